@@ -1,0 +1,79 @@
+"""Every exception of Penstock: each says what, with numbers, whose doing it is, and the remedy."""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The base of every error that Penstock raises on purpose."""
+
+
+class BadSetting(PenstockError, ValueError):
+    """An argument, or a combination of arguments, that cannot be honoured."""
+
+
+class SettingsDiffer(BadSetting):
+    """The feed that runs under this name has other settings than the caller asked for."""
+
+
+class UnsupportedLeaf(PenstockError, TypeError):
+    """A leaf of a batch cannot travel; the message names its path."""
+
+
+class SourceError(PenstockError):
+    """The feed's source raised, in the feeder or in one of its workers.
+
+    Attributes:
+        traceback_text: The original traceback, as text.
+    """
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
+
+
+class BlockChanged(SourceError):
+    """A block's structure, type or shape differs from those before; the message names the leaf."""
+
+
+class BlockTooLarge(SourceError):
+    """A block is larger than the window can ever hold."""
+
+
+class InsecureDirectory(PenstockError):
+    """The directory for sockets belongs to someone else, or others may enter it."""
+
+
+class FeedNotFound(PenstockError):
+    """No feed of this name runs; the message lists those that do."""
+
+
+class FeedExists(PenstockError):
+    """Another feeder already serves this name; the message names its process."""
+
+
+class FeedEnded(PenstockError):
+    """The feed has given this trainer all the epochs it was set to give."""
+
+
+class FeederLost(PenstockError):
+    """The feeder died, or was stopped, while this trainer still needed it."""
+
+
+class TrainerEvicted(PenstockError):
+    """This trainer held the feed back for longer than its stall_timeout."""
+
+
+class Refused(PenstockError):
+    """The feeder would not admit this trainer: another version, another user, a bad request."""
+
+
+class VersionMismatch(Refused):
+    """Trainer and feeder speak different versions of the protocol; both are named."""
+
+
+class LoaderClosed(PenstockError):
+    """The Loader was closed, or a newer iterator has replaced this one."""
+
+
+class ForkedLoader(PenstockError):
+    """A Loader was used in a forked child; a connection belongs to one process."""

@@ -1,0 +1,83 @@
+"""``attach``: a Loader on a feed that somebody else runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.contracts import Tree
+from penstock.errors import BadSetting, FeedNotFound
+from penstock.feed import wire
+from penstock.feed.batcher import Options
+from penstock.feed.directory import Place
+from penstock.feed.link import Link
+from penstock.feed.loader import Loader
+from penstock.feed.settings import Settings
+
+_RETRY_S = 0.05
+
+
+def attach(
+    name: str,
+    batch_size: int | None = None,
+    *,
+    drop_last: bool = False,
+    shard: tuple[int, int] | None = None,
+    transform: Callable[[Tree], Tree] | None = None,
+    borrow: bool = False,
+    wait_s: float = 0.0,
+) -> Loader:
+    """A Loader on the feed of this name.
+
+    Args:
+        name: As the feeder was given it.
+        batch_size: Rows of a batch, whatever the source's; None for the source's.
+        drop_last: Leave out an epoch's last batch if it is short.
+        shard: (rank, world) of a trainer that is itself data-parallel. All
+            ranks attach; each gets equally many batches of the same epoch,
+            of ``batch_size`` rows per rank.
+        transform: Called on each batch, in this process.
+        borrow: Hand out views into the ring instead of private copies. They
+            cannot be written to: NumPy refuses, a torch tensor that is
+            written to kills the process. A view that is kept holds the feed's room.
+        wait_s: How long to wait for a feed that does not run yet.
+
+    Raises:
+        FeedNotFound: no such feed; the message lists those that run.
+        BadSetting: the feed cannot be cut or dealt as asked.
+        Refused: the feeder does not admit this trainer.
+    """
+
+    def connect(hello: wire.Hello, _: Settings | None) -> Link:
+        deadline = time.monotonic() + wait_s
+        while True:
+            place = Place(name)
+            try:
+                return Link(place, hello)
+            except FeedNotFound:
+                place.sweep()
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_RETRY_S)
+
+    return Loader(connect, options(batch_size, drop_last, shard, transform, borrow))
+
+
+def options(
+    batch_size: int | None,
+    drop_last: bool,
+    shard: tuple[int, int] | None,
+    transform: Callable[[Tree], Tree] | None,
+    borrow: bool,
+) -> Options:
+    """What a trainer asks, checked.
+
+    Raises:
+        BadSetting: a value makes no sense.
+    """
+    if batch_size is not None and not 1 <= batch_size < 2**31:
+        raise BadSetting(f"batch_size={batch_size}: a batch has at least one row")
+    rank, world = shard or (0, 1)
+    if not 0 <= rank < world:
+        raise BadSetting(f"shard=({rank}, {world}): rank lies between 0 and world - 1")
+    return Options(batch_size, drop_last, rank, world, transform, borrow)

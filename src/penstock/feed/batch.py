@@ -1,0 +1,99 @@
+"""A batch put together from rows of the blocks that pass: private copies, or views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.contracts import ByteArray, Tree
+from penstock.feed.link import Arrived
+from penstock.memory.recycle import Recycler
+from penstock.tree import Array, Node, Strings, build, leaf_from_bytes, strings_from_bytes
+
+
+class Batch:
+    """Collects the rows of one batch, block by block, so that each block can go at once.
+
+    Args:
+        rows: How many it will have at the most.
+        recycler: Where the memory of private copies comes from.
+    """
+
+    def __init__(self, rows: int, recycler: Recycler) -> None:
+        self.rows = 0
+        self.copied_bytes = 0
+        self._most = rows
+        self._recycler = recycler
+        self._layout: Node | None = None
+        self._nodes: list[Array | Strings] = []
+        self._parts: list[Any] = []
+
+    def add(self, block: Arrived, start: int, stop: int) -> None:
+        """Copy rows [start, stop) of a block."""
+        if self._layout is None:
+            self._begin(block)
+        for i, leaf in enumerate(block.leaves):
+            if isinstance(self._nodes[i], Strings):
+                self._parts[i].extend(msgspec.msgpack.decode(leaf)[start:stop])
+                continue
+            row_bytes = leaf.nbytes // block.rows
+            part: ByteArray = self._parts[i]
+            part[self.rows * row_bytes : (self.rows + stop - start) * row_bytes] = leaf[
+                start * row_bytes : stop * row_bytes
+            ]
+            self.copied_bytes += (stop - start) * row_bytes
+        self.rows += stop - start
+
+    def finish(self) -> Tree:
+        """The batch, of the types that the source's batches had."""
+        assert self._layout is not None
+        leaves = [self._leaf(node, part) for node, part in zip(self._nodes, self._parts, strict=True)]
+        return build(self._layout, leaves)
+
+    def _begin(self, block: Arrived) -> None:
+        self._layout, self._nodes = block.layout, block.nodes
+        for node, leaf in zip(block.nodes, block.leaves, strict=True):
+            if isinstance(node, Strings):
+                self._parts.append([])
+            else:
+                self._parts.append(self._recycler.take(leaf.nbytes // block.rows * self._most))
+
+    def _leaf(self, node: Array | Strings, part: Any) -> Any:
+        if isinstance(node, Strings):
+            return strings_from_bytes(node, part)
+        if self.rows < self._most:
+            part = part[: part.nbytes // self._most * self.rows]
+        return leaf_from_bytes(node, part, self.rows)
+
+
+def whole_copy(block: Arrived, recycler: Recycler) -> tuple[Tree, int]:
+    """A private copy of a batch-granular block as it is, and its bytes."""
+    leaves: list[Any] = []
+    copied = 0
+    for node, leaf in zip(block.nodes, block.leaves, strict=True):
+        if isinstance(node, Strings):
+            leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(leaf)))
+            continue
+        memory = recycler.take(leaf.nbytes)
+        memory[:] = leaf
+        copied += leaf.nbytes
+        leaves.append(leaf_from_bytes(node, memory, None))
+    return build(block.layout, leaves), copied
+
+
+def view(block: Arrived, start: int, stop: int, *, whole: bool) -> tuple[Tree, int]:
+    """Rows [start, stop) of a block as views into the ring, or all of a batch-granular one; and their bytes."""
+    leaves: list[Any] = []
+    viewed = 0
+    for node, leaf in zip(block.nodes, block.leaves, strict=True):
+        if isinstance(node, Strings):
+            values = msgspec.msgpack.decode(leaf)
+            leaves.append(strings_from_bytes(node, values if whole else values[start:stop]))
+            continue
+        if not whole:
+            row_bytes = leaf.nbytes // block.rows
+            leaf = leaf[start * row_bytes : stop * row_bytes]
+        viewed += leaf.nbytes
+        leaves.append(leaf_from_bytes(node, leaf, None if whole else stop - start, writable=False))
+    return build(block.layout, leaves), viewed

@@ -1,0 +1,49 @@
+"""How an epoch's rows become batches, also for trainers that are themselves data-parallel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.errors import BadSetting
+
+
+class Share(NamedTuple):
+    """Rows [start, stop) of what remains are this rank's next batch; ``taken`` rows go to all ranks."""
+
+    start: int
+    stop: int
+    taken: int
+
+
+def deal(remaining: int, batch_size: int, rank: int, world: int, *, drop_last: bool) -> Share | None:
+    """The next batch of a rank, when ``remaining`` rows of the epoch are left, or None at its end.
+
+    Every rank gets the same number of batches. The rows left at the end are
+    split evenly; where they are fewer than ranks, the step before gives up
+    one row a rank, so that nobody goes without.
+    """
+    taken = min(remaining, batch_size * world)
+    if drop_last and taken < batch_size * world:
+        return None
+    if not drop_last and 0 < remaining - taken < world:
+        taken = remaining - world
+    if taken < world:
+        return None
+    each, extra = divmod(taken, world)
+    start = rank * each + min(rank, extra)
+    return Share(start, start + each + (rank < extra), taken)
+
+
+def batches(samples: int, batch_size: int, world: int, *, drop_last: bool) -> int:
+    """How many batches ``deal`` gives each rank in an epoch.
+
+    Raises:
+        BadSetting: no even deal of these samples exists.
+    """
+    step = batch_size * world
+    if not drop_last and (samples < world or (batch_size == 1 and samples % world)):
+        raise BadSetting(
+            f"{samples} samples cannot be dealt to {world} ranks as equally many batches of at most "
+            f"{batch_size}: {samples % world} are left over. Pass drop_last=True, or use another batch_size"
+        )
+    return samples // step if drop_last else -(-samples // step)

@@ -1,0 +1,286 @@
+"""The feeder: runs a source and fills the ring that all its trainers read."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from contextlib import closing
+from io import FileIO
+from typing import Any, Self
+
+from penstock.contracts import ByteArray, Cursor, SourceBlock
+from penstock.errors import BlockChanged, BlockTooLarge, PenstockError, SourceError
+from penstock.feed import wire
+from penstock.feed.directory import Place
+from penstock.feed.roster import Roster
+from penstock.feed.server import Server, Turn
+from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
+from penstock.feed.statistics import FeederStatistics
+from penstock.memory.host import HostRing
+from penstock.memory.room import Room, placed
+from penstock.sources.adapt import adapt
+from penstock.tree import Node, array_nodes, bytes_of, describe, difference, same_but_for_shapes
+
+_RATE_OVER_S = 5.0
+
+
+class Feeder:
+    """One named feed: call ``run()`` in the process that is to load the data.
+
+    Trainers find it by name as soon as it is made. It produces while somebody
+    reads, holds no more than its window, and waits for its slowest trainer.
+
+    Args:
+        loader: A torch ``DataLoader``; a tree of arrays (tuple, dict, array or
+            tensor, a row a sample); or any re-iterable of batches.
+        name: Any text; trainers attach to it.
+        segments: Parts of a cycle at which a trainer may join. A source that
+            cannot be opened in its middle has one.
+        seed: Of the order, and of the loader's workers.
+        window: Size of the ring, as a number of bytes or such as ``"2GiB"``.
+        epochs: How many epochs each trainer gets; None for a feed without end.
+        linger: Seconds after its last trainer at which the feed ends; None for never.
+        stall_timeout: Seconds for which a trainer may hold the feed back
+            before it is evicted; None for ever.
+        batch_granular: Trainers take the source's batches as they are, and
+            shapes may vary from batch to batch (dynamic padding, detection).
+        lock: The feed's lock, where this process was handed it.
+
+    Raises:
+        FeedExists: another feeder serves this name.
+        BadSetting: a setting is out of range, or the source cannot be fed.
+        InsecureDirectory: others could enter the directory of the sockets.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        name: str,
+        *,
+        segments: int = 16,
+        seed: int = 0,
+        window: int | str = DEFAULT_WINDOW,
+        epochs: int | None = None,
+        linger: float | None = None,
+        stall_timeout: float | None = None,
+        batch_granular: bool = False,
+        lock: FileIO | None = None,
+    ) -> None:
+        self.settings = Settings(
+            **checked(
+                segments=segments,
+                seed=seed,
+                window=window,
+                epochs=epochs,
+                linger=linger,
+                stall_timeout=stall_timeout,
+                batch_granular=batch_granular,
+            )
+        )
+        self.name = name
+        self._source = adapt(loader, segments=segments, seed=seed)
+        self._place = Place(name)
+        held = lock or self._place.acquire()
+        if held is None:
+            raise self._place.taken()
+        self._lock = held
+        self._place.write_owner(held)
+        self._pid = os.getpid()
+        self._ring = HostRing.create(self.settings.window_bytes)
+        self._roster = Roster(
+            Room(self.settings.window_bytes),
+            self._source.samples,
+            self._source.segment_starts,
+            self.settings.epochs,
+        )
+        self._layout: Node | None = None
+        self._nodes: list[Any] = []
+        self._blocks = self._samples = self._bytes = self._reopened = 0
+        self._source_s = self._copy_s = 0.0
+        self._waits_for = "nobody reads"
+        self._recent: deque[tuple[float, int]] = deque()
+        self._done = threading.Event()
+        self._done.set()
+        self._closed = False
+        self._server = Server(
+            self._place,
+            self._roster,
+            wire.Welcome(
+                name=name,
+                pid=self._pid,
+                settings=self.settings,
+                ring_kind=self._ring.kind,
+                samples=self._source.samples,
+                batches=self._source.batches,
+                batch_size=None if batch_granular else self._source.batch_size,
+                segment_starts=self._source.segment_starts,
+            ),
+            self._ring.open_for_readers,
+            self.statistics,
+        )
+
+    def run(self) -> None:
+        """Feed until the trainers have had their epochs, the feed is stopped, or the source fails.
+
+        Raises:
+            SourceError: the source failed; the trainers have been told.
+        """
+        self._done.clear()
+        reason = "was interrupted"
+        try:
+            while (at := self._server.await_need()) is not None:
+                self._play(at)
+            reason = ""
+        except Exception as error:
+            reason = ""
+            raise self._failure(error) from error
+        finally:
+            self._done.set()
+            self.close(reason)
+
+    def close(self, reason: str = "was closed by its own process") -> None:
+        """End the feed; trainers that still need it get ``FeederLost`` with this reason."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._server.close(reason)
+        self._done.wait()  # run(), in another thread, may be writing a block
+        self._ring.close()
+        self._place.remove(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def statistics(self) -> FeederStatistics:
+        """The feed as it is now."""
+        server = self._server
+        with server.changed:
+            now = time.monotonic()
+            culprit = server.pace.culprit
+            trainers = server.trainers()
+            held_back_by = None if culprit is None else server.pid_of(culprit)
+            return FeederStatistics(
+                name=self.name,
+                pid=self._pid,
+                source=self._source.description,
+                sharing=self._ring.kind,
+                cycle=self._roster.position.cycle,
+                sample=self._roster.position.sample,
+                samples_per_cycle=self._source.samples,
+                segments=len(self._source.segment_starts),
+                seed=self.settings.seed,
+                window_bytes=self.settings.window_bytes,
+                used_bytes=self._roster.room.used_bytes,
+                blocks=self._blocks,
+                samples=self._samples,
+                bytes=self._bytes,
+                samples_per_s=self._rate(now),
+                copy_s=self._copy_s,
+                source_s=self._source_s,
+                waits_for="nobody reads" if self._roster.needed() is None else self._waits_for,
+                held_back_by=held_back_by,
+                held_back_s=server.pace.current_s(now),
+                reopened=self._reopened,
+                trainers=trainers,
+            )
+
+    def _play(self, at: Cursor) -> None:
+        """Publish one cycle from ``at`` on, or until somebody needs another position."""
+        self._reopened += self._roster.position != at
+        samples = at.sample
+        with closing(self._source.open(at)) as blocks:  # type: ignore[type-var]
+            while (block := self._next(blocks)) is not None:
+                if not self._put(at.cycle, block):
+                    return
+                samples = block.sample + block.rows
+        self._server.end_cycle(at.cycle, samples)
+
+    def _next(self, blocks: Any) -> SourceBlock | None:
+        self._waits_for = "source"
+        began = time.monotonic()
+        block = next(blocks, None)
+        self._source_s += time.monotonic() - began
+        self._waits_for = ""
+        return block
+
+    def _put(self, cycle: int, block: SourceBlock) -> bool:
+        """Write a block into the ring and announce it. False if the source must be opened elsewhere."""
+        leaves = self._taken_apart(block)
+        assert self._layout is not None
+        data = [bytes_of(node, leaf) for node, leaf in zip(self._nodes, leaves, strict=True)]
+        leaf_bytes = tuple(part.nbytes for part in data)
+        offsets, nbytes = placed(leaf_bytes)
+        if nbytes > self.settings.window_bytes:
+            raise BlockTooLarge(
+                f"a block of {nbytes:,} bytes ({block.rows} samples) is larger than the window of "
+                f"{self.settings.window_bytes:,} bytes: pass window=\"{-(-nbytes * 4 >> 20)}MiB\" to the feeder "
+                "or share(), which holds four such blocks, or make the source's batches smaller"
+            )
+        at = Cursor(cycle, block.sample)
+        self._waits_for = "trainers"
+        offset = self._server.reserve(nbytes, at, block.rows)
+        self._waits_for = ""
+        if isinstance(offset, Turn):
+            return offset is Turn.SKIP and not self._source.seekable
+        self._write(data, offsets, offset, nbytes)
+        self._count(block.rows, nbytes)
+        self._server.publish(at, block.rows, offset, nbytes, leaf_bytes, self._layout)
+        return True
+
+    def _taken_apart(self, block: SourceBlock) -> list[Any]:
+        """A block's leaves, once its layout has been found to be the feed's."""
+        whole = self.settings.batch_granular
+        layout, rows, leaves = describe(block.tree, whole=whole)
+        if not whole and rows != block.rows:
+            raise SourceError(
+                f"the loader's collate_fn made {rows} rows of {block.rows} samples: samples cannot be left out "
+                "or added there. Filter in the dataset, or pass batch_granular=True to take batches as they are"
+            )
+        if self._layout is None or (whole and layout != self._layout):
+            if self._layout is not None and not same_but_for_shapes(self._layout, layout):
+                raise BlockChanged(f"the source's batches changed: {difference(self._layout, layout)}")
+            self._layout, self._nodes = layout, list(array_nodes(layout))
+        elif changed := difference(self._layout, layout):
+            raise BlockChanged(
+                f"the source's batches changed at cycle sample {block.sample}: {changed}. If they are meant to "
+                "vary (dynamic padding), pass batch_granular=True to the feeder or share()"
+            )
+        return leaves
+
+    def _write(self, data: list[ByteArray], offsets: list[int], offset: int, nbytes: int) -> None:
+        began = time.monotonic()
+        room = self._ring.writable(offset, nbytes)
+        for start, part in zip(offsets, data, strict=True):
+            room[start : start + part.nbytes] = part
+        self._copy_s += time.monotonic() - began
+
+    def _count(self, rows: int, nbytes: int) -> None:
+        now = time.monotonic()
+        self._blocks += 1
+        self._samples += rows
+        self._bytes += nbytes
+        self._recent.append((now, self._samples))
+        while self._recent[0][0] < now - _RATE_OVER_S:
+            self._recent.popleft()
+
+    def _rate(self, now: float) -> float:
+        recent = [entry for entry in list(self._recent) if entry[0] >= now - _RATE_OVER_S]
+        if len(recent) < 2:
+            return 0.0
+        return (recent[-1][1] - recent[0][1]) / (now - recent[0][0])
+
+    def _failure(self, error: Exception) -> PenstockError:
+        """Tell the trainers of an error, and give it the form in which ``run`` raises it."""
+        text = "".join(traceback.format_exception(error))
+        if isinstance(error, PenstockError):
+            told = error
+        else:
+            told = SourceError(f"the source of feed {self.name!r} raised {type(error).__name__}: {error}", text)
+        self._server.fail(type(told).__name__, str(told), text)
+        return told

@@ -1,0 +1,32 @@
+"""What belongs to one process is closed in every child that it forks.
+
+A loader's worker, or any other child, must not keep a connection or a lock
+after its parent has died: others would wait for a dead process.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_owned: weakref.WeakSet[_Closable] = weakref.WeakSet()
+
+
+def close_in_children(owned: _Closable) -> None:
+    """Have this socket or file closed in every child that this process forks."""
+    _owned.add(owned)
+
+
+def _close_all() -> None:
+    for owned in list(_owned):
+        owned.close()
+    _owned.clear()
+
+
+os.register_at_fork(after_in_child=_close_all)

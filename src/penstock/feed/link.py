@@ -1,0 +1,340 @@
+"""A trainer's side of the socket: one connection to a feeder, its ring, and the blocks announced on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+import penstock
+from penstock import errors
+from penstock.contracts import Cursor
+from penstock.errors import FeedEnded, FeederLost, FeedNotFound, Refused, SourceError, TrainerEvicted
+from penstock.feed import wire
+from penstock.feed.directory import Place, places
+from penstock.feed.fork import close_in_children
+from penstock.feed.peer import credentials
+from penstock.memory.host import HostRing
+from penstock.memory.recycle import when_dead
+from penstock.memory.room import placed
+from penstock.tree import Array, Node, Strings, array_nodes
+
+_RELEASE_TOGETHER = 16
+
+
+class Arrived:
+    """A block that lies in the ring for this trainer, until it is released.
+
+    Attributes:
+        at: Its first sample.
+        rows: How many samples it has.
+        layout: Its tree; ``nodes`` and ``leaves`` are that tree's arrays and lists, in order.
+    """
+
+    __slots__ = ("_link", "at", "layout", "leaves", "nodes", "number", "rows")
+
+    def __init__(self, link: Link, message: wire.Block, layout: Node, nodes: list[Array | Strings]) -> None:
+        self._link = link
+        self.number = message.number
+        self.at = Cursor(message.cycle, message.sample)
+        self.rows = message.rows
+        self.layout = layout
+        self.nodes = nodes
+        offsets, nbytes = placed(message.leaf_bytes)
+        memory = link.ring.readable(message.offset, nbytes)
+        self.leaves = [
+            memory[start : start + size] for start, size in zip(offsets, message.leaf_bytes, strict=True)
+        ]
+        if link.borrow:
+            # Every view of a leaf keeps `memory` alive: the block is released
+            # when the last of them has died, and this object too.
+            when_dead(memory, link.lend(message.number))
+
+    def release(self) -> None:
+        """This trainer needs the block no more; where views were handed out, when they die."""
+        self.leaves = []
+        if not self._link.borrow:
+            self._link.release(self.number)
+
+
+class CycleEnded(msgspec.Struct, frozen=True):
+    """In place of a block: the cycle of a source of unknown length is over."""
+
+    cycle: int
+
+
+class Link:
+    """A connection to one feeder.
+
+    Args:
+        place: The feed.
+        hello: What this trainer says of itself.
+
+    Attributes:
+        welcome: What the feeder said of itself.
+        stopped: The feed was ended on purpose.
+        wait_s: Time spent waiting for blocks.
+        latency_s: Publish to receipt of the newest block that was waited for.
+
+    Raises:
+        FeedNotFound: nobody serves the name.
+        Refused: the feeder does not admit this trainer.
+    """
+
+    def __init__(self, place: Place, hello: wire.Hello) -> None:
+        self.borrow = hello.borrow
+        self.latency_s = 0.0
+        self.wait_s = 0.0
+        self._place = place
+        self._arrived: deque[Arrived | CycleEnded | wire.Failed] = deque()
+        self._released: deque[int] = deque()
+        self._lent = 0
+        self._closed = False
+        self._buffer = bytearray(wire.MAX_PACKET_BYTES)
+        self._view = memoryview(self._buffer)
+        self._layout: Node | None = None
+        self._nodes: list[Array | Strings] = []
+        self._starting = False
+        self._ended: Exception | None = None
+        self.stopped = False
+        self._pid = os.getpid()
+        try:
+            self._socket = place.connect()
+        except OSError:
+            raise not_found(place.name) from None
+        close_in_children(self._socket)
+        try:
+            self.welcome, self.ring = self._introduce(hello)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> Cursor:
+        """Begin to read at a position, or at the next segment; returns where.
+
+        Blocks that were announced before are released, those after it wait in
+        order. It may wait for the other ranks of a group.
+        """
+        for block in self._arrived:
+            if isinstance(block, Arrived):
+                block.release()
+        self._arrived.clear()
+        self._flush()
+        cycle, sample = (None, 0) if at is None else at
+        self._send(wire.Start(cycle, sample, epoch, *epoch_start))
+        self._starting = True
+        while True:
+            message = self._receive(wait=True)
+            if isinstance(message, wire.Started):
+                self._starting = False
+                return Cursor(message.cycle, message.sample)
+            self._take(message)
+
+    def epoch(self, epoch: int, start: Cursor) -> None:
+        """Tell the feeder which epoch this trainer is in, and where that began."""
+        self._send(wire.Epoch(epoch, *start))
+
+    def next(self) -> Arrived | CycleEnded:
+        """The next block, waiting for it if need be.
+
+        Raises:
+            SourceError: the source failed at this point.
+            FeederLost, TrainerEvicted, FeedEnded: there will be no more.
+        """
+        if not self._arrived:
+            self._wait()
+        first = self._arrived[0]
+        if isinstance(first, wire.Failed):
+            raise _failure(first)
+        return self._arrived.popleft()  # type: ignore[return-value]
+
+    def poll(self) -> None:
+        """Hear what has come in, without waiting.
+
+        After a copy out of the ring this tells whether the bytes were still
+        this trainer's: a feeder announces an eviction before it writes again.
+
+        Raises:
+            TrainerEvicted, FeederLost: this trainer's blocks are no longer safe, or no more will come.
+        """
+        while (message := self._receive(wait=False)) is not None:
+            self._take(message)
+        if isinstance(self._ended, (TrainerEvicted, FeederLost)):
+            raise self._ended
+
+    def release(self, number: int) -> None:
+        """A block is needed no more."""
+        if os.getpid() != self._pid:
+            return
+        self._released.append(number)
+        if len(self._released) >= _RELEASE_TOGETHER:
+            self._flush()
+
+    def lend(self, number: int) -> Callable[[], None]:
+        """A block may be viewed from now on; what to call when the last view has died.
+
+        That may be in any thread, in the middle of any statement.
+        """
+        self._lent += 1
+
+        def ended() -> None:
+            self._lent -= 1
+            self.release(number)
+            if self._closed:
+                self._close_if_unlent()
+            else:
+                self._flush()
+
+        return ended
+
+    def close(self) -> None:
+        """End the connection; while views of its blocks live, when the last of them dies."""
+        for block in self._arrived:
+            if isinstance(block, Arrived):
+                block.release()
+        self._arrived.clear()
+        self.ring.close()
+        self._closed = True
+        self._close_if_unlent()
+
+    def _close_if_unlent(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        self._flush()
+        if self._lent == 0:
+            self._socket.close()
+
+    def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, HostRing]:
+        _, uid = credentials(self._socket)
+        if uid != os.getuid():
+            raise Refused(f"feed {self._place.name!r} is served by uid {uid}, you are uid {os.getuid()}")
+        try:
+            self._socket.send(wire.encode(hello))
+            packet, fds, _, _ = socket.recv_fds(
+                self._socket, wire.MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+            )
+        except OSError:
+            raise not_found(self._place.name) from None
+        if not packet:  # it was about to end
+            raise not_found(self._place.name)
+        message = wire.decode_from_feeder(packet)
+        if isinstance(message, wire.Rejected):
+            raise _refusal(self._place.name, message)
+        assert isinstance(message, wire.Welcome) and fds
+        return message, HostRing.attach(fds[0], message.settings.window_bytes)
+
+    def _wait(self) -> None:
+        self._flush()
+        began = time.monotonic()
+        while not self._arrived:
+            if self._ended is not None:
+                raise self._ended
+            message = self._receive(wait=True)
+            if isinstance(message, wire.Block):
+                self.latency_s = (time.monotonic_ns() - message.published_ns) / 1e9
+            self._take(message)
+        self.wait_s += time.monotonic() - began
+
+    def _receive(self, *, wait: bool) -> Any:
+        """The next message; None if there is none and it is not waited for, or if there will be none."""
+        if self._ended is not None and not wait:
+            return None
+        try:
+            size = self._socket.recv_into(self._buffer, 0, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            size = 0
+        if size == 0:
+            if self._ended is None:
+                self._ended = self._lost("died")
+            if wait:
+                raise self._ended
+            return None
+        return wire.decode_from_feeder(self._view[:size])
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, wire.Block):
+            if message.layout is not None:
+                self._layout, self._nodes = message.layout, list(array_nodes(message.layout))
+            assert self._layout is not None
+            block = Arrived(self, message, self._layout, self._nodes)
+            if self._starting:  # announced before the feeder heard of the new start
+                block.release()
+            else:
+                self._arrived.append(block)
+        elif isinstance(message, wire.CycleEnd):
+            if not self._starting:
+                self._arrived.append(CycleEnded(message.cycle))
+        elif isinstance(message, wire.Failed):
+            self._arrived.append(message)
+            if self._starting:
+                raise _failure(message)
+        elif isinstance(message, wire.Evicted):
+            self._ended = TrainerEvicted(message.message)
+        elif isinstance(message, wire.Rejected):
+            self._ended = _refusal(self._place.name, message)
+        elif isinstance(message, wire.Bye):
+            self.stopped = True
+            self._ended = (
+                self._lost(message.reason)
+                if message.reason
+                else FeedEnded(f"feed {self._place.name!r} has ended: it has given every trainer its epochs")
+            )
+
+    def _lost(self, reason: str) -> FeederLost:
+        log = self._place.sweep() if reason == "died" else ""
+        return FeederLost(
+            f"the feeder (process {self.welcome.pid}) of feed {self._place.name!r} {reason}"
+            + (f"; the end of its log: {log}" if log else "")
+        )
+
+    def _send(self, message: wire.FromTrainer) -> None:
+        try:
+            self._socket.send(wire.encode(message))
+        except OSError:
+            pass  # the feeder is gone, which the next receive tells with its reason
+
+    def _flush(self) -> None:
+        blocks: list[int] = []
+        while self._released:
+            try:
+                blocks.append(self._released.popleft())
+            except IndexError:  # another thread's view died
+                break
+        if blocks:
+            self._send(wire.Release(blocks))
+
+
+def not_found(name: str) -> FeedNotFound:
+    """The error for a name that nobody serves, with those that are served."""
+    others = sorted(place.name for place in places() if place.name != name)
+    listed = "feeds that run: " + ", ".join(map(repr, others)) if others else "no feed runs"
+    return FeedNotFound(
+        f"no feed is named {name!r} ({listed}). Start it with share() or penstock feed, "
+        "or pass wait_s to wait for it"
+    )
+
+
+def _refusal(name: str, message: wire.Rejected) -> Refused:
+    kind = errors.VersionMismatch if message.protocol != wire.PROTOCOL else Refused
+    return kind(
+        f"feed {name!r} does not admit this trainer: {message.reason} (its feeder runs penstock "
+        f"{message.version}, this process {penstock.__version__})"
+    )
+
+
+def _failure(message: wire.Failed) -> SourceError:
+    kind = getattr(errors, message.kind, SourceError)
+    if not issubclass(kind, SourceError):
+        kind = SourceError
+    text = message.message
+    if kind is SourceError and message.traceback_text and message.traceback_text not in text:
+        text += f"\n\nIn the feeder:\n{message.traceback_text}"
+    return kind(text, message.traceback_text)
+

@@ -1,0 +1,58 @@
+"""A socket to one peer, as a feeder holds it: who it is, and packets that wait to be sent."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+
+from penstock.feed.fork import close_in_children
+
+
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process at the other end, as the kernel vouches for them."""
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", packed)
+    return pid, uid
+
+
+class Peer:
+    """Sends without ever waiting: what the kernel does not take stays queued, in order."""
+
+    def __init__(self, connection: socket.socket, id: int) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.id = id
+        self.pid, self.uid = credentials(connection)
+        self.queue: deque[bytes] = deque()
+        self.layout: object = None  # of the block that was last announced to it
+        self.leaving = False  # close once the queue is empty
+        close_in_children(connection)
+
+    def send(self, packet: bytes, fd: int | None = None) -> bool:
+        """Send or queue one packet. False if the peer is gone."""
+        if self.queue:
+            self.queue.append(packet)
+            return True
+        try:
+            if fd is None:
+                self.connection.send(packet)
+            else:
+                socket.send_fds(self.connection, [packet], [fd])
+        except BlockingIOError:
+            self.queue.append(packet)
+        except OSError:
+            return False
+        return True
+
+    def flush(self) -> bool:
+        """Send what is queued, as far as the kernel takes it. False if the peer is gone."""
+        while self.queue:
+            try:
+                self.connection.send(self.queue[0])
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            self.queue.popleft()
+        return True

@@ -1,0 +1,256 @@
+"""Who reads a feed, from where, and which blocks they still need: the state of a feed, without its bytes.
+
+Nothing here touches a socket, a clock or memory, so that property tests can
+drive it through any sequence of joins, releases and deaths.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.contracts import Cursor
+from penstock.memory.room import Room
+
+
+@dataclass
+class PublishedBlock:
+    """A block in the ring, the members that still need it, and what its publisher notes of it."""
+
+    number: int
+    at: Cursor
+    rows: int
+    offset: int
+    nbytes: int
+    holders: set[int]
+    note: Any
+
+
+@dataclass
+class Member:
+    """One trainer of a feed.
+
+    Attributes:
+        next: The first sample that it has not been sent, once it reads.
+        end: Where its last epoch ends; None for a feed without end.
+        held: Numbers of the blocks that it has been sent and has not released, oldest first.
+        pending: It has asked to start, and waits for the other ranks of its group.
+    """
+
+    id: int
+    rank: int = 0
+    world: int = 1
+    group: str = ""
+    epoch: int = 0
+    next: Cursor | None = None
+    end: Cursor | None = None
+    held: dict[int, None] = field(default_factory=dict[int, None])
+    held_bytes: int = 0
+    held_rows: int = 0
+    pending: bool = False
+
+    @property
+    def reads(self) -> bool:
+        return self.next is not None and not self.finished
+
+    @property
+    def finished(self) -> bool:
+        return self.next is not None and self.end is not None and self.next >= self.end
+
+
+class Roster:
+    """The members of a feed and the blocks they hold.
+
+    Args:
+        room: The ring's bytes.
+        samples: Samples in a cycle; None when unknown.
+        segment_starts: Where a member may join.
+        epochs: How many epochs each member gets; None without end.
+    """
+
+    def __init__(
+        self, room: Room, samples: int | None, segment_starts: tuple[int, ...], epochs: int | None
+    ) -> None:
+        self.room = room
+        self.members: dict[int, Member] = {}
+        self.blocks: dict[int, PublishedBlock] = {}  # in the order in which they were published
+        self.position = Cursor(0, 0)  # of the next block, unless somebody needs another
+        self._samples = samples
+        self._segment_starts = segment_starts
+        self._epochs = epochs
+        self._number = 0
+        self._served = False
+
+    def join(self, member: Member) -> None:
+        self.members[member.id] = member
+
+    def leave(self, id: int) -> None:
+        """A member is gone, however it went; what it held is free for the others."""
+        member = self.members.pop(id)
+        for number in list(member.held):
+            self._release(member, number)
+
+    def release(self, id: int, numbers: list[int]) -> bool:
+        """Blocks that a member no longer needs. False if it did not hold one of them."""
+        member = self.members[id]
+        if not member.held.keys() >= set(numbers) or len(set(numbers)) != len(numbers):
+            return False
+        for number in numbers:
+            self._release(member, number)
+        return True
+
+    def start(self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor) -> list[Member]:
+        """A member begins to read; returns the members that start now, with ``next`` set.
+
+        Without a position it begins at the next segment: the first one that
+        lies whole in the ring, else the first that is yet to be published.
+        Ranks of one group begin together.
+        """
+        member = self.members[id]
+        if at is not None:
+            member.pending = False
+            self._begin(member, at, epoch, epoch_start)
+            return [member]
+        member.pending, member.epoch, member.next = True, epoch, None
+        group = [
+            m
+            for m in self.members.values()
+            if m.pending and (m.group, m.world) == (member.group, member.world)
+        ]
+        if len(group) < member.world:
+            return []
+        start = self._next_segment()
+        for each in group:
+            each.pending = False
+            self._begin(each, start, each.epoch, start)
+        return group
+
+    def rank_taken(self, group: str, rank: int, world: int) -> bool:
+        """Whether this rank of a group that is still gathering is there already."""
+        return world > 1 and any(
+            (m.group, m.world, m.rank) == (group, world, rank) and m.next is None
+            for m in self.members.values()
+        )
+
+    def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
+        """A member's epoch of this number began at ``start``; the end of its last one follows."""
+        member = self.members[id]
+        member.epoch = epoch
+        if self._epochs is not None:
+            # An epoch is as long as a cycle: it ends where it began, a cycle on.
+            member.end = Cursor(start.cycle + self._epochs - epoch, start.sample)
+
+    def backlog(self, member: Member) -> list[PublishedBlock]:
+        """Give a member the blocks in the ring that follow from its ``next``, as held; returns them."""
+        chain = [block for block in self._chain() if member.next is not None and self._end(block) > member.next]
+        if not chain or member.next is None or chain[0].at > member.next:
+            return []
+        taken: list[PublishedBlock] = []
+        for block in chain:
+            if not member.reads:
+                break
+            self._give(member, block)
+            taken.append(block)
+        return taken
+
+    def needed(self) -> Cursor | None:
+        """The position that somebody needs first, or None while nobody reads."""
+        return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
+
+    def publish(
+        self, at: Cursor, rows: int, offset: int, nbytes: int, note: Any = None
+    ) -> tuple[PublishedBlock, list[Member]]:
+        """A block has been written; returns it and the members that get it."""
+        block = PublishedBlock(self._number, at, rows, offset, nbytes, set(), note)
+        self._number += 1
+        end = self._end(block)
+        readers = [
+            m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end
+        ]
+        self.blocks[block.number] = block
+        for member in readers:
+            self._give(member, block)
+        self.position = end
+        if not readers:
+            self._free(block)
+        return block, readers
+
+    def end_cycle(self, cycle: int) -> list[Member]:
+        """The source has no more samples in this cycle; returns the members that wait for more of it."""
+        self.position = Cursor(cycle + 1, 0)
+        waiting = [m for m in self.members.values() if m.reads and m.next is not None and m.next.cycle == cycle]
+        for member in waiting:
+            self._advance(member, self.position)
+        return waiting
+
+    @property
+    def finished(self) -> bool:
+        """Everybody here has had their epochs, and somebody has."""
+        return self._served and all(m.finished for m in self.members.values())
+
+    def greediest(self) -> Member | None:
+        """The member that holds the most bytes of the window; of equals, the one that is furthest behind."""
+        return max(
+            (m for m in self.members.values() if m.held),
+            key=lambda m: (m.held_bytes, -next(iter(m.held))),
+            default=None,
+        )
+
+    def _begin(self, member: Member, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+        member.next = at
+        self.begin_epoch(member.id, epoch, epoch_start)
+
+    def _next_segment(self) -> Cursor:
+        chain = self._chain()
+        for block in chain:
+            if block.at.sample in self._segment_starts:
+                return block.at
+        return self.segment_from(self.position)
+
+    def segment_from(self, at: Cursor) -> Cursor:
+        """The first start of a segment at or after this position."""
+        i = bisect_left(self._segment_starts, at.sample)
+        if i == len(self._segment_starts):
+            return Cursor(at.cycle + 1, 0)
+        return Cursor(at.cycle, self._segment_starts[i])
+
+    def _chain(self) -> list[PublishedBlock]:
+        """The newest blocks in the ring that follow one another without a gap up to ``position``."""
+        chain: list[PublishedBlock] = []
+        expected = self.position
+        for block in reversed(self.blocks.values()):
+            if self._end(block) != expected:
+                break
+            chain.append(block)
+            expected = block.at
+        return chain[::-1]
+
+    def _end(self, block: PublishedBlock) -> Cursor:
+        """The position after a block; the end of a cycle of known length is the start of the next."""
+        end = block.at.sample + block.rows
+        return Cursor(block.at.cycle + 1, 0) if end == self._samples else Cursor(block.at.cycle, end)
+
+    def _give(self, member: Member, block: PublishedBlock) -> None:
+        block.holders.add(member.id)
+        member.held[block.number] = None
+        member.held_bytes += block.nbytes
+        member.held_rows += block.rows
+        self._advance(member, self._end(block))
+
+    def _advance(self, member: Member, to: Cursor) -> None:
+        member.next = to
+        self._served |= member.finished
+
+    def _release(self, member: Member, number: int) -> None:
+        block = self.blocks[number]
+        del member.held[number]
+        member.held_bytes -= block.nbytes
+        member.held_rows -= block.rows
+        block.holders.remove(member.id)
+        if not block.holders:
+            self._free(block)
+
+    def _free(self, block: PublishedBlock) -> None:
+        self.room.release(block.offset)
+        del self.blocks[block.number]

@@ -1,0 +1,164 @@
+"""``share``: the first caller starts the feeder, the rest attach, and whoever is left replaces it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from io import FileIO
+from typing import Any, NamedTuple
+
+import cloudpickle
+import msgspec
+
+from penstock import errors
+from penstock.contracts import Tree
+from penstock.errors import FeedNotFound, PenstockError, SettingsDiffer, SourceError
+from penstock.feed import wire
+from penstock.feed.attach import options
+from penstock.feed.directory import Place
+from penstock.feed.link import Link
+from penstock.feed.loader import Loader
+from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
+
+_RETRY_S = 0.02
+
+
+class Ready(msgspec.Struct):
+    """What a new feeder process reports: that it serves, or why it cannot."""
+
+    error: str = ""
+    kind: str = ""
+    traceback_text: str = ""
+
+
+class Order(NamedTuple):
+    """What a new feeder process is told, pickled."""
+
+    make_loader: Callable[[], Any]
+    name: str
+    settings: Settings
+
+
+def share(
+    make_loader: Callable[[], Any],
+    name: str,
+    batch_size: int | None = None,
+    *,
+    drop_last: bool = False,
+    shard: tuple[int, int] | None = None,
+    transform: Callable[[Tree], Tree] | None = None,
+    borrow: bool = False,
+    segments: int | None = None,
+    seed: int | None = None,
+    window: int | str | None = None,
+    epochs: int | None = None,
+    linger: float | None = None,
+    stall_timeout: float | None = None,
+    batch_granular: bool | None = None,
+) -> Loader:
+    """A Loader on the feed of this name, which is started if nobody runs it yet.
+
+    The first caller starts the feeder in a process of its own, which calls
+    ``make_loader()`` there. It ends ``linger`` seconds after its last trainer.
+    If it dies, one of its trainers starts another, and each goes on with its
+    next sample.
+
+    Args:
+        make_loader: Takes nothing, returns a ``DataLoader`` or whatever else a
+            ``Feeder`` takes. It may be a lambda, a partial, or live in ``__main__``.
+        name: Whoever uses the same name shares the loader.
+        batch_size, drop_last, shard, transform, borrow: Of this trainer; see ``attach``.
+        segments, seed, window, epochs, stall_timeout, batch_granular: Of the
+            feed; see ``Feeder``. What is left out is the feed's as it runs.
+        linger: Seconds that the feeder waits for another trainer; 30 unless set.
+
+    Raises:
+        SettingsDiffer: the feed runs with other settings than those given here.
+        SourceError: ``make_loader`` raised.
+    """
+    asked = checked(
+        segments=segments,
+        seed=seed,
+        window=window,
+        epochs=epochs,
+        linger=linger,
+        stall_timeout=stall_timeout,
+        batch_granular=batch_granular,
+    )
+
+    def connect(hello: wire.Hello, replaced: Settings | None) -> Link:
+        settings = replaced or Settings(**{"linger": DEFAULT_LINGER_S, **asked})
+        while True:
+            place = Place(name)
+            try:
+                link = Link(place, hello)
+            except FeedNotFound:
+                lock = place.acquire()
+                if lock is None:  # another trainer is starting the feeder
+                    time.sleep(_RETRY_S)
+                else:
+                    _start_feeder(Order(make_loader, name, settings), place, lock)
+                continue
+            if replaced is None and (differs := link.welcome.settings.difference(asked)):
+                link.close()
+                raise SettingsDiffer(
+                    f"feed {name!r} (feeder {link.welcome.pid}) runs with {differs}. Ask for the same, leave the "
+                    "setting out, or share under another name"
+                )
+            return link
+
+    return Loader(connect, options(batch_size, drop_last, shard, transform, borrow), failover=True)
+
+
+def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
+    """Start a feeder in a process of its own, hand it the lock, and wait until it serves.
+
+    Raises:
+        SourceError: it could not make its loader.
+    """
+    reading, writing = os.pipe()
+    command = [sys.executable, "-P", "-m", "penstock.feed.process", str(lock.fileno()), str(writing)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    with open(reading, "rb") as answer, lock:
+        try:
+            with open(place.log_path, "wb") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(lock.fileno(), writing),
+                    start_new_session=True,
+                    env=environment,
+                )
+        finally:
+            os.close(writing)
+        assert process.stdin is not None
+        try:
+            cloudpickle.dump(order, process.stdin)
+            process.stdin.close()
+        except BrokenPipeError:  # it died at once; its log says why
+            pass
+        packet = answer.read()
+        if packet:
+            ready = msgspec.msgpack.decode(packet, type=Ready)
+        else:
+            process.wait()
+            log_text = place.log_path.read_text(errors="replace")
+            ready = Ready(f"the feeder's process ended with status {process.returncode}: {log_text[-2000:]}")
+        if ready.error:
+            process.wait()
+            place.remove(lock)
+            kind = getattr(errors, ready.kind, SourceError)
+            if issubclass(kind, SourceError) or not issubclass(kind, PenstockError):
+                raise SourceError(ready.error, ready.traceback_text)
+            raise kind(ready.error)
+    _reap(process)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Let the feeder be: it outlives this process, and init reaps it, or a failover's successor does."""
+    process.returncode = 0  # no ResourceWarning for a process that is meant to run on

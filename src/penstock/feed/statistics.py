@@ -1,0 +1,92 @@
+"""What a feeder and a loader tell about themselves, as frozen values."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TrainerStatistics(msgspec.Struct, frozen=True):
+    """One trainer, as its feeder sees it.
+
+    Attributes:
+        lag_samples: Samples that were published to it and that it has not released.
+        held_bytes: Their bytes in the window.
+        held_back_s: How long the feed has waited for room while this trainer held the most.
+        state: "attached" (not reading yet), "waiting" (for the other ranks),
+            "reading" or "finished".
+    """
+
+    pid: int
+    batch_size: int | None
+    borrow: bool
+    rank: int
+    world: int
+    epoch: int
+    state: str
+    cycle: int
+    sample: int
+    lag_samples: int
+    held_bytes: int
+    held_back_s: float
+
+
+class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
+    """A feed at one moment.
+
+    Attributes:
+        cycle, sample: The cursor: the next sample to publish.
+        samples_per_s: Published in the last seconds.
+        waits_for: What the feeder waits for now: "source", "trainers" (to
+            release blocks), "nobody reads", or "" while it publishes.
+        held_back_by: Pid of the trainer that holds most of a full window, or None.
+        held_back_s: For how long it has done so by now.
+        reopened: How often the source was opened again at another position.
+        sharing: The path taken, e.g. "host memfd".
+    """
+
+    name: str
+    pid: int
+    source: str
+    sharing: str
+    cycle: int
+    sample: int
+    samples_per_cycle: int | None
+    segments: int
+    seed: int
+    window_bytes: int
+    used_bytes: int
+    blocks: int
+    samples: int
+    bytes: int
+    samples_per_s: float
+    copy_s: float
+    source_s: float
+    waits_for: str
+    held_back_by: int | None
+    held_back_s: float
+    reopened: int
+    trainers: tuple[TrainerStatistics, ...]
+
+
+class LoaderStatistics(msgspec.Struct, frozen=True):
+    """One Loader since it was made.
+
+    Attributes:
+        handed: "private copy" or "view".
+        wait_s: Time spent waiting for blocks.
+        latency_s: Publish to receipt of the newest block that was waited for.
+        failovers: How often the feeder was replaced.
+    """
+
+    name: str
+    feeder_pid: int
+    sharing: str
+    handed: str
+    epoch: int
+    batches: int
+    samples: int
+    copied_bytes: int
+    viewed_bytes: int
+    wait_s: float
+    latency_s: float
+    failovers: int

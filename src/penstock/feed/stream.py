@@ -1,0 +1,166 @@
+"""The rows of a feed, one after the other, across blocks and across feeders."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+from penstock.contracts import Cursor
+from penstock.errors import FeederLost
+from penstock.feed import wire
+from penstock.feed.link import Arrived, CycleEnded, Link
+from penstock.feed.settings import Settings
+
+Connect = Callable[[wire.Hello, Settings | None], Link]
+"""Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
+
+
+class RowStream:
+    """Where a trainer stands in a feed, and the block that it reads.
+
+    Args:
+        connect: Finds, or starts, the feeder.
+        hello: What the trainer says of itself.
+        failover: Whether ``connect`` may be called again when the feeder dies.
+
+    Attributes:
+        at: The next row to take.
+    """
+
+    def __init__(self, connect: Connect, hello: wire.Hello, *, failover: bool) -> None:
+        self._connect = connect
+        self._hello = hello
+        self._failover = failover
+        self._block: Arrived | None = None
+        self._position: tuple[Cursor | None, int, Cursor] | None = None
+        self.link = connect(hello, None)
+        self.at = Cursor(0, 0)
+        self.failovers = 0
+        self._past_wait_s = 0.0
+
+    @property
+    def samples(self) -> int | None:
+        return self.link.welcome.samples
+
+    @property
+    def wait_s(self) -> float:
+        return self._past_wait_s + self.link.wait_s
+
+    @property
+    def reading(self) -> bool:
+        """Whether the feeder has been asked for rows."""
+        return self._position is not None
+
+    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> None:
+        """Ask for rows from a position, or from the next segment; ``at`` tells where that is."""
+        self.drop()
+        self._position = at, epoch, epoch_start
+        while True:
+            try:
+                self.at = self.link.start(*self._position)
+                return
+            except FeederLost as lost:
+                self._replace(lost)
+
+    def epoch(self, epoch: int, start: Cursor) -> None:
+        """A new epoch begins at ``start``; rows before it are let go."""
+        self.at = start
+        self._position = start, epoch, start
+        self.link.epoch(epoch, start)
+
+    def current(self, last_cycle: int | None) -> Arrived | None:
+        """The block that holds the row ``at``.
+
+        None where the source's length is unknown and ``last_cycle`` is over.
+        """
+        while True:
+            if self.samples is None and last_cycle is not None and self.at.cycle > last_cycle:
+                return None
+            if self._block is None:
+                item = self._next()
+                if isinstance(item, CycleEnded):
+                    if item.cycle == self.at.cycle:
+                        self.at = Cursor(item.cycle + 1, 0)
+                    continue
+                self._block = item
+            if self.end(self._block) > self.at:
+                assert self._block.at <= self.at, f"rows lost: {self.at} wanted, {self._block.at} came"
+                return self._block
+            self.drop()  # of an epoch that was given up, or sent again by a new feeder
+
+    def advance(self, rows: int) -> None:
+        """The next ``rows`` rows of the current block have been taken."""
+        block = self._block
+        assert block is not None
+        self.at = Cursor(self.at.cycle, self.at.sample + rows)
+        if self.at.sample == block.at.sample + block.rows:
+            self.at = self.end(block)
+            self.drop()
+
+    def take_whole(self) -> Arrived:
+        """The current block, which the caller releases."""
+        block = self._block
+        assert block is not None
+        self.at = self.end(block)
+        self._block = None
+        return block
+
+    def drop(self) -> None:
+        """Release the current block."""
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+
+    def end(self, block: Arrived) -> Cursor:
+        """The position after a block."""
+        return self.moved(block.at, block.rows)
+
+    def moved(self, at: Cursor, rows: int) -> Cursor:
+        """The position ``rows`` rows on; where a cycle's length is unknown, within the cycle."""
+        sample = at.sample + rows
+        if self.samples is None:
+            return Cursor(at.cycle, sample)
+        return Cursor(at.cycle + sample // self.samples, sample % self.samples)
+
+    def segment_from(self, at: Cursor) -> Cursor:
+        """The first start of a segment at or after a position."""
+        starts = self.link.welcome.segment_starts
+        i = bisect_left(starts, at.sample)
+        return Cursor(at.cycle, starts[i]) if i < len(starts) else Cursor(at.cycle + 1, 0)
+
+    def verify(self) -> None:
+        """What was copied just now was ours: an eviction would have been announced before the overwriting.
+
+        Raises:
+            TrainerEvicted: it was not.
+            FeederLost: nothing can follow it.
+        """
+        try:
+            self.link.poll()
+        except FeederLost:
+            if not self._failover or self.link.stopped:
+                raise
+
+    def close(self) -> None:
+        self.drop()
+        self.link.close()
+
+    def _next(self) -> Arrived | CycleEnded:
+        while True:
+            try:
+                return self.link.next()
+            except FeederLost as lost:
+                self._replace(lost)
+                assert self._position is not None
+                _, epoch, epoch_start = self._position
+                self.start(self.at, epoch, epoch_start)
+
+    def _replace(self, lost: FeederLost) -> None:
+        """Go over to a new feeder; it sends on from the first row that was not taken."""
+        if not self._failover or self.link.stopped:
+            raise lost
+        old = self.link
+        self._past_wait_s += old.wait_s
+        old.close()
+        self.link = self._connect(self._hello, old.welcome.settings)
+        self.failovers += 1

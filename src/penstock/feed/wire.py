@@ -1,0 +1,156 @@
+"""What a trainer and a feeder say to each other: small typed messages, one per packet.
+
+The socket is a Unix one of type SEQPACKET: packets keep their bounds, and the
+kernel tells at once when the other side has died. A ring's descriptor travels
+beside the Welcome. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.feed.settings import Settings
+from penstock.feed.statistics import FeederStatistics
+from penstock.tree import Node
+
+PROTOCOL = 1
+MAX_PACKET_BYTES = 192 << 10
+"""Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
+Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """A trainer introduces itself. Every version understands these fields."""
+
+    protocol: int
+    version: str
+    pid: int
+    batch_size: Positive | None = None
+    borrow: bool = False
+    rank: Count = 0
+    world: Positive = 1
+    group: str = ""
+
+
+class Start(msgspec.Struct, tag="start"):
+    """Send me blocks from this position, or from the next segment if it is None.
+
+    ``epoch`` is the number of this trainer's epoch, and ``epoch_*`` where that began.
+    """
+
+    cycle: Cycle | None
+    sample: Count
+    epoch: Cycle
+    epoch_cycle: Cycle
+    epoch_sample: Count
+
+
+class Epoch(msgspec.Struct, tag="epoch"):
+    """My epoch of this number begins here."""
+
+    epoch: Cycle
+    cycle: Cycle
+    sample: Count
+
+
+class Release(msgspec.Struct, tag="release"):
+    """I no longer need these blocks."""
+
+    blocks: list[Count]
+
+
+class Ask(msgspec.Struct, tag="ask"):
+    """Tell me your statistics."""
+
+
+class Stop(msgspec.Struct, tag="stop"):
+    """End the feed."""
+
+    pid: int
+
+
+class Welcome(msgspec.Struct, tag="welcome"):
+    """The feeder admits a trainer; the ring's descriptor comes with it."""
+
+    name: str
+    pid: int
+    settings: Settings
+    ring_kind: str
+    samples: int | None
+    batches: int | None
+    batch_size: int | None
+    segment_starts: tuple[int, ...]
+
+
+class Rejected(msgspec.Struct, tag="rejected"):
+    """The feeder does not admit this peer. Every version understands these fields."""
+
+    reason: str
+    version: str
+    protocol: int
+
+
+class Started(msgspec.Struct, tag="started"):
+    """Your Start was heard: your blocks begin here; what came before it is void."""
+
+    cycle: int
+    sample: int
+
+
+class Block(msgspec.Struct, tag="block"):
+    """A block lies in the ring for you, until you release it.
+
+    Leaves lie one after the other from ``offset``, each aligned; ``layout`` is
+    there when it differs from that of the block before.
+    """
+
+    number: int
+    cycle: int
+    sample: int
+    rows: int
+    offset: int
+    leaf_bytes: tuple[int, ...]
+    published_ns: int
+    layout: Node | None = None
+
+
+class CycleEnd(msgspec.Struct, tag="cycle end"):
+    """A cycle of a source of unknown length ends here."""
+
+    cycle: int
+    samples: int
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """The source failed; there will be no more blocks."""
+
+    kind: str
+    message: str
+    traceback_text: str
+
+
+class Evicted(msgspec.Struct, tag="evicted"):
+    """You held the feed back for too long; your blocks may be overwritten from now on."""
+
+    message: str
+
+
+class Bye(msgspec.Struct, tag="bye"):
+    """The feed ends: because everybody has had their epochs (empty reason), or for this reason."""
+
+    reason: str
+
+
+FromTrainer = Hello | Start | Epoch | Release | Ask | Stop
+FromFeeder = (
+    Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Bye | FeederStatistics
+)
+
+encode = msgspec.msgpack.Encoder().encode
+decode_from_trainer = msgspec.msgpack.Decoder(FromTrainer).decode
+decode_from_feeder = msgspec.msgpack.Decoder(FromFeeder).decode

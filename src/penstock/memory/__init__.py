@@ -1,0 +1,1 @@
+"""Bytes that several processes see, and the arithmetic of who may reuse which."""

@@ -1,0 +1,77 @@
+"""Private buffers that are used again once whatever was built on them has died."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from penstock.contracts import ByteArray
+
+
+class _Watch(weakref.ref[ByteArray]):
+    """A weak reference that carries what to do when its array dies."""
+
+    __slots__ = ("when_dead",)
+    when_dead: Callable[[], None]
+
+
+_watched: set[_Watch] = set()
+
+
+def _dead(watch: weakref.ref[ByteArray]) -> None:
+    assert isinstance(watch, _Watch)
+    _watched.discard(watch)
+    watch.when_dead()
+
+
+def when_dead(array: ByteArray, call: Callable[[], None]) -> None:
+    """Call ``call`` once nothing refers to ``array`` or to any view or tensor built on it.
+
+    The call may come from any thread, and in the middle of any statement.
+    """
+    watch = _Watch(array, _dead)
+    watch.when_dead = call
+    _watched.add(watch)
+
+
+class Recycler:
+    """Hands out byte arrays and takes their memory back when they die.
+
+    Freshly mapped pages cost several times the copy into them, so the memory
+    of batches that have died serves the next ones. Small arrays come from the
+    allocator, which recycles them itself.
+
+    Args:
+        keep: How many free buffers wait for reuse at the most.
+    """
+
+    SMALL_BYTES = 64 << 10
+
+    def __init__(self, keep: int = 8) -> None:
+        self._free: deque[ByteArray] = deque(maxlen=keep)
+
+    def take(self, nbytes: int) -> ByteArray:
+        """A writable array of ``nbytes`` whose content is arbitrary; the caller owns it."""
+        if nbytes <= self.SMALL_BYTES:
+            return np.empty(nbytes, np.uint8)
+        memory = self._fitting(nbytes)
+        # A memoryview between the two stops NumPy from shortening the chain of
+        # bases: every view of `lent` keeps `lent` itself alive.
+        lent = np.frombuffer(memoryview(memory), np.uint8, count=nbytes)
+        free = self._free
+        when_dead(lent, lambda: free.append(memory))
+        return lent
+
+    def _fitting(self, nbytes: int) -> ByteArray:
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.popleft()
+            except IndexError:  # a batch that died in another thread took its place
+                break
+            if nbytes <= memory.nbytes <= 2 * nbytes + self.SMALL_BYTES:
+                return memory
+            self._free.append(memory)
+        return np.empty(nbytes, np.uint8)

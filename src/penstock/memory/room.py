@@ -1,0 +1,67 @@
+"""Which bytes of a ring are free: first fit over a sorted list of gaps, pure arithmetic."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+ALIGNMENT = 64
+"""Every reservation starts on a cache line."""
+
+
+def aligned(nbytes: int) -> int:
+    """Round up to the alignment; an empty reservation still takes a line, to have a place."""
+    return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+
+
+def placed(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where leaves of these sizes lie in a block, one aligned after the other, and the block's size."""
+    offsets = [0, *accumulate(map(aligned, sizes))]
+    return offsets[:-1], offsets[-1]
+
+
+class Room:
+    """The free and reserved bytes of a ring.
+
+    The lowest gap that fits is taken, so a feed whose trainers keep up reuses
+    the same few warm pages and touches no more of its window than it needs,
+    and a block that somebody keeps costs its own bytes and no others
+    (docs/decisions/0001-first-fit.md).
+
+    Args:
+        capacity_bytes: Size of the ring.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._gaps: list[tuple[int, int]] = [(0, capacity_bytes)]  # (start, stop), sorted, disjoint
+        self._taken: dict[int, int] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(self._taken.values())
+
+    def reserve(self, nbytes: int) -> int | None:
+        """The offset of ``nbytes`` bytes that are now reserved, or None while no gap is large enough."""
+        need = aligned(nbytes)
+        for i, (start, stop) in enumerate(self._gaps):
+            if stop - start >= need:
+                if stop - start == need:
+                    del self._gaps[i]
+                else:
+                    self._gaps[i] = (start + need, stop)
+                self._taken[start] = need
+                return start
+        return None
+
+    def release(self, offset: int) -> None:
+        """Return what ``reserve`` gave at this offset; neighbouring gaps become one."""
+        start, stop = offset, offset + self._taken.pop(offset)
+        i = bisect_left(self._gaps, (start, stop))
+        if i < len(self._gaps) and self._gaps[i][0] == stop:
+            stop = self._gaps.pop(i)[1]
+        if i > 0 and self._gaps[i - 1][1] == start:
+            start = self._gaps.pop(i - 1)[0]
+            i -= 1
+        self._gaps.insert(i, (start, stop))

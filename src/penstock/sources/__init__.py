@@ -1,0 +1,1 @@
+"""What can be fed: torch loaders, arrays, anything that can be iterated again and again."""

@@ -1,0 +1,47 @@
+"""From what a user has (a loader, arrays, batches, a source) to a Source."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import Source
+from penstock.errors import BadSetting
+from penstock.sources.arrays import ArraySource
+from penstock.sources.stream import IterableSource
+
+
+def adapt(thing: Any, *, segments: int, seed: int) -> Source:
+    """The source for ``thing``.
+
+    A torch ``DataLoader``; a tuple, dict, dataclass, array or tensor is a tree
+    of arrays with a row a sample; a list or any other re-iterable gives ready
+    batches; whatever has a Source's ``open`` is taken as it is.
+
+    Raises:
+        BadSetting: it is none of these.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        from torch.utils.data import DataLoader
+
+        from penstock.sources.torch_loader import adapt_loader
+
+        if isinstance(thing, DataLoader):
+            return adapt_loader(thing, segments=segments, seed=seed)
+    if hasattr(thing, "open") and hasattr(thing, "segment_starts"):
+        return thing
+    if (
+        isinstance(thing, (tuple, dict, np.ndarray))
+        or (torch is not None and isinstance(thing, torch.Tensor))
+        or (dataclasses.is_dataclass(thing) and not isinstance(thing, type))
+    ):
+        return ArraySource(thing, segments=segments, seed=seed)
+    if isinstance(thing, Iterable):
+        return IterableSource(thing)  # pyright: ignore[reportUnknownArgumentType]
+    hint = "call it first: it is a function" if callable(thing) else "give a DataLoader, arrays, or batches"
+    raise BadSetting(f"a {type(thing).__name__} cannot be fed; {hint}")

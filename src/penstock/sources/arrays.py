@@ -1,0 +1,66 @@
+"""A source of arrays that lie in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import Cursor, SourceBlock, Tree
+from penstock.errors import BadSetting
+from penstock.sources.order import Indices, Order
+from penstock.tree import Strings, array_nodes, build, describe
+
+
+class ArraySource:
+    """Blocks of rows of a tree of arrays, or of lists of one scalar a row.
+
+    Args:
+        tree: Arrays and tensors with one row a sample.
+        batch_size: Rows of a block.
+        shuffle: A fresh random order in each cycle; False keeps the rows' order.
+        drop_last: Leave out what does not fill a block.
+        segments: Parts of a cycle at which a trainer may join.
+        seed: Of the order.
+
+    Raises:
+        UnsupportedLeaf: the arrays differ in rows, or one cannot travel.
+    """
+
+    seekable = True
+
+    def __init__(
+        self,
+        tree: Tree,
+        *,
+        batch_size: int = 128,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        segments: int = 16,
+        seed: int = 0,
+    ) -> None:
+        if batch_size < 1:
+            raise BadSetting(f"batch_size={batch_size}: a block has at least one row")
+        self._layout, rows, self._leaves = describe(tree)
+        self._nodes = list(array_nodes(self._layout))
+        self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        self.samples = self._order.samples
+        self.batches = self._order.batches
+        self.batch_size = batch_size
+        self.segment_starts = self._order.segment_starts
+        self.description = f"{rows:,} rows of arrays"
+
+    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+        for sample, indices in self._order.blocks(at):
+            rows = [self._rows(node, leaf, indices) for node, leaf in zip(self._nodes, self._leaves, strict=True)]
+            yield SourceBlock(sample, len(indices), build(self._layout, rows))
+
+    def _rows(self, node: Any, leaf: Any, indices: Indices) -> Any:
+        if isinstance(node, Strings):
+            picked = [leaf[i] for i in indices]
+            return tuple(picked) if node.kind == "tuple" else picked
+        if node.library == "torch":
+            return leaf.index_select(0, sys.modules["torch"].from_numpy(indices))
+        return np.take(leaf, indices, axis=0)

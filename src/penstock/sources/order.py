@@ -1,0 +1,83 @@
+"""The order in which a feed visits its samples: seeded, segmented, the same on every machine."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.contracts import Cursor
+from penstock.errors import BadSetting
+
+Indices = npt.NDArray[np.int64]
+
+_PARTITION, _CYCLE = 0, 1
+
+
+def permutation(n: int, *words: int) -> Indices:
+    """A random order of ``range(n)`` that depends on ``words`` alone.
+
+    It sorts the raw words of PCG64, which NumPy keeps the same for ever
+    (NEP 19), where its ``permutation`` may change from version to version.
+    """
+    keys = np.random.PCG64(np.random.SeedSequence(words)).random_raw(n)
+    return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+class Order:
+    """Cycles of S segments, each a whole number of blocks but for the last one's last.
+
+    A segment is a fixed random part of the data (a fixed range, unless
+    ``shuffle``). Each cycle visits the segments in the same order and
+    shuffles afresh inside each, so any S consecutive segments hold every
+    sample once. With ``drop_last`` the last segment leaves out, in each
+    cycle, the last few of its own fresh order.
+
+    Args:
+        samples: Size of the data.
+        batch_size: Rows of a block.
+        segments: How many to make; no more than there are blocks.
+        seed: Any integer.
+        shuffle: False keeps the data's own order.
+        drop_last: Leave out what does not fill a block.
+    """
+
+    def __init__(
+        self, samples: int, batch_size: int, segments: int, seed: int, *, shuffle: bool, drop_last: bool
+    ) -> None:
+        self.batches = samples // batch_size if drop_last else -(-samples // batch_size)
+        if self.batches == 0:
+            raise BadSetting(
+                f"the source has {samples} samples, which make no batch of {batch_size}"
+                + (" with drop_last=True" if drop_last else "")
+            )
+        self.samples = self.batches * batch_size if drop_last else samples
+        self.batch_size = batch_size
+        self._seed = seed % 2**64
+        self._shuffle = shuffle
+        segments = min(segments, self.batches)
+        self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
+        self._members = permutation(samples, self._seed, _PARTITION) if shuffle else None
+        self._size = samples
+
+    def segment(self, cycle: int, i: int) -> Indices:
+        """The samples of segment ``i`` in the order of this cycle."""
+        start = self.segment_starts[i]
+        last = i + 1 == len(self.segment_starts)
+        stop = self._size if last else self.segment_starts[i + 1]
+        drawn = (self.samples if last else stop) - start
+        if self._members is None:
+            return np.arange(start, start + drawn)
+        fresh = permutation(stop - start, self._seed, _CYCLE, cycle, i)
+        return self._members[start:stop][fresh][:drawn]
+
+    def blocks(self, at: Cursor) -> Iterator[tuple[int, Indices]]:
+        """(first sample, indices) of each block of the cycle, from the one that holds ``at.sample``."""
+        first = bisect_right(self.segment_starts, at.sample) - 1
+        for i in range(first, len(self.segment_starts)):
+            start, indices = self.segment_starts[i], self.segment(at.cycle, i)
+            skipped = max(0, at.sample - start) // self.batch_size * self.batch_size
+            for offset in range(skipped, len(indices), self.batch_size):
+                yield start + offset, indices[offset : offset + self.batch_size]

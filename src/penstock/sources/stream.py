@@ -1,0 +1,60 @@
+"""A source of batches from anything that can be iterated again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from penstock.contracts import Cursor, SourceBlock, Tree
+from penstock.errors import BadSetting, SourceError
+from penstock.tree import describe
+
+
+class IterableSource:
+    """The batches of a re-iterable, pass after pass, as it gives them.
+
+    It cannot be sought in: one segment, and a position is reached by reading
+    what lies before it.
+
+    Args:
+        batches: Each ``iter()`` of it begins a new pass.
+
+    Raises:
+        BadSetting: it can be iterated only once.
+    """
+
+    seekable = False
+    samples = None
+    batch_size = None
+    segment_starts = (0,)
+
+    def __init__(self, batches: Iterable[Tree]) -> None:
+        if isinstance(batches, Iterator):
+            raise BadSetting(
+                f"a {type(batches).__name__} can be iterated only once, a feed is read pass after pass: "
+                "give a list, or an object whose __iter__ starts afresh"
+            )
+        self._batches = batches
+        self.batches = _length(batches)
+        self.description = f"batches of a {type(batches).__name__}"
+
+    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+        yield from counted(self._batches, at)
+
+
+def counted(batches: Iterable[Tree], at: Cursor) -> Iterator[SourceBlock]:
+    """Number the samples of a pass, and leave out the blocks that end before ``at.sample``."""
+    sample = 0
+    for tree in batches:
+        rows = describe(tree, whole=True).rows
+        if rows and sample + rows > at.sample:
+            yield SourceBlock(sample, rows, tree)
+        sample += rows
+    if sample == 0:
+        raise SourceError(f"the source gave no sample in cycle {at.cycle}: it is empty, or can be iterated only once")
+
+
+def _length(batches: Iterable[Tree]) -> int | None:
+    try:
+        return len(batches)  # type: ignore[arg-type]
+    except TypeError:
+        return None

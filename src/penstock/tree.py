@@ -1,0 +1,343 @@
+"""A block's tree of arrays: taken apart into leaves, described, and built again with the same types."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from penstock.contracts import ByteArray, Tree
+from penstock.errors import UnsupportedLeaf
+
+Scalar = None | bool | int | float | str | bytes
+_SCALARS = (type(None), bool, int, float, str, bytes)
+
+
+class Array(msgspec.Struct, frozen=True, array_like=True, tag="array"):
+    """An array leaf. ``shape`` leaves the row axis out where rows are counted per block."""
+
+    library: str  # "numpy", "numpy scalar" or "torch"
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Strings(msgspec.Struct, frozen=True, array_like=True, tag="rows"):
+    """A list or tuple of one scalar a row, such as file names."""
+
+    kind: str  # "list" or "tuple"
+
+
+class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
+    """A number, string or None that belongs to the block, not to a row."""
+
+    value: Any  # a Scalar, which msgspec cannot tell apart by type
+
+
+class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
+    """A container: its type (``module:name`` for namedtuples and dataclasses), keys and children."""
+
+    kind: str
+    keys: tuple[Any, ...]  # Scalars
+    children: tuple[Node, ...]
+
+
+Node = Array | Strings | Constant | Branch
+
+
+class Parts(NamedTuple):
+    """A tree taken apart: its description, its rows, and one leaf for each Array and Strings node."""
+
+    layout: Node
+    rows: int
+    leaves: list[Any]
+
+
+def describe(tree: Tree, *, whole: bool = False) -> Parts:
+    """Take a block apart.
+
+    Args:
+        tree: Any nesting of tuple, list, dict, namedtuple and dataclass with
+            arrays, torch tensors, numbers, str, bytes and None at its leaves.
+        whole: The block is handed on as it is (a batch-granular feed), so its
+            arrays need not have a row each for every sample.
+
+    Raises:
+        UnsupportedLeaf: a leaf cannot travel, or has other rows than the rest.
+    """
+    rows = _first_rows(tree)
+    leaves: list[Any] = []
+    layout = _describe(tree, "", -1 if whole else rows, leaves)
+    return Parts(layout, rows, leaves)
+
+
+def build(layout: Node, leaves: Sequence[Any]) -> Tree:
+    """The tree of this layout, with ``leaves`` in the order in which ``describe`` gave them."""
+    return _build(layout, iter(leaves))
+
+
+def array_nodes(layout: Node) -> Iterator[Array | Strings]:
+    """The nodes that have a leaf, in order."""
+    if isinstance(layout, Branch):
+        for child in layout.children:
+            yield from array_nodes(child)
+    elif not isinstance(layout, Constant):
+        yield layout
+
+
+def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
+    """A leaf's bytes: an array's own, in C order, or a list's encoding."""
+    if isinstance(node, Strings):
+        return np.frombuffer(msgspec.msgpack.encode(leaf), np.uint8)
+    if node.library == "torch":
+        flat = leaf.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        return flat.view(sys.modules["torch"].uint8).numpy()
+    return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+
+
+def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writable: bool = True) -> Any:
+    """An array or tensor over ``memory``, which it keeps alive, with ``rows`` in front unless None."""
+    shape = node.shape if rows is None else (rows, *node.shape)
+    if node.library == "torch":
+        try:
+            import torch
+        except ImportError:
+            raise UnsupportedLeaf("the feed's batches hold torch tensors; install torch in this process") from None
+
+        dtype = getattr(torch, node.dtype)
+        if memory.nbytes == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(memory, dtype=dtype).view(shape)
+    array = memory.view(np.dtype(node.dtype)).reshape(shape)
+    array.flags.writeable = writable
+    return array[()] if node.library == "numpy scalar" else array
+
+
+def strings_from_bytes(node: Strings, values: list[Scalar]) -> Any:
+    return tuple(values) if node.kind == "tuple" else values
+
+
+def difference(before: Node, after: Node, path: str = "") -> str | None:
+    """Where two layouts part, in words, or None where they are equal."""
+    if before == after:
+        return None
+    if isinstance(before, Branch) and isinstance(after, Branch):
+        if (before.kind, before.keys) == (after.kind, after.keys) and len(before.children) == len(after.children):
+            for i, (one, other) in enumerate(zip(before.children, after.children, strict=True)):
+                key = before.keys[i] if before.keys else i
+                if found := difference(one, other, _step(path, before.kind, key)):
+                    return found
+    return f"leaf {path or 'batch'}: {_words(before)} before, {_words(after)} now"
+
+
+def same_but_for_shapes(before: Node, after: Node) -> bool:
+    """Whether two layouts differ in nothing but the lengths of axes and the values of constants."""
+    if isinstance(before, Branch) and isinstance(after, Branch):
+        return (before.kind, before.keys, len(before.children)) == (
+            after.kind,
+            after.keys,
+            len(after.children),
+        ) and all(map(same_but_for_shapes, before.children, after.children))
+    if isinstance(before, Array) and isinstance(after, Array):
+        return (before.library, before.dtype, len(before.shape)) == (
+            after.library,
+            after.dtype,
+            len(after.shape),
+        )
+    return type(before) is type(after)
+
+
+def _describe(tree: Tree, path: str, rows: int, leaves: list[Any]) -> Node:
+    if isinstance(tree, (list, tuple)) and not _is_named(tree):
+        items: Sequence[Any] = tree  # pyright: ignore[reportUnknownVariableType]
+        kind = type(items)
+        if kind not in (list, tuple):
+            raise _unsupported(path, items, "pass a plain list or tuple, a namedtuple or a dataclass")
+        if _is_row_list(items, rows):
+            leaves.append(items)
+            return Strings(kind.__name__)
+        return _branch(path, kind.__name__, (), items, rows, leaves)
+    if isinstance(tree, dict):
+        table: dict[Any, Any] = tree  # pyright: ignore[reportUnknownVariableType]
+        if type(table) not in (dict, OrderedDict):
+            raise _unsupported(path, table, "pass a plain dict: dict(batch)")
+        for key in table:
+            if type(key) not in _SCALARS:
+                raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
+        return _branch(path, type(table).__name__, tuple(table), list(table.values()), rows, leaves)
+    if _is_named(tree):
+        fields = _fields(type(tree))
+        return _branch(path, _name_of(tree, path), fields, [getattr(tree, f) for f in fields], rows, leaves)
+    if type(tree) in _SCALARS:
+        if type(tree) is int and not -(2**63) <= tree < 2**64:
+            raise _unsupported(path, tree, f"{tree} does not fit 64 bits; send it as a str")
+        return Constant(tree)
+    return _array(tree, path, rows, leaves)
+
+
+def _branch(
+    path: str, kind: str, keys: tuple[Scalar, ...], children: Sequence[Any], rows: int, leaves: list[Any]
+) -> Branch:
+    steps = keys or range(len(children))
+    return Branch(
+        kind,
+        keys,
+        tuple(
+            _describe(child, _step(path, kind, step), rows, leaves)
+            for step, child in zip(steps, children, strict=True)
+        ),
+    )
+
+
+def _array(leaf: Any, path: str, rows: int, leaves: list[Any]) -> Array:
+    if isinstance(leaf, np.generic):
+        library, dtype, shape = "numpy scalar", leaf.dtype.str, ()
+    elif type(leaf) is np.ndarray:
+        library, dtype, shape = "numpy", leaf.dtype.str, leaf.shape
+    elif (torch := sys.modules.get("torch")) and type(leaf) is torch.Tensor:
+        if leaf.layout is not torch.strided or leaf.is_quantized:
+            raise _unsupported(path, leaf, f"its layout is {leaf.layout}; send its parts as dense tensors")
+        if leaf.device.type != "cpu":
+            raise _unsupported(
+                path, leaf, f"it lies on {leaf.device}; let the loader make CPU tensors, the trainer moves them"
+            )
+        library, dtype, shape = "torch", str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)
+    else:
+        raise _unsupported(path, leaf, "send arrays, tensors, numbers, str, bytes or None")
+    if library != "torch" and (leaf.dtype.hasobject or np.dtype(dtype) != leaf.dtype):
+        raise _unsupported(path, leaf, f"its dtype is {leaf.dtype}; send numbers, or fields one by one")
+    leaves.append(leaf)
+    if rows < 0:
+        return Array(library, dtype, shape)
+    if shape[:1] != (rows,):
+        seen = f"shape {shape}" if shape else "no row axis"
+        raise UnsupportedLeaf(
+            f"leaf {path or 'batch'} has {seen}, where other leaves of the block have {rows} rows. Every array "
+            "needs a row for each sample, or batches cannot be cut to another size; if they are meant to be "
+            "taken whole (dynamic padding, detection), pass batch_granular=True to the feeder or share()"
+        )
+    return Array(library, dtype, shape[1:])
+
+
+def _build(node: Node, leaves: Iterator[Any]) -> Tree:
+    if isinstance(node, Constant):
+        return node.value
+    if not isinstance(node, Branch):
+        return next(leaves)
+    children = [_build(child, leaves) for child in node.children]
+    if node.kind == "tuple":
+        return tuple(children)
+    if node.kind == "list":
+        return children
+    if node.kind in ("dict", "OrderedDict"):
+        return _DICTS[node.kind](zip(node.keys, children, strict=True))
+    make, positional = _type_named(node.kind)
+    if positional:
+        return make(*children)
+    rebuilt = object.__new__(make)  # not __init__: it may convert, check or count
+    for field, child in zip(node.keys, children, strict=True):
+        object.__setattr__(rebuilt, str(field), child)
+    return rebuilt
+
+
+_DICTS: dict[str, Callable[[Any], Any]] = {"dict": dict, "OrderedDict": OrderedDict}
+
+
+def _first_rows(tree: Tree) -> int:
+    """Rows of the first array or tensor, else of the first list of scalars, else 1."""
+    lists: list[int] = []
+
+    def visit(node: Tree) -> int | None:
+        if _is_named(node):
+            node = [getattr(node, field) for field in _fields(type(node))]
+        if isinstance(node, dict):
+            node = list(node.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        if isinstance(node, (list, tuple)):
+            items: Sequence[Any] = node  # pyright: ignore[reportUnknownVariableType]
+            if items and all(type(item) in _SCALARS for item in items):
+                lists.append(len(items))
+                return None
+            return next((rows for item in items if (rows := visit(item)) is not None), None)
+        shape = getattr(node, "shape", ())
+        return int(shape[0]) if len(shape) else None
+
+    rows = visit(tree)
+    return rows if rows is not None else (lists[0] if lists else 1)
+
+
+def _is_row_list(items: Sequence[Any], rows: int) -> bool:
+    return rows > 0 and len(items) == rows and all(type(item) in _SCALARS for item in items)
+
+
+def _is_named(tree: Tree) -> bool:
+    """Whether it is a namedtuple or an instance of a dataclass."""
+    if isinstance(tree, tuple):
+        return hasattr(type(tree), "_fields")  # pyright: ignore[reportUnknownArgumentType]
+    return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+
+
+def _fields(kind: type[Any]) -> tuple[str, ...]:
+    if issubclass(kind, tuple):
+        return kind._fields  # type: ignore[attr-defined]
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _name_of(tree: Tree, path: str) -> str:
+    kind = type(tree)
+    if "<locals>" in kind.__qualname__:
+        raise _unsupported(path, tree, "define the type at the top of a module, so that trainers can find it")
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+_types: dict[str, tuple[type[Any], bool]] = {}
+
+
+def _type_named(name: str) -> tuple[type[Any], bool]:
+    """The namedtuple or dataclass that a feeder named, and whether it is built by position.
+
+    Only types are found this way, by import; nothing is unpickled.
+    """
+    if name in _types:
+        return _types[name]
+    module, _, qualname = name.partition(":")
+    try:
+        kind: Any = sys.modules.get(module) or importlib.import_module(module)
+        for part in qualname.split("."):
+            kind = getattr(kind, part)
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedLeaf(
+            f"the feed's batches are of type {name}, which this process cannot import ({error}). "
+            "Put the type in a module that both the loader and the training script import"
+        ) from None
+    if not isinstance(kind, type) or not (hasattr(kind, "_fields") or dataclasses.is_dataclass(kind)):
+        raise UnsupportedLeaf(f"the feed's batches are of type {name}, which is no namedtuple or dataclass here")
+    _types[name] = kind, issubclass(kind, tuple)
+    return _types[name]
+
+
+def _step(path: str, kind: str, key: Scalar) -> str:
+    if ":" in kind:
+        return f"{path or 'batch'}.{key}"
+    return f"{path or 'batch'}[{key!r}]"
+
+
+def _words(node: Node) -> str:
+    if isinstance(node, Array):
+        return f"{node.library} {node.dtype} of shape (…{''.join(f', {n}' for n in node.shape)})"
+    if isinstance(node, Constant):
+        return f"{type(node.value).__name__} {node.value!r}"
+    if isinstance(node, Strings):
+        return f"a {node.kind} of one scalar a row"
+    return f"{node.kind} of {len(node.children)}" + (f" with keys {list(node.keys)}" if node.keys else "")
+
+
+def _unsupported(path: str, leaf: Any, remedy: str) -> UnsupportedLeaf:
+    kind = type(leaf)
+    return UnsupportedLeaf(
+        f"leaf {path or 'batch'} of type {kind.__module__}.{kind.__qualname__} cannot travel: {remedy}"
+    )
