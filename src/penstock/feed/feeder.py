@@ -151,6 +151,10 @@ class Feeder:
         self._ring.close()
         self._place.remove(self._lock)
 
+    def wait_until_ending(self) -> None:
+        """Wait until the feed has been stopped or has no trainer left, whatever its source is at."""
+        self._server.ending.wait()
+
     def __enter__(self) -> Self:
         return self
 

@@ -5,57 +5,67 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from io import FileIO
 from types import FrameType
 
-import cloudpickle
 import msgspec
 
 from penstock.errors import PenstockError
 from penstock.feed.feeder import Feeder
-from penstock.feed.share import Order, Ready
+from penstock.feed.share import Ready, read_order
+
+_GRACE_S = 2.0
 
 
-def main(lock_fd: int, ready_fd: int) -> int:
-    """Serve the feed that standard input describes; 0 when it ended as it should."""
-    lock = FileIO(lock_fd, "r+")
-    os.set_inheritable(lock_fd, False)
-    os.set_inheritable(ready_fd, False)
-    signal.signal(signal.SIGTERM, _terminate)
+def main() -> None:
+    """Serve the feed that standard input describes; the arguments are the lock's and the report's descriptors."""
+    lock_fd, ready_fd = map(int, sys.argv[1:3])
+    for fd in (lock_fd, ready_fd):
+        os.set_inheritable(fd, False)
     with open(ready_fd, "wb") as ready:
         try:
-            order: Order = cloudpickle.load(sys.stdin.buffer)
-            feeder = Feeder(
-                order.make_loader(), order.name, lock=lock, **_arguments(order)
-            )
+            order = read_order(sys.stdin.buffer)
+            settings = msgspec.structs.asdict(order.settings)
+            settings["window"] = settings.pop("window_bytes")
+            feeder = Feeder(order.make_loader(), order.name, lock=FileIO(lock_fd, "r+"), **settings)
         except BaseException as error:
-            text = traceback.format_exc()
-            if isinstance(error, PenstockError):
-                report = Ready(str(error), type(error).__name__, text)
-            else:
-                report = Ready(
-                    f"make_loader raised {type(error).__name__}: {error}\n\nIn the feeder:\n{text}", "", text
-                )
-            ready.write(msgspec.msgpack.encode(report))
-            return 1
+            ready.write(msgspec.msgpack.encode(_report(error)))
+            sys.exit(1)
         ready.write(msgspec.msgpack.encode(Ready()))
     try:
-        feeder.run()
+        serve(feeder)
     except PenstockError:
-        return 1  # every trainer has been told
-    return 0
+        sys.exit(1)  # every trainer has been told
 
 
-def _arguments(order: Order) -> dict[str, object]:
-    settings = msgspec.structs.asdict(order.settings)
-    settings["window"] = settings.pop("window_bytes")
-    return settings
+def serve(feeder: Feeder) -> None:
+    """Run a feeder in the main thread of its own process, until its end.
+
+    A source that does not return when the feed ends is interrupted, and if
+    that does not help, left: nothing of the process stays behind.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    threading.Thread(target=_end_with, args=(feeder,), daemon=True).start()
+    feeder.run()
+
+
+def _end_with(feeder: Feeder) -> None:
+    feeder.wait_until_ending()
+    time.sleep(_GRACE_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+def _report(error: BaseException) -> Ready:
+    text = traceback.format_exc()
+    if isinstance(error, PenstockError):
+        return Ready(str(error), type(error).__name__, text)
+    return Ready(f"make_loader raised {type(error).__name__}: {error}\n\nIn the feeder:\n{text}", "", text)

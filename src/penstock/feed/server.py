@@ -67,6 +67,7 @@ class Server:
         self.pace = Pace()
         self.changed = threading.Condition()
         self.closing: str | None = None  # why, once it is
+        self.ending = threading.Event()  # set with it
         self._failed: wire.Failed | None = None
         self._crash: BaseException | None = None
         self._settings: Settings = welcome.settings
@@ -402,6 +403,7 @@ class Server:
 
     def _goodbye(self, reason: str) -> None:
         self.closing = reason
+        self.ending.set()
         self._close_by = time.monotonic() + _GOODBYE_S
         packet = wire.encode(wire.Bye(reason))
         for id in self._hellos:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from io import FileIO
-from typing import Any, NamedTuple
+from types import FunctionType
+from typing import IO, Any, NamedTuple
 
 import cloudpickle
 import msgspec
@@ -35,7 +37,7 @@ class Ready(msgspec.Struct):
 
 
 class Order(NamedTuple):
-    """What a new feeder process is told, pickled."""
+    """What a new feeder process is told."""
 
     make_loader: Callable[[], Any]
     name: str
@@ -120,7 +122,9 @@ def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
         SourceError: it could not make its loader.
     """
     reading, writing = os.pipe()
-    command = [sys.executable, "-P", "-m", "penstock.feed.process", str(lock.fileno()), str(writing)]
+    # -c, not -m: the new process's __main__ must be free for what lives in ours.
+    program = "from penstock.feed.process import main; main()"
+    command = [sys.executable, "-P", "-c", program, str(lock.fileno()), str(writing)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with open(reading, "rb") as answer, lock:
         try:
@@ -138,7 +142,7 @@ def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
             os.close(writing)
         assert process.stdin is not None
         try:
-            cloudpickle.dump(order, process.stdin)
+            write_order(order, process.stdin)
             process.stdin.close()
         except BrokenPipeError:  # it died at once; its log says why
             pass
@@ -157,6 +161,40 @@ def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
                 raise SourceError(ready.error, ready.traceback_text)
             raise kind(ready.error)
     _reap(process)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles, and notes the classes and functions of ``__main__`` that it has come by."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.of_main: dict[str, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            self.of_main[obj.__qualname__] = obj
+        return super().reducer_override(obj)
+
+
+def write_order(order: Order, file: IO[bytes]) -> None:
+    """Pickle an order, and what of ``__main__`` its loader uses."""
+    pickler = _Pickler(file)
+    pickler.dump(order)
+    pickler.dump(dict(pickler.of_main))
+
+
+def read_order(file: IO[bytes]) -> Order:
+    """Unpickle an order, and put what lived in the caller's ``__main__`` into this process's.
+
+    A loader's worker pickles its batches by the names of their types.
+    """
+    unpickler = pickle.Unpickler(file)
+    order: Order = unpickler.load()
+    main = sys.modules["__main__"]
+    for name, thing in unpickler.load().items():
+        if name.isidentifier():  # not those inside a function or class
+            setattr(main, name, thing)
+    return order
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

@@ -18,12 +18,12 @@ class _Watch(weakref.ref[ByteArray]):
     when_dead: Callable[[], None]
 
 
-_watched: set[_Watch] = set()
+_watched: dict[int, _Watch] = {}  # by id: a reference to an array has no hash
 
 
 def _dead(watch: weakref.ref[ByteArray]) -> None:
     assert isinstance(watch, _Watch)
-    _watched.discard(watch)
+    del _watched[id(watch)]
     watch.when_dead()
 
 
@@ -34,7 +34,7 @@ def when_dead(array: ByteArray, call: Callable[[], None]) -> None:
     """
     watch = _Watch(array, _dead)
     watch.when_dead = call
-    _watched.add(watch)
+    _watched[id(watch)] = watch
 
 
 class Recycler:
