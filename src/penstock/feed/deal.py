@@ -41,7 +41,7 @@ def batches(samples: int, batch_size: int, world: int, *, drop_last: bool) -> in
         BadSetting: no even deal of these samples exists.
     """
     step = batch_size * world
-    if not drop_last and (samples < world or (batch_size == 1 and samples % world)):
+    if world > 1 and not drop_last and (samples < world or (batch_size == 1 and samples % world)):
         raise BadSetting(
             f"{samples} samples cannot be dealt to {world} ranks as equally many batches of at most "
             f"{batch_size}: {samples % world} are left over. Pass drop_last=True, or use another batch_size"

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from contextlib import closing
+from contextlib import ExitStack, closing
 from io import FileIO
 from typing import Any, Self
 
@@ -86,8 +86,14 @@ class Feeder:
         held = lock or self._place.acquire()
         if held is None:
             raise self._place.taken()
-        self._lock = held
-        self._place.write_owner(held)
+        with ExitStack() as undo:
+            undo.callback(self._place.remove, held)
+            self._serve(held)
+            undo.pop_all()
+
+    def _serve(self, lock: FileIO) -> None:
+        self._lock = lock
+        self._place.write_owner(lock)
         self._pid = os.getpid()
         self._ring = HostRing.create(self.settings.window_bytes)
         self._roster = Roster(

@@ -156,6 +156,8 @@ class Server:
                 self._goodbye(reason)
         self._waker.send(b"x")
         self._thread.join()
+        self._wake.close()
+        self._waker.close()
 
     def _blocked(self) -> None:
         now = time.monotonic()
@@ -197,8 +199,6 @@ class Server:
             for peer in list(self._peers.values()):
                 self._drop(peer)
             self._listener.close()
-            self._wake.close()
-            self._waker.close()
             self._epoll.close()
             self.changed.notify_all()
 

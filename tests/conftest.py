@@ -1,0 +1,63 @@
+"""Fixtures for every test: feeds live in a directory of the test's own, and nothing may be left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import penstock
+
+
+@pytest.fixture(autouse=True)
+def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A private directory for the test's feeds; afterwards no file, child or descriptor of ours is left."""
+    path = tmp_path_factory.mktemp("feeds", numbered=True)
+    path.chmod(0o700)
+    monkeypatch.setenv("PENSTOCK_DIR", str(path))
+    shm_before = set(os.listdir("/dev/shm"))
+    yield path
+    _, alive = psutil.wait_procs(_serving(path), timeout=15)
+    for process in alive:
+        process.kill()
+    assert not alive, f"feeder processes left behind: {alive}"
+    assert set(os.listdir("/dev/shm")) <= shm_before
+    penstock.feeds()  # removes what killed feeders left
+    assert not list(path.iterdir())
+
+
+def _serving(path: Path) -> list[psutil.Process]:
+    """The processes that ``share`` started for this test."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get("PENSTOCK_DIR") == str(path):
+                found.append(process)
+    return found
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., penstock.Feeder]]:
+    """Start a Feeder whose ``run()`` goes on in a thread, until the test ends."""
+    with ExitStack() as stack:
+
+        def start(loader: Any, name: str = "feed", **settings: Any) -> penstock.Feeder:
+            feeder = penstock.Feeder(loader, name, **settings)
+
+            def run() -> None:
+                with suppress(penstock.SourceError):
+                    feeder.run()
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(feeder.close)
+            return feeder
+
+        yield start
