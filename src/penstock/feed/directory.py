@@ -114,8 +114,9 @@ class Place:
 
     def remove(self, lock: FileIO) -> None:
         """Remove the feed's files and give the lock up; only who holds it may."""
-        for path in (self.socket_path, self.log_path, self.lock_path):
-            path.unlink(missing_ok=True)
+        if _is(lock.fileno(), self.lock_path):  # not yet removed by a process that shared the lock
+            for path in (self.socket_path, self.log_path, self.lock_path):
+                path.unlink(missing_ok=True)
         lock.close()
 
     def sweep(self) -> str:

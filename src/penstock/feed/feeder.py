@@ -7,22 +7,22 @@ import threading
 import time
 import traceback
 from collections import deque
-from contextlib import ExitStack, closing
+from contextlib import closing
 from io import FileIO
 from typing import Any, Self
 
-from penstock.contracts import ByteArray, Cursor, SourceBlock
-from penstock.errors import BlockChanged, BlockTooLarge, PenstockError, SourceError
+from penstock.contracts import Cursor, SourceBlock
+from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.directory import Place
 from penstock.feed.roster import Roster
 from penstock.feed.server import Server, Turn
 from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
 from penstock.feed.statistics import FeederStatistics
+from penstock.feed.writer import BlockWriter
 from penstock.memory.host import HostRing
-from penstock.memory.room import Room, placed
+from penstock.memory.room import Room
 from penstock.sources.adapt import adapt
-from penstock.tree import Node, array_nodes, bytes_of, describe, difference, same_but_for_shapes
 
 _RATE_OVER_S = 5.0
 
@@ -83,50 +83,31 @@ class Feeder:
         self.name = name
         self._source = adapt(loader, segments=segments, seed=seed)
         self._place = Place(name)
-        held = lock or self._place.acquire()
-        if held is None:
-            raise self._place.taken()
-        with ExitStack() as undo:
-            undo.callback(self._place.remove, held)
-            self._serve(held)
-            undo.pop_all()
-
-    def _serve(self, lock: FileIO) -> None:
-        self._lock = lock
-        self._place.write_owner(lock)
+        self._lock = _held(lock, self._place)
         self._pid = os.getpid()
         self._ring = HostRing.create(self.settings.window_bytes)
+        self._writer = BlockWriter(self._ring, batch_granular=batch_granular)
         self._roster = Roster(
-            Room(self.settings.window_bytes),
-            self._source.samples,
-            self._source.segment_starts,
-            self.settings.epochs,
+            Room(self.settings.window_bytes), self._source.samples, self._source.segment_starts, epochs
         )
-        self._layout: Node | None = None
-        self._nodes: list[Any] = []
         self._blocks = self._samples = self._bytes = self._reopened = 0
-        self._source_s = self._copy_s = 0.0
-        self._waits_for = "nobody reads"
+        self._source_s = 0.0
+        self._waits_for = ""
         self._recent: deque[tuple[float, int]] = deque()
         self._done = threading.Event()
         self._done.set()
         self._closed = False
-        self._server = Server(
-            self._place,
-            self._roster,
-            wire.Welcome(
-                name=name,
-                pid=self._pid,
-                settings=self.settings,
-                ring_kind=self._ring.kind,
-                samples=self._source.samples,
-                batches=self._source.batches,
-                batch_size=None if batch_granular else self._source.batch_size,
-                segment_starts=self._source.segment_starts,
-            ),
-            self._ring.open_for_readers,
-            self.statistics,
+        welcome = wire.Welcome(
+            name=name,
+            pid=self._pid,
+            settings=self.settings,
+            ring_kind=self._ring.kind,
+            samples=self._source.samples,
+            batches=self._source.batches,
+            batch_size=None if batch_granular else self._source.batch_size,
+            segment_starts=self._source.segment_starts,
         )
+        self._server = Server(self._place, self._roster, welcome, self._ring.open_for_readers, self.statistics)
 
     def run(self) -> None:
         """Feed until the trainers have had their epochs, the feed is stopped, or the source fails.
@@ -191,7 +172,7 @@ class Feeder:
                 samples=self._samples,
                 bytes=self._bytes,
                 samples_per_s=self._rate(now),
-                copy_s=self._copy_s,
+                copy_s=self._writer.copy_s,
                 source_s=self._source_s,
                 waits_for="nobody reads" if self._roster.needed() is None else self._waits_for,
                 held_back_by=held_back_by,
@@ -221,54 +202,17 @@ class Feeder:
 
     def _put(self, cycle: int, block: SourceBlock) -> bool:
         """Write a block into the ring and announce it. False if the source must be opened elsewhere."""
-        leaves = self._taken_apart(block)
-        assert self._layout is not None
-        data = [bytes_of(node, leaf) for node, leaf in zip(self._nodes, leaves, strict=True)]
-        leaf_bytes = tuple(part.nbytes for part in data)
-        offsets, nbytes = placed(leaf_bytes)
-        if nbytes > self.settings.window_bytes:
-            raise BlockTooLarge(
-                f"a block of {nbytes:,} bytes ({block.rows} samples) is larger than the window of "
-                f"{self.settings.window_bytes:,} bytes: pass window=\"{-(-nbytes * 4 >> 20)}MiB\" to the feeder "
-                "or share(), which holds four such blocks, or make the source's batches smaller"
-            )
+        parcel = self._writer.pack(block)
         at = Cursor(cycle, block.sample)
         self._waits_for = "trainers"
-        offset = self._server.reserve(nbytes, at, block.rows)
+        offset = self._server.reserve(parcel.nbytes, at, block.rows)
         self._waits_for = ""
         if isinstance(offset, Turn):
             return offset is Turn.SKIP and not self._source.seekable
-        self._write(data, offsets, offset, nbytes)
-        self._count(block.rows, nbytes)
-        self._server.publish(at, block.rows, offset, nbytes, leaf_bytes, self._layout)
+        self._writer.write(parcel, offset)
+        self._count(block.rows, parcel.nbytes)
+        self._server.publish(at, block.rows, offset, parcel)
         return True
-
-    def _taken_apart(self, block: SourceBlock) -> list[Any]:
-        """A block's leaves, once its layout has been found to be the feed's."""
-        whole = self.settings.batch_granular
-        layout, rows, leaves = describe(block.tree, whole=whole)
-        if not whole and rows != block.rows:
-            raise SourceError(
-                f"the loader's collate_fn made {rows} rows of {block.rows} samples: samples cannot be left out "
-                "or added there. Filter in the dataset, or pass batch_granular=True to take batches as they are"
-            )
-        if self._layout is None or (whole and layout != self._layout):
-            if self._layout is not None and not same_but_for_shapes(self._layout, layout):
-                raise BlockChanged(f"the source's batches changed: {difference(self._layout, layout)}")
-            self._layout, self._nodes = layout, list(array_nodes(layout))
-        elif changed := difference(self._layout, layout):
-            raise BlockChanged(
-                f"the source's batches changed at cycle sample {block.sample}: {changed}. If they are meant to "
-                "vary (dynamic padding), pass batch_granular=True to the feeder or share()"
-            )
-        return leaves
-
-    def _write(self, data: list[ByteArray], offsets: list[int], offset: int, nbytes: int) -> None:
-        began = time.monotonic()
-        room = self._ring.writable(offset, nbytes)
-        for start, part in zip(offsets, data, strict=True):
-            room[start : start + part.nbytes] = part
-        self._copy_s += time.monotonic() - began
 
     def _count(self, rows: int, nbytes: int) -> None:
         now = time.monotonic()
@@ -294,3 +238,11 @@ class Feeder:
             told = SourceError(f"the source of feed {self.name!r} raised {type(error).__name__}: {error}", text)
         self._server.fail(type(told).__name__, str(told), text)
         return told
+
+
+def _held(lock: FileIO | None, place: Place) -> FileIO:
+    held = lock or place.acquire()
+    if held is None:
+        raise place.taken()
+    place.write_owner(held)
+    return held

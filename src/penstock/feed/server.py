@@ -27,7 +27,7 @@ from penstock.feed.peer import Peer
 from penstock.feed.roster import Member, PublishedBlock, Roster
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.tree import Node
+from penstock.feed.writer import Parcel
 
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLRDHUP
 _FIRST_TRAINER_S = 60.0
@@ -126,13 +126,11 @@ class Server:
                     return offset
                 self._blocked()
 
-    def publish(
-        self, at: Cursor, rows: int, offset: int, nbytes: int, leaf_bytes: tuple[int, ...], layout: Node
-    ) -> None:
+    def publish(self, at: Cursor, rows: int, offset: int, parcel: Parcel) -> None:
         """Announce a block that has been written to everybody who needs it."""
         with self.changed:
-            note = layout, leaf_bytes, time.monotonic_ns()
-            self._announce(*self.roster.publish(at, rows, offset, nbytes, note))
+            note = parcel.layout, parcel.leaf_bytes, time.monotonic_ns()
+            self._announce(*self.roster.publish(at, rows, offset, parcel.nbytes, note))
 
     def end_cycle(self, cycle: int, samples: int) -> None:
         """Tell who needs to know that this cycle has no more samples."""

@@ -1,0 +1,91 @@
+"""Blocks on their way into the ring: taken apart, compared with those before, and copied in."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from penstock.contracts import ByteArray, Ring, SourceBlock
+from penstock.errors import BlockChanged, BlockTooLarge, SourceError
+from penstock.memory.room import placed
+from penstock.tree import Array, Node, Strings, array_nodes, bytes_of, describe, difference, same_but_for_shapes
+
+
+class Parcel(NamedTuple):
+    """A block that is ready to be copied: its leaves' bytes, and where each lies in the block."""
+
+    layout: Node
+    data: list[ByteArray]
+    offsets: list[int]
+    nbytes: int
+
+    @property
+    def leaf_bytes(self) -> tuple[int, ...]:
+        return tuple(part.nbytes for part in self.data)
+
+
+class BlockWriter:
+    """Packs a feed's blocks and copies them into its ring.
+
+    Args:
+        ring: This process must be the one that made it.
+        batch_granular: Shapes may vary from block to block.
+
+    Attributes:
+        copy_s: Time spent copying.
+    """
+
+    def __init__(self, ring: Ring, *, batch_granular: bool) -> None:
+        self.copy_s = 0.0
+        self._ring = ring
+        self._whole = batch_granular
+        self._layout: Node | None = None
+        self._nodes: list[Array | Strings] = []
+
+    def pack(self, block: SourceBlock) -> Parcel:
+        """Take a block apart.
+
+        Raises:
+            BlockChanged: its structure, types or shapes are not those of the blocks before.
+            BlockTooLarge: it can never fit the window.
+            UnsupportedLeaf: a leaf cannot travel.
+        """
+        layout, rows, leaves = describe(block.tree, whole=self._whole)
+        if not self._whole and rows != block.rows:
+            raise SourceError(
+                f"the loader's collate_fn made {rows} rows of {block.rows} samples: samples cannot be left out "
+                "or added there. Filter in the dataset, or pass batch_granular=True to take batches as they are"
+            )
+        self._compare(layout, block)
+        assert self._layout is not None
+        data = [bytes_of(node, leaf) for node, leaf in zip(self._nodes, leaves, strict=True)]
+        offsets, nbytes = placed([part.nbytes for part in data])
+        if nbytes > self._ring.capacity_bytes:
+            raise BlockTooLarge(
+                f"a block of {nbytes:,} bytes ({block.rows} samples) is larger than the window of "
+                f'{self._ring.capacity_bytes:,} bytes: pass window="{-(-nbytes * 4 >> 20)}MiB" to the feeder or '
+                "share(), which holds four such blocks, or make the source's batches smaller"
+            )
+        return Parcel(self._layout, data, offsets, nbytes)
+
+    def write(self, parcel: Parcel, offset: int) -> None:
+        """Copy a block into the ring, at an offset that is reserved for it."""
+        began = time.monotonic()
+        room = self._ring.writable(offset, parcel.nbytes)
+        for start, part in zip(parcel.offsets, parcel.data, strict=True):
+            room[start : start + part.nbytes] = part
+        self.copy_s += time.monotonic() - began
+
+    def _compare(self, layout: Node, block: SourceBlock) -> None:
+        if layout == self._layout:
+            return
+        if self._layout is not None:
+            changed = difference(self._layout, layout)
+            if not self._whole:
+                raise BlockChanged(
+                    f"the source's batches changed at sample {block.sample} of its cycle: {changed}. If they are "
+                    "meant to vary (dynamic padding), pass batch_granular=True to the feeder or share()"
+                )
+            if not same_but_for_shapes(self._layout, layout):
+                raise BlockChanged(f"the source's batches changed at sample {block.sample} of its cycle: {changed}")
+        self._layout, self._nodes = layout, list(array_nodes(layout))
