@@ -63,9 +63,7 @@ class Place:
 
     def __init__(self, name: str) -> None:
         if not name or len(name) > MAX_NAME_CHARACTERS:
-            raise BadSetting(
-                f"a feed's name has 1 to {MAX_NAME_CHARACTERS} characters, this one has {len(name)}"
-            )
+            raise BadSetting(f"a feed's name has 1 to {MAX_NAME_CHARACTERS} characters, this one has {len(name)}")
         self.name = name
         self._stem = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         self._directory = directory()

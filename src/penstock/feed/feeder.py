@@ -83,9 +83,9 @@ class Feeder:
         self.name = name
         self._source = adapt(loader, segments=segments, seed=seed)
         self._place = Place(name)
-        self._lock = _held(lock, self._place)
         self._pid = os.getpid()
         self._ring = HostRing.create(self.settings.window_bytes)
+        self._lock = _held(lock, self._place)
         self._writer = BlockWriter(self._ring, batch_granular=batch_granular)
         self._roster = Roster(
             Room(self.settings.window_bytes), self._source.samples, self._source.segment_starts, epochs
@@ -153,9 +153,6 @@ class Feeder:
         server = self._server
         with server.changed:
             now = time.monotonic()
-            culprit = server.pace.culprit
-            trainers = server.trainers()
-            held_back_by = None if culprit is None else server.pid_of(culprit)
             return FeederStatistics(
                 name=self.name,
                 pid=self._pid,
@@ -175,10 +172,10 @@ class Feeder:
                 copy_s=self._writer.copy_s,
                 source_s=self._source_s,
                 waits_for="nobody reads" if self._roster.needed() is None else self._waits_for,
-                held_back_by=held_back_by,
+                held_back_by=server.culprit_pid(),
                 held_back_s=server.pace.current_s(now),
                 reopened=self._reopened,
-                trainers=trainers,
+                trainers=server.trainers(),
             )
 
     def _play(self, at: Cursor) -> None:

@@ -215,9 +215,7 @@ class Link:
             raise Refused(f"feed {self._place.name!r} is served by uid {uid}, you are uid {os.getuid()}")
         try:
             self._socket.send(wire.encode(hello))
-            packet, fds, _, _ = socket.recv_fds(
-                self._socket, wire.MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC
-            )
+            packet, fds, _, _ = socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             raise not_found(self._place.name) from None
         if not packet:  # it was about to end
@@ -337,4 +335,3 @@ def _failure(message: wire.Failed) -> SourceError:
     if kind is SourceError and message.traceback_text and message.traceback_text not in text:
         text += f"\n\nIn the feeder:\n{message.traceback_text}"
     return kind(text, message.traceback_text)
-

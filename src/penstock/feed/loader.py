@@ -170,9 +170,7 @@ class Loader:
             self._start = self._rows.segment_from(self._rows.at)
         epochs = self._rows.link.welcome.settings.epochs
         if epochs is not None and self._epoch >= epochs:
-            raise FeedEnded(
-                f"feed {self.name!r} gives each trainer epochs={epochs}, and this one has had them"
-            )
+            raise FeedEnded(f"feed {self.name!r} gives each trainer epochs={epochs}, and this one has had them")
         if self._start is None:
             self._rows.start(None, self._epoch, Cursor(0, 0))
             self._start = self._rows.at

@@ -55,6 +55,14 @@ class Member:
         return self.next is not None and not self.finished
 
     @property
+    def state(self) -> str:
+        if self.finished:
+            return "finished"
+        if self.reads:
+            return "reading"
+        return "waiting" if self.pending else "attached"
+
+    @property
     def finished(self) -> bool:
         return self.next is not None and self.end is not None and self.next >= self.end
 
@@ -114,9 +122,7 @@ class Roster:
             return [member]
         member.pending, member.epoch, member.next = True, epoch, None
         group = [
-            m
-            for m in self.members.values()
-            if m.pending and (m.group, m.world) == (member.group, member.world)
+            m for m in self.members.values() if m.pending and (m.group, m.world) == (member.group, member.world)
         ]
         if len(group) < member.world:
             return []
@@ -129,8 +135,7 @@ class Roster:
     def rank_taken(self, group: str, rank: int, world: int) -> bool:
         """Whether this rank of a group that is still gathering is there already."""
         return world > 1 and any(
-            (m.group, m.world, m.rank) == (group, world, rank) and m.next is None
-            for m in self.members.values()
+            (m.group, m.world, m.rank) == (group, world, rank) and m.next is None for m in self.members.values()
         )
 
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
@@ -165,9 +170,7 @@ class Roster:
         block = PublishedBlock(self._number, at, rows, offset, nbytes, set(), note)
         self._number += 1
         end = self._end(block)
-        readers = [
-            m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end
-        ]
+        readers = [m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end]
         self.blocks[block.number] = block
         for member in readers:
             self._give(member, block)
@@ -196,6 +199,12 @@ class Roster:
             key=lambda m: (m.held_bytes, -next(iter(m.held))),
             default=None,
         )
+
+    def behind(self, member: Member) -> Cursor:
+        """The first sample that a member has not released."""
+        for number in member.held:
+            return self.blocks[number].at
+        return member.next or Cursor(0, 0)
 
     def _begin(self, member: Member, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         member.next = at

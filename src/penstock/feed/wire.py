@@ -147,9 +147,7 @@ class Bye(msgspec.Struct, tag="bye"):
 
 
 FromTrainer = Hello | Start | Epoch | Release | Ask | Stop
-FromFeeder = (
-    Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Bye | FeederStatistics
-)
+FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Bye | FeederStatistics
 
 encode = msgspec.msgpack.Encoder().encode
 decode_from_trainer = msgspec.msgpack.Decoder(FromTrainer).decode

@@ -87,5 +87,7 @@ class BlockWriter:
                     "meant to vary (dynamic padding), pass batch_granular=True to the feeder or share()"
                 )
             if not same_but_for_shapes(self._layout, layout):
-                raise BlockChanged(f"the source's batches changed at sample {block.sample} of its cycle: {changed}")
+                raise BlockChanged(
+                    f"the source's batches changed at sample {block.sample} of its cycle: {changed}"
+                )
         self._layout, self._nodes = layout, list(array_nodes(layout))

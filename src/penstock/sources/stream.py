@@ -50,7 +50,9 @@ def counted(batches: Iterable[Tree], at: Cursor) -> Iterator[SourceBlock]:
             yield SourceBlock(sample, rows, tree)
         sample += rows
     if sample == 0:
-        raise SourceError(f"the source gave no sample in cycle {at.cycle}: it is empty, or can be iterated only once")
+        raise SourceError(
+            f"the source gave no sample in cycle {at.cycle}: it is empty, or can be iterated only once"
+        )
 
 
 def _length(batches: Iterable[Tree]) -> int | None:
