@@ -11,21 +11,53 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.errors import (
         BadSetting as BadSetting,
+    )
+    from penstock.errors import (
         BlockChanged as BlockChanged,
+    )
+    from penstock.errors import (
         BlockTooLarge as BlockTooLarge,
-        FeederLost as FeederLost,
+    )
+    from penstock.errors import (
         FeedEnded as FeedEnded,
+    )
+    from penstock.errors import (
+        FeederLost as FeederLost,
+    )
+    from penstock.errors import (
         FeedExists as FeedExists,
+    )
+    from penstock.errors import (
         FeedNotFound as FeedNotFound,
+    )
+    from penstock.errors import (
         ForkedLoader as ForkedLoader,
+    )
+    from penstock.errors import (
         InsecureDirectory as InsecureDirectory,
+    )
+    from penstock.errors import (
         LoaderClosed as LoaderClosed,
+    )
+    from penstock.errors import (
         PenstockError as PenstockError,
+    )
+    from penstock.errors import (
         Refused as Refused,
+    )
+    from penstock.errors import (
         SettingsDiffer as SettingsDiffer,
+    )
+    from penstock.errors import (
         SourceError as SourceError,
+    )
+    from penstock.errors import (
         TrainerEvicted as TrainerEvicted,
+    )
+    from penstock.errors import (
         UnsupportedLeaf as UnsupportedLeaf,
+    )
+    from penstock.errors import (
         VersionMismatch as VersionMismatch,
     )
     from penstock.feed.attach import attach as attach
@@ -66,7 +98,6 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "penstock.errors"),
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -78,4 +109,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return ["__version__", *_HOMES]

@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 import numpy as np
@@ -126,23 +126,18 @@ def difference(before: Node, after: Node, path: str = "") -> str | None:
     """Where two layouts part, in words, or None where they are equal."""
     if before == after:
         return None
-    if isinstance(before, Branch) and isinstance(after, Branch):
-        if (before.kind, before.keys) == (after.kind, after.keys) and len(before.children) == len(after.children):
-            for i, (one, other) in enumerate(zip(before.children, after.children, strict=True)):
-                key = before.keys[i] if before.keys else i
-                if found := difference(one, other, _step(path, before.kind, key)):
-                    return found
+    if isinstance(before, Branch) and isinstance(after, Branch) and _same_container(before, after):
+        for i, (one, other) in enumerate(zip(before.children, after.children, strict=True)):
+            key = before.keys[i] if before.keys else i
+            if found := difference(one, other, _step(path, before.kind, key)):
+                return found
     return f"leaf {path or 'batch'}: {_words(before)} before, {_words(after)} now"
 
 
 def same_but_for_shapes(before: Node, after: Node) -> bool:
     """Whether two layouts differ in nothing but the lengths of axes and the values of constants."""
     if isinstance(before, Branch) and isinstance(after, Branch):
-        return (before.kind, before.keys, len(before.children)) == (
-            after.kind,
-            after.keys,
-            len(after.children),
-        ) and all(map(same_but_for_shapes, before.children, after.children))
+        return _same_container(before, after) and all(map(same_but_for_shapes, before.children, after.children))
     if isinstance(before, Array) and isinstance(after, Array):
         return (before.library, before.dtype, len(before.shape)) == (
             after.library,
@@ -152,27 +147,29 @@ def same_but_for_shapes(before: Node, after: Node) -> bool:
     return type(before) is type(after)
 
 
+def _same_container(one: Branch, other: Branch) -> bool:
+    return (one.kind, one.keys, len(one.children)) == (other.kind, other.keys, len(other.children))
+
+
 def _describe(tree: Tree, path: str, rows: int, leaves: list[Any]) -> Node:
-    if isinstance(tree, (list, tuple)) and not _is_named(tree):
-        items: Sequence[Any] = tree  # pyright: ignore[reportUnknownVariableType]
-        kind = type(items)
-        if kind not in (list, tuple):
-            raise _unsupported(path, items, "pass a plain list or tuple, a namedtuple or a dataclass")
-        if _is_row_list(items, rows):
-            leaves.append(items)
-            return Strings(kind.__name__)
-        return _branch(path, kind.__name__, (), items, rows, leaves)
-    if isinstance(tree, dict):
-        table: dict[Any, Any] = tree  # pyright: ignore[reportUnknownVariableType]
-        if type(table) not in (dict, OrderedDict):
-            raise _unsupported(path, table, "pass a plain dict: dict(batch)")
-        for key in table:
-            if type(key) not in _SCALARS:
-                raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
-        return _branch(path, type(table).__name__, tuple(table), list(table.values()), rows, leaves)
     if _is_named(tree):
         fields = _fields(type(tree))
         return _branch(path, _name_of(tree, path), fields, [getattr(tree, f) for f in fields], rows, leaves)
+    if _is_sequence(tree):
+        if type(tree) not in (list, tuple):
+            raise _unsupported(path, tree, "pass a plain list or tuple, a namedtuple or a dataclass")
+        kind = "list" if isinstance(tree, list) else "tuple"
+        if _is_row_list(tree, rows):
+            leaves.append(tree)
+            return Strings(kind)
+        return _branch(path, kind, (), tree, rows, leaves)
+    if _is_dict(tree):
+        if type(tree) not in (dict, OrderedDict):
+            raise _unsupported(path, tree, "pass a plain dict: dict(batch)")
+        for key in tree:
+            if type(key) not in _SCALARS:
+                raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
+        return _branch(path, type(tree).__name__, tuple(tree), list(tree.values()), rows, leaves)
     if type(tree) in _SCALARS:
         if type(tree) is int and not -(2**63) <= tree < 2**64:
             raise _unsupported(path, tree, f"{tree} does not fit 64 bits; send it as a str")
@@ -195,7 +192,10 @@ def _branch(
 
 
 def _array(leaf: Any, path: str, rows: int, leaves: list[Any]) -> Array:
-    if isinstance(leaf, np.generic):
+    library: str
+    dtype: str
+    shape: tuple[int, ...]
+    if issubclass(type(leaf), np.generic):
         library, dtype, shape = "numpy scalar", leaf.dtype.str, ()
     elif type(leaf) is np.ndarray:
         library, dtype, shape = "numpy", leaf.dtype.str, leaf.shape
@@ -209,7 +209,7 @@ def _array(leaf: Any, path: str, rows: int, leaves: list[Any]) -> Array:
         library, dtype, shape = "torch", str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)
     else:
         raise _unsupported(path, leaf, "send arrays, tensors, numbers, str, bytes or None")
-    if library != "torch" and (leaf.dtype.hasobject or np.dtype(dtype) != leaf.dtype):
+    if library != "torch" and not _is_plain(leaf.dtype):
         raise _unsupported(path, leaf, f"its dtype is {leaf.dtype}; send numbers, or fields one by one")
     leaves.append(leaf)
     if rows < 0:
@@ -255,16 +255,15 @@ def _first_rows(tree: Tree) -> int:
     def visit(node: Tree) -> int | None:
         if _is_named(node):
             node = [getattr(node, field) for field in _fields(type(node))]
-        if isinstance(node, dict):
-            node = list(node.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        if isinstance(node, (list, tuple)):
-            items: Sequence[Any] = node  # pyright: ignore[reportUnknownVariableType]
-            if items and all(type(item) in _SCALARS for item in items):
-                lists.append(len(items))
+        elif _is_dict(node):
+            node = list(node.values())
+        if _is_sequence(node):
+            if node and all(type(item) in _SCALARS for item in node):
+                lists.append(len(node))
                 return None
-            return next((rows for item in items if (rows := visit(item)) is not None), None)
-        shape = getattr(node, "shape", ())
-        return int(shape[0]) if len(shape) else None
+            return next((rows for item in node if (rows := visit(item)) is not None), None)
+        shape: Any = getattr(node, "shape", None)
+        return int(shape[0]) if shape else None
 
     rows = visit(tree)
     return rows if rows is not None else (lists[0] if lists else 1)
@@ -274,21 +273,34 @@ def _is_row_list(items: Sequence[Any], rows: int) -> bool:
     return rows > 0 and len(items) == rows and all(type(item) in _SCALARS for item in items)
 
 
+def _is_sequence(tree: Tree) -> TypeGuard[Sequence[Any]]:
+    return isinstance(tree, (list, tuple))
+
+
+def _is_dict(tree: Tree) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(tree, dict)
+
+
 def _is_named(tree: Tree) -> bool:
     """Whether it is a namedtuple or an instance of a dataclass."""
     if isinstance(tree, tuple):
-        return hasattr(type(tree), "_fields")  # pyright: ignore[reportUnknownArgumentType]
+        return hasattr(tree, "_fields")  # pyright: ignore[reportUnknownArgumentType]
     return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
 
 
-def _fields(kind: type[Any]) -> tuple[str, ...]:
+def _fields(kind: Any) -> tuple[str, ...]:
     if issubclass(kind, tuple):
         return kind._fields  # type: ignore[attr-defined]
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
+def _is_plain(dtype: Any) -> bool:
+    """Whether a NumPy dtype is one that its short name tells apart: no objects, fields or extensions."""
+    return not dtype.hasobject and np.dtype(dtype.str) == dtype
+
+
 def _name_of(tree: Tree, path: str) -> str:
-    kind = type(tree)
+    kind = tree.__class__
     if "<locals>" in kind.__qualname__:
         raise _unsupported(path, tree, "define the type at the top of a module, so that trainers can find it")
     return f"{kind.__module__}:{kind.__qualname__}"
@@ -337,7 +349,7 @@ def _words(node: Node) -> str:
 
 
 def _unsupported(path: str, leaf: Any, remedy: str) -> UnsupportedLeaf:
-    kind = type(leaf)
+    kind = leaf.__class__
     return UnsupportedLeaf(
         f"leaf {path or 'batch'} of type {kind.__module__}.{kind.__qualname__} cannot travel: {remedy}"
     )

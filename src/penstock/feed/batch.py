@@ -35,7 +35,7 @@ class Batch:
             self._begin(block)
         for i, leaf in enumerate(block.leaves):
             if isinstance(self._nodes[i], Strings):
-                self._parts[i].extend(msgspec.msgpack.decode(leaf)[start:stop])
+                self._parts[i].extend(msgspec.msgpack.decode(leaf.data)[start:stop])
                 continue
             row_bytes = leaf.nbytes // block.rows
             part: ByteArray = self._parts[i]
@@ -73,7 +73,7 @@ def whole_copy(block: Arrived, recycler: Recycler) -> tuple[Tree, int]:
     copied = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
         if isinstance(node, Strings):
-            leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(leaf)))
+            leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(leaf.data)))
             continue
         memory = recycler.take(leaf.nbytes)
         memory[:] = leaf
@@ -88,12 +88,11 @@ def view(block: Arrived, start: int, stop: int, *, whole: bool) -> tuple[Tree, i
     viewed = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
         if isinstance(node, Strings):
-            values = msgspec.msgpack.decode(leaf)
+            values = msgspec.msgpack.decode(leaf.data)
             leaves.append(strings_from_bytes(node, values if whole else values[start:stop]))
             continue
-        if not whole:
-            row_bytes = leaf.nbytes // block.rows
-            leaf = leaf[start * row_bytes : stop * row_bytes]
-        viewed += leaf.nbytes
-        leaves.append(leaf_from_bytes(node, leaf, None if whole else stop - start, writable=False))
+        row_bytes = leaf.nbytes // block.rows
+        seen = leaf if whole else leaf[start * row_bytes : stop * row_bytes]
+        viewed += seen.nbytes
+        leaves.append(leaf_from_bytes(node, seen, None if whole else stop - start, writable=False))
     return build(block.layout, leaves), viewed

@@ -7,7 +7,8 @@ import hashlib
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
@@ -171,18 +172,14 @@ def places() -> Iterator[Place]:
             yield Place(owner.name)
 
 
-class _opened:
+@contextmanager
+def _opened(path: Path) -> Generator[str]:
     """A short path to a directory, however long its own is: a socket's path has at most 107 bytes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> str:
-        self._fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return f"/proc/self/fd/{self._fd}"
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
 
 
 def _is(fd: int, path: Path) -> bool:

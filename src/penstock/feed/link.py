@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -293,10 +294,8 @@ class Link:
         )
 
     def _send(self, message: wire.FromTrainer) -> None:
-        try:
+        with suppress(OSError):  # the feeder is gone, which the next receive tells with its reason
             self._socket.send(wire.encode(message))
-        except OSError:
-            pass  # the feeder is gone, which the next receive tells with its reason
 
     def _flush(self) -> None:
         blocks: list[int] = []

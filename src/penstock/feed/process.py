@@ -15,7 +15,8 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.feed.feeder import Feeder
-from penstock.feed.share import Ready, read_order
+from penstock.feed.order import read_order
+from penstock.feed.share import Ready
 
 _GRACE_S = 2.0
 

@@ -191,9 +191,9 @@ class Server:
         with self.changed:
             now = time.monotonic()
             linger = self._settings.linger
-            if self.closing is None and linger is not None and not self._trainers:
-                if now > self._empty_since_s + linger:
-                    self._goodbye("had no trainer left")
+            alone = linger is not None and not self._trainers and now > self._empty_since_s + linger
+            if self.closing is None and alone:
+                self._goodbye("had no trainer left")
             if self.closing is None:
                 return False
             # Who has had everything is waited for, however long it takes to hear so.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from io import FileIO
-from types import FunctionType
-from typing import IO, Any, NamedTuple
+from typing import Any
 
-import cloudpickle
 import msgspec
 
 from penstock import errors
@@ -23,6 +20,7 @@ from penstock.feed.attach import options
 from penstock.feed.directory import Place
 from penstock.feed.link import Link
 from penstock.feed.loader import Loader
+from penstock.feed.order import Order, write_order
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
 
 _RETRY_S = 0.02
@@ -34,14 +32,6 @@ class Ready(msgspec.Struct):
     error: str = ""
     kind: str = ""
     traceback_text: str = ""
-
-
-class Order(NamedTuple):
-    """What a new feeder process is told."""
-
-    make_loader: Callable[[], Any]
-    name: str
-    settings: Settings
 
 
 def share(
@@ -91,8 +81,10 @@ def share(
         batch_granular=batch_granular,
     )
 
+    new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, **asked}
+
     def connect(hello: wire.Hello, replaced: Settings | None) -> Link:
-        settings = replaced or Settings(**{"linger": DEFAULT_LINGER_S, **asked})
+        settings = replaced or Settings(**new)
         while True:
             place = Place(name)
             try:
@@ -161,40 +153,6 @@ def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
                 raise SourceError(ready.error, ready.traceback_text)
             raise kind(ready.error)
     _reap(process)
-
-
-class _Pickler(cloudpickle.Pickler):
-    """Pickles, and notes the classes and functions of ``__main__`` that it has come by."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
-        self.of_main: dict[str, Any] = {}
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
-            self.of_main[obj.__qualname__] = obj
-        return super().reducer_override(obj)
-
-
-def write_order(order: Order, file: IO[bytes]) -> None:
-    """Pickle an order, and what of ``__main__`` its loader uses."""
-    pickler = _Pickler(file)
-    pickler.dump(order)
-    pickler.dump(dict(pickler.of_main))
-
-
-def read_order(file: IO[bytes]) -> Order:
-    """Unpickle an order, and put what lived in the caller's ``__main__`` into this process's.
-
-    A loader's worker pickles its batches by the names of their types.
-    """
-    unpickler = pickle.Unpickler(file)
-    order: Order = unpickler.load()
-    main = sys.modules["__main__"]
-    for name, thing in unpickler.load().items():
-        if name.isidentifier():  # not those inside a function or class
-            setattr(main, name, thing)
-    return order
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

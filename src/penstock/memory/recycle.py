@@ -60,7 +60,7 @@ class Recycler:
         memory = self._fitting(nbytes)
         # A memoryview between the two stops NumPy from shortening the chain of
         # bases: every view of `lent` keeps `lent` itself alive.
-        lent = np.frombuffer(memoryview(memory), np.uint8, count=nbytes)
+        lent = np.frombuffer(memory.data, np.uint8, count=nbytes)
         free = self._free
         when_dead(lent, lambda: free.append(memory))
         return lent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def adapt(thing: Any, *, segments: int, seed: int) -> Source:
         from penstock.sources.torch_loader import adapt_loader
 
         if isinstance(thing, DataLoader):
-            return adapt_loader(thing, segments=segments, seed=seed)
+            return adapt_loader(cast(Any, thing), segments=segments, seed=seed)
     if hasattr(thing, "open") and hasattr(thing, "segment_starts"):
         return thing
     if (

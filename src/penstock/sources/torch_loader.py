@@ -1,5 +1,8 @@
 """A torch ``DataLoader`` as a source. Over a plain map-style dataset Penstock takes the order over."""
 
+# torch's own annotations leave a loader's samples and settings unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections import deque

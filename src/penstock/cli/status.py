@@ -1,0 +1,25 @@
+"""``penstock status``: what runs now."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from penstock.feed.feeds import feeds
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="A list of objects, one a feed.")] = False,
+) -> None:
+    """Show the feeds that run, their trainers, and who holds them back."""
+    found = feeds()
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+        return
+    from penstock.cli.table import feeds_table
+
+    Console().print(feeds_table(found))

@@ -1,0 +1,22 @@
+"""``penstock stop``: end a feed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.errors import FeederLost
+from penstock.feed import feeds
+
+
+def stop(name: Annotated[str, typer.Argument(help="The feed's name.")]) -> None:
+    """End a feed; its trainers are told who did it."""
+    try:
+        pid = feeds.stop(name)
+    except TimeoutError:
+        raise FeederLost(
+            f"the feeder of {name!r} has not ended within 10 s: its source does not return. "
+            "Look at its processes, or kill them"
+        ) from None
+    typer.echo(f"Feed {name!r} (feeder {pid}) has ended.")

@@ -1,0 +1,147 @@
+"""Tries out, on this machine, what sharing a loader needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import psutil
+
+from penstock.errors import PenstockError
+from penstock.feed.attach import attach
+from penstock.feed.directory import directory
+from penstock.feed.feeder import Feeder
+from penstock.feed.feeds import feeds
+from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
+from penstock.memory.host import HostRing
+from penstock.sources.arrays import ArraySource
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was tried: whether it works, what was seen, and what to do if it does not."""
+
+    what: str
+    verdict: Literal["works", "limited", "fails"]
+    found: str
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Try everything; each finding comes from doing the thing, not from a version number."""
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        _system,
+        _directory,
+        _ring,
+        _share,
+        _memory,
+        _files,
+        _libraries,
+    ]
+    findings: list[Finding] = []
+    for check in checks:
+        try:
+            findings.extend(check())
+        except (OSError, PenstockError) as error:
+            findings.append(Finding((check.__doc__ or "").rstrip("."), "fails", str(error)))
+    return findings
+
+
+def _system() -> Iterator[Finding]:
+    """System."""
+    cores = len(os.sched_getaffinity(0))
+    yield Finding(
+        "system", "works", f"Linux {platform.release()}, Python {platform.python_version()}, {cores} cores"
+    )
+
+
+def _directory() -> Iterator[Finding]:
+    """Directory of sockets."""
+    path = directory()
+    running = feeds()
+    yield Finding("sockets", "works", f"{path} is yours alone; {len(running)} feeds run")
+
+
+def _ring() -> Iterator[Finding]:
+    """Ring memory."""
+    ring = HostRing.create(1 << 20)
+    try:
+        ring.writable(0, 8)[:] = 7
+        fd = ring.open_for_readers()
+        reader = HostRing.attach(fd, 1 << 20)
+        seen = int(reader.readable(0, 8).sum())
+        reader.close()
+    finally:
+        ring.close()
+    if seen == 56:
+        yield Finding("host ring", "works", "memfd, mapped read-only by trainers")
+    else:
+        yield Finding("host ring", "fails", f"wrote 56, read {seen}")
+
+
+def _share() -> Iterator[Finding]:
+    """A feed, end to end."""
+    name = f"penstock-doctor-{os.getpid()}"
+    source = ArraySource({"id": np.arange(1000)}, batch_size=100)
+    with Feeder(source, name, window="1MiB", epochs=1) as feeder:
+        thread = threading.Thread(target=feeder.run)
+        thread.start()
+        with attach(name, 33) as loader:
+            ids = np.concatenate([batch["id"] for batch in loader])
+        thread.join()
+    exact = sorted(ids.tolist()) == list(range(1000))
+    yield Finding(
+        "a feed",
+        "works" if exact else "fails",
+        f"{len(ids)} of 1000 samples arrived, {len(set(ids.tolist()))} of them once",
+    )
+
+
+def _memory() -> Iterator[Finding]:
+    """Memory."""
+    available, window = psutil.virtual_memory().available, bytes_from(DEFAULT_WINDOW)
+    enough = available > 2 * window
+    yield Finding(
+        "memory",
+        "works" if enough else "limited",
+        f"{available / 2**30:.1f} GiB available, a feed's window is {window >> 20} MiB unless set",
+        "" if enough else 'pass a smaller window, such as window="128MiB"',
+    )
+
+
+def _files() -> Iterator[Finding]:
+    """File descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft >= 1024
+    yield Finding(
+        "descriptors",
+        "works" if enough else "limited",
+        f"{soft} a process; a feeder takes one a trainer",
+        "" if enough else "ulimit -n 4096",
+    )
+
+
+def _libraries() -> Iterator[Finding]:
+    """Libraries."""
+    for library, package, use in (
+        ("torch", "torch", "to feed DataLoaders and receive tensors"),
+        ("simplejpeg", "images", "for the demo and the JPEG benchmark"),
+        ("cv2", "images", "for the demo and the JPEG benchmark"),
+    ):
+        if importlib.util.find_spec(library):
+            name = {"cv2": "opencv-python-headless"}.get(library, library)
+            yield Finding(library, "works", version(name))
+        else:
+            yield Finding(library, "limited", f"not installed; needed {use}", f'pip install "penstock[{package}]"')
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*")) if sys.platform == "linux" else []
+    found = f"{len(gpus)} NVIDIA GPUs" if gpus else "no NVIDIA driver is loaded"
+    yield Finding("GPU", "limited", f"{found}; batches end in host memory, trainers move them", "")

@@ -1,0 +1,58 @@
+"""What ``share`` hands to the feeder's process: a function to call there, and what it needs of ``__main__``."""
+
+# cloudpickle has no type stubs.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import IO, Any, NamedTuple
+
+import cloudpickle
+
+from penstock.feed.settings import Settings
+
+
+class Order(NamedTuple):
+    """What a new feeder process is told."""
+
+    make_loader: Callable[[], Any]
+    name: str
+    settings: Settings
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles, and notes the classes and functions of ``__main__`` that it has come by."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.of_main: dict[str, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            self.of_main[obj.__qualname__] = obj
+        return super().reducer_override(obj)
+
+
+def write_order(order: Order, file: IO[bytes]) -> None:
+    """Pickle an order, and what of ``__main__`` its loader uses."""
+    pickler = _Pickler(file)
+    pickler.dump(order)
+    pickler.dump(dict(pickler.of_main))
+
+
+def read_order(file: IO[bytes]) -> Order:
+    """Unpickle an order, and put what lived in the caller's ``__main__`` into this process's.
+
+    A loader's worker pickles its batches by the names of their types.
+    """
+    unpickler = pickle.Unpickler(file)
+    order: Order = unpickler.load()
+    main = sys.modules["__main__"]
+    for name, thing in unpickler.load().items():
+        if name.isidentifier():  # not those inside a function or class
+            setattr(main, name, thing)
+    return order
