@@ -1,0 +1,191 @@
+"""Real trainers and feeders in processes of their own, and what they say that they received."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import penstock
+
+HERE = Path(__file__).parent
+HANG_S = 60.0
+
+
+def eventually(what: Callable[[], Any], why: str = "it never came to pass") -> Any:
+    """Wait until ``what()`` is true; only a hang makes this fail."""
+    deadline = time.monotonic() + HANG_S
+    while not (found := what()):
+        assert time.monotonic() < deadline, why
+        time.sleep(0.005)
+    return found
+
+
+class Run:
+    """A process of the test's own, with its output in files."""
+
+    def __init__(self, script: str, order: dict[str, Any], errors: Path, **popen: Any) -> None:
+        self._errors = errors
+        command = [sys.executable, "-W", "error", str(HERE / script), json.dumps(order)]
+        with open(errors, "wb") as file:
+            self.process = subprocess.Popen(command, stdout=file, stderr=file, **popen)
+        self.pid = self.process.pid
+
+    @property
+    def output(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    def signal(self, name: str) -> None:
+        self.process.send_signal(signal.Signals[name])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(HANG_S)
+
+    def wait(self) -> int:
+        """The exit status; negative for a signal."""
+        try:
+            return self.process.wait(HANG_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {self.pid} hangs: {self.output}") from None
+
+    def stopped(self) -> bool:
+        return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+
+
+class Trainer(Run):
+    """A trainer, and the events that it wrote."""
+
+    def __init__(self, order: dict[str, Any], directory: Path, **popen: Any) -> None:
+        self.log = directory / "events"
+        self.log.touch()
+        super().__init__("trainer.py", {**order, "log": str(self.log)}, directory / "output", **popen)
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def wait_for(self, key: str, times: int = 1) -> dict[str, Any]:
+        """The event that has ``key`` for the n-th time."""
+
+        def found() -> list[dict[str, Any]] | None:
+            events = [event for event in self.events() if key in event]
+            if len(events) < times and self.process.poll() is not None and not self._has(key, times):
+                raise AssertionError(f"trainer {self.pid} ended without {key!r}: {self.events()[-2:]} {self.output}")
+            return events if len(events) >= times else None
+
+        return eventually(found, f"trainer {self.pid} never came to {key!r} ({times}): {self.output}")[times - 1]
+
+    def _has(self, key: str, times: int) -> bool:
+        return sum(key in event for event in self.events()) >= times
+
+    def ids(self, epoch: int) -> list[int]:
+        """The samples that it received in an epoch, in order; each with the bytes that it should have."""
+        batches = [event for event in self.events() if event.get("epoch") == epoch]
+        assert all(batch["right"] for batch in batches), "a batch had bytes that are not its own"
+        return [i for batch in batches for i in batch["ids"]]
+
+    def ended_epochs(self) -> list[int]:
+        return [event["end"] for event in self.events() if "end" in event]
+
+    def error(self) -> dict[str, Any]:
+        return self.wait_for("error")
+
+    def has_all(self, samples: int, epochs: int | None = None) -> None:
+        """It got every sample exactly once in each epoch that it ended, and failed in none."""
+        assert self.wait() == 0, self.output
+        assert not [event for event in self.events() if "error" in event], self.events()[-1]
+        ended = self.ended_epochs()
+        assert ended, "not one epoch came to its end"
+        assert epochs is None or ended == list(range(epochs))
+        for epoch in ended:
+            assert sorted(self.ids(epoch)) == list(range(samples)), f"epoch {epoch}"
+
+
+def descriptors() -> dict[str, int]:
+    """What this process has open, by kind."""
+    kinds: dict[str, int] = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            kind = os.readlink(f"/proc/self/fd/{fd}").split(":[")[0]
+        except FileNotFoundError:  # the listing's own
+            continue
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return kinds
+
+
+def ring_maps() -> int:
+    """How many mappings of rings this process has."""
+    return Path("/proc/self/maps").read_text().count("penstock-ring")
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Run]]:
+    """Every process of the test; what still runs at its end is killed."""
+    runs: list[Run] = []
+    yield runs
+    for run in runs:
+        if run.process.poll() is None:
+            run.kill()
+
+
+@pytest.fixture
+def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trainer]:
+    """Start a trainer: it attaches to ``feed``, or shares ``source``."""
+
+    def start(name: str = "feed", **order: Any) -> Trainer:
+        popen = order.pop("popen", {})
+        whole = {
+            "name": name,
+            "batch_size": 7,
+            "epochs": 2,
+            "batches": None,
+            "delay_s": 0.0,
+            "source": None,
+            "options": {},
+            "until": None,
+            "hurt": None,
+            "pause": None,
+            "save": False,
+            "resume": None,
+            **order,
+        }
+        trainer = Trainer(whole, tmp_path_factory.mktemp("trainer"), **popen)
+        processes.append(trainer)
+        return trainer
+
+    return start
+
+
+@pytest.fixture
+def feed(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Start a feeder in a process of its own, on ``feed``."""
+
+    def start(kind: str = "rows", name: str = "feed", *, source: Any = None, popen: Any = None, **settings: Any) -> Run:
+        order = {"name": name, "source": {"kind": kind, **(source or {})}, "settings": settings}
+        run = Run("feeder.py", order, tmp_path_factory.mktemp("feeder") / "output", **(popen or {}))
+        processes.append(run)
+        return run
+
+    return start
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """This process ends the test with the descriptors and ring mappings that it had."""
+    before = descriptors()
+    yield
+    penstock.feeds()
+    now = descriptors()
+    kinds = ("socket", "/memfd", "anon_inode", "pipe")
+    more = {kind: n - before.get(kind, 0) for kind, n in now.items() if kind.startswith(kinds)}
+    assert not any(n > 0 for n in more.values()), f"descriptors left behind: {more}"
+    assert ring_maps() == 0

@@ -1,0 +1,23 @@
+"""A feeder in a process of its own: ``feeder.py '{"name": …, "source": {…}, "settings": {…}}'``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from sources import make
+
+import penstock
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    with penstock.Feeder(make(**order["source"]), order["name"], **order["settings"]) as feeder:
+        try:
+            feeder.run()
+        except penstock.SourceError:
+            sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

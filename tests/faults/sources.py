@@ -1,0 +1,107 @@
+"""What the fault tests feed. Every sample tells its number, and its bytes follow from that."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import penstock
+
+
+def payload_of(ids: Any, width: int) -> Any:
+    """Bytes that differ from sample to sample and from place to place."""
+    return ((np.asarray(ids)[:, None] * 131 + np.arange(width)) % 251).astype(np.uint8)
+
+
+def rows(samples: int = 1000, batch_size: int = 10, width: int = 1000, **options: Any) -> penstock.ArraySource:
+    ids = np.arange(samples)
+    options = {"segments": 4, **options}
+    return penstock.ArraySource({"id": ids, "payload": payload_of(ids, width)}, batch_size=batch_size, **options)
+
+
+def loader(samples: int = 400, batch_size: int = 10, workers: int = 0, bad: int | None = None) -> Any:
+    """A DataLoader; its dataset raises at sample ``bad``."""
+    from torch.utils.data import DataLoader, Dataset
+
+    class Samples(Dataset):
+        def __len__(self) -> int:
+            return samples
+
+        def __getitem__(self, i: int) -> Any:
+            if i == bad:
+                raise ValueError(f"sample {i} cannot be decoded")
+            return {"id": i, "payload": payload_of([i], 1000)[0]}
+
+    return DataLoader(Samples(), batch_size=batch_size, num_workers=workers)
+
+
+class Paced:
+    """Batches one after the other, with a pause before each."""
+
+    def __init__(self, samples: int, batch_size: int, pause_s: float) -> None:
+        self.samples, self.batch_size, self.pause_s = samples, batch_size, pause_s
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, self.samples, self.batch_size):
+            time.sleep(self.pause_s)
+            ids = np.arange(start, min(start + self.batch_size, self.samples))
+            yield {"id": ids, "payload": payload_of(ids, 1000)}
+
+
+class Blocking(Paced):
+    """Batches that stop coming after some, for ever."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__(after * 10, 10, 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        while True:
+            time.sleep(3600)
+
+
+class Changing:
+    """Batches whose leaf ``x`` changes midway, in shape or in type."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __iter__(self) -> Iterator[Any]:
+        other = np.zeros((4, 3)) if self.what == "shape" else np.zeros((4, 2), np.float32)
+        for i in range(20):
+            ids = np.arange(i * 4, i * 4 + 4)
+            yield {"id": ids, "payload": payload_of(ids, 10), "x": np.zeros((4, 2)) if i < 10 else other}
+
+
+def failing(message: str, unless: str = "") -> Any:
+    """A make_loader that raises, unless a file is there."""
+    if unless and Path(unless).exists():
+        return rows()
+    raise RuntimeError(message)
+
+
+def announcing(started: str, pause_s: float = 0.0, **options: Any) -> Any:
+    """Rows, and a line in a file for every process that makes them."""
+    with open(started, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    time.sleep(pause_s)
+    return rows(**options)
+
+
+def make(kind: str, **options: Any) -> Any:
+    kinds = {
+        "rows": rows,
+        "loader": loader,
+        "paced": Paced,
+        "blocking": Blocking,
+        "changing": Changing,
+        "failing": failing,
+        "announcing": announcing,
+        "empty": list,
+    }
+    return kinds[kind](**options)

@@ -1,0 +1,184 @@
+"""Promise 6, the feeder's side: replaced under ``share``, reported under ``attach``, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+import penstock
+from tests.faults.conftest import eventually
+
+SOAK = pytest.mark.soak
+
+
+def feeder_pid() -> int:
+    """The feeder that serves now."""
+    return eventually(lambda: [feed.pid for feed in penstock.feeds()])[0]
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(30, marks=[SOAK, pytest.mark.timeout(900)])])
+def test_a_shared_feeder_killed_at_a_random_instant_is_replaced_and_nobody_loses_a_sample(train, tmp_path, kills):
+    until = str(tmp_path / "until")
+    source = {"kind": "rows", "samples": 1000, "width": 500}
+    trainers = [
+        train(source=source, options={"linger": 1.0, "window": 60_000}, epochs=None, until=until, **pace)
+        for pace in ({"batch_size": 7, "delay_s": 0.001}, {"batch_size": 64}, {"batch_size": 150, "delay_s": 0.02})
+    ]
+    for trainer in trainers:
+        trainer.wait_for("epoch")
+    chance = random.Random(kills)
+    killed: set[int] = set()
+    for _ in range(kills):
+        time.sleep(chance.uniform(0, 0.5))
+        pid = feeder_pid()
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+        for trainer in trainers:
+            eventually(lambda t=trainer: t.events()[-1].get("feeder") not in (None, *killed))
+    (tmp_path / "until").touch()
+    for trainer in trainers:
+        trainer.has_all(1000)
+        assert 1 <= trainer.wait_for("done")["done"] <= kills
+    assert len(killed) == kills
+
+
+def test_a_shared_feeder_with_a_torch_loader_is_replaced_and_its_workers_go_with_it(train):
+    source = {"kind": "loader", "samples": 300, "workers": 2}
+    trainers = [
+        train(source=source, options={"linger": 1.0}, batch_size=size, epochs=2, delay_s=0.01) for size in (7, 10)
+    ]
+    for trainer in trainers:
+        trainer.wait_for("epoch", 5)
+    pid = trainers[0].wait_for("joined")["joined"]
+    workers = psutil.Process(pid).children()
+    assert workers
+    os.kill(pid, signal.SIGKILL)
+    for trainer in trainers:
+        trainer.has_all(300, 2)
+        assert trainer.wait_for("done")["done"] == 1
+    gone, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive
+
+
+def test_a_shared_feeder_killed_before_its_first_batch_is_replaced(train, tmp_path):
+    started = tmp_path / "started"
+    source = {"kind": "announcing", "started": str(started), "pause_s": 0.5}
+    trainers = [train(source=source, options={"linger": 1.0}) for _ in range(2)]
+    pid = int(eventually(lambda: started.exists() and started.read_text()).split()[0])
+    os.kill(pid, signal.SIGKILL)
+    ends = [trainer.wait() for trainer in trainers]
+    assert ends == [0, 0]
+    got = [trainer for trainer in trainers if not any("error" in event for event in trainer.events())]
+    failed = [trainer for trainer in trainers if trainer not in got]
+    # Whoever started that feeder may be told that it ended; the other starts one of its own.
+    assert len(got) >= 1
+    for trainer in got:
+        trainer.has_all(1000, 2)
+    for trainer in failed:
+        assert trainer.error()["error"] == "SourceError"
+        assert "status -9" in trainer.error()["message"]
+
+
+def test_a_failover_keeps_views_that_are_held(train):
+    source = {"kind": "rows", "samples": 500}
+    options = {"linger": 1.0, "borrow": True, "window": 100_000}
+    trainer = train(source=source, options=options, batch_size=10, delay_s=0.01)
+    trainer.wait_for("epoch", 5)
+    os.kill(trainer.wait_for("joined")["joined"], signal.SIGKILL)
+    trainer.has_all(500, 2)
+    assert trainer.wait_for("done")["done"] == 1
+
+
+def test_trainers_blocked_in_next_are_told_that_their_feeder_was_killed(feed, train):
+    feeder = feed("blocking", source={"after": 3})
+    trainers = [train(batch_size=10), train(batch_size=10)]
+    for trainer in trainers:
+        trainer.wait_for("epoch", 3)
+    time.sleep(0.2)
+    feeder.kill()
+    for trainer in trainers:
+        error = trainer.error()
+        assert error["error"] == "FeederLost"
+        assert f"process {feeder.pid}" in error["message"]
+        assert "died" in error["message"]
+        assert trainer.wait() == 0
+        assert trainer.ids(0) == list(range(30))
+
+
+def test_trainers_in_the_middle_of_an_epoch_are_told_that_their_feeder_was_killed(feed, train):
+    feeder = feed(window=100_000)
+    trainers = [train(delay_s=0.002), train(batch_size=33, delay_s=0.01), train(epochs=10**6)]
+    for trainer in trainers:
+        trainer.wait_for("epoch", 5)
+    feeder.kill()
+    for trainer in trainers:
+        assert trainer.error()["error"] == "FeederLost"
+        assert trainer.wait() == 0
+        for epoch in range(len(trainer.ended_epochs()) + 1):
+            ids = trainer.ids(epoch)
+            assert len(set(ids)) == len(ids)
+
+
+def test_a_trainer_told_that_its_feeder_died_can_attach_to_the_next(feed, train):
+    first = feed()
+    lost = train(delay_s=0.01)
+    lost.wait_for("epoch", 3)
+    first.kill()
+    assert lost.error()["error"] == "FeederLost"
+    second = feed()
+    train().has_all(1000, 2)
+    second.signal("SIGINT")
+    second.wait()
+
+
+@pytest.mark.parametrize("stop_s", [2, pytest.param(30, marks=SOAK)])
+def test_a_feeder_that_is_stopped_and_goes_on_loses_nothing(feed, train, stop_s):
+    feeder = feed(window=100_000)
+    trainers = [train(delay_s=0.002), train(batch_size=33)]
+    for trainer in trainers:
+        trainer.wait_for("epoch", 3)
+    feeder.signal("SIGSTOP")
+    eventually(feeder.stopped)
+    time.sleep(stop_s)
+    feeder.signal("SIGCONT")
+    for trainer in trainers:
+        trainer.has_all(1000, 2)
+    feeder.signal("SIGINT")
+    feeder.wait()
+
+
+def test_a_feeder_and_one_of_its_trainers_killed_together_leave_the_others_whole(train, tmp_path):
+    until = str(tmp_path / "until")
+    order = {"source": {"kind": "rows"}, "options": {"linger": 1.0, "window": 100_000}}
+    trainers = [train(epochs=None, until=until, delay_s=0.002, **order) for _ in range(3)]
+    for _ in range(2):
+        for trainer in trainers:
+            trainer.wait_for("epoch", 5)
+        victim = trainers.pop(0)
+        pid = feeder_pid()
+        victim.kill()
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda old=pid: trainers[-1].events()[-1].get("feeder") not in (None, old))
+    (tmp_path / "until").touch()
+    trainers[0].has_all(1000)
+
+
+def test_a_killed_feeder_leaves_no_worker_behind(feed, train):
+    feeder = feed("loader", source={"workers": 2})
+    trainer = train(delay_s=0.01)
+    trainer.wait_for("epoch", 3)
+    workers = psutil.Process(feeder.pid).children()
+    assert workers
+    feeder.kill()
+    assert trainer.error()["error"] == "FeederLost"
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    for worker in alive:
+        with suppress(psutil.Error):
+            worker.kill()
+    assert not alive

@@ -1,0 +1,125 @@
+"""A source that fails: every trainer is told what went wrong, in the source's own words, and nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from tests.faults.conftest import eventually
+from tests.faults.sources import make
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_that_raises_is_reported_to_every_trainer_with_its_traceback(feed, train, workers):
+    feeder = feed("loader", source={"workers": workers, "bad": 123}, window=100_000)
+    trainers = [train(), train(batch_size=64)]
+    for trainer in trainers:
+        error = trainer.error()
+        assert error["error"] == "SourceError"
+        assert "ValueError" in error["message"]
+        assert "sample 123 cannot be decoded" in error["message"]
+        assert "__getitem__" in error["traceback"]
+        assert "sources.py" in error["traceback"]
+        assert error["message"].count("sample 123 cannot be decoded") <= 3
+        assert trainer.wait() == 0
+        ids = trainer.ids(0)
+        assert len(set(ids)) == len(ids)
+        assert 123 not in ids
+    assert feeder.wait() == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_under_share_a_dataset_that_raises_is_reported_to_every_trainer(train, workers):
+    source = {"kind": "loader", "workers": workers, "bad": 55}
+    trainers = [train(source=source, options={"linger": 1.0}) for _ in range(3)]
+    for trainer in trainers:
+        error = trainer.error()
+        assert error["error"] == "SourceError"
+        assert "sample 55 cannot be decoded" in error["message"]
+        assert "__getitem__" in error["traceback"]
+
+
+@pytest.mark.parametrize("what", ["shape", "type"])
+def test_batches_that_change_midway_are_an_error_that_names_the_leaf(clean, serve, train, what):
+    serve(make("changing", what=what), window=100_000)
+    trainers = [train(batch_size=5), train(batch_size=None)]
+    for trainer in trainers:
+        error = trainer.error()
+        assert error["error"] == "BlockChanged"
+        assert "leaf batch['x']" in error["message"]
+        assert "batch_granular=True" in error["message"]
+        assert "sample 40" in error["message"]
+        before, now = ("float64 of shape (…, 2)", "float64 of shape (…, 3)" if what == "shape" else "float32")
+        assert before in error["message"]
+        assert now in error["message"]
+        assert trainer.ids(0) == list(range(40))
+
+
+def test_a_block_larger_than_the_window_is_an_error_with_both_sizes_and_the_remedy(clean, serve, train):
+    serve(make("rows", width=10_000), window=65_536)
+    error = train().error()
+    assert error["error"] == "BlockTooLarge"
+    assert "100,096 bytes (10 samples)" in error["message"] or "100,160 bytes (10 samples)" in error["message"]
+    assert "65,536 bytes" in error["message"]
+    assert 'window="1MiB"' in error["message"]
+
+
+@pytest.mark.parametrize("how", ["attach", "share"])
+def test_a_loader_worker_that_is_killed_is_reported_to_every_trainer(feed, train, how):
+    source = {"workers": 2, "samples": 4000}
+    if how == "attach":
+        pid = feed("loader", source=source, window=100_000).pid
+        trainers = [train(delay_s=0.005) for _ in range(2)]
+    else:
+        order = {"source": {"kind": "loader", **source}, "options": {"linger": 1.0, "window": 100_000}}
+        trainers = [train(delay_s=0.005, **order) for _ in range(2)]
+        pid = trainers[0].wait_for("joined")["joined"]
+    for trainer in trainers:
+        trainer.wait_for("epoch", 5)
+    os.kill(eventually(psutil.Process(pid).children)[0].pid, signal.SIGKILL)
+    for trainer in trainers:
+        error = trainer.error()
+        assert error["error"] == "SourceError"
+        assert "killed by signal: Killed" in error["message"]
+        trainer.ids(0)
+
+
+@pytest.mark.parametrize("callers", [1, 3])
+def test_a_make_loader_that_raises_is_reported_and_a_later_call_succeeds(train, tmp_path, feeds_directory, callers):
+    source = {"kind": "failing", "message": "no such bucket", "unless": str(tmp_path / "mended")}
+    failed = [train(source=source, options={"linger": 0.0}) for _ in range(callers)]
+    for trainer in failed:
+        error = trainer.error()
+        assert error["error"] == "SourceError"
+        assert "RuntimeError: no such bucket" in error["message"]
+        assert "in failing" in error["traceback"]
+        assert trainer.wait() == 0
+    assert not list(feeds_directory.iterdir())
+    (tmp_path / "mended").touch()
+    train(source=source, options={"linger": 0.0}).has_all(1000, 2)
+
+
+def test_a_source_without_samples_is_an_error_not_a_hang(clean, serve, train):
+    serve(make("empty"))
+    for trainer in [train(), train(batch_size=None)]:
+        error = trainer.error()
+        assert error["error"] == "SourceError"
+        assert "gave no sample in cycle 0" in error["message"]
+
+
+def test_under_share_a_source_without_samples_is_an_error_not_a_hang(train):
+    error = train(source={"kind": "empty"}, options={"linger": 0.0}).error()
+    assert error["error"] == "SourceError"
+    assert "gave no sample" in error["message"]
+
+
+def test_a_trainer_that_comes_after_the_failure_is_told_too_or_finds_no_feed(serve, train):
+    serve(make("changing", what="shape"))
+    first = train()
+    assert first.error()["error"] == "BlockChanged"
+    late = train()
+    eventually(lambda: late.process.poll() is not None or late.events())
+    late.kill()

@@ -1,0 +1,113 @@
+"""A trainer in a process of its own. It writes what it received, an event a line, to a file.
+
+Its order is JSON: where from (``source`` to share it, else it attaches), how
+many epochs (or ``until`` a file is there at an epoch's end), how slowly, where
+it hurts itself (``hurt``), and where it pauses (``pause``).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sources import make, payload_of
+
+import penstock
+from penstock.feed.batch import Batch
+
+order = json.loads(sys.argv[1])
+log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+
+def note(**event: Any) -> None:
+    os.write(log, json.dumps(event).encode() + b"\n")
+
+
+def hurt(place: str) -> None:
+    """Send itself a signal at the n-th visit of a place."""
+    wound = order["hurt"]
+    if wound and wound["place"] == place:
+        wound["nth"] -= 1
+        if wound["nth"] == 0:
+            note(hurt=place)
+            os.kill(os.getpid(), signal.Signals[wound["signal"]])
+
+
+def add_in_halves(self: Batch, block: Any, start: int, stop: int) -> None:
+    """The true copy, with a place in its middle at which to hurt."""
+    middle = (start + stop) // 2
+    add(self, block, start, middle)
+    hurt("copy")
+    add(self, block, middle, stop)
+
+
+add = Batch.add
+Batch.add = add_in_halves  # type: ignore[method-assign]
+
+
+def right(batch: Any) -> bool:
+    ids, payload = batch["id"], batch["payload"]
+    if hasattr(payload, "numpy"):
+        ids, payload = ids.numpy(), payload.numpy()
+    return bool((payload == payload_of(ids, payload.shape[1])).all())
+
+
+def connect() -> penstock.Loader:
+    options = {"batch_size": order["batch_size"], **order["options"]}
+    if order["source"]:
+        return penstock.share(functools.partial(make, **order["source"]), order["name"], **options)
+    return penstock.attach(order["name"], wait_s=30, **options)
+
+
+def pause_at(batches: int) -> None:
+    pause = order["pause"]
+    if pause and pause["after"] == batches:
+        note(paused=batches)
+        while not Path(pause["until"]).exists():
+            time.sleep(0.01)
+
+
+def train(loader: penstock.Loader) -> None:
+    if order["resume"]:
+        loader.load_state_dict(order["resume"])
+    taken = 0
+    while order["epochs"] is None or loader.epoch < order["epochs"]:
+        epoch = loader.epoch
+        for batch in loader:
+            good = right(batch)
+            pause_at(taken)
+            time.sleep(order["delay_s"])
+            ids = [int(i) for i in batch["id"]]
+            note(epoch=epoch, ids=ids, right=good and right(batch), feeder=loader.statistics().feeder_pid)
+            if order["save"]:
+                note(state=loader.state_dict())
+            hurt("batch")
+            taken += 1
+            if taken == order["batches"]:
+                return
+        note(end=epoch)
+        hurt("epoch end")
+        if order["until"] and Path(order["until"]).exists():
+            return
+
+
+def main() -> None:
+    try:
+        with connect() as loader:
+            note(joined=loader.statistics().feeder_pid)
+            train(loader)
+            note(done=loader.statistics().failovers)
+    except penstock.PenstockError as error:
+        note(error=type(error).__name__, message=str(error), traceback=getattr(error, "traceback_text", ""))
+    except KeyboardInterrupt:
+        note(error="KeyboardInterrupt", message="", traceback="")
+
+
+if __name__ == "__main__":
+    main()
