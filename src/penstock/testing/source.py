@@ -1,0 +1,154 @@
+"""What every source must do: number its samples, keep to its segments, and open anywhere."""
+
+from __future__ import annotations
+
+import gc
+import os
+from abc import ABC, abstractmethod
+from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.contracts import Cursor, Source, SourceBlock, Tree
+from penstock.tree import describe
+
+
+class SourceContract(ABC):
+    """The tests of a source; a subclass named ``Test...`` runs them.
+
+    Attributes:
+        keeps_workers: It keeps its workers from pass to pass (``persistent_workers``).
+    """
+
+    keeps_workers = False
+
+    @abstractmethod
+    def make(self, seed: int = 0) -> Source:
+        """A source of some hundred samples, with more than one block; each call gives an equal one."""
+
+    @abstractmethod
+    def expected(self) -> Counter[Any]:
+        """What ``rows_of`` gives over all blocks of a cycle."""
+
+    def rows_of(self, tree: Tree) -> list[Any]:
+        """What tells the samples of a block apart; here the leaf ``id``."""
+        return np.asarray(tree["id"]).tolist()
+
+    def test_a_cycle_is_every_sample_once(self) -> None:
+        source = self.make()
+        for cycle in (0, 1, 5):
+            blocks = _blocks(source, Cursor(cycle, 0))
+            assert Counter(row for block in blocks for row in self.rows_of(block.tree)) == self.expected()
+
+    def test_blocks_follow_one_another_and_sum_to_what_it_says(self) -> None:
+        source = self.make()
+        blocks = _blocks(source, Cursor(0, 0))
+        sample = 0
+        for block in blocks:
+            assert block.sample == sample
+            assert block.rows == len(self.rows_of(block.tree)) == describe(block.tree).rows > 0
+            sample += block.rows
+        assert source.samples in (None, sample)
+        assert source.batches in (None, len(blocks))
+        if source.batch_size is not None:
+            assert max(block.rows for block in blocks) == source.batch_size
+
+    def test_segments_begin_at_zero_and_rise(self) -> None:
+        source = self.make()
+        starts = source.segment_starts
+        assert starts[0] == 0
+        assert list(starts) == sorted(set(starts))
+        assert source.samples is not None or starts == (0,)
+        assert source.samples is None or starts[-1] < source.samples
+        assert source.description
+
+    def test_no_block_crosses_the_start_of_a_segment(self) -> None:
+        source = self.make()
+        for cycle in (0, 1):
+            starts = {block.sample for block in _blocks(source, Cursor(cycle, 0))}
+            assert starts >= set(source.segment_starts)
+
+    def test_every_segment_has_the_same_samples_in_every_cycle(self) -> None:
+        source = self.make()
+        first, *others = (self._segments(source, cycle) for cycle in (0, 1, 2, 7))
+        for other in others:
+            assert other == first
+
+    @pytest.mark.parametrize("cycle", [0, 1, 3])
+    def test_it_opens_with_the_block_that_holds_the_position_and_goes_on_as_ever(self, cycle: int) -> None:
+        source = self.make()
+        whole = _blocks(source, Cursor(cycle, 0))
+        total = whole[-1].sample + whole[-1].rows
+        edges = {whole[len(whole) // 2].sample, source.segment_starts[-1], total - 1}
+        for sample in sorted({0, 1, *edges, *(edge - 1 for edge in edges if edge)}):
+            rest = _blocks(source, Cursor(cycle, sample))
+            assert rest[0].sample <= sample < rest[0].sample + rest[0].rows
+            self._assert_same(rest, [block for block in whole if block.sample + block.rows > sample])
+
+    def test_what_a_cycle_gives_does_not_depend_on_what_was_opened_before(self) -> None:
+        one, other = self.make(), self.make()
+        ahead = [_blocks(one, Cursor(cycle, 0)) for cycle in (0, 1, 2)]
+        back = [_blocks(other, Cursor(cycle, 0)) for cycle in (2, 1, 0)]
+        for blocks, again in zip(ahead, reversed(back), strict=True):
+            self._assert_same(again, blocks)
+
+    def test_the_same_seed_gives_the_same_order(self) -> None:
+        for cycle in (0, 1):
+            one, other = (_blocks(self.make(seed=3), Cursor(cycle, 0)) for _ in range(2))
+            self._assert_same(one, other)
+
+    def test_a_pass_that_is_broken_off_releases_what_it_held(self) -> None:
+        source = self.make()
+        before = _children()
+        iterator = source.open(Cursor(0, 0))
+        with closing(iterator):  # type: ignore[type-var]
+            next(iterator)
+        assert self.keeps_workers or _children() <= before
+        for cycle in (0, 1):  # and it can be opened again
+            _blocks(source, Cursor(cycle, 0))
+        assert self.keeps_workers or _children() <= before
+        del iterator, source
+        gc.collect()
+        assert _children() <= before
+
+    def test_a_pass_that_was_never_begun_holds_nothing(self) -> None:
+        before = _children()
+        source = self.make()
+        source.open(Cursor(0, 0)).close()  # type: ignore[attr-defined]
+        assert _children() <= before
+        assert (
+            Counter(row for block in _blocks(source, Cursor(0, 0)) for row in self.rows_of(block.tree))
+            == self.expected()
+        )
+
+    def _segments(self, source: Source, cycle: int) -> list[Counter[Any]]:
+        """The samples of each segment of a cycle."""
+        found: list[Counter[Any]] = [Counter[Any]() for _ in source.segment_starts]
+        for block in _blocks(source, Cursor(cycle, 0)):
+            i = int(np.searchsorted(source.segment_starts, block.sample, side="right")) - 1
+            found[i].update(self.rows_of(block.tree))
+        return found
+
+    def _assert_same(self, blocks: list[SourceBlock], others: list[SourceBlock]) -> None:
+        assert [(b.sample, b.rows) for b in blocks] == [(b.sample, b.rows) for b in others]
+        for block, other in zip(blocks, others, strict=True):
+            assert self.rows_of(block.tree) == self.rows_of(other.tree)
+
+
+def _blocks(source: Source, at: Cursor) -> list[SourceBlock]:
+    iterator = source.open(at)
+    with closing(iterator):  # type: ignore[type-var]
+        return list(iterator)
+
+
+def _children() -> set[str]:
+    """The processes that this one has started and that still run."""
+    found: set[str] = set()
+    for task in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # a thread that has just ended
+            found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
+    return found

@@ -1,0 +1,148 @@
+"""The order of samples: seeded, segmented, and the same on every machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.contracts import Cursor
+from penstock.sources.order import Order, permutation
+
+
+def indices(order: Order, cycle: int, sample: int = 0) -> list[int]:
+    return [int(i) for _, block in order.blocks(Cursor(cycle, sample)) for i in block]
+
+
+def test_a_permutation_is_what_it_was_on_every_machine():
+    assert permutation(10, 0).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
+    assert permutation(10, 2**64 - 1, 1, 3, 5).tolist() == [4, 8, 5, 3, 0, 2, 9, 6, 7, 1]
+    assert int((permutation(100_000, 42, 1, 7, 3) * np.arange(100_000) % 1_000_003).sum()) == 49837443526
+
+
+def test_the_order_of_a_feed_is_what_it_was_on_every_machine():
+    order = Order(24, 4, 3, 7, shuffle=True, drop_last=False)
+    assert indices(order, 0) == [
+        23,
+        20,
+        21,
+        4,
+        3,
+        12,
+        6,
+        11,
+        18,
+        22,
+        10,
+        13,
+        14,
+        9,
+        0,
+        15,
+        19,
+        8,
+        7,
+        17,
+        5,
+        2,
+        16,
+        1,
+    ]
+    assert indices(order, 1) == [
+        21,
+        11,
+        4,
+        3,
+        23,
+        12,
+        6,
+        20,
+        9,
+        15,
+        14,
+        13,
+        22,
+        10,
+        18,
+        0,
+        16,
+        7,
+        17,
+        19,
+        1,
+        5,
+        8,
+        2,
+    ]
+
+
+@given(n=st.integers(0, 300), words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=4))
+def test_a_permutation_has_every_number_once_and_depends_on_its_words_alone(n, words):
+    first = permutation(n, *words)
+    assert sorted(first) == list(range(n))
+    assert first.dtype == np.int64
+    assert (permutation(n, *words) == first).all()
+
+
+@settings(deadline=None)
+@given(
+    samples=st.integers(1, 200),
+    batch_size=st.integers(1, 60),
+    segments=st.integers(1, 40),
+    seed=st.integers(-(2**70), 2**70),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    cycles=st.tuples(st.integers(0, 50), st.integers(0, 50)),
+)
+def test_any_order_is_whole_blocks_of_fixed_segments(
+    samples, batch_size, segments, seed, shuffle, drop_last, cycles
+):
+    if drop_last and samples < batch_size:
+        with pytest.raises(penstock.BadSetting, match="make no batch"):
+            Order(samples, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        return
+    order = Order(samples, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+    starts = order.segment_starts
+    assert starts[0] == 0
+    assert len(starts) == len(set(starts)) == min(segments, order.batches)
+    assert all(start % batch_size == 0 for start in starts)
+    members = []
+    for cycle in cycles:
+        blocks = list(order.blocks(Cursor(cycle, 0)))
+        flat = [int(i) for _, block in blocks for i in block]
+        assert len(set(flat)) == len(flat) == order.samples
+        assert set(flat) <= set(range(samples))
+        assert [start for start, _ in blocks] == list(range(0, order.samples, batch_size))
+        assert all(len(block) == batch_size for _, block in blocks[: None if drop_last else -1])
+        assert shuffle or flat == list(range(order.samples))
+        whole = len(starts) - 1 if drop_last else len(starts)
+        stops = [*starts[1:], order.samples]
+        members.append([set(flat[a:b]) for a, b in zip(starts, stops, strict=True)][:whole])
+    assert members[0] == members[1]
+
+
+@settings(deadline=None)
+@given(
+    samples=st.integers(1, 120),
+    batch_size=st.integers(1, 30),
+    segments=st.integers(1, 9),
+    sample=st.integers(0, 119),
+    drop_last=st.booleans(),
+)
+def test_an_order_opens_at_the_block_that_holds_a_position(samples, batch_size, segments, sample, drop_last):
+    samples = max(samples, batch_size)
+    order = Order(samples, batch_size, segments, 1, shuffle=True, drop_last=drop_last)
+    sample %= order.samples
+    begins = sample // batch_size * batch_size
+    assert indices(order, 3, sample) == indices(order, 3)[begins:]
+
+
+def test_cycles_and_seeds_differ():
+    orders = [
+        tuple(indices(Order(100, 10, 4, seed, shuffle=True, drop_last=False), cycle))
+        for seed in (0, 1)
+        for cycle in (0, 1, 2)
+    ]
+    assert len(set(orders)) == len(orders)
