@@ -1,0 +1,390 @@
+"""Any tree of arrays comes out of its bytes as it went in: values, types, structure."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import penstock
+from penstock.tree import (
+    Array,
+    Node,
+    Strings,
+    array_nodes,
+    build,
+    bytes_of,
+    describe,
+    difference,
+    leaf_from_bytes,
+    same_but_for_shapes,
+    strings_from_bytes,
+)
+
+
+class Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
+@dataclass
+class Mutable:
+    one: Any
+    other: Any = None
+    note: str = field(default="not told", kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    one: Any
+    other: Any
+
+
+class Outer:
+    @dataclass
+    class Inner:
+        one: Any
+        calls: int = 0
+
+        def __post_init__(self) -> None:
+            self.calls += 1
+
+
+NUMPY = [
+    "?", "i1", "<i2", ">i2", "<i4", "<i8", ">i8", "u1", "<u4", "<u8", "<f2", "<f4", ">f4", "<f8", ">f8",
+    "<c8", "<c16", ">c16", "<M8[s]", ">M8[D]", "<m8[ns]",
+]  # fmt: skip
+TORCH = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32,
+    torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn,
+    torch.float8_e5m2, torch.complex64, torch.complex128,
+]  # fmt: skip
+ROWS = st.shared(st.integers(0, 5), key="rows")
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.sampled_from(["", "ü/\N{GRINNING FACE}", float("-inf"), -0.0]),
+)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray:
+    rows = draw(ROWS)
+    shape = (rows, *draw(st.lists(st.integers(0, 3), max_size=3)))
+    dtype = np.dtype(draw(st.sampled_from([*NUMPY, "<U3", "S5"])))
+    array = np.frombuffer(draw(st.binary(min_size=40, max_size=40)), np.uint8)
+    if dtype.kind in "US":
+        array = draw(hnp.arrays(dtype, shape))
+    else:
+        array = np.resize(array % 2 if dtype.kind == "b" else array, math.prod(shape) * dtype.itemsize)
+        array = array.view(dtype).reshape(shape) if array.size else np.empty(shape, dtype)
+    how = draw(st.sampled_from(["plain", "fortran", "strided", "reversed", "read-only"]))
+    if how == "fortran":
+        return np.asfortranarray(array)
+    if how == "strided":
+        return np.repeat(array, 2, axis=0)[::2]
+    if how == "reversed":
+        return array[::-1]
+    array.flags.writeable = how != "read-only"
+    return array
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    rows = draw(ROWS)
+    shape = (rows, *draw(st.lists(st.integers(0, 3), max_size=3)))
+    dtype = draw(st.sampled_from(TORCH))
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.resize(np.frombuffer(draw(st.binary(min_size=40, max_size=40)), np.uint8), nbytes)
+    if dtype == torch.bool:
+        raw = raw % 2
+    tensor = torch.from_numpy(raw.copy()).view(dtype).reshape(shape) if nbytes else torch.empty(shape, dtype=dtype)
+    how = draw(st.sampled_from(["plain", "transposed", "strided", "expanded", "grad", "conjugate"]))
+    if how == "transposed" and len(shape) > 2:
+        return tensor.transpose(1, 2)
+    if how == "strided":
+        return torch.stack([tensor, tensor], 1)[:, 0] if dtype.itemsize > 1 or nbytes else tensor
+    if how == "expanded":
+        return tensor.unsqueeze(-1).expand(*shape, 2)
+    if how == "grad" and dtype.is_floating_point:
+        return tensor.requires_grad_()
+    if how == "conjugate" and dtype.is_complex:
+        return tensor.conj()
+    return tensor
+
+
+@st.composite
+def row_lists(draw: st.DrawFn) -> Any:
+    rows = draw(ROWS)
+    items = draw(st.lists(SCALARS, min_size=rows, max_size=rows))
+    return tuple(items) if draw(st.booleans()) else items
+
+
+LEAVES = st.one_of(arrays(), tensors(), row_lists(), SCALARS)
+
+
+def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    keys = st.one_of(st.text(max_size=4), st.integers(-5, 5), st.binary(max_size=3), st.none())
+    return st.one_of(
+        st.lists(children, max_size=4),
+        st.lists(children, max_size=4).map(tuple),
+        st.dictionaries(keys, children, max_size=4),
+        st.dictionaries(keys, children, max_size=3).map(OrderedDict),
+        st.builds(Pair, children, children),
+        st.builds(Mutable, children, children, note=st.text(max_size=3)),
+        st.builds(Frozen, children, children),
+        st.builds(Outer.Inner, children),
+    )
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Any:
+    """A tree whose first leaf fixes its rows, as a batch's does."""
+    first = np.arange(draw(ROWS))
+    return (first, draw(st.recursive(LEAVES, containers, max_leaves=8)))
+
+
+def travelled(tree: Any, *, whole: bool = False) -> Any:
+    """The tree as it comes out of its bytes, after its layout has crossed the wire."""
+    layout, rows, leaves = describe(tree, whole=whole)
+    packets = [
+        (node, bytes_of(node, leaf).tobytes()) for node, leaf in zip(array_nodes(layout), leaves, strict=True)
+    ]
+    heard = msgspec.msgpack.decode(msgspec.msgpack.encode(layout), type=Node)
+    assert heard == layout or "nan" in repr(layout)
+    rebuilt: list[Any] = []
+    for node, data in packets:
+        if isinstance(node, Strings):
+            rebuilt.append(strings_from_bytes(node, msgspec.msgpack.decode(data)))
+        else:
+            memory = np.frombuffer(bytearray(data), np.uint8)
+            rebuilt.append(leaf_from_bytes(node, memory, None if whole else rows))
+    return build(heard, rebuilt)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal in type and value, to the bit."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        if one.numel():
+            raw = (t.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+            assert torch.equal(*raw)
+    elif isinstance(one, (np.ndarray, np.generic)):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert one.dtype.byteorder == other.dtype.byteorder
+        assert one.tobytes() == other.tobytes()
+    elif isinstance(one, dict):
+        assert [(type(k), k) for k in one] == [(type(k), k) for k in other]
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+    elif isinstance(one, (Mutable, Frozen, Outer.Inner)):
+        for name in one.__dataclass_fields__:
+            assert_same(getattr(one, name), getattr(other, name))
+    elif isinstance(one, float):
+        assert math.copysign(1, one) == math.copysign(1, other) or math.isnan(one)
+        assert one == other or (math.isnan(one) and math.isnan(other))
+    else:
+        assert one == other
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees())
+def test_any_tree_comes_out_as_it_went_in(tree):
+    assert_same(travelled(tree), tree)
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees())
+def test_any_tree_comes_out_whole(tree):
+    assert_same(travelled(tree, whole=True), tree)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("dtype", [*TORCH, torch.complex32], ids=str)
+def test_each_dtype_of_torch_travels(dtype):
+    raw = torch.arange(6 * dtype.itemsize, dtype=torch.uint8)
+    tensor = (raw % 2 if dtype == torch.bool else raw).view(dtype).reshape(3, 2)
+    assert_same(travelled(tensor), tensor)
+    assert_same(travelled(tensor.T.contiguous().T), tensor)
+    assert_same(travelled(tensor[:0]), tensor[:0])
+
+
+def test_numpy_scalars_travel_in_a_whole_batch():
+    tree = {"x": np.zeros((2, 3)), "scale": np.float16(0.5), "n": np.int64(7), "t": torch.tensor(3.5)}
+    assert_same(travelled(tree, whole=True), tree)
+
+
+def test_uneven_arrays_travel_in_a_whole_batch():
+    tree = [{"boxes": torch.zeros(n, 4), "ids": np.arange(n)} for n in (3, 0, 5)]
+    assert_same(travelled(tree, whole=True), tree)
+
+
+def test_a_list_of_one_scalar_a_row_is_cut_with_the_rows_and_any_other_is_not():
+    layout, rows, _ = describe({"x": np.zeros(3), "name": ["a", "b", "c"], "classes": ["cat", "dog"]})
+    assert rows == 3
+    kinds = {key: type(child).__name__ for key, child in zip(layout.keys, layout.children, strict=True)}
+    assert kinds == {"x": "Array", "name": "Strings", "classes": "Branch"}
+
+
+def test_rows_are_counted_by_lists_where_there_is_no_array():
+    assert describe([("a", "b"), (1, 2)]).rows == 2
+    assert describe("alone").rows == 1
+
+
+class Named(torch.Tensor):
+    """A subclass."""
+
+
+class Matrix(np.ndarray):
+    """A subclass."""
+
+
+def local() -> Any:
+    @dataclass
+    class Local:
+        one: Any
+
+    return Local(np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (lambda: np.array([1, "x", None], object), "dtype is object"),
+        (lambda: np.zeros(3, [("a", "i4")]), "fields one by one"),
+        (lambda: torch.eye(3).to_sparse(), "torch.sparse_coo"),
+        (lambda: torch.zeros(3).as_subclass(Named), "send arrays"),
+        (lambda: np.zeros(3).view(Matrix), "send arrays"),
+        (lambda: np.ma.masked_array(np.zeros(3)), "send arrays"),
+        (lambda: {1, 2, 3}, "builtins.set"),
+        (lambda: 3 + 1j, "builtins.complex"),
+        (object, "builtins.object"),
+        (local, "top of a module"),
+        (lambda: defaultdict(list), "plain dict"),
+        (lambda: {(1, 2): np.zeros(3)}, "keys are str"),
+        (lambda: 2**64, "64 bits"),
+        (lambda: torch.zeros(3, device="meta"), "it lies on meta"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("around", "path"),
+    [
+        (lambda leaf: (np.zeros(3), leaf), "batch[1]"),
+        (lambda leaf: {"x": np.zeros(3), "a": [{"b": leaf}, 1]}, "batch['a'][0]['b']"),
+        (lambda leaf: Pair(np.zeros(3), Frozen(1, leaf)), "batch.other.other"),
+    ],
+)
+def test_what_cannot_travel_is_named_by_its_path(bad, says, around, path):
+    with pytest.raises(penstock.UnsupportedLeaf) as caught:
+        describe(around(bad()))
+    assert f"leaf {path} " in str(caught.value)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tree", "says"),
+    [
+        ((np.zeros(3), np.zeros(4)), r"leaf batch\[1\] has shape \(4,\), where other leaves .* have 3 rows"),
+        ({"a": np.zeros(3), "b": np.float32(1)}, r"leaf batch\['b'\] has no row axis"),
+        ([torch.zeros(2, 2), torch.tensor(1)], r"leaf batch\[1\] has no row axis"),
+    ],
+)
+def test_rows_that_differ_are_named_with_the_remedy(tree, says):
+    with pytest.raises(penstock.UnsupportedLeaf, match=says) as caught:
+        describe(tree)
+    assert "batch_granular=True" in str(caught.value)
+
+
+@pytest.mark.xfail(strict=True, raises=OverflowError, reason="lists of rows are not checked by describe()")
+@pytest.mark.parametrize("huge", [[2**70, 1, 2], ["a", -(2**63) - 1, "b"]])
+def test_a_number_too_large_in_a_row_list_is_refused_by_name(huge):
+    with pytest.raises(penstock.UnsupportedLeaf, match=r"batch\[1\]"):
+        travelled((np.zeros(3), huge))
+
+
+@pytest.mark.xfail(strict=True, raises=UnicodeEncodeError, reason="texts are not checked by describe()")
+def test_a_text_that_is_no_unicode_is_refused_by_name():
+    with pytest.raises(penstock.UnsupportedLeaf, match="batch"):
+        travelled((np.zeros(1), ["\ud800"]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ((np.zeros(3), 1), (np.zeros(3), 2), "leaf batch[1]: int 1 before, int 2 now"),
+        ({"x": np.zeros(3)}, {"x": np.zeros(3, "f4")}, "leaf batch['x']: numpy <f8 of shape (…) before"),
+        (
+            Pair(torch.zeros(3, 4), 0),
+            Pair(torch.zeros(3, 5), 0),
+            "leaf batch.one: torch float32 of shape (…, 4) before, torch float32 of shape (…, 5) now",
+        ),
+        ({"x": np.zeros(3)}, {"x": np.zeros(3), "y": 1}, "leaf batch: dict of 1 with keys ['x'] before"),
+        ([np.zeros(3)], (np.zeros(3),), "leaf batch: list of 1 before, tuple of 1 now"),
+        ([np.zeros(3)], [torch.zeros(3)], "leaf batch[0]: numpy"),
+        (
+            {"x": {"y": [np.zeros(2), ["a", "b"]]}},
+            {"x": {"y": [np.zeros(2), 5]}},
+            "leaf batch['x']['y'][1]: a list",
+        ),
+        (np.zeros(3), np.zeros((3, 1)), "leaf batch: numpy"),
+    ],
+)
+def test_a_difference_names_the_leaf_and_both_sides(before, after, says):
+    one, other = describe(before).layout, describe(after).layout
+    assert says in (difference(one, other) or "")
+    assert difference(one, one) is None
+    assert difference(other, describe(after).layout) is None
+
+
+def test_only_shapes_and_constants_may_vary_in_whole_batches():
+    def layout(tree: Any) -> Node:
+        return describe(tree, whole=True).layout
+
+    base = layout({"x": np.zeros((2, 3)), "n": 3})
+    assert same_but_for_shapes(base, layout({"x": np.zeros((4, 9)), "n": 5}))
+    assert not same_but_for_shapes(base, layout({"x": np.zeros((2, 3, 1)), "n": 3}))
+    assert not same_but_for_shapes(base, layout({"x": np.zeros((2, 3), "f4"), "n": 3}))
+    assert not same_but_for_shapes(base, layout({"y": np.zeros((2, 3)), "n": 3}))
+    assert not same_but_for_shapes(base, layout({"x": np.zeros((2, 3)), "n": np.zeros(1)}))
+
+
+def test_a_type_that_this_process_lacks_is_named_and_nothing_but_types_is_found():
+    layout = describe(Pair(np.zeros(1), 1)).layout
+    for kind, says in [
+        ("no_such_module:Batch", "cannot import"),
+        ("collections:NoSuchType", "cannot import"),
+        ("os:getpid", "no namedtuple or dataclass"),
+        ("subprocess:Popen", "no namedtuple or dataclass"),
+    ]:
+        with pytest.raises(penstock.UnsupportedLeaf, match=says):
+            build(msgspec.structs.replace(layout, kind=kind), [np.zeros(1)])
+
+
+def test_an_array_over_memory_keeps_it_and_may_be_read_only():
+    memory = np.arange(8, dtype=np.uint8)
+    array = leaf_from_bytes(Array("numpy", "<i2", (2,)), memory, 2, writable=False)
+    assert np.shares_memory(array, memory)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0, 0] = 1
+    tensor = leaf_from_bytes(Array("torch", "int16", ()), memory, 4)
+    assert tensor.tolist() == array.reshape(4).tolist()
+    memory[0] = 9
+    assert tensor[0] == array[0, 0] == 9 + 256
