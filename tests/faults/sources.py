@@ -24,8 +24,14 @@ def rows(samples: int = 1000, batch_size: int = 10, width: int = 1000, **options
     return penstock.ArraySource({"id": ids, "payload": payload_of(ids, width)}, batch_size=batch_size, **options)
 
 
-def loader(samples: int = 400, batch_size: int = 10, workers: int = 0, bad: int | None = None) -> Any:
-    """A DataLoader; its dataset raises at sample ``bad``."""
+def await_gate(gate: str) -> None:
+    """Wait until a file is there, so that all trainers are."""
+    while gate and not Path(gate).exists():
+        time.sleep(0.005)
+
+
+def loader(samples: int = 400, batch_size: int = 10, workers: int = 0, bad: int | None = None, gate: str = "") -> Any:
+    """A DataLoader; its dataset raises at sample ``bad``, once the gate is open."""
     from torch.utils.data import DataLoader, Dataset
 
     class Samples(Dataset):
@@ -34,6 +40,7 @@ def loader(samples: int = 400, batch_size: int = 10, workers: int = 0, bad: int 
 
         def __getitem__(self, i: int) -> Any:
             if i == bad:
+                await_gate(gate)
                 raise ValueError(f"sample {i} cannot be decoded")
             return {"id": i, "payload": payload_of([i], 1000)[0]}
 
@@ -66,16 +73,29 @@ class Blocking(Paced):
 
 
 class Changing:
-    """Batches whose leaf ``x`` changes midway, in shape or in type."""
+    """Batches whose leaf ``x`` changes midway, in shape or in type, once the gate is open."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, gate: str) -> None:
+        self.what, self.gate = what, gate
 
     def __iter__(self) -> Iterator[Any]:
         other = np.zeros((4, 3)) if self.what == "shape" else np.zeros((4, 2), np.float32)
         for i in range(20):
             ids = np.arange(i * 4, i * 4 + 4)
+            if i == 10:
+                await_gate(self.gate)
             yield {"id": ids, "payload": payload_of(ids, 10), "x": np.zeros((4, 2)) if i < 10 else other}
+
+
+class Empty:
+    """No batch at all, once the gate is open."""
+
+    def __init__(self, gate: str) -> None:
+        self.gate = gate
+
+    def __iter__(self) -> Iterator[Any]:
+        await_gate(self.gate)
+        return iter(())
 
 
 def failing(message: str, unless: str = "") -> Any:
@@ -102,6 +122,6 @@ def make(kind: str, **options: Any) -> Any:
         "changing": Changing,
         "failing": failing,
         "announcing": announcing,
-        "empty": list,
+        "empty": Empty,
     }
     return kinds[kind](**options)

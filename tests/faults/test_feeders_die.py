@@ -51,7 +51,8 @@ def test_a_shared_feeder_killed_at_a_random_instant_is_replaced_and_nobody_loses
 def test_a_shared_feeder_with_a_torch_loader_is_replaced_and_its_workers_go_with_it(train):
     source = {"kind": "loader", "samples": 300, "workers": 2}
     trainers = [
-        train(source=source, options={"linger": 1.0}, batch_size=size, epochs=2, delay_s=0.01) for size in (7, 10)
+        train(source=source, options={"linger": 1.0, "window": 100_000}, batch_size=size, delay_s=0.01)
+        for size in (7, 10)
     ]
     for trainer in trainers:
         trainer.wait_for("epoch", 5)
@@ -99,7 +100,10 @@ def test_trainers_blocked_in_next_are_told_that_their_feeder_was_killed(feed, tr
     feeder = feed("blocking", source={"after": 3})
     trainers = [train(batch_size=10), train(batch_size=10)]
     for trainer in trainers:
-        trainer.wait_for("epoch", 3)
+        trainer.wait_for("joined")
+    trainers[0].wait_for("epoch", 3)
+    # The second may have come too late for this cycle, and waits for the next.
+    eventually(lambda: [t.state for t in penstock.feeds()[0].trainers] == ["reading"] * 2)
     time.sleep(0.2)
     feeder.kill()
     for trainer in trainers:
@@ -108,7 +112,7 @@ def test_trainers_blocked_in_next_are_told_that_their_feeder_was_killed(feed, tr
         assert f"process {feeder.pid}" in error["message"]
         assert "died" in error["message"]
         assert trainer.wait() == 0
-        assert trainer.ids(0) == list(range(30))
+        assert trainer.ids(0) in ([], list(range(30)))
 
 
 def test_trainers_in_the_middle_of_an_epoch_are_told_that_their_feeder_was_killed(feed, train):

@@ -1,0 +1,431 @@
+"""Promise 8 and what feeds are called: names, what killed feeders left, other users, strange messages."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import penstock
+from penstock.feed import wire
+from penstock.feed.directory import Place
+from tests.faults.conftest import eventually
+from tests.faults.sources import rows
+
+SOAK = pytest.mark.soak
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def test_a_name_that_nobody_serves_is_an_error_that_lists_those_that_run(clean, serve):
+    with pytest.raises(penstock.FeedNotFound, match=r"no feed is named 'other' \(no feed runs\)"):
+        penstock.attach("other")
+    serve(rows(), "imagenet/train")
+    serve(rows(), "imagenet/val")
+    with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'imagenet/train', 'imagenet/val'"):
+        penstock.attach("imagenet/test")
+
+
+def test_wait_s_waits_for_a_feed_that_comes_later(clean, serve, train):
+    early = train()  # waits for 30 s
+    time.sleep(0.7)
+    assert not early.events()
+    serve(rows())
+    early.has_all(1000, 2)
+
+
+def test_wait_s_ends(clean):
+    began = time.monotonic()
+    with pytest.raises(penstock.FeedNotFound):
+        penstock.attach("nobody", wait_s=0.4)
+    assert time.monotonic() - began >= 0.4
+
+
+def test_a_second_feeder_on_one_name_is_refused_and_told_whose_it_is(feed, train):
+    first = feed()
+    trainer = train(delay_s=0.005)
+    trainer.wait_for("epoch")
+    with pytest.raises(penstock.FeedExists, match=f"served by process {first.pid} already"):
+        penstock.Feeder(rows(), "feed")
+    second = feed()
+    assert second.wait() == 1
+    assert "FeedExists" in second.output
+    assert f"process {first.pid}" in second.output
+    trainer.has_all(1000, 2)
+    first.signal("SIGINT")
+    first.wait()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a/b/c", "/etc/passwd", "../../x", ".", "Größe 日本語 🚰", "\u0301", " ", "new\nline", "nul\0", "n" * 300, "\udcff"],
+    ids=lambda name: ascii(name)[:20],
+)
+def test_a_feed_may_have_any_name(clean, serve, feeds_directory, name):
+    serve(rows(samples=50), name)
+    assert [feed.name for feed in penstock.feeds()] == [name]
+    assert all(path.parent == feeds_directory for path in feeds_directory.rglob("*"))
+    with penstock.attach(name, 8) as loader:
+        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(50))
+
+
+@pytest.mark.parametrize("name", ["", "n" * 1001])
+def test_a_name_has_1_to_1000_characters(name):
+    for use in (lambda: penstock.attach(name), lambda: penstock.Feeder(rows(), name)):
+        with pytest.raises(penstock.BadSetting, match=f"1 to 1000 characters, this one has {len(name)}"):
+            use()
+
+
+def test_names_that_differ_little_are_different_feeds(clean, serve):
+    for i, name in enumerate(("x", "X", "x ", "x/")):
+        serve(rows(samples=10 + i), name)
+    for i, name in enumerate(("x", "X", "x ", "x/")):
+        with penstock.attach(name, 100) as loader:
+            assert len(next(iter(loader))["id"]) == 10 + i
+
+
+# --- what killed feeders left --------------------------------------------------------------------
+
+
+def test_what_a_killed_feeder_left_does_not_stop_the_next(feed, train, feeds_directory):
+    first = feed()
+    train().has_all(1000, 2)
+    first.kill()
+    assert sorted(path.suffix for path in feeds_directory.iterdir()) == [".lock", ".sock"]
+    second = feed()
+    train().has_all(1000, 2)
+    second.signal("SIGINT")
+    second.wait()
+
+
+def test_what_a_killed_feeder_left_is_removed_by_whoever_looks(feed, train, feeds_directory):
+    feeder = feed()
+    train().has_all(1000, 2)
+    feeder.kill()
+    with pytest.raises(penstock.FeedNotFound, match="no feed runs"):
+        penstock.attach("feed", wait_s=0.01)
+    assert penstock.feeds() == []
+    assert not list(feeds_directory.iterdir())
+
+
+@pytest.mark.parametrize("left", [b"", b"\xff\x00 no msgpack", msgspec.msgpack.encode({"name": "feed", "pid": 1})])
+def test_a_stale_lock_and_socket_of_any_content_do_not_stop_a_feeder(clean, serve, left):
+    place = Place("feed")
+    place.lock_path.write_bytes(left)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+        stale.bind(str(place.socket_path))
+    with pytest.raises(penstock.FeedNotFound):
+        penstock.attach("feed")
+    serve(rows(samples=30))
+    with penstock.attach("feed", 7) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 30
+
+
+def test_a_file_where_the_socket_should_be_does_not_stop_a_feeder(clean, serve):
+    Place("feed").socket_path.write_text("not a socket")
+    with pytest.raises(penstock.FeedNotFound):
+        penstock.attach("feed")
+    serve(rows(samples=30))
+    with penstock.attach("feed", 7) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 30
+
+
+# --- directories and other users ------------------------------------------------------------------
+
+
+def uses(directory: Path) -> Iterator[str]:
+    """What is said when feeds are looked for, attached to or served there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_DIR", str(directory))
+        for use in (penstock.feeds, lambda: penstock.attach("feed"), lambda: penstock.Feeder(rows(), "feed")):
+            with pytest.raises(penstock.InsecureDirectory) as refused:
+                use()
+            yield str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o1777, 0o720])
+def test_a_directory_that_others_may_enter_is_refused(tmp_path, mode):
+    directory = tmp_path / "open"
+    directory.mkdir()
+    directory.chmod(mode)
+    for said in uses(directory):
+        assert f"mode {mode:04o}" in said
+        assert f"chmod 700 {directory}" in said
+    assert not list(directory.iterdir())
+
+
+@as_root
+def test_a_directory_of_another_user_is_refused(tmp_path):
+    directory = tmp_path / "theirs"
+    directory.mkdir(mode=0o700)
+    os.chown(directory, NOBODY, NOBODY)
+    for said in uses(directory):
+        assert f"belongs to uid {NOBODY}, you are uid 0" in said
+    assert not list(directory.iterdir())
+
+
+def test_a_link_to_a_directory_is_refused(tmp_path):
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for said in uses(tmp_path / "link"):
+        assert "is not a directory" in said
+
+
+def test_a_directory_is_made_private_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PENSTOCK_DIR", str(tmp_path / "a" / "b"))
+            with penstock.Feeder(rows(), "feed"):
+                assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+
+
+BECOME = f"""
+import ctypes, os, sys
+def become_nobody():
+    os.setgid({NOBODY}); os.setuid({NOBODY})
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: /proc/self is ours again
+"""
+SERVE_AS_NOBODY = f"""{BECOME}
+import numpy as np, penstock, penstock.feed.feeder
+source = penstock.ArraySource({{"id": np.arange(100)}}, batch_size=10)
+become_nobody()
+with penstock.Feeder(source, "feed") as feeder:
+    print("serves", flush=True)
+    feeder.run()
+"""
+LISTEN_AS_NOBODY = f"""{BECOME}
+import socket, time
+from penstock.feed.directory import Place
+place = Place("feed")
+lock = place.acquire()
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(str(place.socket_path))
+become_nobody()
+listener.listen(8)  # the kernel vouches for who listens
+print("serves", flush=True)
+connection, _ = listener.accept()
+print("heard", len(connection.recv(100_000)), flush=True)
+"""
+
+
+def started(program: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert said == "serves\n", said + process.stdout.read()
+    return process
+
+
+@as_root
+def test_a_feeder_rejects_a_peer_of_another_user_and_gives_it_no_descriptor():
+    directory = Path(tempfile.mkdtemp(prefix="penstock-nobody-"))
+    os.chown(directory, NOBODY, NOBODY)
+    feeder = started(SERVE_AS_NOBODY, {"PENSTOCK_DIR": str(directory)})
+    try:
+        (path,) = directory.glob("*.sock")
+        for packet in (HELLO, wire.encode(wire.Ask()), wire.encode(wire.Stop(1))):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+                peer.connect(str(path))
+                peer.settimeout(30)
+                try:
+                    peer.send(packet)
+                except BrokenPipeError:  # it was rejected before it spoke
+                    pass
+                answer, descriptors, _, _ = socket.recv_fds(peer, wire.MAX_PACKET_BYTES, 8)
+                rejected = wire.decode_from_feeder(answer)
+                assert isinstance(rejected, wire.Rejected)
+                assert rejected.reason == f"you are uid 0, the feed belongs to uid {NOBODY}"
+                assert not descriptors
+                assert peer.recv(100) == b""
+        assert feeder.poll() is None
+    finally:
+        feeder.kill()
+        feeder.communicate()
+        shutil.rmtree(directory)
+
+
+@as_root
+def test_a_trainer_refuses_a_feeder_of_another_user_and_says_nothing_to_it():
+    listener = started(LISTEN_AS_NOBODY, {})
+    try:
+        with pytest.raises(penstock.Refused, match=f"served by uid {NOBODY}, you are uid 0"):
+            penstock.attach("feed")
+        assert listener.communicate(timeout=30)[0] == "heard 0\n"
+    finally:
+        listener.kill()
+        listener.wait()
+
+
+def test_a_trainer_cannot_write_to_the_ring(clean, serve):
+    serve(rows())
+    with Place("feed").connect() as peer:
+        peer.send(HELLO)
+        _, descriptors, _, _ = socket.recv_fds(peer, wire.MAX_PACKET_BYTES, 8)
+        (ring,) = descriptors
+        try:
+            with pytest.raises(OSError):
+                os.pwrite(ring, b"x", 0)
+            with pytest.raises(OSError):
+                os.ftruncate(ring, 0)
+            libc = ctypes.CDLL(None, use_errno=True)
+            libc.mmap.restype = ctypes.c_void_p
+            mapped = libc.mmap(None, ctypes.c_size_t(4096), 3, 1, ring, ctypes.c_long(0))
+            assert mapped == ctypes.c_void_p(-1).value
+        finally:
+            os.close(ring)
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+HELLO = wire.encode(wire.Hello(wire.PROTOCOL, penstock.__version__, 1, 10))
+START = wire.encode(wire.Start(None, 0, 0, 0, 0))
+MESSAGES = [
+    HELLO,
+    START,
+    wire.encode(wire.Start(1, 500, 3, 1, 200)),
+    wire.encode(wire.Hello(wire.PROTOCOL, "x" * 50, 2**20, None, True, 3, 4, "group")),
+    wire.encode(wire.Epoch(2, 1, 100)),
+    wire.encode(wire.Release([0, 1, 2])),
+    wire.encode(wire.Release([10**6])),
+    wire.encode(wire.Ask()),
+    wire.encode(wire.Block(1, 0, 0, 10, 0, (80, 10_000), 1)),
+]
+
+
+def mutated(chance: random.Random) -> bytes:
+    """A message that is true, or nearly, or not at all; but never a well-formed Stop, which is obeyed."""
+    while True:
+        packet = bytearray(chance.choice(MESSAGES))
+        for _ in range(chance.choice([0, 1, 1, 2, 8])):
+            i = chance.randrange(len(packet) + 1)
+            packet[i : i + chance.choice([0, 1, 1, 4])] = chance.randbytes(chance.choice([0, 1, 1, 3, 200]))
+        if chance.random() < 0.1:
+            packet = bytearray(chance.randbytes(chance.choice([1, 30, 3000, 150_000])))
+        try:
+            if isinstance(wire.decode_from_trainer(packet), wire.Stop):
+                continue
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        if packet:
+            return bytes(packet)
+
+
+@pytest.mark.parametrize("messages", [5_000, pytest.param(100_000, marks=[SOAK, pytest.mark.timeout(1800)])])
+def test_strange_messages_cost_a_trainer_nothing_whatever_they_are(clean, serve, train, tmp_path, messages):
+    feeder = serve(rows(), window=100_000)
+    until = str(tmp_path / "until")
+    trainer = train(epochs=None, until=until, delay_s=0.001)
+    trainer.wait_for("epoch")
+    chance = random.Random(messages)
+    sent = dropped = 0
+    while sent < messages:
+        with Place("feed").connect() as peer:
+            peer.setblocking(False)
+            if chance.random() < 0.7:
+                peer.send(HELLO)
+                if chance.random() < 0.7:
+                    peer.send(START)
+            for _ in range(chance.randrange(1, 20)):
+                sent += 1
+                try:
+                    peer.send(mutated(chance))
+                except BlockingIOError:
+                    break
+                except (BrokenPipeError, ConnectionResetError):
+                    dropped += 1
+                    break
+    assert dropped
+    (tmp_path / "until").touch()
+    trainer.has_all(1000)
+    eventually(lambda: not feeder.statistics().trainers)
+    assert feeder.statistics().used_bytes == 0
+    with penstock.attach("feed", 33) as loader:
+        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(1000))
+
+
+def test_a_stranger_that_says_nonsense_is_told_so_and_dropped(clean, serve):
+    serve(rows())
+    for nonsense in (b"GET / HTTP/1.1", START, HELLO + b"x", b"\x81\xa4type\xa5hello"):
+        with Place("feed").connect() as peer:
+            peer.settimeout(30)
+            peer.send(nonsense)
+            answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
+            assert isinstance(answer, wire.Rejected)
+            assert peer.recv(100) == b""
+
+
+def test_a_peer_that_never_says_a_word_costs_nobody_anything(clean, serve, train):
+    serve(rows())
+    with Place("feed").connect(), Place("feed").connect() as deaf:
+        deaf.send(HELLO)
+        train().has_all(1000, 2)
+
+
+def test_a_peer_that_never_reads_is_no_reason_to_forget_the_others(clean, serve, train):
+    feeder = serve(rows(), window=1 << 20)
+    with Place("feed").connect() as deaf:
+        deaf.send(HELLO)
+        deaf.send(START)
+        eventually(lambda: feeder.statistics().waits_for == "trainers")
+        trainer = train()
+        trainer.wait_for("joined")
+        for _ in range(2000):
+            try:
+                deaf.send(wire.encode(wire.Ask()), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+    trainer.has_all(1000, 2)
+
+
+def test_another_protocol_is_refused_and_both_versions_are_named(clean, serve):
+    serve(rows())
+    with Place("feed").connect() as peer:
+        peer.settimeout(30)
+        peer.send(wire.encode(wire.Hello(999, "99.1.2", 1)))
+        answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
+        assert isinstance(answer, wire.Rejected)
+        for said in ("protocol 999", "penstock 99.1.2", f"the feeder {wire.PROTOCOL}", penstock.__version__):
+            assert said in answer.reason
+
+
+OTHER_PROTOCOL = """
+import penstock
+from penstock.feed import wire
+wire.PROTOCOL = 999
+penstock.__version__ = "99.1.2"
+try:
+    penstock.attach("feed")
+except penstock.VersionMismatch as error:
+    print(error)
+"""
+
+
+def test_a_trainer_of_another_protocol_gets_version_mismatch_with_both_versions(clean, serve):
+    serve(rows())
+    said = subprocess.run([sys.executable, "-c", OTHER_PROTOCOL], capture_output=True, text=True, timeout=60).stdout
+    for part in ("protocol 999", "penstock 99.1.2", f"penstock {penstock.__version__}", f"{wire.PROTOCOL}"):
+        assert part in said
