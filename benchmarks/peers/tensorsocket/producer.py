@@ -1,0 +1,64 @@
+"""TensorSocket's producer, started by ``penstock bench share``; it ends with its input."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from tensorsocket import TensorProducer
+
+from penstock.bench.blocks import ROWS, Blocks
+from penstock.bench.jpeg import make_loader
+from penstock.bench.loop import heard_lines, say
+
+BLOCKS_PER_PASS = 1024
+
+
+class TorchBlocks:
+    """Ready blocks as TensorSocket wants batches: tuples of tensors."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._blocks = Blocks(nbytes, BLOCKS_PER_PASS)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor]]:
+        for block in self._blocks:
+            yield (torch.from_numpy(block),)
+
+
+def loader_of(workload: dict[str, Any]) -> Any:
+    if workload["kind"] == "jpeg":
+        return make_loader(workload["folder"], workers=workload["workers"], batch_size=ROWS)
+    return TorchBlocks(workload["block_bytes"])
+
+
+def end_with(heard: Iterator[bytes]) -> None:
+    for _ in heard:
+        pass
+    os._exit(0)
+
+
+def main() -> None:
+    say({"pid": os.getpid()})
+    heard = heard_lines()
+    order = json.loads(next(heard))
+    port, ack_port, *heart_ports = order["ports"]
+    threading.Thread(target=end_with, args=(heard,), daemon=True).start()
+    producer = TensorProducer(loader_of(order["workload"]), port, ack_port, tuple(heart_ports))
+    # A consumer that comes late waits for the next epoch: begin when all are there.
+    while len(producer.hb.consumers) < order["trainers"]:
+        time.sleep(0.1)
+    while True:
+        for _ in producer:
+            pass
+
+
+if __name__ == "__main__":
+    main()

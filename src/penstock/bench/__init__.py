@@ -1,0 +1,1 @@
+"""Measurements of what Penstock claims, which anyone can repeat: ``penstock bench``."""

@@ -1,0 +1,56 @@
+"""A measured feeder, a process of its own: ``python -m penstock.bench.feeding``. It ends with its input."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import penstock
+from penstock.bench.jpeg import SEGMENTS
+from penstock.bench.loop import heard_lines, say
+from penstock.bench.workload import Workload
+
+
+class Feeding(msgspec.Struct, frozen=True):
+    """What a feeder process is told.
+
+    Attributes:
+        numbered: In place of a workload: this many samples that carry their number, in ``numbered_bytes`` each.
+    """
+
+    feed: str
+    window: str
+    workload: Workload | None = None
+    numbered: int = 0
+    numbered_bytes: int = 0
+
+    def source(self) -> Any:
+        if self.workload is not None:
+            return self.workload.source()
+        arrays = {
+            "id": np.arange(self.numbered),
+            "x": np.zeros((self.numbered, self.numbered_bytes), np.uint8),
+        }
+        return penstock.ArraySource(arrays, batch_size=64, segments=16)
+
+
+def main() -> None:
+    heard = heard_lines()
+    feeding = msgspec.json.decode(next(heard), type=Feeding)
+    feeder = penstock.Feeder(feeding.source(), feeding.feed, segments=SEGMENTS, window=feeding.window)
+
+    def end() -> None:
+        for _ in heard:
+            pass
+        feeder.close()
+
+    threading.Thread(target=end, daemon=True).start()
+    say({"ready": True})
+    feeder.run()
+
+
+if __name__ == "__main__":
+    main()
