@@ -1,0 +1,209 @@
+"""Where feeds are found: any name, nobody else's directory, and what the dead left is no obstacle."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.feed.directory import Owner, Place, directory, places
+
+ARRAYS = {"id": np.arange(20)}
+NAMES = [
+    "imagenet/train",
+    "../../etc/passwd",
+    "ü/データ \N{GRINNING FACE}",
+    "x" * 300,
+    "a b\n\tc",
+    ".",
+    "\x00",
+    "-n",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_feed_may_have_any_name(serve, name, feeds_directory):
+    serve(ARRAYS, name)
+    with penstock.attach(name, 6) as loader:
+        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(20))
+        assert loader.name == name
+    assert [feed.name for feed in penstock.feeds()] == [name]
+    assert {path.parent for path in feeds_directory.parent.rglob("*.sock")} == {feeds_directory}
+
+
+def test_names_that_differ_are_different_feeds():
+    paths = {Place(name).lock_path for name in [*NAMES, "a", "A", "a ", "x" * 301]}
+    assert len(paths) == len(NAMES) + 4
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1001])
+def test_a_name_has_one_to_a_thousand_characters(name):
+    with pytest.raises(penstock.BadSetting, match=f"this one has {len(name)}"):
+        penstock.Feeder(ARRAYS, name)
+
+
+def test_a_second_feeder_is_refused_and_told_whose_name_it_is(serve):
+    serve(ARRAYS, "train")
+    with pytest.raises(penstock.FeedExists, match=rf"'train' is served by process {os.getpid()}"):
+        penstock.Feeder(ARRAYS, "train")
+
+
+def test_a_missing_feed_is_told_with_those_that_run(serve):
+    with pytest.raises(penstock.FeedNotFound, match="no feed runs"):
+        penstock.attach("train")
+    serve(ARRAYS, "train/a")
+    serve(ARRAYS, "train/b")
+    with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'train/a', 'train/b'"):
+        penstock.attach("train")
+
+
+def test_a_lock_and_socket_of_the_dead_are_no_obstacle(serve, feeds_directory):
+    code = "import os, numpy, penstock; penstock.Feeder({'id': numpy.arange(9)}, 'feed'); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert {path.suffix for path in feeds_directory.iterdir()} == {".lock", ".sock"}
+    owner = Place("feed").owner()
+    assert owner is not None
+    assert owner.pid != os.getpid()
+    serve(ARRAYS)
+    with penstock.attach("feed", 5) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 20
+
+
+def test_what_the_dead_left_is_removed_by_whoever_looks(feeds_directory):
+    def attach() -> None:
+        with pytest.raises(penstock.FeedNotFound):
+            penstock.attach("feed")
+
+    for look in (penstock.feeds, attach):
+        place = Place("feed")
+        lock = place.acquire()
+        assert lock is not None
+        place.log_path.write_text("it crashed")
+        lock.close()
+        look()
+        assert list(feeds_directory.iterdir()) == []
+
+
+def test_a_lock_file_of_nonsense_is_no_obstacle(feeds_directory):
+    (feeds_directory / "0123.lock").write_bytes(b"\xff\xff nonsense")
+    Place("feed").lock_path.write_bytes(b"")
+    assert list(places()) == []
+    with penstock.Feeder(ARRAYS, "feed") as feeder:
+        assert [place.name for place in places()] == [feeder.name]
+    (feeds_directory / "0123.lock").unlink()
+
+
+def test_a_lock_is_held_by_one():
+    place = Place("feed")
+    lock = place.acquire()
+    assert lock is not None
+    assert Place("feed").acquire() is None
+    assert place.owner() == Owner("feed", os.getpid())
+    place.remove(lock)
+    again = place.acquire()
+    assert again is not None
+    place.remove(again)
+
+
+@pytest.fixture
+def patch(feeds_directory: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Undone before the test's own directory is looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def test_a_lock_that_was_removed_between_open_and_lock_is_not_taken_for_the_feeds(patch):
+    place = Place("feed")
+    real, removed = fcntl.flock, []
+
+    def flock(lock, how):
+        if not removed:
+            removed.append(place.lock_path.unlink())
+        return real(lock, how)
+
+    patch.setattr(fcntl, "flock", flock)
+    lock = place.acquire()
+    assert lock is not None
+    assert os.path.samestat(os.fstat(lock.fileno()), place.lock_path.stat())
+    assert Place("feed").acquire() is None
+    place.remove(lock)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o777, 0o770])
+def test_a_directory_that_others_may_enter_is_refused(patch, tmp_path, mode):
+    open_to_others = tmp_path / "feeds"
+    open_to_others.mkdir()
+    open_to_others.chmod(mode)
+    patch.setenv("PENSTOCK_DIR", str(open_to_others))
+    for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: penstock.attach("feed"), penstock.feeds):
+        with pytest.raises(penstock.InsecureDirectory, match=f"mode {mode:04o}.*chmod 700"):
+            use()
+    assert list(open_to_others.iterdir()) == []
+
+
+def test_a_directory_of_another_user_is_refused(patch, tmp_path):
+    theirs = tmp_path / "feeds"
+    theirs.mkdir(mode=0o700)
+    patch.setenv("PENSTOCK_DIR", str(theirs))
+    uid = os.getuid()
+    patch.setattr(os, "getuid", lambda: uid + 1)
+    with pytest.raises(penstock.InsecureDirectory, match=f"belongs to uid {uid}, you are uid {uid + 1}"):
+        directory()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "link",
+        *(
+            pytest.param(kind, marks=pytest.mark.xfail(strict=True, raises=FileExistsError, reason="mkdir raises"))
+            for kind in ("dangling link", "file")
+        ),
+    ],
+)
+def test_only_a_real_directory_will_do(patch, tmp_path, kind):
+    """A link could be turned to another place between the check and the use."""
+    path = tmp_path / "feeds"
+    if kind == "file":
+        path.write_text("")
+    else:
+        path.symlink_to(tmp_path / "target")
+        if kind == "link":
+            (tmp_path / "target").mkdir(mode=0o700)
+    patch.setenv("PENSTOCK_DIR", str(path))
+    with pytest.raises(penstock.InsecureDirectory, match="is not a directory"):
+        directory()
+
+
+def test_a_directory_is_made_private_whatever_the_umask(patch, tmp_path):
+    patch.setenv("PENSTOCK_DIR", str(tmp_path / "deep" / "er" / "feeds"))
+    before = os.umask(0)
+    try:
+        with penstock.Feeder(ARRAYS, "feed"):
+            modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in directory().iterdir()}
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(directory().stat().st_mode) == 0o700
+    assert modes[".lock"] == 0o600
+
+
+def test_the_directory_is_the_runtime_directorys_where_there_is_one(patch, tmp_path):
+    patch.delenv("PENSTOCK_DIR")
+    patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert directory() == tmp_path / "penstock"
+
+
+def test_a_directory_may_have_a_longer_path_than_a_socket(patch, tmp_path, serve):
+    long: Path = tmp_path.joinpath(*["d" * 200] * 4)
+    patch.setenv("PENSTOCK_DIR", str(long))
+    serve(ARRAYS)
+    with penstock.attach("feed", 6) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 20

@@ -1,0 +1,184 @@
+"""Messages come out as they went in, and no packet crashes whoever hears it."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.feed import wire
+from penstock.feed.directory import Place
+from penstock.feed.settings import Settings
+from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+from penstock.tree import Array, Branch, Constant, Strings
+
+TRAINER = TrainerStatistics(1, 2, True, 0, 1, 3, "reading", 4, 5, 6, 7, 0.5)
+LAYOUT = Branch(
+    "dict",
+    ("x", 1, None, b"\xff"),
+    (Array("torch", "bfloat16", (3, 4)), Strings("tuple"), Constant(b"\x00"), Branch("tuple", (), ())),
+)
+FROM_TRAINER: list[Any] = [
+    wire.Hello(1, "0.1.0", 42),
+    wire.Hello(1, "0.1.0", 42, 128, True, 3, 4, "host:29500:"),
+    wire.Start(None, 0, 0, 0, 0),
+    wire.Start(3, 17, 2, 2, 5),
+    wire.Epoch(1, 2, 3),
+    wire.Release([]),
+    wire.Release([1, 2, 2**40]),
+    wire.Ask(),
+    wire.Stop(7),
+]
+FROM_FEEDER: list[Any] = [
+    wire.Welcome("a/ü", 42, Settings(), "host memfd", None, None, None, (0,)),
+    wire.Welcome("a", 42, Settings(4, 1, 4096, 2, 0.5, 3.0, True), "host memfd", 100, 10, 10, (0, 50)),
+    wire.Rejected("because", "0.1.0", 1),
+    wire.Started(1, 2),
+    wire.Block(1, 2, 3, 4, 5, (6, 0, 7), 8),
+    wire.Block(1, 2, 3, 4, 5, (6, 0, 7), 8, LAYOUT),
+    wire.CycleEnd(1, 2),
+    wire.Failed("SourceError", "message", "traceback"),
+    wire.Evicted("too slow"),
+    wire.Bye(""),
+    FeederStatistics(
+        "a", 1, "s", "host memfd", 0, 1, None, 1, 0, 4096, 0, 1, 2, 3, 0.1, 0.2, 0.3, "", None, 0.0, 0, (TRAINER,)
+    ),
+]
+
+
+@pytest.mark.parametrize("message", FROM_TRAINER, ids=repr)
+def test_what_a_trainer_says_is_what_the_feeder_hears(message):
+    assert wire.decode_from_trainer(wire.encode(message)) == message
+
+
+@pytest.mark.parametrize("message", FROM_FEEDER, ids=lambda m: type(m).__name__)
+def test_what_a_feeder_says_is_what_the_trainer_hears(message):
+    heard = wire.decode_from_feeder(wire.encode(message))
+    assert heard == message
+    assert type(heard) is type(message)
+
+
+def test_a_constant_keeps_its_type():
+    for value in (True, 1, 1.0, "1", b"1", None, 2**63, -(2**63)):
+        heard = msgspec.msgpack.decode(wire.encode(Constant(value)), type=Constant).value
+        assert (type(heard), heard) == (type(value), value)
+
+
+def heard_or_refused(packet: bytes) -> None:
+    for decode in (wire.decode_from_trainer, wire.decode_from_feeder):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            decode(packet)
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_refused(packet):
+    heard_or_refused(packet)
+
+
+@settings(max_examples=500)
+@given(st.sampled_from([*FROM_TRAINER, *FROM_FEEDER]), st.data())
+def test_any_damaged_message_is_a_message_or_refused(message, data):
+    packet = bytearray(wire.encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(st.integers(0, 255))
+    heard_or_refused(bytes(packet[: data.draw(st.integers(0, len(packet)))]))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Start(-1, 0, 0, 0, 0),
+        wire.Start(0, -1, 0, 0, 0),
+        wire.Start(2**62, 0, 0, 0, 0),
+        wire.Release([-1]),
+        wire.Hello(1, "0", 1, 0),
+        wire.Hello(1, "0", 1, None, False, -1, 2),
+        wire.Hello(1, "0", 1, None, False, 0, 0),
+        wire.Epoch(0, 0, 2**60),
+    ],
+    ids=repr,
+)
+def test_numbers_out_of_range_are_refused(message):
+    with pytest.raises(msgspec.ValidationError):
+        wire.decode_from_trainer(wire.encode(message))
+
+
+HELLO = wire.Hello(wire.PROTOCOL, "test", 1)
+PACKETS = st.one_of(
+    st.binary(min_size=1, max_size=60),
+    st.sampled_from([wire.encode(m) for m in FROM_TRAINER if not isinstance(m, wire.Stop)]),
+    st.builds(
+        lambda *numbers: wire.encode(wire.Start(*numbers)),
+        st.one_of(st.none(), st.integers(0, 5)),
+        *[st.integers(0, 120)] * 4,
+    ),
+    st.lists(st.integers(0, 30), max_size=4).map(lambda blocks: wire.encode(wire.Release(blocks))),
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(packets=st.lists(PACKETS, max_size=6), hello=st.booleans())
+def test_no_packet_disturbs_the_feeder_or_another_trainer(well_fed, packets, hello):
+    """Whoever speaks nonsense is shown out; the others never notice."""
+    peer = Place("feed").connect()
+    peer.settimeout(20)
+    try:
+        for packet in [wire.encode(HELLO)] * hello + packets:
+            peer.send(packet)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it has been shown out
+    epoch = sorted(int(i) for batch in well_fed for i in batch["id"])
+    peer.close()
+    assert epoch == list(range(100))
+
+
+@pytest.fixture
+def well_fed(serve):
+    serve(penstock.ArraySource({"id": np.arange(100)}, batch_size=10, segments=4), window="1MiB")
+    with penstock.attach("feed", 8) as loader:
+        yield loader
+
+
+@pytest.mark.parametrize(
+    ("packets", "says"),
+    [
+        ([b"\xc1"], "not understood"),
+        ([wire.encode(wire.Release([1]))], "says hello first"),
+        ([wire.encode(wire.Start(0, 0, 0, 0, 0))], "says hello first"),
+        ([wire.encode(HELLO), wire.encode(wire.Release([5]))], "did not hold"),
+        ([wire.encode(HELLO), wire.encode(HELLO)], "makes no sense"),
+        ([wire.encode(wire.Hello(wire.PROTOCOL, "test", 1, rank=4, world=4))], "makes no sense"),
+        ([wire.encode(wire.Hello(99, "9.9", 1))], "protocol 99"),
+        ([wire.encode(HELLO), wire.encode(wire.Start(0, 100, 0, 0, 0))], "sample 100 of a cycle of 100"),
+    ],
+)
+def test_nonsense_is_answered_with_its_reason(well_fed, packets, says):
+    assert well_fed.name == "feed"
+    with Place("feed").connect() as peer:
+        peer.settimeout(20)
+        for packet in packets:
+            peer.send(packet)
+        heard: list[Any] = []
+        while packet := peer.recv(wire.MAX_PACKET_BYTES):
+            heard.append(wire.decode_from_feeder(packet))
+    assert isinstance(heard[-1], wire.Rejected)
+    assert says in heard[-1].reason
+
+
+def test_the_socket_keeps_the_bounds_of_packets(well_fed):
+    assert well_fed.name == "feed"
+    with Place("feed").connect() as peer:
+        assert peer.type == socket.SOCK_SEQPACKET
+        peer.settimeout(20)
+        for _ in range(3):
+            peer.send(wire.encode(wire.Ask()))
+        for _ in range(3):
+            assert isinstance(wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES)), FeederStatistics)
