@@ -101,8 +101,8 @@ def test_trainers_blocked_in_next_are_told_that_their_feeder_was_killed(feed, tr
     trainers = [train(batch_size=10), train(batch_size=10)]
     for trainer in trainers:
         trainer.wait_for("joined")
-    trainers[0].wait_for("epoch", 3)
-    # The second may have come too late for this cycle, and waits for the next.
+    # The one that came second may have come too late for this cycle, and waits for the next.
+    eventually(lambda: [event for trainer in trainers for event in trainer.events() if "epoch" in event][2:])
     eventually(lambda: [t.state for t in penstock.feeds()[0].trainers] == ["reading"] * 2)
     time.sleep(0.2)
     feeder.kill()

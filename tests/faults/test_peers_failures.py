@@ -1,0 +1,354 @@
+"""What others' shared loaders get wrong, as tests of ours: the ten findings of reading and running one of them."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import penstock
+from penstock.feed import wire
+from penstock.feed.directory import Place
+from tests.faults.conftest import descriptors, eventually, ring_maps
+from tests.faults.sources import payload_of, rows
+
+SOAK = pytest.mark.soak
+
+
+def ids_of(loader: penstock.Loader) -> list[int]:
+    return [int(i) for batch in loader for i in batch["id"]]
+
+
+# --- 1. the end of an epoch is lost, and len() over-promises ---------------------------------------
+
+
+@pytest.mark.parametrize("batches", range(1, 10))
+def test_a_loader_of_few_batches_gives_them_all_and_len_keeps_its_promise(clean, serve, batches):
+    samples = batches * 16 - 5
+    serve(rows(samples, 16))
+    with penstock.attach("feed") as loader:
+        for _ in range(3):
+            sizes = [len(batch["id"]) for batch in loader]
+            assert len(sizes) == len(loader) == batches
+            assert sum(sizes) == samples
+
+
+def test_the_last_batches_of_an_epoch_come(clean, serve):
+    serve(rows(1000, 10, shuffle=False, segments=1))
+    with penstock.attach("feed", 10) as loader:
+        assert ids_of(loader) == list(range(1000))
+
+
+# --- 2. unaligned batch sizes lose and repeat samples ----------------------------------------------
+
+
+@pytest.mark.parametrize(("source", "size"), [(64, 100), (100, 64), (64, 63), (7, 640)])
+def test_unaligned_batch_sizes_lose_and_repeat_nothing(clean, serve, source, size):
+    serve(rows(2000, source), window=400_000)
+    with penstock.attach("feed", size) as loader:
+        for _ in range(3):
+            assert sorted(ids_of(loader)) == list(range(2000))
+
+
+# --- 3. unread memory is overwritten ---------------------------------------------------------------
+
+
+def test_a_slow_trainer_never_reads_overwritten_memory(clean, serve, train):
+    serve(rows(), window=60_000)
+    slow, fast = train(delay_s=0.01, batch_size=10), train(batch_size=10)
+    fast.has_all(1000, 2)
+    slow.has_all(1000, 2)
+
+
+def test_a_view_that_is_kept_is_never_overwritten(clean, serve, train):
+    serve(rows(), window=100_000)
+    with penstock.attach("feed", 10, borrow=True) as loader:
+        kept = next(iter(loader))
+        ids = kept["id"].copy()
+        train(epochs=3).has_all(1000, 3)
+        assert (kept["id"] == ids).all()
+        assert (kept["payload"] == payload_of(ids, 1000)).all()
+        del kept
+
+
+# --- 4. a long stall corrupts the queue ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stall_s", [2, pytest.param(90, marks=[SOAK, pytest.mark.timeout(300)])])
+def test_a_long_stall_between_batches_corrupts_nothing(clean, serve, train, tmp_path, stall_s):
+    serve(rows(), window=60_000)
+    validates = train(pause={"after": 20, "until": str(tmp_path / "validated")})
+    other = train(epochs=3)
+    validates.wait_for("paused")
+    time.sleep(stall_s)
+    (tmp_path / "validated").touch()
+    validates.has_all(1000, 2)
+    other.has_all(1000, 3)
+
+
+# --- 5. on the CPU nothing is shared ---------------------------------------------------------------
+
+
+def test_bytes_are_written_once_for_all_trainers_and_the_socket_carries_none_of_them(clean, serve):
+    """A trainer that speaks the protocol itself counts what comes over its socket, and finds the rows in the ring."""
+    feeder = serve(rows(1000, 10, width=10_000, segments=1), window=1 << 20)
+    with penstock.attach("feed", 10) as other, Place("feed").connect() as peer:
+        peer.send(wire.encode(wire.Hello(wire.PROTOCOL, penstock.__version__, os.getpid())))
+        packet, (ring_fd,), _, _ = socket.recv_fds(peer, wire.MAX_PACKET_BYTES, 1)
+        welcome = wire.decode_from_feeder(packet)
+        with mmap.mmap(ring_fd, welcome.settings.window_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as ring:
+            os.close(ring_fd)
+            peer.send(wire.encode(wire.Start(0, 0, 0, 0, 0)))
+            assert isinstance(wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES)), wire.Started)
+            others = iter(other)
+            over_socket = seen = 0
+            for _ in range(100):
+                packet = peer.recv(wire.MAX_PACKET_BYTES)
+                block = wire.decode_from_feeder(packet)
+                over_socket += len(packet)
+                ids = np.frombuffer(ring, np.int64, block.rows, block.offset)
+                at = block.offset + -(-block.leaf_bytes[0] // 64) * 64
+                payload = np.frombuffer(ring, np.uint8, block.leaf_bytes[1], at).reshape(block.rows, -1)
+                assert (payload == payload_of(ids, 10_000)).all()
+                seen += sum(block.leaf_bytes)
+                del ids, payload
+                peer.send(wire.encode(wire.Release([block.number])))
+                next(others, None)
+        del others
+    assert seen == 1000 * 10_008
+    assert over_socket < seen / 500
+    assert feeder.statistics().bytes < 1.6 * seen  # once, and what was published ahead of the second epoch
+
+
+def test_the_path_taken_is_named_and_every_trainer_reads_the_same_memory(clean, serve):
+    feeder = serve(rows())
+    with penstock.attach("feed") as one, penstock.attach("feed", borrow=True) as other:
+        assert one.statistics().sharing == other.statistics().sharing == feeder.statistics().sharing == "host memfd"
+        inodes = {
+            line.split()[4]
+            for line in Path("/proc/self/maps").read_text().splitlines()
+            if "penstock-ring" in line
+        }
+        assert len(inodes) == 1
+        batch = next(iter(other))
+        assert other.statistics().copied_bytes == 0
+        assert other.statistics().viewed_bytes == sum(leaf.nbytes for leaf in batch.values())
+        del batch
+
+
+# --- 6. shared memory leaks with every batch -------------------------------------------------------
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize("epochs", [5, pytest.param(500, marks=[SOAK, pytest.mark.timeout(900)])])
+def test_nothing_leaks_over_many_batches(clean, serve, borrow, epochs):
+    feeder = serve(rows(), window=200_000)
+    with penstock.attach("feed", 10, borrow=borrow) as loader:
+        for _ in loader:
+            pass
+        before, maps, used = descriptors(), ring_maps(), psutil.Process().memory_info().rss
+        for _ in range(epochs):
+            for batch in loader:
+                assert len(batch["id"]) == 10
+                del batch
+        assert descriptors() == before
+        assert ring_maps() == maps
+        assert psutil.Process().memory_info().rss < used + (32 << 20)
+        assert feeder.statistics().used_bytes <= 200_000
+    eventually(lambda: feeder.statistics().used_bytes == 0)
+
+
+def test_trainers_that_come_and_go_leave_nothing_in_the_feeder(clean, feed, train):
+    run = feed()
+    train().has_all(1000, 2)
+    feeder = psutil.Process(run.pid)
+    before = feeder.num_fds()
+    for _ in range(20):
+        with penstock.attach("feed", 10) as loader:
+            next(iter(loader))
+    eventually(lambda: feeder.num_fds() == before)
+    assert penstock.feeds()[0].used_bytes == 0
+    run.signal("SIGINT")
+    run.wait()
+
+
+# --- 7. hangs --------------------------------------------------------------------------------------
+
+
+def test_a_trainer_that_dies_at_an_epochs_end_leaves_no_feeder_that_spins_for_ever(feed, train):
+    feeder = feed(epochs=2, source={"samples": 200})
+    hurt = {"place": "epoch end", "nth": 1, "signal": "SIGKILL"}
+    victim = train(hurt=hurt)
+    other = train(delay_s=0.01)
+    victim.wait()
+    other.has_all(200, 2)
+    assert feeder.wait() == 0, feeder.output
+
+
+def test_a_feeder_whose_trainers_are_all_dead_does_not_work_on(clean, serve, train):
+    feeder = serve(rows(), window=100_000)
+    victim = train(epochs=10**6)
+    victim.wait_for("end")
+    victim.kill()
+    eventually(lambda: not feeder.statistics().trainers)
+    eventually(lambda: feeder.statistics().waits_for == "nobody reads")
+    blocks = feeder.statistics().blocks
+    time.sleep(0.3)
+    assert feeder.statistics().blocks <= blocks + 1
+
+
+def test_a_trainer_without_a_feeder_does_not_wait_for_ever(clean):
+    with pytest.raises(penstock.FeedNotFound):
+        penstock.attach("feed")
+
+
+# --- 8. a late trainer waits for the whole epoch ---------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", [10, 300, 700, 990])
+def test_a_late_trainer_joins_at_the_next_segment(clean, serve, taken):
+    serve(rows(1000, 10, segments=10), window=25_000)
+    with penstock.attach("feed", 10) as early:
+        batches = iter(early)
+        for _ in range(taken // 10):
+            next(batches)
+        with penstock.attach("feed", 10) as late:
+            others = iter(late)
+            got = [int(i) for i in _together(batches, others)["id"]]
+            start = late.state_dict()["start"]
+            assert start[0] * 1000 + start[1] - taken <= 100 + 30
+            assert start[1] % 100 == 0
+            while (batch := _together(batches, others)) is not None:
+                got.extend(int(i) for i in batch["id"])
+            assert sorted(got) == list(range(1000))
+
+
+def _together(early: Iterator[Any], late: Iterator[Any]) -> Any:
+    """The late trainer's next batch, while the early one goes on, in a thread of its own."""
+    import threading
+
+    thread = threading.Thread(target=next, args=(early, None))
+    thread.start()
+    batch = next(late, None)
+    thread.join()
+    return batch
+
+
+# --- 9. dicts fail, what is not a tensor is dropped, shapes may not vary ---------------------------
+
+
+def test_dicts_and_what_is_no_tensor_arrive_as_they_were(clean, serve):
+    batches = [
+        {"x": np.full((4, 2), i), "name": [f"{i}-{j}" for j in range(4)], "of": ("all", i), "none": None}
+        for i in range(3)
+    ]
+    serve(batches, batch_granular=True)
+    with penstock.attach("feed") as loader:
+        got = list(loader)
+    assert [list(batch) for batch in got] == [["x", "name", "of", "none"]] * 3
+    for i, batch in enumerate(got):
+        assert (batch["x"] == i).all()
+        assert batch["name"] == [f"{i}-{j}" for j in range(4)]
+        assert batch["of"] == ("all", i)
+        assert batch["none"] is None
+
+
+def test_shapes_that_vary_arrive_as_they_were(clean, serve):
+    batches = [{"x": np.full((4, width), width)} for width in (3, 1, 7, 5)]
+    serve(batches, batch_granular=True)
+    with penstock.attach("feed") as loader:
+        assert [batch["x"].shape for batch in loader] == [(4, 3), (4, 1), (4, 7), (4, 5)]
+
+
+def test_a_leaf_that_cannot_travel_is_an_error_that_names_it_not_dropped(clean, serve):
+    serve([{"x": np.zeros((4, 2)), "bad": object()}])
+    with penstock.attach("feed") as loader, pytest.raises(penstock.SourceError, match=r"batch\['bad'\]"):
+        list(loader)
+
+
+# --- 10. pickle over TCP on all interfaces, and logging --------------------------------------------
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_that_comes_over_the_socket_is_unpickled(clean, serve, tmp_path):
+    serve(rows(samples=20))
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with Place("feed").connect() as peer:
+            peer.settimeout(30)
+            peer.send(pickle.dumps(Bomb(tmp_path / "unpickled"), protocol))
+            assert isinstance(wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES)), wire.Rejected)
+    with penstock.attach("feed") as loader:
+        assert sorted(ids_of(loader)) == list(range(20))
+    assert not (tmp_path / "unpickled").exists()
+
+
+@pytest.mark.parametrize("how", ["attach", "share"])
+def test_no_network_port_is_opened(feed, train, how):
+    if how == "attach":
+        run = feed()
+        trainer = train(epochs=10**6, delay_s=0.01)
+        pids = [run.pid, trainer.pid]
+    else:
+        trainer = train(source={"kind": "rows"}, options={"linger": 0.0}, epochs=10**6, delay_s=0.01)
+        pids = [trainer.wait_for("joined")["joined"], trainer.pid]
+    trainer.wait_for("epoch")
+    for pid in pids:
+        process = psutil.Process(pid)
+        assert process.net_connections("inet") == []
+        assert process.net_connections("unix")
+    trainer.kill()
+    if how == "attach":
+        run.signal("SIGINT")
+        run.wait()
+
+
+LOGGING = """
+import logging, sys, warnings
+def state():
+    return (list(logging.root.handlers), logging.root.level, sorted(logging.root.manager.loggerDict),
+            logging.lastResort, logging.getLoggerClass(), logging.raiseExceptions, list(warnings.filters),
+            sys.excepthook, sys.stdout, sys.stderr)
+before = state()
+import penstock
+for name in penstock.__all__:
+    getattr(penstock, name)
+after = state()
+assert before[:2] == after[:2] and before[3:] == after[3:], (before, after)
+print([name for name in after[2] if name not in before[2]])
+"""
+
+
+def test_importing_does_not_touch_logging():
+    said = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    # Merely naming a logger, as psutil's import of concurrent.futures might, reconfigures nothing.
+    assert "penstock" not in said.stdout
+
+
+def test_feeding_does_not_touch_logging(clean, serve):
+    before = list(logging.root.handlers), logging.root.level
+    serve(rows(samples=20))
+    with penstock.attach("feed") as loader:
+        assert len(ids_of(loader)) == 20
+    assert (list(logging.root.handlers), logging.root.level) == before
