@@ -1,0 +1,29 @@
+"""``penstock demo``: the same trainings with a loader each, then from one feed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of class folders with JPEGs in them, or of train/ and test/ with such folders, or of "
+            "JPEGs. Without it, the demo makes its own images, once, in your cache directory.",
+        ),
+    ] = None,
+    trainers: Annotated[int, typer.Option(help="Models to train side by side.")] = 4,
+    epochs: Annotated[int, typer.Option(help="Epochs of each training.")] = 8,
+    images: Annotated[int, typer.Option(help="Training images to use at most; 0 for all.")] = 2000,
+    report: Annotated[
+        Path, typer.Option(help="Where to save what was measured; a picture is saved beside it.")
+    ] = Path("demo-report.json"),
+) -> None:
+    """Train small models side by side, each with its own DataLoader, then all from one feed, and compare."""
+    from penstock.demo.session import run
+
+    run(data, trainers, epochs, images or None, report)

@@ -1,0 +1,121 @@
+"""What a set of processes costs: CPU time to the last, and memory while they live."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_END_WITHIN_S = 20.0
+
+
+class Family:
+    """The processes that descend from this one and were started since.
+
+    While it is open, a descendant whose parent ends becomes this process's
+    own child. So a feeder, which belongs to nobody once the trainer that
+    started it has gone, is accounted for to its end, like everybody else.
+
+    Attributes:
+        peak_pss_bytes: The most memory that all of them held at one time:
+            each page counts once, whoever shares it.
+        peak_processes: The most of them at one time.
+    """
+
+    def __init__(self) -> None:
+        self._self = psutil.Process()
+        self._others = {child.pid for child in self._self.children(recursive=True)}
+        self._ended_cpu_s = 0.0
+        self.peak_pss_bytes = 0
+        self.peak_processes = 0
+
+    def cpu_s(self) -> float:
+        """CPU time of all of them until now."""
+        total_s = self._ended_cpu_s
+        for process in self._living():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                total_s += times.user + times.system + times.children_user + times.children_system
+        return total_s
+
+    def sample_memory(self) -> None:
+        """Look at what they hold now."""
+        living = self._living()
+        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(pss_bytes(process.pid) for process in living))
+        self.peak_processes = max(self.peak_processes, len(living))
+
+    def reap(self) -> dict[int, int]:
+        """Account for those that have ended: the exit status of each, by pid."""
+        ended: dict[int, int] = {}
+        for process in self._self.children():
+            if process.pid in self._others:
+                continue
+            with suppress(ChildProcessError):
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    self._ended_cpu_s += usage.ru_utime + usage.ru_stime
+                    ended[pid] = os.waitstatus_to_exitcode(status)
+        return ended
+
+    def terminate(self) -> None:
+        """Ask all of them to end."""
+        for process in self._living():
+            with suppress(psutil.Error):
+                process.terminate()
+
+    def end(self) -> None:
+        """Wait until none of them is left; what does not end by itself is killed."""
+        deadline = time.monotonic() + _END_WITHIN_S
+        while living := self._living():
+            self.reap()
+            if time.monotonic() >= deadline:
+                for process in living:
+                    with suppress(psutil.Error):
+                        process.kill()
+            time.sleep(0.02)
+
+    def _living(self) -> list[psutil.Process]:
+        return [process for process in self._self.children(recursive=True) if process.pid not in self._others]
+
+
+@contextmanager
+def family() -> Iterator[Family]:
+    """Account for the processes that are started inside; at its end, none of them is left."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "the kernel does not let this process account for its descendants")
+    members = Family()
+    try:
+        yield members
+    except BaseException:
+        members.terminate()
+        raise
+    finally:
+        members.end()
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def pss_bytes(pid: int) -> int:
+    """Memory of a process, pages that n processes share counted as a n-th; 0 if it has gone."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as lines:
+            for line in lines:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) << 10
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return 0
+
+
+def machine_cpu_s() -> float:
+    """CPU time that the whole machine has spent since it started, whoever spent it."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + times.irq + times.softirq

@@ -1,0 +1,90 @@
+"""Both arms, one after the other, on the same images."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from penstock.demo.arm import OnEvent, run_arm
+from penstock.demo.images import ImageFolder, whole
+from penstock.demo.job import Job, trainings
+from penstock.demo.results import Data, Report, now, ratios, this_machine
+
+SEPARATE, SHARED = "a DataLoader each", "one Penstock feed"
+
+
+def compare(
+    folder: ImageFolder, trainers: int, epochs: int, on_arm: Callable[[str, list[Job]], OnEvent]
+) -> Report:
+    """Train the same models on the same images in both arms.
+
+    Both have equally many loader workers: one per core, and one per training at least.
+
+    Args:
+        on_arm: Called when an arm begins; what it returns is told of the trainers' reports.
+
+    Raises:
+        BadSetting: a file in the folder cannot be used.
+        PenstockError: a training failed.
+    """
+    workers_each = max(len(os.sched_getaffinity(0)) // trainers, 1)
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as scratch:
+        test_path = _test_file(folder, Path(scratch))
+        _read_once(folder)
+        own = [
+            Job(
+                training,
+                folder.train,
+                len(folder.classes),
+                folder.crop_px,
+                epochs,
+                workers_each,
+                test_path=test_path,
+            )
+            for training in trainings(trainers)
+        ]
+        separate, _, device = run_arm(SEPARATE, own, on_arm(SEPARATE, own))
+        feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
+        shared_jobs = [msgspec.structs.replace(job, feed=feed, workers=workers_each * trainers) for job in own]
+        shared, sharing, _ = run_arm(SHARED, shared_jobs, on_arm(SHARED, shared_jobs))
+    shared = msgspec.structs.replace(shared, loader=f"{SHARED} ({sharing})")
+    return Report(
+        date=now(),
+        machine=this_machine(device),
+        data=Data(
+            name=folder.name,
+            train_images=len(folder.train),
+            test_images=len(folder.test),
+            classes=len(folder.classes),
+            mean_bytes=folder.mean_bytes(),
+            crop_px=folder.crop_px,
+            note=folder.note,
+        ),
+        epochs=epochs,
+        separate=separate,
+        shared=shared,
+        shared_over_separate=ratios(shared, separate),
+    )
+
+
+def _test_file(folder: ImageFolder, scratch: Path) -> str | None:
+    """The test images, decoded once for all: testing is not what is compared."""
+    if not (folder.meaningful and folder.test):
+        return None
+    images, labels = whole(folder.test, folder.crop_px)
+    path = scratch / "test.npz"
+    np.savez(path, images=images, labels=labels)
+    return str(path)
+
+
+def _read_once(folder: ImageFolder) -> None:
+    """Read every training file, so that both arms find them in the page cache as far as it reaches."""
+    for path, _ in folder.train:
+        with open(path, "rb") as file:
+            while file.read(1 << 20):
+                pass

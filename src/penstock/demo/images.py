@@ -1,0 +1,210 @@
+"""Folders of JPEGs as something to train on: find them, decode them, crop them."""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from penstock.errors import BadSetting
+
+Labelled = tuple[str, int]  # path of a JPEG, number of its class
+
+_SUFFIXES = (".jpg", ".jpeg")
+_TEST_NAMES = ("test", "val", "validation")
+_EVERY_NTH_TESTS = 6
+_BUCKETS = 10
+_TEST_IMAGES_MAX = 1000
+
+
+class BadImage(BadSetting):
+    """A file that is no JPEG which can be decoded; the message names it."""
+
+
+class ImageFolder(msgspec.Struct, frozen=True):
+    """A data set in a folder.
+
+    Attributes:
+        name: The folder's own name, without what leads to it.
+        train, test: Files and their classes.
+        classes: Their names.
+        meaningful: Whether the labels say anything about the pictures.
+        crop_px: Side of the square that a model is shown.
+        note: What the user should know about how the folder was read, or "".
+    """
+
+    name: str
+    train: list[Labelled]
+    test: list[Labelled]
+    classes: list[str]
+    meaningful: bool
+    crop_px: int
+    note: str = ""
+
+    def mean_bytes(self) -> int:
+        """Mean size of a training file, from 500 of them."""
+        some = self.train[:: max(1, len(self.train) // 500)]
+        return sum(os.path.getsize(path) for path, _ in some) // len(some)
+
+
+def find_images(root: Path, most: int | None) -> ImageFolder:
+    """The JPEGs of a folder, with their classes.
+
+    Args:
+        root: Holds a folder for each class; or ``train`` and ``test``, each
+            with such folders; or just JPEGs.
+        most: Training images to use, drawn at random but always the same; None for all.
+
+    Raises:
+        BadSetting: there is no such folder, or nothing in it to train on.
+    """
+    if not root.exists():
+        raise BadSetting(f"--data {root}: there is no such folder")
+    if not root.is_dir():
+        raise BadSetting(f"--data {root}: this is a file; give the folder that holds the JPEGs")
+    inner = root / "train"
+    by_class = _class_folders(inner if inner.is_dir() else root)
+    note = ""
+    if by_class:
+        classes = list(by_class)
+        train = [(path, label) for label, paths in enumerate(by_class.values()) for path in paths]
+        folder = next((root / name for name in _TEST_NAMES if inner.is_dir() and (root / name).is_dir()), None)
+        if folder is not None:
+            test = _labelled_as(classes, folder)
+        else:
+            note = f"{root.name} has no test folder: every {_EVERY_NTH_TESTS}th image is kept for testing"
+            test = train[_EVERY_NTH_TESTS - 1 :: _EVERY_NTH_TESTS]
+            kept = set(test)
+            train = [image for image in train if image not in kept]
+    else:
+        paths = _jpegs(inner if inner.is_dir() else root)
+        if not paths:
+            raise BadSetting(
+                f"--data {root}: no JPEGs (*.jpg, *.jpeg) here. Give a folder of class folders with JPEGs in "
+                "them, one that holds train/ and test/ of that kind, or one with JPEGs"
+            )
+        note = f"{root.name} has no class folders: labels are made from file names, so accuracy would mean nothing"
+        train = [(path, zlib.crc32(os.path.basename(path).encode()) % _BUCKETS) for path in paths]
+        classes, test = [f"bucket {number}" for number in range(_BUCKETS)], []
+    drawn = random.Random(0)
+    if most is not None and len(train) > most:
+        also = f"{most:,} of {len(train):,} training images are used; --images sets how many"
+        note = f"{note}. {also}" if note else also
+        train = sorted(drawn.sample(train, most))
+    if len(test) > _TEST_IMAGES_MAX:
+        test = sorted(drawn.sample(test, _TEST_IMAGES_MAX))
+    return ImageFolder(root.resolve().name, train, test, classes, bool(by_class), _crop_px(train), note)
+
+
+def _jpegs(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.path for entry in entries if entry.name.lower().endswith(_SUFFIXES) and entry.is_file()
+        )
+
+
+def _class_folders(folder: Path) -> dict[str, list[str]]:
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    found = {name: _jpegs(folder / name) for name in names}
+    return {name: paths for name, paths in found.items() if paths}
+
+
+def _labelled_as(classes: list[str], folder: Path) -> list[Labelled]:
+    by_class = _class_folders(folder)
+    if unknown := sorted(set(by_class) - set(classes)):
+        raise BadSetting(f"{folder} holds class {unknown[0]!r}, which the training images have not")
+    return [(path, classes.index(name)) for name, paths in by_class.items() for path in paths]
+
+
+def _crop_px(train: Sequence[Labelled]) -> int:
+    """64, or 32 where the pictures are smaller than that."""
+    height, width, *_ = _header(train[0][0])
+    return 64 if min(height, width) >= 64 else 32
+
+
+def _header(path: str) -> tuple[int, int, str, str]:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return simplejpeg.decode_jpeg_header(data)
+    except ValueError as error:
+        raise _bad(path, error) from None
+
+
+def decode(path: str) -> NDArray[np.uint8]:
+    """The picture in this file, rows x columns x RGB.
+
+    Raises:
+        BadImage: it cannot be decoded.
+    """
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return simplejpeg.decode_jpeg(data, "RGB")
+    except ValueError as error:
+        raise _bad(path, error) from None
+
+
+def _bad(path: str, error: Exception) -> BadImage:
+    return BadImage(f"{path} cannot be decoded as a JPEG ({error}); remove the file, or replace it")
+
+
+class Crops:
+    """A map-style data set: each image decoded whole, then a random part of it, resized, half of them mirrored.
+
+    An item is (uint8 of 3 x ``crop_px`` x ``crop_px``, class).
+    """
+
+    def __init__(self, images: list[Labelled], crop_px: int) -> None:
+        self._images = images
+        self._crop_px = crop_px
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
+        path, label = self._images[index]
+        image = decode(path)
+        height, width, _ = image.shape
+        area = random.uniform(0.5, 1.0) * height * width
+        stretch = random.uniform(0.8, 1.25)
+        crop_height = min(height, max(1, round((area * stretch) ** 0.5)))
+        crop_width = min(width, max(1, round((area / stretch) ** 0.5)))
+        top, left = random.randint(0, height - crop_height), random.randint(0, width - crop_width)
+        crop = _resized(image[top : top + crop_height, left : left + crop_width], self._crop_px)
+        if random.random() < 0.5:
+            crop = crop[:, ::-1]
+        return np.ascontiguousarray(crop.transpose(2, 0, 1)), label
+
+
+def _resized(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    method = cv2.INTER_AREA if min(image.shape[:2]) > side else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(image, (side, side), interpolation=method), np.uint8)
+
+
+def whole(images: Sequence[Labelled], crop_px: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """These images, each resized as a whole, for testing: (n x 3 x side x side, n classes)."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        pixels = list(pool.map(partial(_whole, crop_px=crop_px), images))
+    return np.stack(pixels), np.array([label for _, label in images])
+
+
+def _whole(image: Labelled, crop_px: int) -> NDArray[np.uint8]:
+    return _resized(decode(image[0]), crop_px).transpose(2, 0, 1)
+
+
+def prepare_worker(*_: Any) -> None:
+    """In each loader worker: one thread each, as the workers share the cores already."""
+    cv2.setNumThreads(0)

@@ -1,0 +1,77 @@
+"""What the demo tells a trainer, and what the trainer tells back: one line of JSON each."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.demo.images import Labelled
+
+
+class Training(msgspec.Struct, frozen=True):
+    """One model to train. ``width`` is the channels of its first layer."""
+
+    name: str
+    width: int
+    learning_rate: float
+    batch_size: int
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What one trainer process is to do.
+
+    Attributes:
+        train: The training images.
+        classes: How many classes there are.
+        test_path: A file of ``numpy.savez``, with ``images`` and ``labels``; None for no test.
+        workers: Loader workers, of this trainer's own loader or of the feed's.
+        feed: Name of the feed to share; None for a loader of its own.
+        window: Size of the feed's ring.
+    """
+
+    training: Training
+    train: list[Labelled]
+    classes: int
+    crop_px: int
+    epochs: int
+    workers: int
+    seed: int = 0
+    test_path: str | None = None
+    feed: str | None = None
+    window: str = "16MiB"
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a trainer reports.
+
+    Attributes:
+        kind: "ready" (to start), "progress", "trained" (has had all its
+            images), "tested", or "failed".
+        at_s: ``time.monotonic()`` of the report.
+        images: Images received until then.
+        waited_s: Time spent waiting for them.
+        sharing: The path its batches take, in words.
+        bad_data: Whether it failed because of a file of the user's.
+    """
+
+    kind: str
+    at_s: float
+    images: int = 0
+    epoch: int = 0
+    loss: float = 0.0
+    waited_s: float = 0.0
+    sharing: str = ""
+    device: str = ""
+    accuracy: float | None = None
+    message: str = ""
+    bad_data: bool = False
+
+
+def trainings(count: int) -> list[Training]:
+    """So many different models: a small search over width, learning rate and batch size."""
+    grid = [
+        (width, rate, size)
+        for rates in ((1e-2, 3e-3), (2e-2, 1e-3))
+        for width, rate, size in ((8, rates[0], 32), (16, rates[0], 64), (8, rates[1], 24), (24, rates[1], 48))
+    ]
+    chosen = [grid[number % len(grid)] for number in range(count)]
+    return [Training(f"{number + 1}", *settings) for number, settings in enumerate(chosen)]

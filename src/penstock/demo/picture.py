@@ -1,0 +1,157 @@
+"""The demo's report as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from penstock.demo.results import Report
+
+_BEFORE, _AFTER = "#9aa5b1", "#0b7a75"
+_INK, _FAINT = "#1f2933", "#616e7c"
+_BAR = 0.38
+
+
+def save_picture(report: Report, path: Path) -> None:
+    """Draw the report: each training, and what all of them take together."""
+    figure = Figure(figsize=(12, 7.4), facecolor="white")
+    FigureCanvasAgg(figure)
+    meaningful = report.shared.trainings[0].accuracy is not None
+    ratio = report.shared_over_separate
+    count = len(report.shared.trainings)
+    figure.text(
+        0.05,
+        0.945,
+        f"One feed for {count} trainings: {ratio.images_per_s:.1f} times the images per second",
+        fontsize=20,
+        fontweight="bold",
+        color=_INK,
+    )
+    data, machine = report.data, report.machine
+    figure.text(
+        0.05,
+        0.902,
+        f"{data.name}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, decoded and cropped to "
+        f"{data.crop_px} px, {report.epochs} epochs. {machine.cpu}, {machine.cores} cores, "
+        f"{report.separate.workers} loader workers in both; models on {machine.device}.",
+        fontsize=10.5,
+        color=_FAINT,
+    )
+    grid = figure.add_gridspec(
+        2, 6, left=0.06, right=0.97, top=0.79, bottom=0.06, hspace=0.62, wspace=0.9, height_ratios=(1.15, 1)
+    )
+    axes = figure.add_subplot(grid[0, :] if not meaningful else grid[0, :3])
+    _pairs(
+        axes,
+        "Images per second, each training",
+        [training.images_per_s for training in report.separate.trainings],
+        [training.images_per_s for training in report.shared.trainings],
+        _names(report),
+        lambda value: f"{value:,.0f}",
+    )
+    if meaningful:
+        axes = figure.add_subplot(grid[0, 3:])
+        _pairs(
+            axes,
+            f"Accuracy on {data.test_images:,} test images",
+            [100 * (training.accuracy or 0) for training in report.separate.trainings],
+            [100 * (training.accuracy or 0) for training in report.shared.trainings],
+            _names(report),
+            lambda value: f"{value:.0f}%",
+        )
+        axes.axhline(100 / data.classes, color=_FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.text(
+            len(report.shared.trainings) - 0.52, 100 / data.classes + 1.5, "chance", fontsize=8.5, color=_FAINT
+        )
+    _totals(figure, grid, report)
+    figure.legend(
+        handles=_handles(axes),
+        loc="upper left",
+        bbox_to_anchor=(0.042, 0.89),
+        ncols=2,
+        frameon=False,
+        fontsize=11,
+    )
+    figure.savefig(path, dpi=130)
+
+
+def _names(report: Report) -> list[str]:
+    return [
+        f"width {training.width}\nlr {training.learning_rate:g}\nbatch {training.batch_size}"
+        for training in report.shared.trainings
+    ]
+
+
+def _handles(axes: Any) -> list[Any]:
+    before, after = axes.containers[:2]
+    before.set_label("each training its own DataLoader")
+    after.set_label("all from one Penstock feed")
+    return [before, after]
+
+
+def _totals(figure: Figure, grid: Any, report: Report) -> None:
+    panels: tuple[tuple[str, Callable[[Any], float], Callable[[float], str], bool], ...] = (
+        ("Images per second,\nall together", lambda arm: arm.images_per_s, lambda value: f"{value:,.0f}", True),
+        (
+            "CPU seconds\nper 1,000 images",
+            lambda arm: arm.cpu_s_per_1000_images,
+            lambda value: f"{value:.2f}",
+            False,
+        ),
+        (
+            "Memory, MiB\n(peak PSS)",
+            lambda arm: arm.peak_pss_bytes / 2**20,
+            lambda value: f"{value:,.0f}",
+            False,
+        ),
+    )
+    inner = grid[1, :].subgridspec(1, len(panels), wspace=0.28)
+    for number, (title, value_of, show, more_is_better) in enumerate(panels):
+        before, after = value_of(report.separate), value_of(report.shared)
+        axes = figure.add_subplot(inner[number])
+        bars = axes.barh([1, 0], [before, after], 0.62, color=[_BEFORE, _AFTER])
+        axes.bar_label(bars, [show(before), show(after)], padding=5, fontsize=11, color=_INK)
+        axes.set_xlim(0, 1.3 * max(before, after))
+        axes.set_ylim(-0.5, 1.5)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        _plain(axes, title, "left")
+        times = after / before
+        gain = f"{times:.1f}×" if more_is_better else f"{times - 1:+.0%}".replace("-", "−")
+        color = _AFTER if (times > 1) == more_is_better else _FAINT
+        axes.text(
+            1.0, 1.07, gain, transform=axes.transAxes, ha="right", fontsize=17, fontweight="bold", color=color
+        )
+
+
+def _pairs(
+    axes: Any,
+    title: str,
+    before: Sequence[float],
+    after: Sequence[float],
+    names: list[str],
+    show: Callable[[float], str],
+) -> None:
+    small = len(names) > 6
+    for offset, values, color in ((-_BAR / 2, before, _BEFORE), (_BAR / 2, after, _AFTER)):
+        bars = axes.bar([number + offset for number in range(len(values))], values, _BAR - 0.02, color=color)
+        axes.bar_label(
+            bars, [show(value) for value in values], padding=2, fontsize=7 if small else 9.5, color=_INK
+        )
+    axes.set_xticks(range(len(names)), names, fontsize=7 if small else 9, color=_FAINT)
+    axes.set_ylim(0, 1.12 * max(*before, *after))
+    axes.set_yticks([])
+    _plain(axes, title, "bottom")
+
+
+def _plain(axes: Any, title: str, line: str) -> None:
+    """A title, and of the frame only the line that the bars stand on."""
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)
+    for side in axes.spines:
+        axes.spines[side].set_visible(side == line)
+        axes.spines[side].set_color("#cbd2d9")
+    axes.tick_params(length=0)

@@ -1,0 +1,84 @@
+"""What the demo shows while it runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from penstock.demo.arm import OnEvent
+from penstock.demo.job import Event, Job
+
+_RATE_OVER_S = 3.0
+
+
+class Bars:
+    """A bar for each training, arm below arm."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=32),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("[bold]{task.fields[rate]}"),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.__exit__(kind, error, trace)
+
+    def making(self, done: int, of: int) -> None:
+        """Images of the demo's own set have been made."""
+        if not self._progress.tasks:
+            self._progress.add_task("Making images to train on, once", total=of, rate="", state="")
+        self._progress.update(self._progress.tasks[0].id, completed=done, state=f"{done:,} of {of:,}")
+
+    def arm(self, name: str, jobs: list[Job]) -> OnEvent:
+        """Begin an arm; gives what follows its trainers."""
+        self._progress.console.print(f"[bold]{name[0].upper()}{name[1:]}[/]: {len(jobs)} trainings")
+        followers = {job.training.name: _Follower(self._progress, job) for job in jobs}
+        return lambda job, event: followers[job.training.name].follow(event)
+
+
+class _Follower:
+    """The bar of one training."""
+
+    def __init__(self, progress: Progress, job: Job) -> None:
+        self._progress = progress
+        self._epochs = job.epochs
+        training = job.training
+        self._task: TaskID = progress.add_task(
+            f"  {training.name}: width {training.width}, lr {training.learning_rate:g}, "
+            f"batch {training.batch_size}",
+            total=job.epochs * len(job.train),
+            rate="",
+            state="starts",
+        )
+        self._recent: deque[tuple[float, int]] = deque()
+
+    def follow(self, event: Event) -> None:
+        """Show what the training reports."""
+        if event.kind == "tested":
+            state = "done" if event.accuracy is None else f"done, accuracy {event.accuracy:.1%}"
+            self._progress.update(self._task, state=state)
+        elif event.kind in ("progress", "trained"):
+            self._recent.append((event.at_s, event.images))
+            while self._recent[0][0] < event.at_s - _RATE_OVER_S:
+                self._recent.popleft()
+            (from_s, images), spent_s = self._recent[0], event.at_s - self._recent[0][0]
+            rate = f"{(event.images - images) / spent_s:6,.0f} images/s" if from_s < event.at_s else ""
+            state = f"epoch {min(event.epoch + 1, self._epochs)}/{self._epochs}, loss {event.loss:.2f}"
+            self._progress.update(self._task, completed=event.images, rate=rate, state=state)
+            if event.kind == "trained":
+                self._progress.stop_task(self._task)

@@ -1,0 +1,87 @@
+"""The demo's report as tables for the terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from penstock.demo.results import ArmResult, Report
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print what was measured, and what it comes to."""
+    data, machine = report.data, report.machine
+    console.print()
+    console.print(f"[bold green]{headline(report)}[/]")
+    console.print(
+        f"{data.name}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, {report.epochs} epochs. "
+        f"{machine.cpu}, {machine.cores} cores, models on {machine.device}."
+    )
+    if data.note:
+        console.print(f"[dim]{data.note}.[/]")
+    console.print(_trainings_table(report))
+    console.print(_totals_table(report))
+
+
+def headline(report: Report) -> str:
+    """The result in one sentence."""
+    ratio = report.shared_over_separate
+    return (
+        f"{len(report.shared.trainings)} trainings from one feed: {ratio.images_per_s:.1f} times the images/s, "
+        f"{ratio.cpu_s_per_1000_images:.0%} of the CPU time, {ratio.peak_pss_bytes:.0%} of the memory"
+    )
+
+
+def _trainings_table(report: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="Each training", title_justify="left")
+    table.add_column("training")
+    for title in (
+        "images/s\neach its loader",
+        "images/s\none feed",
+        "times",
+        "accuracy\neach its loader",
+        "accuracy\none feed",
+    ):
+        table.add_column(title, justify="right")
+    for before, after in zip(report.separate.trainings, report.shared.trainings, strict=True):
+        table.add_row(
+            f"{before.name}: {before.in_words()}",
+            f"{before.images_per_s:,.0f}",
+            f"{after.images_per_s:,.0f}",
+            f"{after.images_per_s / before.images_per_s:.2f}",
+            percent(before.accuracy),
+            percent(after.accuracy),
+        )
+    return table
+
+
+def _totals_table(report: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="All together", title_justify="left")
+    table.add_column("")
+    for title in ("each its loader", "one feed", "one feed / each"):
+        table.add_column(title, justify="right")
+
+    def row(name: str, shown: list[str], ratio: float | None = None) -> None:
+        table.add_row(name, *shown, "" if ratio is None else f"{ratio:.2f}")
+
+    arms: list[ArmResult] = [report.separate, report.shared]
+    ratio = report.shared_over_separate
+    row("images/s", [f"{arm.images_per_s:,.0f}" for arm in arms], ratio.images_per_s)
+    row("wall time, all of it", [f"{arm.wall_s:,.1f} s" for arm in arms], ratio.wall_s)
+    row(
+        "CPU time per 1,000 images",
+        [f"{arm.cpu_s_per_1000_images:.2f} s" for arm in arms],
+        ratio.cpu_s_per_1000_images,
+    )
+    row("memory at most (PSS)", [f"{arm.peak_pss_bytes / 2**20:,.0f} MiB" for arm in arms], ratio.peak_pss_bytes)
+    row("processes at most", [str(arm.peak_processes) for arm in arms])
+    row("loader workers", [str(arm.workers) for arm in arms])
+    row("CPU time of others meanwhile", [f"{arm.others_cpu_s / arm.wall_s:.2f} cores" for arm in arms])
+    row("images delivered", [f"{arm.images:,}" for arm in arms])
+    return table
+
+
+def percent(share: float | None) -> str:
+    """A share as it is shown; a dash where there is none."""
+    return "–" if share is None else f"{share:.1%}"

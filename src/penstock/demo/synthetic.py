@@ -1,0 +1,203 @@
+"""A set of JPEGs to train on where the user has none at hand: ten kinds of textured shapes.
+
+The pictures have the size that photographs in ImageNet have (400-500 px a
+side, 50-110 KB), so that reading and decoding them costs what it costs there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import simplejpeg
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+
+CLASSES = (
+    "circle-stripes",
+    "square-checks",
+    "triangle-dots",
+    "pentagon-rings",
+    "hexagon-waves",
+    "star-spokes",
+    "cross-bricks",
+    "ring-plain",
+    "crescent-grid",
+    "diamond-spots",
+)
+TRAIN_IMAGES, TEST_IMAGES = 2000, 400
+SIDE_PX = (400, 500)
+_QUALITY = 90
+
+
+def cached_images(on_made: Callable[[int, int], None] = lambda done, of: None) -> Path:
+    """The folder of the demo's own images, in the user's cache directory; made if it is not there yet.
+
+    Args:
+        on_made: Told now and then how many images of how many are made.
+    """
+    cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = cache_dir / "penstock" / "demo-images"
+    if not root.is_dir():
+        make_images(root, on_made=on_made)
+    return root
+
+
+def make_images(
+    root: Path,
+    *,
+    train: int = TRAIN_IMAGES,
+    test: int = TEST_IMAGES,
+    side_px: tuple[int, int] = SIDE_PX,
+    seed: int = 0,
+    on_made: Callable[[int, int], None] = lambda done, of: None,
+) -> None:
+    """Make ``root/{train,test}/<class>/*.jpg``: all of it, or nothing.
+
+    The same arguments give the same pictures. Two processes may make the same
+    folder at a time: the first to be ready wins.
+    """
+    root.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(root)
+    making = root.parent / f".{root.name}.{os.getpid()}"
+    jobs = [
+        (
+            making / part / CLASSES[index % len(CLASSES)] / f"{index:05}.jpg",
+            index % len(CLASSES),
+            (seed, number, index),
+        )
+        for number, (part, images) in enumerate((("train", train), ("test", test)))
+        for index in range(images)
+    ]
+    try:
+        for folder in {path.parent for path, _, _ in jobs}:
+            folder.mkdir(parents=True)
+        # Threads: nearly all of the work is NumPy's and libjpeg's, which let the others run.
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for done, _ in enumerate(pool.map(partial(_write, side_px=side_px), jobs), 1):
+                on_made(done, len(jobs))
+        try:
+            making.rename(root)
+        except OSError:
+            if not root.is_dir():
+                raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what killed makers left half made."""
+    for left in root.parent.glob(f".{root.name}.*"):
+        pid = left.suffix[1:]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _write(job: tuple[Path, int, tuple[int, ...]], side_px: tuple[int, int]) -> None:
+    path, label, seed = job
+    image_HWC = draw(label, np.random.default_rng(seed), side_px)
+    path.write_bytes(simplejpeg.encode_jpeg(image_HWC, quality=_QUALITY, colorsubsampling="420"))
+
+
+def draw(label: int, rng: np.random.Generator, side_px: tuple[int, int] = SIDE_PX) -> NDArray[np.uint8]:
+    """One picture of this class: its shape, filled with its texture, somewhere on a noisy ground."""
+    height, width = (int(side) for side in rng.integers(side_px[0], side_px[1] + 1, 2))
+    ground = _mixed(_noise_patch(rng, height, width), rng)
+    radius = rng.uniform(0.27, 0.42) * min(height, width)
+    x0, y0 = rng.uniform(radius, width - radius), rng.uniform(radius, height - radius)
+    angle = rng.uniform(-0.35, 0.35)
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    x, y = (x - x0) / radius, (y - y0) / radius
+    u = (np.cos(angle) * x + np.sin(angle) * y).astype(np.float32)
+    v = (np.cos(angle) * y - np.sin(angle) * x).astype(np.float32)
+    mask = _shape(label, u, v)[..., None]
+    value = _texture(label, u, v, rng)
+    value += rng.uniform(0.1, 0.25) * (_noise_patch(rng, height, width) - 0.5)
+    object_HWC = _mixed(np.clip(value, 0, 1), rng)
+    image = np.where(mask, object_HWC, ground)
+    grain = _noise_patch(rng, height, width, fine=True)[..., None]
+    return np.clip(image + 44 * (grain - 0.5), 0, 255).astype(np.uint8)
+
+
+def _mixed(value: F32, rng: np.random.Generator) -> F32:
+    """Values in [0, 1] as shades between two colours that differ."""
+    low, high = rng.uniform(0, 120, 3), rng.uniform(135, 255, 3)
+    swapped = rng.random(3) < 0.25
+    low, high = np.where(swapped, high, low), np.where(swapped, low, high)
+    return (low + value[..., None] * (high - low)).astype(np.float32)
+
+
+def _noise_patch(rng: np.random.Generator, height: int, width: int, *, fine: bool = False) -> F32:
+    field = _noise(fine)
+    top, left = rng.integers(0, field.shape[0] - height), rng.integers(0, field.shape[1] - width)
+    return field[top : top + height, left : left + width]
+
+
+@cache
+def _noise(fine: bool) -> F32:
+    """A large field of noise in [0, 1], with the spectrum of a photograph, or of a film's grain."""
+    side = 1024
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.rfftfreq(side), indexing="ij"))
+    frequency[0, 0] = 1
+    phases = np.random.default_rng(7).normal(size=(2, *frequency.shape))
+    spectrum = (phases[0] + 1j * phases[1]) / frequency ** (0.2 if fine else 1.3)
+    field = np.fft.irfft2(spectrum)
+    return np.clip(0.5 + 0.2 * field / field.std(), 0, 1).astype(np.float32)
+
+
+def _polygon(u: F32, v: F32, corners: int, star: float = 1.0) -> Any:
+    """Inside of a regular polygon, or of a star whose inner corners lie at ``star`` of its radius."""
+    count = corners if star == 1.0 else 2 * corners
+    around = np.pi * 2 * np.arange(count) / count - np.pi / 2
+    radii = np.where(np.arange(count) % 2, star, 1.0)
+    points = np.stack([radii * np.cos(around), radii * np.sin(around)], 1)
+    distance, towards = np.hypot(u, v), np.arctan2(v, u)
+    corner = np.append(points, points[:1], 0)
+    index = np.floor((towards - around[0]) % (2 * np.pi) / (2 * np.pi / count)).astype(np.intp) % count
+    a, b = corner[:-1], corner[1:]
+    normal = np.stack([b[:, 1] - a[:, 1], a[:, 0] - b[:, 0]], 1)
+    offset = (normal * a).sum(1)
+    return (normal[index, 0] * np.cos(towards) + normal[index, 1] * np.sin(towards)) * distance <= offset[index]
+
+
+def _shape(label: int, u: F32, v: F32) -> Any:
+    distance = np.hypot(u, v)
+    shapes: tuple[Callable[[], Any], ...] = (
+        lambda: distance < 0.9,
+        lambda: np.maximum(abs(u), abs(v)) < 0.8,
+        lambda: _polygon(u, v, 3),
+        lambda: _polygon(u, v, 5),
+        lambda: _polygon(u, v, 6),
+        lambda: _polygon(u, v, 5, star=0.45),
+        lambda: (np.minimum(abs(u), abs(v)) < 0.3) & (np.maximum(abs(u), abs(v)) < 0.95),
+        lambda: (distance < 0.95) & (distance > 0.5),
+        lambda: (distance < 0.95) & (np.hypot(u - 0.45, v) > 0.7),
+        lambda: abs(u) / 0.6 + abs(v) < 1,
+    )
+    return shapes[label]()
+
+
+def _texture(label: int, u: F32, v: F32, rng: np.random.Generator) -> F32:
+    period = rng.uniform(0.3, 0.45)
+    a, b = u / period, v / period
+    textures: tuple[Callable[[], Any], ...] = (
+        lambda: np.sin(2 * np.pi * b) > 0,
+        lambda: (np.floor(a) + np.floor(b)) % 2,
+        lambda: np.hypot(a % 1 - 0.5, b % 1 - 0.5) < 0.32,
+        lambda: np.sin(2 * np.pi * np.hypot(a, b)) > 0,
+        lambda: np.sin(2 * np.pi * (b + 0.25 * np.sin(2 * np.pi * a))) > 0,
+        lambda: np.sin(9 * np.arctan2(v, u)) > 0,
+        lambda: np.minimum((a + 0.5 * (np.floor(2 * b) % 2)) % 1, (2 * b) % 1) > 0.18,
+        lambda: 0.5 + 0.4 * u,
+        lambda: np.minimum(a % 1, b % 1) < 0.25,
+        lambda: np.sin(2 * np.pi * a) * np.sin(2 * np.pi * b) > 0.3,
+    )
+    return np.asarray(textures[label](), np.float32) + np.float32(0)

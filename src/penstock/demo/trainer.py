@@ -1,0 +1,137 @@
+"""A trainer process of the demo: ``python -m penstock.demo.trainer``.
+
+It reads its job from standard input and reports on standard output. Both arms
+run this; the one line that differs is in ``open_loader``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import penstock
+from penstock.demo.images import BadImage, Crops, Labelled, prepare_worker
+from penstock.demo.job import Event, Job
+from penstock.demo.model import small_network
+
+_REPORT_EVERY_S = 0.25
+_LINGER_S = 1.0
+_FEED_BATCH = 32  # what the feed's loader collates; each training cuts its own size from it
+_BAD_IMAGE = re.compile(rf"{BadImage.__name__}: (.+)")
+
+
+def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: int) -> DataLoader[Any]:
+    """The loader that a training has for its own, or that a feed has for all."""
+    return DataLoader(
+        Crops(images, crop_px),  # pyright: ignore[reportArgumentType]
+        batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=True,
+        worker_init_fn=prepare_worker,
+    )
+
+
+def open_loader(job: Job) -> Any:
+    """This training's own ``DataLoader``, or its end of the feed."""
+    size = job.training.batch_size
+    if job.feed is None:
+        return make_loader(job.train, job.crop_px, size, job.workers)
+    make = partial(make_loader, job.train, job.crop_px, _FEED_BATCH, job.workers)
+    return penstock.share(make, job.feed, batch_size=size, window=job.window, linger=_LINGER_S)
+
+
+def train(job: Job, device: str) -> nn.Module:
+    """Train the job's model for its epochs, reporting as it goes."""
+    torch.manual_seed(job.seed)
+    model = small_network(job.training.width, job.classes, job.crop_px).to(device)
+    loader = open_loader(job)
+    device_name = torch.cuda.get_device_name() if device == "cuda" else device
+    sharing = "" if job.feed is None else loader.statistics().sharing
+    steps = job.epochs * -(-len(job.train) // job.training.batch_size)
+    optimizer = torch.optim.AdamW(model.parameters(), job.training.learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.training.learning_rate, total_steps=steps)
+    images_seen = 0
+    waited_s = reported_s = 0.0
+    loss = torch.zeros(())
+    for epoch in range(job.epochs):
+        asked_s = time.monotonic()
+        for images, labels in loader:
+            now_s = time.monotonic()
+            waited_s += now_s - asked_s
+            images_seen += len(labels)
+            if now_s - reported_s >= _REPORT_EVERY_S:
+                reported_s = now_s
+                report(Event("progress", now_s, images_seen, epoch, loss.item(), waited_s, sharing, device_name))
+            loss = nn.functional.cross_entropy(model(as_input(images, device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            asked_s = time.monotonic()
+    report(
+        Event("trained", time.monotonic(), images_seen, job.epochs, loss.item(), waited_s, sharing, device_name)
+    )
+    if job.feed is not None:
+        loader.close()
+    return model
+
+
+def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
+    """uint8 pixels as floats in [-1, 1], on the device."""
+    return images.to(device, non_blocking=True).float().div_(127.5).sub_(1.0)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, device: str) -> float:
+    """The share of these images whose class the model names."""
+    model.eval()
+    parts: Iterable[tuple[torch.Tensor, torch.Tensor]] = zip(images.split(100), labels.split(100), strict=True)
+    right = sum(int((model(as_input(some, device)).argmax(1).cpu() == truth).sum()) for some, truth in parts)
+    return right / len(labels)
+
+
+def report(event: Event) -> None:
+    """Tell the demo."""
+    sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Do one job."""
+    torch.set_num_threads(1)
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    report(Event("ready", time.monotonic()))
+    if not sys.stdin.buffer.readline():  # the demo is gone
+        return
+    try:
+        model = train(job, device)
+        score = None
+        if job.test_path is not None:
+            with np.load(job.test_path) as test:
+                score = accuracy(model, torch.from_numpy(test["images"]), torch.from_numpy(test["labels"]), device)
+        report(Event("tested", time.monotonic(), accuracy=score))
+    except BrokenPipeError:  # the demo is gone
+        os._exit(1)
+    except Exception as error:
+        # An error of a loader's worker comes as text, with the worker's traceback.
+        found = _BAD_IMAGE.findall(f"{type(error).__name__}: {error}\n{getattr(error, 'traceback_text', '')}")
+        message = found[-1] if found else f"{type(error).__name__}: {error}"
+        report(Event("failed", time.monotonic(), message=message, bad_data=bool(found)))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

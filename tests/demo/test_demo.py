@@ -1,0 +1,143 @@
+"""The whole demo on a few small images: real trainings, real loaders, a real feed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+from rich.console import Console
+
+from penstock.demo.accounting import family
+from penstock.demo.images import Crops, find_images, whole
+from penstock.demo.job import trainings
+from penstock.demo.model import small_network
+from penstock.demo.results import Report
+from penstock.demo.session import run
+from penstock.demo.synthetic import make_images
+from penstock.demo.trainer import accuracy, as_input
+from penstock.errors import BadSetting
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("data") / "few"
+    make_images(root, train=40, test=20, side_px=(70, 90))
+    return root
+
+
+def demo(data: Path, report: Path, **settings) -> tuple[Report, str]:
+    said = io.StringIO()
+    options = {"trainers": 2, "epochs": 1, "images": None, **settings}
+    report = run(data, report_path=report, console=Console(file=said, width=140), **options)
+    return report, said.getvalue()
+
+
+def test_both_arms_train_the_same_models_on_the_same_images(images, tmp_path):
+    report, said = demo(images, tmp_path / "report.json", epochs=2)
+    for arm in (report.separate, report.shared):
+        assert [training.images for training in arm.trainings] == [80, 80]
+        assert arm.images == 160
+        assert arm.workers == max(len(os.sched_getaffinity(0)) // 2, 1) * 2
+        assert arm.images_per_s > 0
+        assert arm.wall_s > 0
+        assert arm.cpu_s > 0
+        assert arm.cpu_s_per_1000_images > 0
+        assert arm.peak_pss_bytes > 0
+        assert arm.peak_processes >= 2
+        assert all(0 <= training.accuracy <= 1 for training in arm.trainings)
+    assert report.shared.loader == "one Penstock feed (host memfd)"
+    assert [training.width for training in report.separate.trainings] == [
+        training.width for training in report.shared.trainings
+    ]
+    assert "2 trainings from one feed" in said
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_the_report_is_saved_with_a_picture_and_without_names_of_this_machine(images, tmp_path):
+    report, _ = demo(images, tmp_path / "report.json")
+    text = (tmp_path / "report.json").read_text()
+    assert msgspec.json.decode(text, type=Report) == report
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(text)["data"]["name"] == "few"
+    for private in (str(images.parent), str(Path.home()), os.getcwd(), socket.gethostname()):
+        assert private not in text
+
+
+def test_without_class_folders_there_is_no_accuracy(images, tmp_path):
+    report, said = demo(images / "train" / "circle-stripes", tmp_path / "report.json")
+    assert report.data.name == "circle-stripes"
+    assert "accuracy would mean nothing" in said
+    assert all(training.accuracy is None for training in report.shared.trainings)
+    assert (tmp_path / "report.png").exists()
+
+
+def test_a_bad_jpeg_is_named_and_nobody_is_left(images, tmp_path):
+    bad = images / "train" / "circle-stripes" / "99999.jpg"
+    whole_file = next(bad.parent.iterdir()).read_bytes()
+    bad.write_bytes(whole_file[: len(whole_file) // 2])
+    try:
+        with pytest.raises(BadSetting, match=r"^\S*99999\.jpg cannot be decoded as a JPEG \([^\n]+$"):
+            demo(images, tmp_path / "report.json")
+    finally:
+        bad.unlink()
+    assert not psutil.Process().children(recursive=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"trainers": 0}, "--trainers 0"),
+        ({"epochs": 0}, "--epochs 0"),
+        ({"images": -1}, "--images -1"),
+    ],
+)
+def test_settings_out_of_range_are_errors(images, tmp_path, settings, said):
+    with pytest.raises(BadSetting, match=said):
+        demo(images, tmp_path / "report.json", **settings)
+
+
+def test_a_report_that_cannot_be_saved_is_an_error_before_anything_is_trained(images, tmp_path):
+    with pytest.raises(BadSetting, match="there is no folder"):
+        demo(images, tmp_path / "nowhere" / "report.json")
+
+
+def test_the_demos_own_images_can_be_learnt(tmp_path):
+    make_images(tmp_path / "set", train=300, test=100, side_px=(80, 100))
+    folder = find_images(tmp_path / "set", None)
+    torch.manual_seed(0)
+    model = small_network(8, len(folder.classes), 64)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    items = Crops(folder.train, 64)
+    pixels, labels = zip(*(items[index] for index in range(len(items))), strict=True)
+    images, truth = torch.from_numpy(np.stack(pixels)), torch.tensor(labels)
+    for _ in range(10):
+        for some in torch.randperm(len(truth)).split(20):
+            loss = torch.nn.functional.cross_entropy(model(as_input(images[some], "cpu")), truth[some])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    test_images, test_labels = (torch.from_numpy(array) for array in whole(folder.test, 64))
+    assert accuracy(model, test_images, test_labels, "cpu") > 0.3  # chance is 0.1
+
+
+def test_a_family_accounts_for_a_grandchild_whose_parent_has_gone():
+    busy = "import time; t = time.process_time()\nwhile time.process_time() < t + 0.3: pass"
+    leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {busy!r}], start_new_session=True)"
+    with family() as members:
+        pid = os.posix_spawn(os.sys.executable, [os.sys.executable, "-c", leave], os.environ)
+    assert not psutil.pid_exists(pid)
+    assert members.cpu_s() >= 0.3
+
+
+def test_trainings_differ():
+    assert len({(each.width, each.learning_rate, each.batch_size) for each in trainings(8)}) == 8
+    assert len(trainings(20)) == 20

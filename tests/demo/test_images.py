@@ -1,0 +1,148 @@
+"""The demo's images: its own set, and how folders are read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.demo.images import BadImage, Crops, decode, find_images, whole
+from penstock.demo.synthetic import CLASSES, cached_images, draw, make_images
+from penstock.errors import BadSetting
+
+
+def fingerprint(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*.jpg"))
+    }
+
+
+def small_set(root: Path, train: int = 20, test: int = 10, seed: int = 0) -> Path:
+    make_images(root, train=train, test=test, side_px=(70, 90), seed=seed)
+    return root
+
+
+def test_the_same_seed_makes_the_same_images(tmp_path):
+    first, second, other = (
+        fingerprint(small_set(tmp_path / name, seed=seed)) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert first == second
+    assert len(first) == 30
+    assert first.keys() == other.keys()
+    assert not set(first.values()) & set(other.values())
+
+
+def test_the_set_lies_in_the_cache_directory_and_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    root = small_set(tmp_path / "penstock" / "demo-images")
+    before = fingerprint(root)
+    assert cached_images() == root
+    assert fingerprint(root) == before
+    assert os.listdir(root.parent) == [root.name]
+
+
+def test_an_interrupted_making_leaves_nothing(tmp_path):
+    def interrupt(done: int, of: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_images(tmp_path / "set", train=20, test=0, side_px=(70, 90), on_made=interrupt)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_maker_left_is_removed(tmp_path):
+    (tmp_path / ".set.999999999" / "train").mkdir(parents=True)
+    small_set(tmp_path / "set")
+    assert os.listdir(tmp_path) == ["set"]
+
+
+def test_the_first_of_two_makers_wins(tmp_path):
+    small_set(tmp_path / "set", seed=1)
+    before = fingerprint(tmp_path / "set")
+    small_set(tmp_path / "set", seed=2)
+    assert fingerprint(tmp_path / "set") == before
+    assert os.listdir(tmp_path) == ["set"]
+
+
+def test_its_pictures_have_the_size_of_photographs():
+    sizes = [draw(label, np.random.default_rng(label)).shape for label in range(len(CLASSES))]
+    assert all(400 <= side <= 500 for height, width, _ in sizes for side in (height, width))
+
+
+def test_train_and_test_folders_are_read(tmp_path):
+    folder = find_images(small_set(tmp_path / "set"), None)
+    assert (folder.name, len(folder.train), len(folder.test)) == ("set", 20, 10)
+    assert folder.classes == sorted(CLASSES)
+    assert folder.meaningful
+    assert all(Path(path).parent.name == folder.classes[label] for path, label in [*folder.train, *folder.test])
+
+
+def test_class_folders_alone_are_split(tmp_path):
+    folder = find_images(small_set(tmp_path / "set") / "train", None)
+    assert not set(folder.train) & set(folder.test)
+    assert len(folder.train) + len(folder.test) == 20
+    assert len(folder.test) == 3
+    assert "every 6th image" in folder.note
+
+
+def test_jpegs_without_class_folders_get_labels_that_mean_nothing(tmp_path):
+    for number, path in enumerate(sorted(small_set(tmp_path / "set").rglob("*.jpg"))):
+        path.rename(tmp_path / f"{number}.JPEG")
+    folder = find_images(tmp_path, None)
+    assert not folder.meaningful
+    assert len(folder.train) == 30
+    assert not folder.test
+    assert "no class folders" in folder.note
+
+
+def test_the_number_of_images_can_be_limited(tmp_path):
+    root = small_set(tmp_path / "set")
+    folder = find_images(root, 7)
+    assert len(folder.train) == 7
+    assert folder.train == find_images(root, 7).train
+    assert "7 of 20" in folder.note
+
+
+def test_a_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(BadSetting, match="there is no such folder"):
+        find_images(tmp_path / "nowhere", None)
+
+
+def test_a_folder_without_jpegs_is_an_error(tmp_path):
+    (tmp_path / "notes.txt").write_text("no picture")
+    with pytest.raises(BadSetting, match="no JPEGs"):
+        find_images(tmp_path, None)
+
+
+def test_a_file_in_place_of_a_folder_is_an_error(tmp_path):
+    (tmp_path / "image.jpg").write_bytes(b"")
+    with pytest.raises(BadSetting, match="this is a file"):
+        find_images(tmp_path / "image.jpg", None)
+
+
+def test_a_test_class_that_is_not_trained_is_an_error(tmp_path):
+    root = small_set(tmp_path / "set")
+    (root / "test" / CLASSES[0]).rename(root / "test" / "unknown")
+    with pytest.raises(BadSetting, match="'unknown'"):
+        find_images(root, None)
+
+
+def test_a_bad_jpeg_is_named(tmp_path):
+    path = tmp_path / "broken.jpg"
+    path.write_bytes(b"no JPEG at all")
+    with pytest.raises(BadImage, match=r"broken\.jpg cannot be decoded"):
+        decode(str(path))
+
+
+def test_crops_and_whole_images_have_the_models_shape(tmp_path):
+    folder = find_images(small_set(tmp_path / "set"), None)
+    pixels, label = Crops(folder.train, 64)[3]
+    assert (pixels.shape, pixels.dtype, label) == ((3, 64, 64), np.uint8, folder.train[3][1])
+    images, labels = whole(folder.test, 64)
+    assert images.shape == (10, 3, 64, 64)
+    assert labels.tolist() == [label for _, label in folder.test]
