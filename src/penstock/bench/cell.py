@@ -66,12 +66,15 @@ class Window(msgspec.Struct, frozen=True):
         warm_up: Batches that each trainer takes before.
         step_s: Time that a trainer waits for each batch, in place of training on it.
         limit_s: In which all must be warm.
+        fixed: Count what comes in exactly these seconds; otherwise from the first batch after
+            the window's start to the first after its end, which is finer where batches come evenly.
     """
 
     seconds: float
     warm_up: int
     step_s: float = 0.0
     limit_s: float = START_S
+    fixed: bool = False
 
 
 def measure(
@@ -94,11 +97,11 @@ def measure(
     except MemberFailed:
         if time.monotonic() < deadline:
             raise
-        return _unfinished(cell, [_progress(member) for member in members], window)
+        return _unfinished(cell, [_progress(member) for member in members], window.limit_s)
     start = time.monotonic() + _SETTLE_S
     stop = start + window.seconds
     for member in members:
-        member.tell({"do": "measure", "start": start, "stop": stop})
+        member.tell({"do": "measure", "start": start, "stop": stop, "fixed": window.fixed})
     trainers = [member.pid for member in members]
     time.sleep(max(0.0, start - time.monotonic()))
     feeder_cpu, trainer_cpu, began = processes.cpu_s(feeders), processes.cpu_s(trainers), time.monotonic()
@@ -110,9 +113,10 @@ def measure(
     for member in members:
         member.tell({"do": "stop"})
     if not all(answer["finished"] for answer in answers):
-        return _unfinished(cell, [answer["taken"] for answer in answers], window)
-    for member in members:
-        member.hear_of("closed", time.monotonic() + _ANSWER_S)
+        return _unfinished(cell, [answer["taken"] for answer in answers], window.seconds)
+    if not window.fixed:
+        for member in members:
+            member.hear_of("closed", time.monotonic() + _ANSWER_S)
     samples_per_s = tuple(answer["samples"] / answer["seconds"] for answer in answers)
     thousands = sum(samples_per_s) * seconds / 1000
     return msgspec.structs.replace(
@@ -144,7 +148,7 @@ def _progress(member: Member) -> int:
         return 0
 
 
-def _unfinished(cell: Cell, taken: list[int], window: Window) -> Cell:
+def _unfinished(cell: Cell, taken: list[int], seconds: float) -> Cell:
     each = ", ".join(map(str, taken))
-    note = f"did not finish in {window.limit_s:.0f} s: {each} batches"
+    note = f"did not finish in {seconds:.0f} s: {each} batches"
     return msgspec.structs.replace(cell, finished=False, note=note)

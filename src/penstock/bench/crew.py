@@ -91,10 +91,8 @@ class Member:
     def close(self, *, kill: bool = False) -> None:
         """End its input, and it, if that does not or is not to be waited for."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
         try:
             self._process.wait(0 if kill else 10)
         except subprocess.TimeoutExpired:

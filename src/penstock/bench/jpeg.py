@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ def files_in(folder: str) -> list[Path]:
 
 def generate(folder: str, count: int) -> None:
     """Write JPEGs of about the size and density of ImageNet's (500 by 400, 110 KB)."""
-    import simplejpeg
+    import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
     rng = np.random.default_rng(0)
     for i in range(count):
@@ -58,7 +58,7 @@ class Jpegs:
         return self._samples
 
     def __getitem__(self, index: int) -> tuple[Image, int]:
-        import simplejpeg
+        import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
         which = index % len(self._files)
         image = simplejpeg.decode_jpeg(Path(self._files[which]).read_bytes(), fastdct=True, fastupsample=True)
@@ -73,7 +73,7 @@ def random_resized_crop(image: Image) -> Image:
     height, width = image.shape[:2]
     top, left, h, w = 0, 0, height, width
     for _ in range(10):
-        area, log_aspect, u, v = torch.rand(4).tolist()
+        area, log_aspect, u, v = cast("list[float]", torch.rand(4).tolist())  # pyright: ignore
         target = height * width * (0.08 + 0.92 * area)
         aspect = math.exp(math.log(3 / 4) + (math.log(4 / 3) - math.log(3 / 4)) * log_aspect)
         h, w = round(math.sqrt(target / aspect)), round(math.sqrt(target * aspect))

@@ -1,34 +1,28 @@
-"""Ready blocks through a torch ``DataLoader``: what its own transport reaches."""
+"""Ready samples through a torch ``DataLoader``: what its own transport reaches."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from penstock.bench.blocks import ROWS
+from penstock.bench.blocks import ROWS, Blocks
 
 
-class ReadyBlocks(Dataset[torch.Tensor]):
-    """Every item is a whole block of ``nbytes`` that takes nothing to make."""
+class ReadySamples(Dataset[torch.Tensor]):
+    """Samples that lie in memory; ``ROWS`` of them make a block of ``nbytes``."""
 
     def __init__(self, nbytes: int) -> None:
-        data = np.random.default_rng(0).integers(0, 256, (ROWS, nbytes // ROWS), np.uint8)
-        self._block = torch.from_numpy(data)
+        self._samples = [torch.from_numpy(row) for block in Blocks(nbytes, 1) for row in block]  # pyright: ignore
 
     def __len__(self) -> int:
-        return 1 << 20
+        return ROWS << 14
 
-    def __getitem__(self, _: int) -> torch.Tensor:
-        return self._block
-
-
-def blocks_loader(nbytes: int, *, workers: int) -> DataLoader[Any]:
-    """A loader of ready blocks; its workers copy each into shared memory, as they do with any batch."""
-    return DataLoader(ReadyBlocks(nbytes), batch_size=None, num_workers=workers, collate_fn=_as_it_is)
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._samples[index % ROWS]
 
 
-def _as_it_is(block: torch.Tensor) -> torch.Tensor:
-    return block
+def samples_loader(nbytes: int, *, workers: int) -> DataLoader[Any]:
+    """A loader of ready samples; its workers collate each batch in shared memory, as those of any loader do."""
+    return DataLoader(ReadySamples(nbytes), batch_size=ROWS, num_workers=workers)

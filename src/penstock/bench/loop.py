@@ -46,6 +46,7 @@ class Ear:
         self.window = math.inf, math.inf
         self.stopped = False
         self.taken = 0  # batches of this order so far
+        self.tally = [0, 0]  # batches and samples of a fixed window so far
         self.reported = False
         self._orders: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -59,6 +60,7 @@ class Ear:
         self.window = math.inf, math.inf
         self.stopped = self.reported = False
         self.taken = 0
+        self.tally = [0, 0]
         return None if order["do"] == "exit" else order
 
     def report(self, answer: dict[str, Any]) -> None:
@@ -73,7 +75,8 @@ class Ear:
             message = json.loads(line)
             if message["do"] == "measure":
                 self.window = message["start"], message["stop"]
-                threading.Thread(target=self._overdue, args=(message["stop"],), daemon=True).start()
+                watch = self._fixed if message.get("fixed") else self._overdue
+                threading.Thread(target=watch, args=self.window, daemon=True).start()
             elif message["do"] == "stop":
                 self.stopped = True
             else:
@@ -86,7 +89,16 @@ class Ear:
             self._orders.append(message)
             self._changed.notify()
 
-    def _overdue(self, stop: float) -> None:
+    def _fixed(self, start: float, stop: float) -> None:
+        """Report at the window's end, whenever batches come: for those that come rarely, and many at once."""
+        self.window = math.inf, math.inf
+        time.sleep(max(0.0, start - time.monotonic()))
+        before, cpu = list(self.tally), time.process_time()
+        time.sleep(max(0.0, stop - time.monotonic()))
+        batches, samples = (now - was for now, was in zip(self.tally, before, strict=True))
+        self.report(_counted(batches, samples, stop - start, time.process_time() - cpu, []))
+
+    def _overdue(self, _: float, stop: float) -> None:
         """A trainer that waits for a batch when the window has long passed reports what it had."""
         time.sleep(max(0.0, stop - time.monotonic()) + _GRACE_S)
         if self.window[1] == stop:
@@ -109,6 +121,19 @@ def say(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 
+def _counted(batches: int, samples: int, seconds: float, cpu_s: float, latencies_s: list[float]) -> dict[str, Any]:
+    return {
+        "finished": batches > 0,
+        "taken": batches,
+        "pid": os.getpid(),
+        "batches": batches,
+        "samples": samples,
+        "seconds": seconds,
+        "cpu_s": cpu_s,
+        "latencies_s": latencies_s,
+    }
+
+
 def take(source: Batches, ear: Ear, *, warm_up: int, step_s: float) -> None:
     """Take batches until ``stop``, and report on those of the window."""
     latencies: list[float] = []
@@ -121,9 +146,12 @@ def take(source: Batches, ear: Ear, *, warm_up: int, step_s: float) -> None:
             say({"ready": True, "pid": os.getpid()})
         now = time.monotonic()
         start, stop = ear.window
+        rows = source.rows(batch)
+        ear.tally[0] += 1
+        ear.tally[1] += rows
         if counting:
             counted += 1
-            samples += source.rows(batch)
+            samples += rows
             if source.latency_s is not None and now - probed > _PROBE_EVERY_S and len(latencies) < _MOST_PROBES:
                 probed, latency = now, source.latency_s()
                 if latency != last:
@@ -131,17 +159,8 @@ def take(source: Batches, ear: Ear, *, warm_up: int, step_s: float) -> None:
                     last = latency
             if now >= stop:
                 counting, done = False, True
-                ear.report(
-                    {
-                        "finished": True,
-                        "pid": os.getpid(),
-                        "batches": counted,
-                        "samples": samples,
-                        "seconds": now - began,
-                        "cpu_s": time.process_time() - cpu,
-                        "latencies_s": latencies,
-                    }
-                )
+                cpu = time.process_time() - cpu
+                ear.report(_counted(counted, samples, now - began, cpu, latencies))
         elif not done and now >= start:
             counting, began, cpu = True, now, time.process_time()
         if ear.stopped:

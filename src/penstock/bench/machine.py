@@ -67,9 +67,8 @@ def _gpus() -> list[str]:
     names: list[str] = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         with suppress(OSError):
-            for line in path.read_text().splitlines():
-                if line.startswith("Model:"):
-                    names.append(line.split(":", 1)[1].strip())
+            lines = path.read_text().splitlines()
+            names.extend(line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:"))
     return names
 
 

@@ -37,8 +37,14 @@ class Settings(msgspec.Struct, frozen=True):
     jpeg: bool = True
     peers: bool = True
     peer_limit_s: float = 20.0
-    generated: int = 0
     quick: bool = False
+
+    def quickly(self) -> Settings:
+        """The same cases, each once and short: to see that all works."""
+        few = tuple(k for k in self.trainers if k <= 2) or self.trainers[:1]
+        return msgspec.structs.replace(
+            self, trainers=few, repeats=1, seconds=min(self.seconds, 0.6), peer_limit_s=5.0, quick=True
+        )
 
     def check(self) -> Settings:
         """These settings.

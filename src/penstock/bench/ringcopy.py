@@ -1,4 +1,4 @@
-"""The copy into the ring against torch's plain copy, in a process of its own: ``python -m penstock.bench.ringcopy``."""
+"""The copy into the ring against torch's, in a process of its own: ``python -m penstock.bench.ringcopy``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ring_against_torch(nbytes: int, repeats: int, *, threads: int) -> dict[str, 
     ring = HostRing.create(-(-room * _DISTINCT // mmap.PAGESIZE) * mmap.PAGESIZE)
     writer = BlockWriter(ring, batch_granular=True)
     targets = [torch.empty(block.shape, dtype=torch.uint8) for block in blocks]
-    sources = [torch.from_numpy(block) for block in blocks]
+    sources = [torch.from_numpy(block) for block in blocks]  # pyright: ignore[reportUnknownMemberType]
 
     def into_ring(i: int) -> None:
         writer.write(writer.pack(SourceBlock(0, ROWS, blocks[i])), room * i)

@@ -50,6 +50,7 @@ def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
         PenstockError: a measured process failed.
     """
     settings.check()
+    before = describe()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         data = ""
@@ -57,7 +58,7 @@ def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
         if settings.jpeg:
             folder, data = _images(folder, scratch, settings)
             workloads.insert(0, jpegs(folder, settings.workers))
-        report = Report(machine=describe(), settings=settings, data=data, workloads=workloads)
+        report = Report(machine=before, settings=settings, data=data, workloads=workloads)
         _measure(report, scratch, tell)
         # Where the images lay is nobody else's business.
         report.workloads = [msgspec.structs.replace(workload, folder="") for workload in workloads]
@@ -72,7 +73,7 @@ def _images(folder: str | None, scratch: Path, settings: Settings) -> tuple[str,
         files = jpeg.files_in(folder)
         mean = sum(path.stat().st_size for path in files) / len(files)
         return folder, f"{len(files):,} JPEG files, {mean / 1e3:.0f} KB on average"
-    count = settings.generated or (64 if settings.quick else 1000)
+    count = 64 if settings.quick else 1000
     made = scratch / "images"
     made.mkdir()
     jpeg.generate(str(made), count)

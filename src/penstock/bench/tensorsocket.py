@@ -1,4 +1,4 @@
-"""TensorSocket 0.0.5 from an environment of its own, with a time limit: what it cannot finish is recorded as such."""
+"""TensorSocket 0.0.5 from its own environment, with a time limit: what it cannot finish is recorded."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _PACKAGES = Path(penstock.__file__).parents[1]
 _ROOT = _PACKAGES.parent
 SCRIPTS = _ROOT / "benchmarks" / "peers" / "tensorsocket"
 PYTHON = _ROOT / ".venv-tensorsocket" / "bin" / "python"
+_SECONDS = 10.0  # it sends eight batches at once, and may take seconds for them
 
 
 def cells(crew: Crew, workloads: Sequence[Workload], settings: Settings) -> list[Cell]:
@@ -41,7 +42,7 @@ def _cell(crew: Crew, workload: Workload, trainers: int, settings: Settings) -> 
             member.hear_of("pid", time.monotonic() + 60)
         order: dict[str, Any] = {"ports": ports}
         producer[0].tell({**order, "trainers": trainers, "workload": msgspec.to_builtins(workload)})
-        limited = Window(window.seconds, warm_up=2, step_s=window.step_s, limit_s=settings.peer_limit_s)
+        limited = Window(_SECONDS, 2, window.step_s, limit_s=settings.peer_limit_s, fixed=True)
         return measure(cell, consumers, order, limited, [producer[0].pid])
     except MemberFailed as error:
         return msgspec.structs.replace(cell, note=f"failed: {error}")

@@ -54,11 +54,11 @@ def _endless(loader: Any) -> Any:
 
 
 def _rows(batch: Any) -> int:
-    return len(batch[0]) if isinstance(batch, (tuple, list)) else len(batch)
+    return len(batch[0] if type(batch) in {tuple, list} else batch)
 
 
 def epoch(order: dict[str, Any]) -> dict[str, Any]:
-    """One epoch of a feed whose batches are {"id": numbers, ...}: how many samples came, and how many of them twice."""
+    """One epoch of a feed whose batches are {"id": numbers, ...}: how many samples came, were lost, came twice."""
     seen = np.zeros(order["samples"], np.int64)
     with penstock.attach(order["feed"], order["batch_size"], wait_s=30.0) as loader:
         for batch in loader:

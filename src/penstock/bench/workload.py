@@ -41,9 +41,9 @@ class Workload(msgspec.Struct, frozen=True):
             from penstock.bench.jpeg import make_loader
 
             return make_loader(self.folder, workers=workers, batch_size=ROWS)
-        from penstock.bench.loaders import blocks_loader
+        from penstock.bench.loaders import samples_loader
 
-        return blocks_loader(self.block_bytes, workers=workers)
+        return samples_loader(self.block_bytes, workers=workers)
 
 
 def jpegs(folder: str, workers: int) -> Workload:

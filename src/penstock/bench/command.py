@@ -1,0 +1,65 @@
+"""``penstock bench share`` behind its options: run with progress, show tables, save JSON and picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from penstock.bench.claims import Claim, claims
+from penstock.bench.plan import Settings
+from penstock.bench.share import Report, run
+from penstock.bench.tables import tables
+from penstock.errors import BadSetting
+
+
+def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:
+    """Measure, and tell.
+
+    Raises:
+        BadSetting: a setting is out of range, or a file could not be written afterwards.
+    """
+    for path in (json, plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise BadSetting(f"{path}: its directory does not exist")
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def tell(done: int, in_all: int, what: str) -> None:
+            progress.update(task, completed=done, total=in_all, description=what)
+
+        report = run(settings, None if data is None else str(data), tell)
+    rows = claims(report)
+    console.print(tables(report, rows))
+    if json is not None:
+        json.write_bytes(encoded(report, rows))
+        console.print(f"saved: {json}")
+    if plot is not None:
+        from penstock.bench.plot import save
+
+        save(report, rows, plot)
+        console.print(f"saved: {plot}")
+
+
+def encoded(report: Report, rows: list[Claim]) -> bytes:
+    """The report with its claims as JSON."""
+    plain: dict[str, Any] = msgspec.to_builtins(report)
+    cells = plain.pop("cells")
+    rounded = _rounded({**plain, "claims": msgspec.to_builtins(rows), "cells": cells})
+    return msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n"
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to five digits: the rest is noise, and long."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
