@@ -187,7 +187,8 @@ class Feeder:
                 if not self._put(at.cycle, block):
                     return
                 samples = block.sample + block.rows
-        self._server.end_cycle(at.cycle, samples)
+        if self._source.samples is None:
+            self._server.end_cycle(at.cycle, samples)
 
     def _next(self, blocks: Any) -> SourceBlock | None:
         self._waits_for = "source"

@@ -179,10 +179,14 @@ class Roster:
             self._free(block)
         return block, readers
 
-    def end_cycle(self, cycle: int) -> list[Member]:
-        """The source has no more samples in this cycle; returns the members that wait for more of it."""
+    def end_cycle(self, cycle: int, samples: int) -> list[Member]:
+        """A cycle of unknown length has ended after so many samples; returns who waits for more of it.
+
+        Somebody who has meanwhile gone back to a place in it is not among them.
+        """
+        end = Cursor(cycle, samples)
         self.position = Cursor(cycle + 1, 0)
-        waiting = [m for m in self.members.values() if m.reads and m.next is not None and m.next.cycle == cycle]
+        waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
         for member in waiting:
             self._advance(member, self.position)
         return waiting

@@ -121,9 +121,9 @@ class Server:
             self._announce(*self._roster.publish(at, rows, offset, parcel.nbytes, note))
 
     def end_cycle(self, cycle: int, samples: int) -> None:
-        """Tell who needs to know that this cycle has no more samples."""
+        """A cycle of a source of unknown length is over: tell who waits for more of it."""
         with self.changed:
-            waiting = [self._trainers[member.id][0] for member in self._roster.end_cycle(cycle)]
+            waiting = [self._trainers[member.id][0] for member in self._roster.end_cycle(cycle, samples)]
             self._connections.send(waiting, wire.encode(wire.CycleEnd(cycle, samples)))
 
     def fail(self, kind: str, message: str, traceback_text: str) -> None:

@@ -1,0 +1,155 @@
+"""The command line, as processes: what it prints, what it returns, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+
+LOADER = """
+import numpy as np
+import penstock
+def make_loader():
+    return penstock.ArraySource({"id": np.arange(200)}, batch_size=20)
+def broken():
+    def blocks():
+        raise ValueError("the disk is gone")
+        yield
+    class Again:
+        __iter__ = staticmethod(blocks)
+    return Again()
+"""
+
+
+def penstock_command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.fixture
+def loader_file(tmp_path: Path) -> Path:
+    path = tmp_path / "my_loader.py"
+    path.write_text(LOADER)
+    return path
+
+
+@pytest.fixture
+def feeding(loader_file: Path):
+    command = [sys.executable, "-m", "penstock.cli", "feed", f"{loader_file}:make_loader", "--name", "cli/feed"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+
+
+def test_a_feed_is_run_seen_and_stopped(feeding):
+    with penstock.attach("cli/feed", 30) as loader:
+        ids = np.concatenate([batch["id"] for batch in loader])
+        assert sorted(ids) == list(range(200))
+        listed = json.loads(penstock_command("status", "--json").stdout)
+        assert [feed["name"] for feed in listed] == ["cli/feed"]
+        assert listed[0]["pid"] == feeding.pid
+        (trainer,) = listed[0]["trainers"]
+        assert (trainer["pid"], trainer["batch_size"]) == (os.getpid(), 30)
+        assert trainer["lag_samples"] >= 0
+        shown = penstock_command("status").stdout
+        assert "cli/feed" in shown
+        assert str(os.getpid()) in shown
+        stopped = penstock_command("stop", "cli/feed")
+        assert stopped.returncode == 0, stopped.stderr
+        with pytest.raises(penstock.FeederLost, match="was stopped by process"):
+            for _ in range(1000):
+                list(loader)
+    assert feeding.wait(20) == 0
+    assert json.loads(penstock_command("status", "--json").stdout) == []
+
+
+def test_ctrl_c_ends_a_feed_and_tells_its_trainers(feeding):
+    with penstock.attach("cli/feed") as loader:
+        batches = iter(loader)
+        next(batches)
+        feeding.send_signal(signal.SIGINT)
+        with pytest.raises(penstock.FeederLost, match="interrupted"):
+            for _ in range(100_000):
+                next(iter(loader))
+    assert feeding.wait(20) == 0
+
+
+def test_nothing_runs_says_what_to_do():
+    shown = penstock_command("status")
+    assert shown.returncode == 0
+    assert "penstock feed" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("stop", "nobody"), "no feed is named 'nobody'"),
+        (("feed", "nowhere.py:make_loader", "--name", "x"), "there is no file nowhere.py"),
+        (("feed", "nowhere.py", "--name", "x"), "write FILE.py:FUNCTION"),
+        (("feed", "my_loader.py:other", "--name", "x"), "it has: broken, make_loader"),
+        (("feed", "my_loader.py:make_loader", "--name", "x", "--window", "much"), "give bytes as a number"),
+        (("feed", "my_loader.py:make_loader", "--name", "x", "--segments", "0"), "segments=0"),
+    ],
+)
+def test_a_mistake_gets_one_clear_message(loader_file: Path, words, says):
+    failed = penstock_command(*words, cwd=loader_file.parent)
+    assert failed.returncode == 2
+    assert says in failed.stderr.replace("\n", " ")
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
+    command = [sys.executable, "-m", "penstock.cli", "feed", f"{loader_file}:broken", "--name", "broken"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with penstock.attach("broken", wait_s=20) as loader, pytest.raises(penstock.SourceError, match="disk is gone"):
+        next(iter(loader))
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert "my_loader.py" in errors
+    assert "the disk is gone" in errors
+
+
+def test_top_shows_the_feeds_until_it_is_interrupted(feeding):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "top", "--interval", "0.1"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    while "cli/feed" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_doctor_finds_that_sharing_works_here():
+    found = penstock_command("doctor", "--json")
+    assert found.returncode == 0, found.stdout
+    verdicts = {finding["what"]: finding["verdict"] for finding in json.loads(found.stdout)}
+    assert verdicts["host ring"] == "works"
+    assert verdicts["a feed"] == "works"
+
+
+def test_doctor_fails_where_sharing_cannot_work(feeds_directory: Path):
+    feeds_directory.chmod(0o755)
+    found = penstock_command("doctor")
+    feeds_directory.chmod(0o700)
+    assert found.returncode == 1
+    assert "chmod 700" in found.stdout

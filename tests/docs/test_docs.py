@@ -1,0 +1,63 @@
+"""The pages are true: their code runs, their links lead somewhere, and the README's map is the disk's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if CODE.search(p.read_text())], ids=name)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path):
+    script = tmp_path / "page.py"
+    script.write_text("\n\n".join(CODE.findall(page.read_text())).replace("import penstock\n", QUICK, 1))
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+# A feeder that share() starts waits half a minute for other trainers; the test need not.
+QUICK = "import penstock\nfrom penstock.feed import share as _share\n_share.DEFAULT_LINGER_S = 0.5\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_links_of_a_page_lead_somewhere(page: Path):
+    missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_the_map_of_the_readme_is_that_of_the_disk():
+    readme = (ROOT / "README.md").read_text()
+    mapped = set(re.findall(r"^\| `([^`]+)`", readme, re.MULTILINE))
+    assert not [path for path in mapped if not (ROOT / path).exists()]
+    tracked = subprocess.run(
+        ["git", "ls-files", "src/penstock"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    rooms = {"/".join(path.split("/")[:3]) + "/" for path in tracked if path.count("/") > 2}
+    assert rooms <= mapped
+
+
+def test_every_decision_is_listed():
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    assert not [path.name for path in folder.glob("0*.md") if path.name not in index]
+
+
+def test_every_error_has_a_line_in_the_page_on_trouble_or_speaks_for_itself():
+    page = (ROOT / "docs" / "how-to" / "trouble.md").read_text()
+    errors = re.findall(r"^class (\w+)", (ROOT / "src" / "penstock" / "errors.py").read_text(), re.MULTILINE)
+    plain = {"PenstockError", "BadSetting", "InsecureDirectory", "FeedEnded", "Refused", "VersionMismatch", "LoaderClosed"}
+    assert not [error for error in errors if error not in plain and f"`{error}`" not in page]
