@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -85,7 +85,7 @@ class Family:
 
 
 @contextmanager
-def family() -> Iterator[Family]:
+def family() -> Generator[Family]:
     """Account for the processes that are started inside; at its end, none of them is left."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import IO
 
@@ -104,7 +104,7 @@ class Trainer:
 
 
 @contextmanager
-def _started(jobs: list[Job]) -> Iterator[list[Trainer]]:
+def _started(jobs: list[Job]) -> Generator[list[Trainer]]:
     with ExitStack() as stack:
         trainers = [stack.enter_context(closing(Trainer(job))) for job in jobs]
         for trainer in trainers:

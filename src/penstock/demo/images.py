@@ -14,7 +14,7 @@ from typing import Any
 import cv2
 import msgspec
 import numpy as np
-import simplejpeg
+import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
 from penstock.errors import BadSetting
@@ -130,17 +130,18 @@ def _labelled_as(classes: list[str], folder: Path) -> list[Labelled]:
 
 def _crop_px(train: Sequence[Labelled]) -> int:
     """64, or 32 where the pictures are smaller than that."""
-    height, width, *_ = _header(train[0][0])
+    height, width = _size(train[0][0])
     return 64 if min(height, width) >= 64 else 32
 
 
-def _header(path: str) -> tuple[int, int, str, str]:
+def _size(path: str) -> tuple[int, int]:
     with open(path, "rb") as file:
         data = file.read()
     try:
-        return simplejpeg.decode_jpeg_header(data)
+        height, width, *_ = simplejpeg.decode_jpeg_header(data)
     except ValueError as error:
         raise _bad(path, error) from None
+    return int(height), int(width)
 
 
 def decode(path: str) -> NDArray[np.uint8]:

@@ -1,4 +1,6 @@
 """The demo's report as a picture."""
+# matplotlib describes its types in part only.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def save_picture(report: Report, path: Path) -> None:
     ratio = report.shared_over_separate
     count = len(report.shared.trainings)
     figure.text(
-        0.05,
+        0.06,
         0.945,
         f"One feed for {count} trainings: {ratio.images_per_s:.1f} times the images per second",
         fontsize=20,
@@ -33,7 +35,7 @@ def save_picture(report: Report, path: Path) -> None:
     )
     data, machine = report.data, report.machine
     figure.text(
-        0.05,
+        0.06,
         0.902,
         f"{data.name}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, decoded and cropped to "
         f"{data.crop_px} px, {report.epochs} epochs. {machine.cpu}, {machine.cores} cores, "
@@ -42,7 +44,7 @@ def save_picture(report: Report, path: Path) -> None:
         color=_FAINT,
     )
     grid = figure.add_gridspec(
-        2, 6, left=0.06, right=0.97, top=0.79, bottom=0.06, hspace=0.62, wspace=0.9, height_ratios=(1.15, 1)
+        2, 6, left=0.06, right=0.965, top=0.79, bottom=0.06, hspace=0.62, wspace=0.9, height_ratios=(1.15, 1)
     )
     axes = figure.add_subplot(grid[0, :] if not meaningful else grid[0, :3])
     _pairs(
@@ -63,15 +65,13 @@ def save_picture(report: Report, path: Path) -> None:
             _names(report),
             lambda value: f"{value:.0f}%",
         )
-        axes.axhline(100 / data.classes, color=_FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.text(
-            len(report.shared.trainings) - 0.52, 100 / data.classes + 1.5, "chance", fontsize=8.5, color=_FAINT
-        )
+        axes.axhline(100 / data.classes, color=_FAINT, linewidth=0.8, linestyle=(0, (4, 3)), xmax=0.985)
+        axes.text(count - 0.5, 100 / data.classes, "chance", fontsize=8.5, color=_FAINT, va="center")
     _totals(figure, grid, report)
     figure.legend(
         handles=_handles(axes),
         loc="upper left",
-        bbox_to_anchor=(0.042, 0.89),
+        bbox_to_anchor=(0.052, 0.89),
         ncols=2,
         frameon=False,
         fontsize=11,

@@ -50,8 +50,10 @@ def run(
     from penstock.demo.synthetic import cached_images
 
     console = console or Console()
+    folder = None if data is None else find_images(data, images)
     with Bars(console) as bars:
-        folder = find_images(cached_images(bars.making) if data is None else data, images)
+        if folder is None:
+            folder = find_images(cached_images(bars.making), images)
         if folder.note:
             console.print(f"{folder.note}.")
         report = compare(folder, trainers, epochs, bars.arm)

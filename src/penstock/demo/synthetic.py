@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-import simplejpeg
+import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
@@ -36,6 +36,7 @@ CLASSES = (
 TRAIN_IMAGES, TEST_IMAGES = 2000, 400
 SIDE_PX = (400, 500)
 _QUALITY = 90
+_NOISE_PX = 1024  # side of the fields that grounds are cut from
 
 
 def cached_images(on_made: Callable[[int, int], None] = lambda done, of: None) -> Path:
@@ -137,15 +138,14 @@ def _mixed(value: F32, rng: np.random.Generator) -> F32:
 
 def _noise_patch(rng: np.random.Generator, height: int, width: int, *, fine: bool = False) -> F32:
     field = _noise(fine)
-    top, left = rng.integers(0, field.shape[0] - height), rng.integers(0, field.shape[1] - width)
+    top, left = int(rng.integers(_NOISE_PX - height)), int(rng.integers(_NOISE_PX - width))
     return field[top : top + height, left : left + width]
 
 
 @cache
 def _noise(fine: bool) -> F32:
     """A large field of noise in [0, 1], with the spectrum of a photograph, or of a film's grain."""
-    side = 1024
-    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.rfftfreq(side), indexing="ij"))
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(_NOISE_PX), np.fft.rfftfreq(_NOISE_PX), indexing="ij"))
     frequency[0, 0] = 1
     phases = np.random.default_rng(7).normal(size=(2, *frequency.shape))
     spectrum = (phases[0] + 1j * phases[1]) / frequency ** (0.2 if fine else 1.3)

@@ -3,6 +3,8 @@
 It reads its job from standard input and reports on standard output. Both arms
 run this; the one line that differs is in ``open_loader``.
 """
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
