@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 import penstock
+from penstock.feed.feeds import stop
 from tests.faults.conftest import eventually
 
 SOAK = pytest.mark.soak
@@ -186,3 +188,35 @@ def test_a_killed_feeder_leaves_no_worker_behind(feed, train):
         with suppress(psutil.Error):
             worker.kill()
     assert not alive
+
+
+def test_what_a_feeder_says_last_is_heard_by_a_trainer_whose_packets_it_has_not_read(clean, feed):
+    """A socket that is closed with packets unread must not take what was sent on it along."""
+    feeder = feed(source={"samples": 600, "batch_size": 1, "width": 10}, window=1 << 20)
+    with penstock.attach("feed", 1, borrow=True, wait_s=30) as loader:
+        batches = iter(loader)
+        next(batches)
+        eventually(lambda: penstock.feeds()[0].samples > 300)
+        feeder.signal("SIGSTOP")
+        eventually(feeder.stopped)
+        for _ in range(150):
+            next(batches)
+        stopping = threading.Thread(target=stop, args=("feed",))
+        stopping.start()
+        time.sleep(0.2)
+        feeder.signal("SIGCONT")
+        stopping.join()
+        feeder.wait()
+        with pytest.raises(penstock.FeederLost, match="was stopped by process"):
+            for _ in batches:
+                pass
+        del batches
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_a_feed_of_some_epochs_ends_when_everybody_has_read_the_last_batch(clean, feed, train, turn):
+    feeder = feed(source={"samples": 500, "batch_size": 2, "width": 10}, window=1 << 16, epochs=2)
+    trainers = [train(batch_size=size, delay_s=delay_s) for size, delay_s in ((1, 0.0), (2, 0.0), (50, 0.05))]
+    for trainer in trainers:
+        trainer.has_all(500, 2)
+    assert feeder.wait() == 0, feeder.output

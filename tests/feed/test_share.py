@@ -1,0 +1,281 @@
+"""``share``: one script started several times elects one feeder, which runs what lives in anybody's ``__main__``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+HANG_S = 90.0
+
+SCRIPT = '''
+import functools, json, os, sys, time
+from typing import NamedTuple
+import numpy as np, penstock
+
+def note(**event):
+    print(json.dumps(event), flush=True)
+
+def make():
+    with open("started", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    return penstock.ArraySource({"id": np.arange(500)}, batch_size=10, segments=5)
+
+def epoch(loader):
+    return [int(i) for batch in loader for i in batch["id"]]
+'''
+TORCH = '''
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+OFFSET = 0
+
+class Batch(NamedTuple):
+    id: torch.Tensor
+    square: torch.Tensor
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 200
+    def __getitem__(self, i):
+        return square(i + OFFSET)
+
+def square(i):
+    return Batch(torch.tensor(i), torch.tensor(i * i))
+
+def make_with(workers):
+    return DataLoader(Numbers(), batch_size=16, num_workers=workers)
+
+def make_two():
+    return make_with(2)
+'''
+
+
+class Script:
+    """A training script in a process of its own, in a directory that all scripts of the test share."""
+
+    def __init__(self, text: str, directory: Path, *arguments: str) -> None:
+        path = directory / "script.py"
+        path.write_text(text)
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(path), *arguments],
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def says(self) -> list[dict[str, Any]]:
+        """What it noted, once it has ended well."""
+        out, err = self.process.communicate(timeout=HANG_S)
+        assert self.process.returncode == 0, err
+        return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Script]]:
+    """Start a script; what still runs at the test's end is killed."""
+    scripts: list[Script] = []
+
+    def run(text: str, *arguments: str) -> Script:
+        scripts.append(Script(text, tmp_path, *arguments))
+        return scripts[-1]
+
+    yield run
+    for script in scripts:
+        if script.process.poll() is None:
+            script.process.kill()
+            script.process.communicate()
+
+
+def test_the_same_script_started_four_times_elects_one_feeder(start, tmp_path):
+    text = SCRIPT + """
+with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as loader:
+    for _ in range(3):
+        note(ids=epoch(loader))
+    note(feeder=loader.statistics().feeder_pid)
+"""
+    said = [script.says() for script in [start(text, str(i)) for i in range(4)]]
+    for events in said:
+        for event in events[:3]:
+            assert sorted(event["ids"]) == list(range(500))
+    (feeder,) = {events[3]["feeder"] for events in said}
+    assert (tmp_path / "started").read_text().split() == [str(feeder)]
+
+
+@pytest.mark.parametrize("made_by", ["lambda: make_with(2)", "functools.partial(make_with, 2)", "make_two"])
+def test_what_lives_in_main_is_shared_with_two_workers(start, made_by):
+    text = SCRIPT + TORCH + f"""
+if __name__ == "__main__":
+    OFFSET = 1000
+    with penstock.share({made_by}, "numbers", 7, linger=0.5) as loader:
+        ids = []
+        for batch in loader:
+            assert type(batch) is Batch and (batch.square == batch.id * batch.id).all()
+            ids.extend(batch.id.tolist())
+        note(ids=ids)
+"""
+    (event,) = start(text).says()
+    assert event["ids"] == list(range(1000, 1200))
+
+
+def test_classes_in_main_that_inherit_from_each_other_are_shared_without_workers(start):
+    text = SCRIPT + TORCH + """
+class Odd(Numbers):
+    def __getitem__(self, i):
+        return super().__getitem__(2 * i + 1)
+
+if __name__ == "__main__":
+    with penstock.share(lambda: DataLoader(Odd(), batch_size=16), "numbers", linger=0.5) as loader:
+        note(ids=[i for batch in loader for i in batch.id.tolist()])
+"""
+    (event,) = start(text).says()
+    assert event["ids"] == list(range(1, 401, 2))
+
+
+def test_a_module_beside_the_script_is_found_by_the_feeder(start, tmp_path):
+    (tmp_path / "beside.py").write_text("import numpy as np\ndef make():\n    return {'id': np.arange(50)}\n")
+    text = SCRIPT + """
+import beside
+with penstock.share(beside.make, "numbers", 7, linger=0.0) as loader:
+    note(ids=epoch(loader))
+"""
+    (event,) = start(text).says()
+    assert sorted(event["ids"]) == list(range(50))
+
+
+def numbers() -> Any:
+    import numpy as np
+
+    return penstock.ArraySource({"id": np.arange(500)}, batch_size=10, segments=5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "runs", "asked", "shown"),
+    [
+        ("seed", 1, 2, "2"),
+        ("window", "1MiB", "2MiB", "2097152"),
+        ("epochs", 3, 4, "4"),
+        ("linger", 0.5, 7.0, "7.0"),
+        ("stall_timeout", 60.0, 61.0, "61.0"),
+        ("batch_granular", False, True, "True"),
+        ("segments", 4, 5, "5"),
+    ],
+)
+def test_a_later_caller_with_other_settings_is_refused_and_told_both_values(setting, runs, asked, shown):
+    with penstock.share(numbers, "numbers", **{"linger": 0.5, setting: runs}) as loader:
+        with pytest.raises(penstock.SettingsDiffer) as refused:
+            penstock.share(numbers, "numbers", **{setting: asked})
+        value = {"window": "1048576"}.get(setting, repr(runs))
+        assert f"={value} where you asked for {shown}" in str(refused.value)
+        assert setting in str(refused.value)
+        with penstock.share(numbers, "numbers", **{setting: runs}) as same:
+            assert same.statistics().feeder_pid == loader.statistics().feeder_pid
+        with penstock.share(numbers, "numbers") as silent:
+            assert silent.statistics().feeder_pid == loader.statistics().feeder_pid
+
+
+def test_the_feeder_ends_when_its_last_trainer_has_been_gone_for_the_linger(start):
+    text = SCRIPT + """
+with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
+    next(iter(loader))
+    note(feeder=loader.statistics().feeder_pid)
+"""
+    (first,) = start(text, "1.5").says()
+    assert os.path.exists(f"/proc/{first['feeder']}")
+    (second,) = start(text, "1.5").says()
+    assert second == first
+    # That it ends, and leaves nothing, is what every test is checked for at its end.
+
+
+def test_epochs_is_how_many_each_trainer_gets(start):
+    text = SCRIPT + """
+with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
+    for _ in range(2):
+        note(ids=epoch(loader))
+    try:
+        next(iter(loader))
+    except penstock.FeedEnded as error:
+        note(ended=str(error))
+"""
+    for script in [start(text) for _ in range(3)]:
+        first, second, ended = script.says()
+        assert sorted(first["ids"]) == sorted(second["ids"]) == list(range(500))
+        assert "epochs=2" in ended["ended"]
+
+
+RESUMES = SCRIPT + """
+rank, size, stop, directory = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+path = os.path.join(directory, f"state-{rank}")
+with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
+    if os.path.exists(path):
+        with open(path) as file:
+            loader.load_state_dict(json.load(file))
+    taken = 0
+    while loader.epoch < 3 and taken < stop:
+        epoch = loader.epoch
+        for batch in loader:
+            note(epoch=epoch, ids=[int(i) for i in batch["id"]])
+            taken += 1
+            if taken == stop:
+                break
+    with open(path, "w") as file:
+        json.dump(loader.state_dict(), file)
+"""
+
+
+@pytest.mark.parametrize("linger", ["0", "2"], ids=["a new feeder", "the same feeder"])
+@pytest.mark.parametrize(
+    "stops", [[(5, 5, 5), (40, 40, 40)], [(3, 70, 150), (1, 1, 160), (17, 100, 2)]], ids=["together", "apart"]
+)
+def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(start, tmp_path, stops, linger):
+    """Each run of the three is stopped after some batches; joined together they are three whole epochs."""
+    sizes = (7, 10, 33)
+    got: list[dict[int, list[int]]] = [{}, {}, {}]
+    for stop in [*stops, (10**6,) * 3]:
+        scripts = [start(RESUMES, str(i), str(sizes[i]), str(stop[i]), str(tmp_path), linger) for i in range(3)]
+        for i, script in enumerate(scripts):
+            for event in script.says():
+                got[i].setdefault(event["epoch"], []).extend(event["ids"])
+    for epochs in got:
+        assert list(epochs) == [0, 1, 2]
+        for ids in epochs.values():
+            assert sorted(ids) == list(range(500))
+
+
+def test_a_script_whose_output_is_captured_does_not_hang_on_the_feeder(start):
+    """The feeder outlives the script, and must not keep its standard output or error open."""
+    text = SCRIPT + """
+def noisy():
+    print("a line of the loader", flush=True)
+    print("another", file=sys.stderr, flush=True)
+    return make()
+with penstock.share(noisy, "numbers", 33, linger=5.0) as loader:
+    note(feeder=loader.statistics().feeder_pid)
+"""
+    (event,) = start(text).says()
+    feeder = Path(f"/proc/{event['feeder']}")
+    assert feeder.exists(), "the feeder ended with its script, so this shows nothing"
+    assert all("pipe:" not in os.readlink(feeder / "fd" / fd) for fd in ("1", "2"))
+
+
+def test_the_feeder_is_in_a_session_of_its_own_and_keeps_none_of_the_scripts_descriptors(start, tmp_path):
+    text = SCRIPT + """
+kept = open("kept", "w")
+os.set_inheritable(kept.fileno(), True)
+with penstock.share(make, "numbers", 33, linger=3.0) as loader:
+    note(feeder=loader.statistics().feeder_pid)
+"""
+    (event,) = start(text).says()
+    feeder = event["feeder"]
+    assert os.getsid(feeder) == feeder
+    opened = [os.readlink(f"/proc/{feeder}/fd/{fd}") for fd in os.listdir(f"/proc/{feeder}/fd")]
+    assert str(tmp_path / "kept") not in opened
