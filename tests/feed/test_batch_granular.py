@@ -1,0 +1,149 @@
+"""Batches that vary in shape go to trainers as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import penstock
+
+
+@dataclass
+class Detection:
+    images: torch.Tensor
+    boxes: list[torch.Tensor]
+    names: tuple[str, ...]
+    scale: np.float32
+    n: int
+
+
+def padded(texts: list[list[int]]) -> dict[str, torch.Tensor]:
+    longest = max(map(len, texts))
+    tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    return {"tokens": tokens, "length": torch.tensor([len(text) for text in texts])}
+
+
+TEXTS = [[i + 1] * (i * 7 % 13 + 1) for i in range(50)]
+
+
+def loader_of_texts() -> DataLoader[Any]:
+    return DataLoader(TEXTS, batch_size=4, shuffle=True, collate_fn=padded)
+
+
+def detections() -> list[Detection]:
+    return [
+        Detection(
+            torch.full((2, 3, i + 1, 5), i, dtype=torch.float16),
+            [torch.full((i, 4), 1.0 * i), torch.zeros(0, 4)],
+            (f"{i}", "b"),
+            np.float32(i / 2),
+            i,
+        )
+        for i in range(8)
+    ]
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+def test_dynamic_padding_comes_as_the_loader_gave_it(serve, borrow):
+    serve(loader_of_texts(), batch_granular=True, window="64KiB", segments=3)
+    with penstock.attach("feed", borrow=borrow) as loader:
+        assert len(loader) == 13
+        for _ in range(3):
+            firsts: list[int] = []
+            for batch in loader:
+                assert batch["tokens"].shape[1] == int(batch["length"].max())
+                for row, length in zip(batch["tokens"], batch["length"], strict=True):
+                    assert (row[:length] == row[0]).all()
+                    assert (row[length:] == 0).all()
+                    firsts.append(int(row[0]))
+            assert sorted(firsts) == [i + 1 for i in range(50)]
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+def test_types_and_shapes_come_back(serve, borrow):
+    serve(detections(), batch_granular=True)
+    with penstock.attach("feed", borrow=borrow) as loader:
+        for _ in range(2):
+            got = list(loader)
+            assert len(got) == 8
+            for i, (one, own) in enumerate(zip(got, detections(), strict=True)):
+                assert type(one) is Detection
+                assert torch.equal(one.images, own.images)
+                assert one.images.dtype == torch.float16
+                assert [box.shape for box in one.boxes] == [(i, 4), (0, 4)]
+                assert (one.names, one.n) == (own.names, i)
+                assert type(one.scale) is np.float32
+                assert one.scale == own.scale
+            del one, got
+
+
+def test_without_it_the_error_names_the_leaf_and_the_remedy(serve):
+    serve(loader_of_texts(), segments=1)
+    with (
+        penstock.attach("feed", 4) as loader,
+        pytest.raises(penstock.BlockChanged, match=r"leaf batch\['tokens'\].*batch_granular=True"),
+    ):
+        list(loader)
+
+
+def test_a_batch_size_cannot_be_asked_for(serve):
+    serve(loader_of_texts(), batch_granular=True)
+    with pytest.raises(penstock.BadSetting, match=r"batch_size=8 cannot be had. Leave batch_size out"):
+        penstock.attach("feed", 8)
+
+
+def test_another_structure_is_still_an_error(serve):
+    batches: list[Any] = [{"x": np.zeros((2, 3))}, {"x": np.zeros((4, 9))}, {"x": np.zeros((4, 9), "f4")}]
+    serve(batches, batch_granular=True)
+    with penstock.attach("feed") as loader:
+        it = iter(loader)
+        assert [next(it)["x"].shape, next(it)["x"].shape] == [(2, 3), (4, 9)]
+        with pytest.raises(penstock.BlockChanged, match=r"leaf batch\['x'\]: numpy <f8 .* numpy <f4"):
+            next(it)
+
+
+def test_private_copies_may_be_changed(serve):
+    serve(detections(), batch_granular=True)
+    with penstock.attach("feed") as one, penstock.attach("feed") as other:
+        for mine, theirs in zip(one, other, strict=True):
+            mine.images.fill_(-1)
+            assert (theirs.images == theirs.n).all()
+
+
+def test_a_state_goes_on_with_the_next_batch(serve):
+    serve(loader_of_texts(), batch_granular=True)
+    with penstock.attach("feed") as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        state = loader.state_dict()
+        rest = [batch["tokens"] for batch in batches]
+        loader.load_state_dict(state)
+        again = [batch["tokens"] for batch in loader]
+        assert len(rest) == 8
+        assert all(torch.equal(a, b) for a, b in zip(rest, again, strict=True))
+
+
+def test_ranks_get_a_batch_each_in_turn(serve):
+    serve([{"x": np.full((i + 1, 2), i)} for i in range(7)], batch_granular=True)
+    with pytest.raises(penstock.BadSetting, match="pass drop_last=True"):
+        penstock.attach("feed", shard=(0, 2))
+    import threading
+
+    got: dict[int, list[int]] = {}
+
+    def train(rank: int) -> None:
+        with penstock.attach("feed", shard=(rank, 2), drop_last=True) as loader:
+            got[rank] = [int(batch["x"][0, 0]) for batch in loader]
+
+    threads = [threading.Thread(target=train, args=[rank]) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {0: [0, 2, 4], 1: [1, 3, 5]}

@@ -1,0 +1,247 @@
+"""Promise 7: a state brings back the very next sample, at any batch size, from any feeder of the same feed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset
+
+import penstock
+
+numbers = itertools.count()
+
+
+def ids_of(batches: Any) -> list[int]:
+    return [int(i) for batch in batches for i in batch["id"]]
+
+
+def later_by_json(loader: penstock.Loader) -> dict[str, Any]:
+    """A state as a checkpoint keeps it."""
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    samples=st.integers(1, 120),
+    source=st.integers(1, 30),
+    segments=st.integers(1, 9),
+    size=st.integers(1, 50),
+    other_size=st.integers(1, 50),
+    skipped_epochs=st.integers(0, 2),
+    taken=st.integers(0, 40),
+    restart=st.booleans(),
+)
+def test_any_state_brings_back_the_very_next_sample(
+    serve, samples, source, segments, size, other_size, skipped_epochs, taken, restart
+):
+    assume(skipped_epochs or taken)
+
+    def start() -> penstock.Feeder:
+        arrays = penstock.ArraySource({"id": np.arange(samples)}, batch_size=source, segments=segments, seed=5)
+        return serve(arrays, name, seed=5, window="64KiB")
+
+    name = f"feed {next(numbers)}"
+    feeder = start()
+    with penstock.attach(name, size) as first:
+        for _ in range(skipped_epochs):
+            ids_of(first)
+        batches = iter(first)
+        given = ids_of(itertools.islice(batches, taken))
+        state = later_by_json(first)
+        rest = ids_of(batches)
+        epoch_after = ids_of(first)
+    if taken and len(given) == samples:  # it was saved behind the last batch: what comes is the next epoch
+        assert rest == []
+        rest, epoch_after = epoch_after, None
+    if restart:
+        feeder.close()
+        feeder = start()
+    with penstock.attach(name, other_size) as second:
+        second.load_state_dict(state)
+        assert second.epoch == state["epoch"]
+        assert ids_of(second) == rest
+        if epoch_after is not None:
+            assert ids_of(second) == epoch_after
+    feeder.close()
+
+
+class Stream(IterableDataset[dict[str, int]]):
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ({"id": i} for i in range(53))
+
+
+SOURCES = {
+    "list of batches": lambda: [{"id": np.arange(i, i + 7)} for i in range(0, 49, 7)],
+    "stream": lambda: DataLoader(Stream(), batch_size=6),
+    "loader": lambda: DataLoader([{"id": i} for i in range(53)], batch_size=6, shuffle=True),
+    "sampler": lambda: DataLoader([{"id": i} for i in range(53)], 6, sampler=list(range(52, -1, -1))),
+}
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("taken", [1, 3, 100])
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("restart", [False, True])
+def test_every_kind_of_source_resumes_in_the_second_epoch(serve, kind, taken, restart, drop_last):
+    """Also behind the last batch, and behind the last full one, where rows are left out."""
+    feeder = serve(SOURCES[kind](), segments=4, seed=3)
+    with penstock.attach("feed", 10, drop_last=drop_last) as first:
+        ids_of(first)
+        batches = iter(first)
+        ids_of(itertools.islice(batches, taken))
+        state = later_by_json(first)
+        rest = ids_of(batches)
+        epoch_after = ids_of(first)
+    if restart:
+        feeder.close()
+        serve(SOURCES[kind](), segments=4, seed=3)
+    with penstock.attach("feed", 10, drop_last=drop_last) as second:
+        second.load_state_dict(state)
+        if rest:
+            assert ids_of(second) == rest
+        assert ids_of(second) == epoch_after
+
+
+def test_a_state_saved_inside_the_loop_at_the_last_batch_is_the_start_of_the_next_epoch(serve):
+    serve(penstock.ArraySource({"id": np.arange(40)}, batch_size=8, segments=2))
+    with penstock.attach("feed", 10) as first:
+        states = [later_by_json(first) for _ in first]
+        assert [state["delivered"] for state in states] == [10, 20, 30, 0]
+        assert [state["epoch"] for state in states] == [0, 0, 0, 1]
+        epoch_after = ids_of(first)
+        first.load_state_dict(states[-1])
+        assert first.epoch == 1
+        assert ids_of(first) == epoch_after
+
+
+def test_a_state_of_before_the_first_batch_joins_as_a_new_trainer_does(serve):
+    serve(penstock.ArraySource({"id": np.arange(40)}, batch_size=8))
+    with penstock.attach("feed", 10) as loader:
+        state = later_by_json(loader)
+        assert state["start"] is None
+        loader.load_state_dict(state)
+        assert sorted(ids_of(loader)) == list(range(40))
+
+
+def test_trainers_resume_from_many_positions_at_once(serve):
+    """The feeder goes back and forth, and each gets its own rest."""
+
+    def start() -> penstock.Feeder:
+        return serve(
+            penstock.ArraySource({"id": np.arange(200)}, batch_size=10, segments=5, seed=1), seed=1, window=4096
+        )
+
+    feeder = start()
+    states, rests = [], []
+    for taken in (1, 4, 9, 13):
+        with penstock.attach("feed", 13) as loader:
+            batches = iter(loader)
+            ids_of(itertools.islice(batches, taken))
+            states.append(later_by_json(loader))
+            rests.append(ids_of(batches) + ids_of(loader))
+    feeder.close()
+    start()
+    got: dict[int, list[int]] = {}
+
+    def resume(i: int) -> None:
+        with penstock.attach("feed", 5 + i) as loader:
+            loader.load_state_dict(states[i])
+            got[i] = ids_of(loader) + ids_of(loader)
+
+    threads = [threading.Thread(target=resume, args=[i]) for i in range(len(states))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[i] for i in range(len(states))] == rests
+
+
+def test_a_loader_goes_back_to_its_own_state_in_the_middle_of_a_loop(serve):
+    serve(penstock.ArraySource({"id": np.arange(60)}, batch_size=8, segments=3))
+    with penstock.attach("feed", 7) as loader:
+        batches = iter(loader)
+        ids_of(itertools.islice(batches, 2))
+        state = loader.state_dict()
+        rest = ids_of(itertools.islice(batches, 3))
+        loader.load_state_dict(state)
+        with pytest.raises(penstock.LoaderClosed, match="replaced this iterator"):
+            next(batches)
+        again = ids_of(loader)
+        assert again[: len(rest)] == rest
+        assert len(again) == 60 - 14
+
+
+def test_ranks_resume_together(serve):
+    serve(penstock.ArraySource({"id": np.arange(100)}, batch_size=9, segments=4))
+    states: list[dict[str, Any]] = []
+    rests: list[list[int]] = []
+    with penstock.attach("feed", 7, shard=(0, 2)) as one, penstock.attach("feed", 7, shard=(1, 2)) as other:
+        # Ranks begin when all of them have asked, so one of them asks in a thread.
+        first: list[Any] = []
+        thread = threading.Thread(target=lambda: first.extend(itertools.islice(iter(other), 3)))
+        thread.start()
+        mine = iter(one)
+        for _ in range(3):
+            next(mine)
+        thread.join()
+        states = [later_by_json(one), later_by_json(other)]
+        rests.append(ids_of(mine))
+    for rank in (0, 1):
+        with penstock.attach("feed", 7, shard=(rank, 2)) as loader:
+            loader.load_state_dict(states[rank])
+            got = ids_of(loader)
+            if rank == 0:
+                assert got == rests[0]
+            rests.append(got)
+    assert states[0] == states[1]
+    assert len(set(rests[1]) | set(rests[2])) == len(rests[1]) + len(rests[2]) == 100 - 3 * 14
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"segments": 5, "seed": 0, "samples": 40, "source": 4},
+        {"segments": 2, "seed": 9, "samples": 40, "source": 4},
+        {"segments": 2, "seed": 0, "samples": 41, "source": 4},
+        {"segments": 2, "seed": 0, "samples": 40, "source": 5},
+    ],
+)
+def test_a_state_of_another_order_is_refused(serve, other):
+    def start(segments: int, seed: int, samples: int, source: int) -> penstock.Feeder:
+        arrays = DataLoader([{"id": i} for i in range(samples)], batch_size=source, shuffle=True)
+        return serve(arrays, segments=segments, seed=seed)
+
+    feeder = start(2, 0, 40, 4)
+    with penstock.attach("feed", 10) as loader:
+        next(iter(loader))
+        state = later_by_json(loader)
+    feeder.close()
+    start(**other)
+    with penstock.attach("feed", 10) as loader:
+        with pytest.raises(penstock.BadSetting, match="another order of samples"):
+            loader.load_state_dict(state)
+        assert sorted(ids_of(loader)) == list(range(other["samples"]))
+
+
+@pytest.mark.parametrize("state", [{}, {"version": 2}, {"version": 1, "plan": None}])
+def test_a_state_of_nonsense_is_refused(serve, state):
+    serve({"id": np.arange(9)})
+    with penstock.attach("feed", 4) as loader, pytest.raises(penstock.BadSetting):
+        loader.load_state_dict(state)
+
+
+def test_a_state_is_plain_numbers_also_for_torch(serve, tmp_path):
+    serve({"id": torch.arange(20)})
+    with penstock.attach("feed", 4) as loader:
+        next(iter(loader))
+        torch.save(loader.state_dict(), tmp_path / "state.pt")
+        assert torch.load(tmp_path / "state.pt", weights_only=True) == loader.state_dict()
