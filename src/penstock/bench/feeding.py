@@ -47,9 +47,11 @@ def main() -> None:
             pass
         feeder.close()
 
-    threading.Thread(target=end, daemon=True).start()
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
     say({"ready": True})
     feeder.run()
+    ending.join()
 
 
 if __name__ == "__main__":

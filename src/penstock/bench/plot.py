@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
 from penstock.bench.cell import Cell
 from penstock.bench.claims import Claim
@@ -74,6 +74,13 @@ def _together(report: Report, axes: Any) -> None:
         _line(report, axes, "JPEG", arm, lambda cell: cell.together)
     _log_axes(axes, report)
     axes.legend(frameon=False, fontsize=9)
+    given_up = [c for c in report.cells if (c.workload, c.arm, c.finished) == ("JPEG", "tensorsocket", False)]
+    if given_up and given_up[0].note != "not installed":
+        counts = ", ".join(str(cell.trainers) for cell in given_up)
+        note = f"TensorSocket did not finish with {counts}"
+        axes.text(
+            0.98, 0.03, note, transform=axes.transAxes, ha="right", fontsize=9, color=_COLORS["tensorsocket"]
+        )
 
 
 def _cpu(report: Report, axes: Any) -> None:
@@ -188,5 +195,6 @@ def _log_axes(axes: Any, report: Report) -> None:
 
 def _plain(axis: Any) -> None:
     """Numbers as people write them, not as powers of ten."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axis.set_minor_formatter(NullFormatter())
