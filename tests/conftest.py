@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -27,7 +28,10 @@ def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     for process in alive:
         process.kill()
     assert not alive, f"feeder processes left behind: {alive}"
-    assert set(os.listdir("/dev/shm")) <= shm_before
+    deadline = time.monotonic() + 5  # a torch worker's file is there for a moment, until it is handed over
+    while (left := set(os.listdir("/dev/shm")) - shm_before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
     penstock.feeds()  # removes what killed feeders left
     assert not list(path.iterdir())
 

@@ -129,7 +129,7 @@ def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
 
 def test_top_shows_the_feeds_until_it_is_interrupted(feeding):
     process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli", "top", "--interval", "0.1"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-m", "penstock.cli", "top", "--interval", "0.1"], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     while "cli/feed" not in process.stdout.readline():

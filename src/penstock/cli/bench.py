@@ -21,7 +21,9 @@ def share(
     trainers: Annotated[str, typer.Option(help="How many trainers at once, case by case.")] = "1,2,4,8",
     step_ms: Annotated[float, typer.Option(help="Wait in place of each training step, ms.")] = 0.0,
     repeats: Annotated[int, typer.Option(help="Times that each case is measured, by turns.")] = 5,
-    seconds: Annotated[float, typer.Option(help="Counted for each case; blocks from memory take half.")] = 4.0,
+    seconds: Annotated[
+        float, typer.Option(help="Counted for each case; blocks from memory take 0.3 of it.")
+    ] = 4.0,
     blocks: Annotated[str, typer.Option(help="Sizes of blocks from memory.")] = "128KB,1MB,10MB",
     workers: Annotated[int, typer.Option(help="Loader workers in total.")] = 2,
     jpeg: Annotated[bool, typer.Option(help="Measure the JPEG loader; needs the images and torch extras.")] = True,

@@ -19,10 +19,12 @@ def top(
 ) -> None:
     """Show the feeds live, until Ctrl-C."""
     console = Console()
-    with (
-        suppress(KeyboardInterrupt),
-        Live(console=console, screen=console.is_terminal, auto_refresh=False) as live,
-    ):
-        while True:
-            live.update(feeds_table(feeds()), refresh=True)
-            time.sleep(interval)
+    with suppress(KeyboardInterrupt):
+        if not console.is_terminal:
+            while True:
+                console.print(feeds_table(feeds()))
+                time.sleep(interval)
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(feeds_table(feeds()), refresh=True)
+                time.sleep(interval)

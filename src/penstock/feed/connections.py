@@ -75,12 +75,9 @@ class Connections:
                 self._epoll.modify(peer.connection, _READ | select.EPOLLOUT)
 
     def dismiss(self, peer: Peer, packet: bytes) -> None:
-        """Send a last packet, in place of all that is queued, and drop the peer when it is sent."""
-        peer.queue.clear()
-        peer.leaving = True
-        self.send([peer], packet)
-        if not peer.queue:
-            self.drop(peer)
+        """Send a last packet, in place of all that is queued, and drop the peer."""
+        peer.send_last(packet)
+        self.drop(peer)
 
     def drop(self, peer: Peer) -> None:
         """End the connection to a peer now."""
@@ -119,9 +116,6 @@ class Connections:
                 return
             if not peer.queue:
                 self._epoll.modify(peer.connection, _READ)
-                if peer.leaving:
-                    self.drop(peer)
-                    return
         if events & _READ:
             self._receive(peer)
 
@@ -136,7 +130,6 @@ class Connections:
             if not packet:
                 self.drop(peer)
                 return
-            if not peer.leaving:
-                self._hear(peer, packet)
+            self._hear(peer, packet)
             if peer.id not in self.peers:
                 return

@@ -243,8 +243,12 @@ class Link:
         """The next message; None if there is none and it is not waited for, or if there will be none."""
         if self._ended is not None and not wait:
             return None
+        flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            size = self._socket.recv_into(self._buffer, 0, 0 if wait else socket.MSG_DONTWAIT)
+            try:
+                size = self._socket.recv_into(self._buffer, 0, flags)
+            except ConnectionResetError:  # it closed before it read all of ours; its last words are still there
+                size = self._socket.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
             return None
         except OSError:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
+from contextlib import suppress
 
 from penstock.feed.fork import close_in_children
+
+
+_LAST_BYTES = 208 << 10
+"""Linux doubles it; its usual send buffer has as many bytes undoubled."""
 
 
 def credentials(connection: socket.socket) -> tuple[int, int]:
@@ -26,7 +31,6 @@ class Peer:
         self.pid, self.uid = credentials(connection)
         self.queue: deque[bytes] = deque()
         self.layout: object = None  # of the block that was last announced to it
-        self.leaving = False  # close once the queue is empty
         close_in_children(connection)
 
     def send(self, packet: bytes, fd: int | None = None) -> bool:
@@ -44,6 +48,18 @@ class Peer:
         except OSError:
             return False
         return True
+
+    def send_last(self, packet: bytes) -> None:
+        """Send a packet in place of all that is queued; the connection is closed next.
+
+        What the peer has not read yet fills at most the usual send buffer, so
+        a larger one has room for this packet, and the peer reads it whenever
+        it comes back, after the connection's end too.
+        """
+        self.queue.clear()
+        with suppress(OSError):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LAST_BYTES)
+            self.connection.send(packet)
 
     def flush(self) -> bool:
         """Send what is queued, as far as the kernel takes it. False if the peer is gone."""

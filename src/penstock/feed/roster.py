@@ -14,6 +14,10 @@ from penstock.contracts import Cursor
 from penstock.memory.room import Room
 
 
+MOST_BLOCKS = 1024
+"""Blocks on their way at once, however small: each waits as a message as well."""
+
+
 @dataclass
 class PublishedBlock:
     """A block in the ring, the members that still need it, and what its publisher notes of it."""
@@ -162,6 +166,10 @@ class Roster:
     def needed(self) -> Cursor | None:
         """The position that somebody needs first, or None while nobody reads."""
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
+
+    def reserve(self, nbytes: int) -> int | None:
+        """Room for a block, or None while there is none: in bytes, or because too many blocks are on their way."""
+        return None if len(self.blocks) >= MOST_BLOCKS else self.room.reserve(nbytes)
 
     def publish(
         self, at: Cursor, rows: int, offset: int, nbytes: int, note: Any = None

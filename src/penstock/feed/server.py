@@ -30,8 +30,6 @@ from penstock.feed.writer import Parcel
 
 _FIRST_TRAINER_S = 60.0
 """A lingering feeder waits at least this long for its first trainer."""
-_GOODBYE_S = 2.0
-"""For so long a feed that is stopped waits for a trainer that does not read."""
 
 
 class Turn(enum.Enum):
@@ -54,7 +52,7 @@ class Server:
     Attributes:
         changed: The lock, notified when anything that a waiting thread may want has changed.
         closing: Why the feed ends, once it does; empty when it has simply been read to its end.
-        ending: Set with ``closing``.
+        ending: Set when the feed ends before it has been read to its end.
     """
 
     def __init__(
@@ -78,7 +76,6 @@ class Server:
         self._crash: BaseException | None = None
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
         self._empty_since_s = time.monotonic() + max(0.0, _FIRST_TRAINER_S - (self._settings.linger or 0))
-        self._close_by_s = 0.0
         self._connections = Connections(
             place.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._gone
         )
@@ -107,7 +104,7 @@ class Server:
                     break
                 elif needed.sample >= at.sample + rows:
                     return Turn.SKIP
-                elif (offset := self._roster.room.reserve(nbytes)) is not None:
+                elif (offset := self._roster.reserve(nbytes)) is not None:
                     self.pace.moving(time.monotonic())
                     return offset
                 else:
@@ -130,7 +127,7 @@ class Server:
         """Tell every trainer, now and later, that the source failed."""
         with self.changed:
             self._failed = wire.Failed(kind, message[:16_000], traceback_text[-64_000:])
-            self._tell_all(self._failed)
+            self._connections.send([peer for peer, _ in self._trainers.values()], wire.encode(self._failed))
 
     def close(self, reason: str) -> None:
         """Say goodbye, wait until it is sent to all who live, and end the thread."""
@@ -171,7 +168,6 @@ class Server:
         # Sent before any of its bytes are written again: whoever has copied
         # and then hears nothing of it has copied what was there.
         self._connections.dismiss(peer, wire.encode(wire.Evicted(message)))
-        self._forget(peer)
 
     # The thread that serves the sockets.
 
@@ -196,14 +192,12 @@ class Server:
                 self._goodbye("had no trainer left")
             if self.closing is None:
                 return False
-            # Who has had everything is waited for, however long it takes to hear so.
-            return self._connections.all_sent or (self.closing != "" and now > self._close_by_s)
+            # Who has yet to be told of blocks that are its own is waited for.
+            return self.closing != "" or self._connections.all_sent
 
     def _timeout_s(self) -> float | None:
-        if self.closing is not None:
-            return _GOODBYE_S
         linger = self._settings.linger
-        if linger is None or self._trainers:
+        if linger is None or self._trainers or self.closing is not None:
             return None
         return max(0.0, self._empty_since_s + linger - time.monotonic()) + 0.01
 
@@ -306,18 +300,18 @@ class Server:
             peer.layout = layout
             self._connections.send([peer], packets[known])
 
-    def _tell_all(self, message: wire.FromFeeder) -> None:
-        self._connections.send([peer for peer, _ in self._trainers.values()], wire.encode(message))
-
     def _goodbye(self, reason: str) -> None:
         self.closing = reason
-        self._close_by_s = time.monotonic() + _GOODBYE_S
-        self._tell_all(wire.Bye(reason))
-        self.ending.set()
+        packet = wire.encode(wire.Bye(reason))
+        if reason:
+            self.ending.set()
+            for peer, _ in list(self._trainers.values()):
+                self._connections.dismiss(peer, packet)
+        else:
+            self._connections.send([peer for peer, _ in self._trainers.values()], packet)
         self.changed.notify_all()
 
     def _reject(self, peer: Peer, reason: str) -> None:
-        self._forget(peer)
         self._connections.dismiss(
             peer, wire.encode(wire.Rejected(reason[:4000], penstock.__version__, wire.PROTOCOL))
         )
