@@ -123,5 +123,6 @@ def make(kind: str, **options: Any) -> Any:
         "failing": failing,
         "announcing": announcing,
         "empty": Empty,
+        "unsupported": lambda: [{"id": np.arange(4), "bad": object()}],
     }
     return kinds[kind](**options)

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.feed.feeds import stop
-from tests.faults.conftest import eventually
+from tests.faults.conftest import eventually, ring_maps
 
 SOAK = pytest.mark.soak
 
@@ -208,9 +208,25 @@ def test_what_a_feeder_says_last_is_heard_by_a_trainer_whose_packets_it_has_not_
         stopping.join()
         feeder.wait()
         with pytest.raises(penstock.FeederLost, match="was stopped by process"):
-            for _ in batches:
-                pass
+            for batch in batches:
+                del batch
         del batches
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the link keeps the error, its traceback the caller's frames, and these the view that lives on"
+)
+def test_an_error_at_a_trainers_end_keeps_no_view_alive(clean, feed):
+    feeder = feed()
+
+    def lose() -> None:
+        with penstock.attach("feed", 10, borrow=True, wait_s=30) as loader:
+            for batch in loader:  # noqa: B007
+                feeder.kill()
+
+    with suppress(penstock.FeederLost):
+        lose()
+    assert ring_maps() == 0
 
 
 @pytest.mark.parametrize("turn", range(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -10,13 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock
 
 HANG_S = 90.0
 
-SCRIPT = '''
+SCRIPT = """
 import functools, json, os, sys, time
 from typing import NamedTuple
 import numpy as np, penstock
@@ -31,8 +33,8 @@ def make():
 
 def epoch(loader):
     return [int(i) for batch in loader for i in batch["id"]]
-'''
-TORCH = '''
+"""
+TORCH = """
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -56,7 +58,7 @@ def make_with(workers):
 
 def make_two():
     return make_with(2)
-'''
+"""
 
 
 class Script:
@@ -97,12 +99,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Script]]:
 
 
 def test_the_same_script_started_four_times_elects_one_feeder(start, tmp_path):
-    text = SCRIPT + """
+    text = (
+        SCRIPT
+        + """
 with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as loader:
     for _ in range(3):
         note(ids=epoch(loader))
     note(feeder=loader.statistics().feeder_pid)
 """
+    )
     said = [script.says() for script in [start(text, str(i)) for i in range(4)]]
     for events in said:
         for event in events[:3]:
@@ -113,7 +118,10 @@ with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as l
 
 @pytest.mark.parametrize("made_by", ["lambda: make_with(2)", "functools.partial(make_with, 2)", "make_two"])
 def test_what_lives_in_main_is_shared_with_two_workers(start, made_by):
-    text = SCRIPT + TORCH + f"""
+    text = (
+        SCRIPT
+        + TORCH
+        + f"""
 if __name__ == "__main__":
     OFFSET = 1000
     with penstock.share({made_by}, "numbers", 7, linger=0.5) as loader:
@@ -123,12 +131,16 @@ if __name__ == "__main__":
             ids.extend(batch.id.tolist())
         note(ids=ids)
 """
+    )
     (event,) = start(text).says()
     assert event["ids"] == list(range(1000, 1200))
 
 
 def test_classes_in_main_that_inherit_from_each_other_are_shared_without_workers(start):
-    text = SCRIPT + TORCH + """
+    text = (
+        SCRIPT
+        + TORCH
+        + """
 class Odd(Numbers):
     def __getitem__(self, i):
         return super().__getitem__(2 * i + 1)
@@ -137,25 +149,26 @@ if __name__ == "__main__":
     with penstock.share(lambda: DataLoader(Odd(), batch_size=16), "numbers", linger=0.5) as loader:
         note(ids=[i for batch in loader for i in batch.id.tolist()])
 """
+    )
     (event,) = start(text).says()
     assert event["ids"] == list(range(1, 401, 2))
 
 
 def test_a_module_beside_the_script_is_found_by_the_feeder(start, tmp_path):
     (tmp_path / "beside.py").write_text("import numpy as np\ndef make():\n    return {'id': np.arange(50)}\n")
-    text = SCRIPT + """
+    text = (
+        SCRIPT
+        + """
 import beside
 with penstock.share(beside.make, "numbers", 7, linger=0.0) as loader:
     note(ids=epoch(loader))
 """
+    )
     (event,) = start(text).says()
     assert sorted(event["ids"]) == list(range(50))
 
 
-def numbers() -> Any:
-    import numpy as np
-
-    return penstock.ArraySource({"id": np.arange(500)}, batch_size=10, segments=5)
+numbers = functools.partial(penstock.ArraySource, {"id": np.arange(500)}, batch_size=10, segments=5)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +197,14 @@ def test_a_later_caller_with_other_settings_is_refused_and_told_both_values(sett
 
 
 def test_the_feeder_ends_when_its_last_trainer_has_been_gone_for_the_linger(start):
-    text = SCRIPT + """
+    text = (
+        SCRIPT
+        + """
 with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
     next(iter(loader))
     note(feeder=loader.statistics().feeder_pid)
 """
+    )
     (first,) = start(text, "1.5").says()
     assert os.path.exists(f"/proc/{first['feeder']}")
     (second,) = start(text, "1.5").says()
@@ -197,7 +213,9 @@ with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
 
 
 def test_epochs_is_how_many_each_trainer_gets(start):
-    text = SCRIPT + """
+    text = (
+        SCRIPT
+        + """
 with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
     for _ in range(2):
         note(ids=epoch(loader))
@@ -206,13 +224,16 @@ with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
     except penstock.FeedEnded as error:
         note(ended=str(error))
 """
+    )
     for script in [start(text) for _ in range(3)]:
         first, second, ended = script.says()
         assert sorted(first["ids"]) == sorted(second["ids"]) == list(range(500))
         assert "epochs=2" in ended["ended"]
 
 
-RESUMES = SCRIPT + """
+RESUMES = (
+    SCRIPT
+    + """
 rank, size, stop, directory = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 path = os.path.join(directory, f"state-{rank}")
 with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
@@ -230,6 +251,7 @@ with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
     with open(path, "w") as file:
         json.dump(loader.state_dict(), file)
 """
+)
 
 
 @pytest.mark.parametrize("linger", ["0", "2"], ids=["a new feeder", "the same feeder"])
@@ -253,7 +275,9 @@ def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(start
 
 def test_a_script_whose_output_is_captured_does_not_hang_on_the_feeder(start):
     """The feeder outlives the script, and must not keep its standard output or error open."""
-    text = SCRIPT + """
+    text = (
+        SCRIPT
+        + """
 def noisy():
     print("a line of the loader", flush=True)
     print("another", file=sys.stderr, flush=True)
@@ -261,6 +285,7 @@ def noisy():
 with penstock.share(noisy, "numbers", 33, linger=5.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
+    )
     (event,) = start(text).says()
     feeder = Path(f"/proc/{event['feeder']}")
     assert feeder.exists(), "the feeder ended with its script, so this shows nothing"
@@ -268,12 +293,15 @@ with penstock.share(noisy, "numbers", 33, linger=5.0) as loader:
 
 
 def test_the_feeder_is_in_a_session_of_its_own_and_keeps_none_of_the_scripts_descriptors(start, tmp_path):
-    text = SCRIPT + """
+    text = (
+        SCRIPT
+        + """
 kept = open("kept", "w")
 os.set_inheritable(kept.fileno(), True)
 with penstock.share(make, "numbers", 33, linger=3.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
+    )
     (event,) = start(text).says()
     feeder = event["feeder"]
     assert os.getsid(feeder) == feeder
