@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -53,6 +54,13 @@ def assert_identical(one: Any, other: Any) -> None:
             assert_identical(a, b)
     else:
         assert one == other
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Workers that persist end with their loader, which is collected here and not in the next test."""
+    yield
+    gc.collect()
 
 
 @pytest.mark.parametrize("borrow", [False, True])

@@ -172,7 +172,7 @@ class RosterMachine(RuleBasedStateMachine):
         if needed is None:
             return
         if needed.sample >= self.length:
-            waiting = self.roster.end_cycle(needed.cycle)
+            waiting = self.roster.end_cycle(needed.cycle, self.length)
             for member in waiting:
                 trainer = self.trainers[member.id]
                 assert trainer.next is not None
@@ -182,7 +182,7 @@ class RosterMachine(RuleBasedStateMachine):
         start = max(s for s in self.block_starts if s <= needed.sample)
         stop = min((s for s in self.block_starts if s > start), default=self.length)
         nbytes = (stop - start) * 10
-        offset = self.room.reserve(nbytes)
+        offset = self.roster.reserve(nbytes)
         if offset is None:
             assert any(t.held for t in self.trainers.values()), "a window that nobody holds has room"
             assert self.roster.greediest() is not None

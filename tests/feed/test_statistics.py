@@ -1,0 +1,164 @@
+"""What a feeder and a loader tell about themselves agrees with what they did."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import msgspec
+import numpy as np
+import pytest
+
+import penstock
+from penstock.feed import wire
+
+
+def arrays() -> penstock.ArraySource:
+    return penstock.ArraySource({"id": np.arange(120), "x": np.zeros((120, 62))}, batch_size=10, segments=4)
+
+
+def until(condition) -> None:
+    """Wait for what another thread does at once."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.005)
+
+
+def test_a_loader_counts_what_it_handed_out(serve):
+    serve(arrays())
+    with penstock.attach("feed", 32) as loader:
+        before = loader.statistics()
+        assert (before.batches, before.samples, before.copied_bytes, before.epoch) == (0, 0, 0, 0)
+        for _ in loader:
+            pass
+        after = loader.statistics()
+    assert (after.name, after.feeder_pid, after.sharing) == ("feed", os.getpid(), "host memfd")
+    assert (after.handed, after.batches, after.samples, after.epoch) == ("private copy", 4, 120, 1)
+    assert after.copied_bytes == 120 * (8 + 62 * 8)
+    assert after.viewed_bytes == after.failovers == 0
+    assert after.wait_s > 0
+    assert after.latency_s >= 0
+
+
+def test_ranks_count_their_own_samples(serve):
+    serve(arrays())
+    with penstock.attach("feed", 16, shard=(0, 2)) as one, penstock.attach("feed", 16, shard=(1, 2)) as other:
+        thread = threading.Thread(target=lambda: list(other))
+        thread.start()
+        list(one)
+        thread.join()
+        assert one.statistics().samples + other.statistics().samples == 120
+        assert one.statistics().batches == other.statistics().batches == 4
+
+
+def test_a_feeder_tells_what_it_is(serve):
+    feeder = serve(arrays(), "a/b", window="1MiB", seed=9)
+    told = feeder.statistics()
+    assert (told.name, told.pid, told.sharing, told.seed) == ("a/b", os.getpid(), "host memfd", 9)
+    assert (told.samples_per_cycle, told.segments, told.window_bytes) == (120, 4, 1 << 20)
+    assert told.source == "120 rows of arrays"
+    assert (told.cycle, told.sample, told.blocks, told.samples, told.bytes, told.used_bytes) == (0,) * 6
+    assert (told.waits_for, told.held_back_by, told.held_back_s, told.reopened) == ("nobody reads", None, 0.0, 0)
+    assert told.trainers == ()
+
+
+def test_a_feeder_counts_what_it_published(serve):
+    feeder = serve(arrays(), epochs=1)
+    with penstock.attach("feed", 32) as loader:
+        for _ in loader:
+            pass
+    until(lambda: not feeder.statistics().trainers)
+    told = feeder.statistics()
+    assert (told.blocks, told.samples) == (12, 120)
+    assert told.bytes >= 120 * (8 + 62 * 8)
+    assert (told.cycle, told.sample) == (1, 0)
+    assert told.used_bytes == 0
+    assert told.copy_s > 0
+    assert told.source_s > 0
+
+
+def test_a_feeder_names_who_holds_it_back(serve):
+    feeder = serve(arrays(), window="16KiB")
+    with penstock.attach("feed", 10) as slow:
+        batches = iter(slow)
+        next(batches)
+        until(lambda: feeder.statistics().held_back_by is not None)
+        told = feeder.statistics()
+        assert told.held_back_by == os.getpid()
+        assert told.waits_for == "trainers"
+        assert told.held_back_s >= 0
+        (trainer,) = told.trainers
+        assert trainer.held_bytes == told.used_bytes > 0
+        assert trainer.lag_samples == told.samples - trainer.sample
+        until(lambda: feeder.statistics().trainers[0].held_back_s > 0)
+        for _ in batches:
+            pass
+    until(lambda: feeder.statistics().waits_for == "nobody reads")
+    assert feeder.statistics().held_back_by is None
+
+
+def test_a_feeder_tells_how_each_trainer_stands(serve):
+    feeder = serve(arrays(), epochs=2)
+    with (
+        penstock.attach("feed", 16) as reading,
+        penstock.attach("feed", shard=(1, 3), drop_last=True),
+        penstock.attach("feed", 7, borrow=True),
+    ):
+        list(reading)
+        told = feeder.statistics().trainers
+        assert [(t.batch_size, t.borrow, t.rank, t.world) for t in told] == [
+            (16, False, 0, 1),
+            (10, False, 1, 3),
+            (7, True, 0, 1),
+        ]
+        assert {t.pid for t in told} == {os.getpid()}
+        assert [t.state for t in told][1:] == ["attached", "attached"]
+        list(reading)
+        until(lambda: feeder.statistics().trainers[0].epoch == 1)
+        assert feeder.statistics().trainers[0].state == "finished"
+
+
+def test_a_trainer_that_has_had_its_epoch_holds_nothing(serve):
+    """It may be busy for long now, validating, and must not hold the others back."""
+    feeder = serve(arrays(), epochs=1)
+    with penstock.attach("feed", 10) as loader:
+        batches = iter(loader)
+        next(batches)
+        until(lambda: feeder.statistics().samples == 120)
+        list(batches)
+        pause = threading.Event()
+        for _ in range(100):
+            if feeder.statistics().used_bytes:
+                pause.wait(0.005)
+        assert feeder.statistics().used_bytes == 0
+
+
+def test_feeds_tells_what_the_feeder_tells(serve):
+    feeders = [serve(arrays(), name) for name in ("b", "a")]
+    told = penstock.feeds()
+    assert [feed.name for feed in told] == ["a", "b"]
+    assert told[1] == feeders[0].statistics()
+
+
+def test_a_resume_elsewhere_counts_as_opened_again(serve):
+    feeder = serve(arrays(), window="16KiB")
+    with penstock.attach("feed", 10) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+        list(batches)
+        assert feeder.statistics().reopened == 0
+        loader.load_state_dict(state)
+        list(loader)
+        assert feeder.statistics().reopened >= 1
+
+
+def test_statistics_are_values(serve):
+    feeder = serve(arrays())
+    with penstock.attach("feed", 10) as loader:
+        for told in (feeder.statistics(), feeder.statistics().trainers[0], loader.statistics()):
+            with pytest.raises(AttributeError, match="immutable"):
+                told.pid = 3
+        assert wire.decode_from_feeder(wire.encode(feeder.statistics())).name == "feed"
+        assert msgspec.json.decode(msgspec.json.encode(loader.statistics()))["name"] == "feed"
