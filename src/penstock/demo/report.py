@@ -8,8 +8,6 @@ from rich.table import Table
 
 from penstock.demo.results import ArmResult, Report
 
-_BUSY_CORES = 0.2
-
 
 def print_report(report: Report, console: Console) -> None:
     """Print what was measured, and what it comes to."""
@@ -22,11 +20,8 @@ def print_report(report: Report, console: Console) -> None:
     )
     if data.note:
         console.print(f"[dim]{data.note}.[/]")
-    if (others := max(arm.others_cpu_s / arm.wall_s for arm in (report.separate, report.shared))) > _BUSY_CORES:
-        console.print(
-            f"[yellow]The machine was not idle: others used up to {others:.1f} of its {machine.cores} cores. "
-            "CPU time per image can be relied on; images/s depend on what the others did in each arm.[/]"
-        )
+    if disturbed := report.disturbed():
+        console.print(f"[yellow]{disturbed}[/]")
     console.print(_trainings_table(report))
     console.print(_totals_table(report))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+_IDLE_CORES = 0.2
 _PACKAGES = ("penstock", "torch", "numpy", "simplejpeg", "opencv-python-headless")
 
 
@@ -110,6 +111,17 @@ class Report(msgspec.Struct, frozen=True):
     separate: ArmResult
     shared: ArmResult
     shared_over_separate: Ratios
+
+    def disturbed(self) -> str:
+        """What to know about the figures if others used the machine meanwhile, or ""."""
+        arms = (self.separate, self.shared)
+        before, after = (arm.others_cpu_s / arm.wall_s for arm in arms)
+        if max(before, after) < _IDLE_CORES:
+            return ""
+        return (
+            f"The machine was not idle: others used {before:.1f} of its {self.machine.cores} cores in the first arm "
+            f"and {after:.1f} in the second. Images per second depend on that, CPU time per image hardly does."
+        )
 
 
 def ratios(shared: ArmResult, separate: ArmResult) -> Ratios:

@@ -29,7 +29,7 @@ from penstock.demo.model import small_network
 
 _REPORT_EVERY_S = 0.25
 _LINGER_S = 1.0
-_FEED_BATCH = 32  # what the feed's loader collates; each training cuts its own size from it
+_FEED_BATCH_PIXELS = 1 << 17  # what the feed's loader collates, of which each training cuts its own batches
 _BAD_IMAGE = re.compile(rf"{BadImage.__name__}: (.+)")
 
 
@@ -50,7 +50,8 @@ def open_loader(job: Job) -> Any:
     size = job.training.batch_size
     if job.feed is None:
         return make_loader(job.train, job.crop_px, size, job.workers)
-    make = partial(make_loader, job.train, job.crop_px, _FEED_BATCH, job.workers)
+    feed_size = _FEED_BATCH_PIXELS // job.crop_px**2
+    make = partial(make_loader, job.train, job.crop_px, feed_size, job.workers)
     return penstock.share(make, job.feed, batch_size=size, window=job.window, linger=_LINGER_S)
 
 
