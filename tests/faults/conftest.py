@@ -80,7 +80,9 @@ class Trainer(Run):
         def found() -> list[dict[str, Any]] | None:
             events = [event for event in self.events() if key in event]
             if len(events) < times and self.process.poll() is not None and not self._has(key, times):
-                raise AssertionError(f"trainer {self.pid} ended without {key!r}: {self.events()[-2:]} {self.output}")
+                raise AssertionError(
+                    f"trainer {self.pid} ended without {key!r}: {self.events()[-2:]} {self.output}"
+                )
             return events if len(events) >= times else None
 
         return eventually(found, f"trainer {self.pid} never came to {key!r} ({times}): {self.output}")[times - 1]
@@ -171,7 +173,9 @@ def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Cal
 def feed(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """Start a feeder in a process of its own, on ``feed``."""
 
-    def start(kind: str = "rows", name: str = "feed", *, source: Any = None, popen: Any = None, **settings: Any) -> Run:
+    def start(
+        kind: str = "rows", name: str = "feed", *, source: Any = None, popen: Any = None, **settings: Any
+    ) -> Run:
         order = {"name": name, "source": {"kind": kind, **(source or {})}, "settings": settings}
         run = Run("feeder.py", order, tmp_path_factory.mktemp("feeder") / "output", **(popen or {}))
         processes.append(run)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from sources import make
-
 import penstock
+from sources import make
 
 
 def main() -> None:

@@ -30,7 +30,9 @@ def await_gate(gate: str) -> None:
         time.sleep(0.005)
 
 
-def loader(samples: int = 400, batch_size: int = 10, workers: int = 0, bad: int | None = None, gate: str = "") -> Any:
+def loader(
+    samples: int = 400, batch_size: int = 10, workers: int = 0, bad: int | None = None, gate: str = ""
+) -> Any:
     """A DataLoader; its dataset raises at sample ``bad``, once the gate is open."""
     from torch.utils.data import DataLoader, Dataset
 

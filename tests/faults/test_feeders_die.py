@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from tests.faults.conftest import eventually, ring_maps
 
 import penstock
 from penstock.feed.feeds import stop
-from tests.faults.conftest import eventually, ring_maps
 
 SOAK = pytest.mark.soak
 
@@ -214,7 +214,8 @@ def test_what_a_feeder_says_last_is_heard_by_a_trainer_whose_packets_it_has_not_
 
 
 @pytest.mark.xfail(
-    strict=True, reason="the link keeps the error, its traceback the caller's frames, and these the view that lives on"
+    strict=True,
+    reason="the link keeps the error, its traceback the caller's frames, and these the view that lives on",
 )
 def test_an_error_at_a_trainers_end_keeps_no_view_alive(clean, feed):
     feeder = feed()
@@ -230,9 +231,15 @@ def test_an_error_at_a_trainers_end_keeps_no_view_alive(clean, feed):
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_a_feed_of_some_epochs_ends_when_everybody_has_read_the_last_batch(clean, feed, train, turn):
-    feeder = feed(source={"samples": 500, "batch_size": 2, "width": 10}, window=1 << 16, epochs=2)
-    trainers = [train(batch_size=size, delay_s=delay_s) for size, delay_s in ((1, 0.0), (2, 0.0), (50, 0.05))]
+def test_a_feed_of_some_epochs_ends_when_everybody_has_read_the_last_batch(clean, feed, train, tmp_path, turn):
+    feeder = feed(source={"samples": 500, "batch_size": 2, "width": 10}, window=1 << 14, epochs=2)
+    pause = {"after": 0, "until": str(tmp_path / "all are there")}
+    trainers = [
+        train(batch_size=size, delay_s=delay_s, pause=pause) for size, delay_s in ((1, 0.0), (2, 0.0), (50, 0.05))
+    ]
+    for trainer in trainers:
+        trainer.wait_for("joined")
+    (tmp_path / "all are there").touch()
     for trainer in trainers:
         trainer.has_all(500, 2)
     assert feeder.wait() == 0, feeder.output

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.faults.conftest import eventually
+from tests.faults.sources import rows
 
 import penstock
 from penstock.feed import wire
 from penstock.feed.directory import Place
-from tests.faults.conftest import eventually
-from tests.faults.sources import rows
 
 SOAK = pytest.mark.soak
 NOBODY = 65534
@@ -437,6 +437,8 @@ except penstock.VersionMismatch as error:
 
 def test_a_trainer_of_another_protocol_gets_version_mismatch_with_both_versions(clean, serve):
     serve(rows())
-    said = subprocess.run([sys.executable, "-c", OTHER_PROTOCOL], capture_output=True, text=True, timeout=60).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", OTHER_PROTOCOL], capture_output=True, text=True, timeout=60
+    ).stdout
     for part in ("protocol 999", "penstock 99.1.2", f"penstock {penstock.__version__}", f"{wire.PROTOCOL}"):
         assert part in said

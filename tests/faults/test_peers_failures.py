@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from tests.faults.conftest import descriptors, eventually, ring_maps
+from tests.faults.sources import payload_of, rows
 
 import penstock
 from penstock.feed import wire
 from penstock.feed.directory import Place
-from tests.faults.conftest import descriptors, eventually, ring_maps
-from tests.faults.sources import payload_of, rows
 
 SOAK = pytest.mark.soak
 
@@ -139,11 +139,11 @@ def test_bytes_are_written_once_for_all_trainers_and_the_socket_carries_none_of_
 def test_the_path_taken_is_named_and_every_trainer_reads_the_same_memory(clean, serve):
     feeder = serve(rows())
     with penstock.attach("feed") as one, penstock.attach("feed", borrow=True) as other:
-        assert one.statistics().sharing == other.statistics().sharing == feeder.statistics().sharing == "host memfd"
+        assert (
+            one.statistics().sharing == other.statistics().sharing == feeder.statistics().sharing == "host memfd"
+        )
         inodes = {
-            line.split()[4]
-            for line in Path("/proc/self/maps").read_text().splitlines()
-            if "penstock-ring" in line
+            line.split()[4] for line in Path("/proc/self/maps").read_text().splitlines() if "penstock-ring" in line
         }
         assert len(inodes) == 1
         batch = next(iter(other))
@@ -191,11 +191,14 @@ def test_trainers_that_come_and_go_leave_nothing_in_the_feeder(clean, feed, trai
 # --- 7. hangs --------------------------------------------------------------------------------------
 
 
-def test_a_trainer_that_dies_at_an_epochs_end_leaves_no_feeder_that_spins_for_ever(feed, train):
-    feeder = feed(epochs=2, source={"samples": 200})
-    hurt = {"place": "epoch end", "nth": 1, "signal": "SIGKILL"}
-    victim = train(hurt=hurt)
-    other = train(delay_s=0.01)
+def test_a_trainer_that_dies_at_an_epochs_end_leaves_no_feeder_that_spins_for_ever(feed, train, tmp_path):
+    feeder = feed(epochs=2, source={"samples": 200}, window=50_000)
+    pause = {"after": 0, "until": str(tmp_path / "both are there")}
+    victim = train(pause=pause, hurt={"place": "epoch end", "nth": 1, "signal": "SIGKILL"})
+    other = train(pause=pause, delay_s=0.01)
+    for trainer in (victim, other):
+        trainer.wait_for("joined")
+    (tmp_path / "both are there").touch()
     victim.wait()
     other.has_all(200, 2)
     assert feeder.wait() == 0, feeder.output

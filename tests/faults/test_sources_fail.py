@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-import penstock
 from tests.faults.conftest import Trainer, eventually
 from tests.faults.sources import make
+
+import penstock
 
 
 @pytest.fixture
@@ -107,7 +107,9 @@ def test_a_loader_worker_that_is_killed_is_reported_to_every_trainer(feed, train
 
 
 @pytest.mark.parametrize("callers", [1, 3])
-def test_a_make_loader_that_raises_is_reported_and_a_later_call_succeeds(train, tmp_path, feeds_directory, callers):
+def test_a_make_loader_that_raises_is_reported_and_a_later_call_succeeds(
+    train, tmp_path, feeds_directory, callers
+):
     source = {"kind": "failing", "message": "no such bucket", "unless": str(tmp_path / "mended")}
     failed = [train(source=source, options={"linger": 0.0}) for _ in range(callers)]
     for trainer in failed:

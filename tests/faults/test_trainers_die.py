@@ -11,10 +11,10 @@ import threading
 import time
 
 import pytest
-
-import penstock
 from tests.faults.conftest import eventually
 from tests.faults.sources import rows
+
+import penstock
 
 SOAK = pytest.mark.soak
 
@@ -44,7 +44,9 @@ def test_a_trainer_killed_at_a_random_instant_costs_nobody_else(clean, serve, tr
 
 @pytest.mark.parametrize("place", ["copy", "batch", "epoch end"])
 @pytest.mark.parametrize("nth", [1, 3])
-def test_a_trainer_killed_in_the_middle_of_a_batch_or_at_its_end_costs_nobody_else(clean, serve, train, place, nth):
+def test_a_trainer_killed_in_the_middle_of_a_batch_or_at_its_end_costs_nobody_else(
+    clean, serve, train, place, nth
+):
     feeder = serve(rows(samples=300), window=50_000)
     victim = train(epochs=9, batch_size=33, hurt={"place": place, "nth": nth, "signal": "SIGKILL"})
     other = train(epochs=4, batch_size=20)
@@ -166,7 +168,9 @@ def test_ctrl_c_of_all_sharers_ends_the_feeder_too(train):
 
 
 def test_ctrl_c_while_a_slow_source_is_waited_for_leaves_nothing(train):
-    first = train(source={"kind": "paced", "samples": 100, "batch_size": 10, "pause_s": 60}, options={"linger": 0.0})
+    first = train(
+        source={"kind": "paced", "samples": 100, "batch_size": 10, "pause_s": 60}, options={"linger": 0.0}
+    )
     first.wait_for("joined")
     first.signal("SIGINT")
     assert first.error()["error"] == "KeyboardInterrupt"
@@ -236,7 +240,9 @@ def test_a_trainer_killed_while_it_waits_for_its_first_block_is_forgotten(clean,
     feed("blocking", source={"after": 0})
     waiting = train()
     waiting.wait_for("joined")
-    (statistics,) = eventually(lambda: [s for s in penstock.feeds() if s.trainers and s.trainers[0].state == "reading"])
+    (statistics,) = eventually(
+        lambda: [s for s in penstock.feeds() if s.trainers and s.trainers[0].state == "reading"]
+    )
     assert statistics.trainers[0].pid == waiting.pid
     waiting.kill()
     eventually(lambda: not penstock.feeds()[0].trainers)

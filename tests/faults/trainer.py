@@ -16,10 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sources import make, payload_of
-
 import penstock
 from penstock.feed.batch import Batch
+from sources import make, payload_of
 
 order = json.loads(sys.argv[1])
 log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
