@@ -161,3 +161,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
+    for pid in found:  # what torch had not unlinked yet
+        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+            path.unlink(missing_ok=True)

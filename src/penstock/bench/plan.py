@@ -20,7 +20,7 @@ class Settings(msgspec.Struct, frozen=True):
     Attributes:
         trainers: How many at once, case by case.
         step_ms: Time that a trainer waits for each batch, in place of training on it.
-        seconds: Counted for each JPEG case; cases of synthetic blocks take half of it.
+        seconds: Counted for each JPEG case; cases of synthetic blocks take 0.3 of it.
         blocks: Sizes of synthetic blocks.
         workers: Of a shared or lone ``DataLoader``, and in total of separate ones.
         window: Of each feed.
@@ -67,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True):
         """The window of time for a case of this workload."""
         if workload.kind == "jpeg":
             return Window(self.seconds, warm_up=6, step_s=self.step_ms / 1e3)
-        return Window(self.seconds / 2, warm_up=20, step_s=self.step_ms / 1e3)
+        return Window(0.3 * self.seconds, warm_up=20, step_s=self.step_ms / 1e3)
 
 
 class Case(NamedTuple):

@@ -15,6 +15,7 @@ from penstock.bench.cell import Cell
 from penstock.bench.claims import Claim
 from penstock.bench.share import Report
 from penstock.bench.tables import ARMS, median
+from penstock.bench.tensorsocket import NOT_INSTALLED
 
 _COLORS = {
     "alone": "#616e7c",
@@ -75,7 +76,7 @@ def _together(report: Report, axes: Any) -> None:
     _log_axes(axes, report)
     axes.legend(frameon=False, fontsize=9)
     given_up = [c for c in report.cells if (c.workload, c.arm, c.finished) == ("JPEG", "tensorsocket", False)]
-    if given_up and given_up[0].note != "not installed":
+    if given_up and given_up[0].note != NOT_INSTALLED:
         counts = ", ".join(str(cell.trainers) for cell in given_up)
         note = f"TensorSocket did not finish with {counts}"
         axes.text(

@@ -20,18 +20,30 @@ _PACKAGES = Path(penstock.__file__).parents[1]
 _ROOT = _PACKAGES.parent
 SCRIPTS = _ROOT / "benchmarks" / "peers" / "tensorsocket"
 PYTHON = _ROOT / ".venv-tensorsocket" / "bin" / "python"
-_SECONDS = 10.0  # it sends eight batches at once, and may take seconds for them
+NOT_INSTALLED = "not installed"
+_SECONDS = 8.0  # it sends eight batches at once, and may take seconds for them
 
 
 def cells(crew: Crew, workloads: Sequence[Workload], settings: Settings) -> list[Cell]:
-    """One cell for each workload and number of trainers."""
-    return [_cell(crew, workload, trainers, settings) for workload in workloads for trainers in settings.trainers]
+    """One cell for each workload and number of trainers; once a number is too many, more are not tried."""
+    found: list[Cell] = []
+    for workload in workloads:
+        failed: Cell | None = None
+        for trainers in sorted(settings.trainers):
+            if failed is not None:
+                note = f"not tried: {failed.trainers} {failed.note}"
+                found.append(Cell(workload.name, "tensorsocket", trainers, 0, finished=False, note=note))
+                continue
+            found.append(_cell(crew, workload, trainers, settings))
+            if not found[-1].finished and found[-1].note != NOT_INSTALLED:
+                failed = found[-1]
+    return found
 
 
 def _cell(crew: Crew, workload: Workload, trainers: int, settings: Settings) -> Cell:
     cell = Cell(workload.name, "tensorsocket", trainers, 0, finished=False)
     if not (PYTHON.exists() and SCRIPTS.exists()):
-        return msgspec.structs.replace(cell, note="not installed")
+        return msgspec.structs.replace(cell, note=NOT_INSTALLED)
     ports = _free_ports(4)
     environment = {"PYTHONPATH": str(_PACKAGES)}
     producer = crew.start([str(PYTHON), str(SCRIPTS / "producer.py")], environment=environment)
