@@ -119,7 +119,7 @@ class Report(msgspec.Struct, frozen=True):
         if max(before, after) < _IDLE_CORES:
             return ""
         return (
-            f"The machine was not idle: others used {before:.1f} of its {self.machine.cores} cores in the first arm "
+            f"The machine was not idle: others used {before:.1f} of {self.machine.cores} cores in the first arm "
             f"and {after:.1f} in the second. Images per second depend on that, CPU time per image hardly does."
         )
 
