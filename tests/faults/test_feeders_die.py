@@ -65,7 +65,7 @@ def test_a_shared_feeder_with_a_torch_loader_is_replaced_and_its_workers_go_with
     for trainer in trainers:
         trainer.has_all(300, 2)
         assert trainer.wait_for("done")["done"] == 1
-    gone, alive = psutil.wait_procs(workers, timeout=30)
+    _, alive = psutil.wait_procs(workers, timeout=30)
     assert not alive
 
 

@@ -438,7 +438,7 @@ except penstock.VersionMismatch as error:
 def test_a_trainer_of_another_protocol_gets_version_mismatch_with_both_versions(clean, serve):
     serve(rows())
     said = subprocess.run(
-        [sys.executable, "-c", OTHER_PROTOCOL], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", OTHER_PROTOCOL], check=True, capture_output=True, text=True, timeout=60
     ).stdout
     for part in ("protocol 999", "penstock 99.1.2", f"penstock {penstock.__version__}", f"{wire.PROTOCOL}"):
         assert part in said
