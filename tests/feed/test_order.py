@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +29,6 @@ MAKERS: dict[str, Callable[[], DataLoader[Any]]] = {
     "in order": lambda: DataLoader(Images(), 8, num_workers=2),
     "shuffled": lambda: DataLoader(Images(), 8, num_workers=2, shuffle=True),
     "drop_last": lambda: DataLoader(Images(), 8, num_workers=2, shuffle=True, drop_last=True),
-    "persistent": lambda: DataLoader(Images(), 8, num_workers=2, shuffle=True, persistent_workers=True),
 }
 
 
@@ -54,13 +52,6 @@ def assert_identical(one: Any, other: Any) -> None:
             assert_identical(a, b)
     else:
         assert one == other
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Workers that persist end with their loader, which is collected here and not in the next test."""
-    yield
-    gc.collect()
 
 
 @pytest.mark.parametrize("borrow", [False, True])
