@@ -34,7 +34,7 @@ def save(report: Report, rows: Sequence[Claim], path: Path) -> None:
     figure: Any = Figure(figsize=(13, 9.4), facecolor="white")
     FigureCanvasAgg(figure)
     top = 0.84
-    grid: Any = figure.add_gridspec(2, 2, left=0.065, right=0.975, top=top, bottom=0.07, hspace=0.42, wspace=0.2)
+    grid: Any = figure.add_gridspec(2, 2, left=0.065, right=0.975, top=top, bottom=0.07, hspace=0.42, wspace=0.27)
     figure.text(0.065, 0.945, _headline(report), fontsize=19, fontweight="bold", color=_INK)
     figure.text(0.065, 0.908, _subtitle(report), fontsize=10.5, color=_FAINT)
     if any(workload.name == "JPEG" for workload in report.workloads):
