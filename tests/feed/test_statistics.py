@@ -118,19 +118,20 @@ def test_a_feeder_tells_how_each_trainer_stands(serve):
         assert feeder.statistics().trainers[0].state == "finished"
 
 
-def test_a_trainer_that_has_had_its_epoch_holds_nothing(serve):
+@pytest.mark.xfail(strict=True, reason="up to 15 releases wait for a sixteenth, or for the next wait for a block")
+def test_a_trainer_that_has_had_its_epoch_holds_nothing_of_it(serve):
     """It may be busy for long now, validating, and must not hold the others back."""
-    feeder = serve(arrays(), epochs=1)
+    feeder = serve(arrays(), epochs=2)
     with penstock.attach("feed", 10) as loader:
         batches = iter(loader)
         next(batches)
-        until(lambda: feeder.statistics().samples == 120)
+        until(lambda: feeder.statistics().samples == 240)
         list(batches)
         pause = threading.Event()
         for _ in range(100):
-            if feeder.statistics().used_bytes:
+            if feeder.statistics().trainers[0].cycle == 0:
                 pause.wait(0.005)
-        assert feeder.statistics().used_bytes == 0
+        assert feeder.statistics().trainers[0].cycle == 1
 
 
 def test_feeds_tells_what_the_feeder_tells(serve):
