@@ -66,7 +66,8 @@ class Script:
 
     def __init__(self, text: str, directory: Path, *arguments: str) -> None:
         path = directory / "script.py"
-        path.write_text(text)
+        if not path.exists():  # or one that starts now could find it half written
+            path.write_text(text)
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", str(path), *arguments],
             cwd=directory,
