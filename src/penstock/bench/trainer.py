@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 import penstock
-from penstock.bench.blocks import ROWS
+from penstock.bench.blocks import Blocks
 from penstock.bench.loop import Batches, serve
 from penstock.bench.workload import Workload
 
@@ -36,14 +36,20 @@ def _loader(workload: Workload, workers: int) -> Batches:
 
 
 def _copies(nbytes: int) -> Batches:
-    """Copies of ``nbytes`` between arrays that lie in memory: the least that a private batch can cost."""
-    source = np.ones((ROWS, nbytes // ROWS), np.uint8)
-    target = np.empty_like(source)
+    """Copies of ``nbytes`` between arrays that lie in memory: the least that a private batch can cost.
+
+    From several arrays in turn into two in turn, as a trainer's copies go: one
+    pair would stay in the cache, and no feed's bytes do.
+    """
+    sources = list(Blocks(nbytes, 4))
+    targets = [np.zeros_like(source) for source in sources[:2]]
 
     def copies() -> Iterator[Any]:
         while True:
-            target[:] = source
-            yield target
+            for i, source in enumerate(sources):
+                target = targets[i % 2]
+                target[:] = source
+                yield target
 
     return Batches(copies(), _rows, None, lambda: None)
 
