@@ -85,7 +85,7 @@ def test_a_feed_may_have_any_name(clean, serve, feeds_directory, name):
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(50))
 
 
-@pytest.mark.xfail(strict=True, raises=UnicodeEncodeError, reason="the core lets UnicodeEncodeError through")
+@pytest.mark.xfail(run=False, reason="the core lets UnicodeEncodeError through, and leaks the open lock")
 def test_a_name_that_is_no_text_is_refused_or_served(clean):
     try:
         with penstock.Feeder(rows(), "\udcff"):
@@ -260,7 +260,7 @@ def started(program: str, environment: dict[str, str]) -> subprocess.Popen[str]:
             marks=pytest.mark.xfail(
                 strict=False,
                 raises=ConnectionResetError,
-                reason="a socket closed with a packet unread resets the peer, which may lose the Rejected before it",
+                reason="a socket closed with a packet unread resets the peer, which may lose Rejected",
             ),
         ),
     ],
