@@ -1,6 +1,6 @@
 """A whole training script. Start it several times at once: all trainings read one loader.
 
-    python examples/train.py --lr 0.1 & python examples/train.py --lr 0.01 & wait
+python examples/train.py --lr 0.1 & python examples/train.py --lr 0.01 & wait
 """
 
 from __future__ import annotations

@@ -13,13 +13,18 @@ import penstock
 
 def test_importing_loads_nothing_heavy():
     loaded = subprocess.run(
-        [sys.executable, "-c", "import penstock, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", "import penstock, sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     assert not {"torch", "numpy", "mlflow", "starlette", "typer", "rich"} & set(loaded)
 
 
 def test_importing_leaves_logging_alone():
-    script = "import logging; before = vars(logging.root).copy(); import penstock; penstock.share; penstock.attach; "
+    script = (
+        "import logging; before = vars(logging.root).copy(); import penstock; penstock.share; penstock.attach; "
+    )
     script += "assert vars(logging.root) == before and not logging.root.handlers"
     subprocess.run([sys.executable, "-c", script], check=True)
 

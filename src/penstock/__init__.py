@@ -99,7 +99,6 @@ _HOMES = {
 }
 
 
-
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")

@@ -74,6 +74,10 @@ class Source(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Release what outlives a pass, such as workers that persist."""
+        ...
+
 
 class Ring(Protocol):
     """Bytes that one process writes and several read.

@@ -95,6 +95,8 @@ def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
     if isinstance(node, Strings):
         return np.frombuffer(msgspec.msgpack.encode(leaf), np.uint8)
     if node.library == "torch":
+        if leaf.numel() == 0:
+            return np.empty(0, np.uint8)
         flat = leaf.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return flat.view(sys.modules["torch"].uint8).numpy()
     return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
@@ -160,6 +162,8 @@ def _describe(tree: Tree, path: str, rows: int, leaves: list[Any]) -> Node:
             raise _unsupported(path, tree, "pass a plain list or tuple, a namedtuple or a dataclass")
         kind = "list" if isinstance(tree, list) else "tuple"
         if _is_row_list(tree, rows):
+            for i, item in enumerate(tree):
+                _check_scalar(item, _step(path, kind, i))
             leaves.append(tree)
             return Strings(kind)
         return _branch(path, kind, (), tree, rows, leaves)
@@ -171,10 +175,20 @@ def _describe(tree: Tree, path: str, rows: int, leaves: list[Any]) -> Node:
                 raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
         return _branch(path, type(tree).__name__, tuple(tree), list(tree.values()), rows, leaves)
     if type(tree) in _SCALARS:
-        if type(tree) is int and not -(2**63) <= tree < 2**64:
-            raise _unsupported(path, tree, f"{tree} does not fit 64 bits; send it as a str")
+        _check_scalar(tree, path)
         return Constant(tree)
     return _array(tree, path, rows, leaves)
+
+
+def _check_scalar(value: Scalar, path: str) -> None:
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        raise _unsupported(path, value, f"{value} does not fit 64 bits; send it as a str")
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            remedy = "it is no valid Unicode; send it as bytes, such as os.fsencode gives for a file's name"
+            raise _unsupported(path, value, remedy) from None
 
 
 def _branch(

@@ -24,7 +24,12 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path):
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(CODE.findall(page.read_text())).replace("import penstock\n", QUICK, 1))
     ran = subprocess.run(
-        [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False
+        [sys.executable, "-W", "error", script],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
 
@@ -59,5 +64,13 @@ def test_every_decision_is_listed():
 def test_every_error_has_a_line_in_the_page_on_trouble_or_speaks_for_itself():
     page = (ROOT / "docs" / "how-to" / "trouble.md").read_text()
     errors = re.findall(r"^class (\w+)", (ROOT / "src" / "penstock" / "errors.py").read_text(), re.MULTILINE)
-    plain = {"PenstockError", "BadSetting", "InsecureDirectory", "FeedEnded", "Refused", "VersionMismatch", "LoaderClosed"}
+    plain = {
+        "PenstockError",
+        "BadSetting",
+        "InsecureDirectory",
+        "FeedEnded",
+        "Refused",
+        "VersionMismatch",
+        "LoaderClosed",
+    }
     assert not [error for error in errors if error not in plain and f"`{error}`" not in page]

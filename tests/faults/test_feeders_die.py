@@ -190,7 +190,6 @@ def test_a_killed_feeder_leaves_no_worker_behind(feed, train):
     assert not alive
 
 
-@pytest.mark.xfail(strict=False, reason="the view and socket that the next test is about are left behind")
 def test_what_a_feeder_says_last_is_heard_by_a_trainer_whose_packets_it_has_not_read(clean, feed):
     """A socket that is closed with packets unread must not take what was sent on it along."""
     feeder = feed(source={"samples": 600, "batch_size": 1, "width": 10}, window=1 << 20)
@@ -214,10 +213,6 @@ def test_what_a_feeder_says_last_is_heard_by_a_trainer_whose_packets_it_has_not_
         del batches
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the link keeps the error, its traceback the caller's frames, and these the view that lives on",
-)
 def test_an_error_at_a_trainers_end_keeps_no_view_alive(clean, feed):
     feeder = feed()
     before = ring_maps()

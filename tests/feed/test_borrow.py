@@ -209,7 +209,6 @@ def test_views_outlive_the_loader_and_the_feeder(serve, torch_leaf):
     assert view.tolist() == list(range(20, 40))
 
 
-@pytest.mark.xfail(strict=True, reason="a closed Loader whose views live on is still sent blocks, and reads none")
 def test_views_of_a_closed_loader_hold_their_own_blocks_and_nothing_else(serve):
     """The others go on, and the ring is used on, but for the block that is still viewed."""
     serve(penstock.ArraySource({"id": np.arange(ROWS)}, batch_size=100, shuffle=False), window=4096)
@@ -252,7 +251,6 @@ def test_tensor_views_share_the_rings_memory_and_keep_it(serve):
         del row, batches
 
 
-@pytest.mark.xfail(strict=True, reason="a block that is sent twice to one member is freed by its first release")
 def test_a_view_that_is_kept_over_a_resume_keeps_its_bytes(serve):
     """Its block is sent once more, because another trainer keeps it in the ring, and is then held twice."""
     serve(arrays(), window="64KiB")

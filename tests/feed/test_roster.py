@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -270,7 +269,6 @@ class BorrowersMachine(RosterMachine):
     views_live_on = True
 
 
-@pytest.mark.xfail(strict=True, reason="a block that is sent twice to one member is freed by its first release")
 def test_roster_by_any_sequence_while_views_live_on():
     run_state_machine_as_test(
         BorrowersMachine,

@@ -118,7 +118,6 @@ def test_a_feeder_tells_how_each_trainer_stands(serve):
         assert feeder.statistics().trainers[0].state == "finished"
 
 
-@pytest.mark.xfail(strict=True, reason="up to 15 releases wait for a sixteenth, or for the next wait for a block")
 def test_a_trainer_that_has_had_its_epoch_holds_nothing_of_it(serve):
     """It may be busy for long now, validating, and must not hold the others back."""
     feeder = serve(arrays(), epochs=2)

@@ -167,34 +167,23 @@ FIRST: dict[str, Make] = {
 }
 
 
-GENERATOR = pytest.mark.xfail(
-    strict=True, reason="RandomSampler draws two permutations of its generator an epoch, SeekableLoader one"
-)
-
-
-def cases(*names: str) -> list[Any]:
-    """Shuffling by a generator of the user's own differs from the second epoch on."""
-    wrong = [name for name in names if "generator" in name and "in order" not in name]
-    return [pytest.param(name, marks=GENERATOR) if name in wrong else name for name in names]
-
-
 @pytest.fixture(autouse=True)
 def other_seeds() -> None:
     """What was drawn before must not matter; NumPy and Python are seeded by torch in workers only."""
     torch.manual_seed(987)
 
 
-@pytest.mark.parametrize("case", cases(*WHOLE))
+@pytest.mark.parametrize("case", WHOLE)
 def test_cycles_are_the_epochs_of_the_loader_alone(case):
     assert_identical(fed(WHOLE[case], range(EPOCHS)), alone(WHOLE[case]))
 
 
-@pytest.mark.parametrize("case", cases(*(case for case in WHOLE if "persistent" not in case)))
+@pytest.mark.parametrize("case", [case for case in WHOLE if "persistent" not in case])
 def test_a_later_cycle_opened_at_once_is_that_epoch_of_the_loader_alone(case):
     assert_identical(fed(WHOLE[case], range(2, 3)), alone(WHOLE[case])[2:])
 
 
-@pytest.mark.parametrize("case", cases(*(case for case in WHOLE if "persistent" in case)))
+@pytest.mark.parametrize("case", [case for case in WHOLE if "persistent" in case])
 def test_workers_that_persist_are_given_the_order_of_a_later_epoch(case):
     """Their own random numbers depend on what they have drawn, which only a whole history repeats."""
     (given,) = fed(WHOLE[case], range(2, 3))
@@ -211,7 +200,6 @@ def test_the_first_cycle_is_the_first_epoch_of_the_loader_alone(case):
     assert_identical(fed(FIRST[case], range(1)), expected)
 
 
-@pytest.mark.xfail(strict=True, reason="the global generator is left alone where the loader has its own")
 def test_augmentation_in_the_main_process_under_a_generator_is_seeded_too():
     def make() -> DataLoader[Any]:
         return DataLoader(Augmented(), 5, shuffle=True, generator=owned())
@@ -220,7 +208,7 @@ def test_augmentation_in_the_main_process_under_a_generator_is_seeded_too():
     assert_identical([batch[1] for batch in given[0]], [batch[1] for batch in expected[0]])
 
 
-@pytest.mark.parametrize("case", cases("shuffled", "generator", "in order"))
+@pytest.mark.parametrize("case", ["shuffled", "generator", "in order"])
 def test_the_rest_of_a_cycle_is_the_rest_of_that_epoch(case):
     source = adapt(WHOLE[case](), segments=1, seed=SEED)
     rest = [block.tree for block in source.open(Cursor(1, 22))]

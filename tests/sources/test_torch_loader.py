@@ -228,7 +228,6 @@ def test_the_sampler_is_told_the_cycle():
         assert first.tree["id"].tolist() == [(i * 7 + cycle) % 60 for i in range(10)]
 
 
-@pytest.mark.xfail(strict=True, reason="SampledLoader looks for set_epoch on the batch sampler, not inside it")
 def test_a_distributed_sampler_is_told_the_cycle_inside_a_batch_sampler():
     sampler = ByEpoch()
     source = adapt(DataLoader(Ids(60), batch_sampler=BatchSampler(sampler, 10, False)), segments=1, seed=0)

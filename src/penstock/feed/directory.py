@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -43,7 +43,8 @@ def directory() -> Path:
         path = Path(runtime) / "penstock"
     else:
         path = Path(f"/tmp/penstock-{uid}")
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # it may not be a directory, which is told below
+        path.mkdir(mode=0o700, parents=True)
     seen = path.lstat()
     if not stat.S_ISDIR(seen.st_mode):
         raise InsecureDirectory(f"{path} is not a directory; remove it, or set PENSTOCK_DIR to another")
@@ -65,8 +66,12 @@ class Place:
     def __init__(self, name: str) -> None:
         if not name or len(name) > MAX_NAME_CHARACTERS:
             raise BadSetting(f"a feed's name has 1 to {MAX_NAME_CHARACTERS} characters, this one has {len(name)}")
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError:
+            raise BadSetting(f"a feed's name is text, and {name!r} is no valid Unicode") from None
         self.name = name
-        self._stem = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        self._stem = hashlib.sha256(encoded).hexdigest()[:24]
         self._directory = directory()
 
     @property

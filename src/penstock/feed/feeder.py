@@ -97,6 +97,7 @@ class Feeder:
         self._done = threading.Event()
         self._done.set()
         self._closed = False
+        self._closing = threading.Lock()
         welcome = wire.Welcome(
             name=name,
             pid=self._pid,
@@ -130,11 +131,17 @@ class Feeder:
 
     def close(self, reason: str = "was closed by its own process") -> None:
         """End the feed; trainers that still need it get ``FeederLost`` with this reason."""
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        self._closed = True
+        with self._closing:
+            if not self._closed:
+                self._end(reason)
+                self._closed = True
+
+    def _end(self, reason: str) -> None:
         self._server.close(reason)
         self._done.wait()  # run(), in another thread, may be writing a block
+        self._source.close()
         self._ring.close()
         self._place.remove(self._lock)
 
@@ -227,11 +234,13 @@ class Feeder:
             return 0.0
         return (recent[-1][1] - recent[0][1]) / (now - recent[0][0])
 
-    def _failure(self, error: Exception) -> PenstockError:
+    def _failure(self, error: Exception) -> SourceError:
         """Tell the trainers of an error, and give it the form in which ``run`` raises it."""
         text = "".join(traceback.format_exception(error))
-        if isinstance(error, PenstockError):
+        if isinstance(error, SourceError):
             told = error
+        elif isinstance(error, PenstockError):
+            told = SourceError(str(error), text)
         else:
             told = SourceError(f"the source of feed {self.name!r} raised {type(error).__name__}: {error}", text)
         self._server.fail(type(told).__name__, str(told), text)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 import penstock
 from penstock import errors
 from penstock.contracts import Cursor
-from penstock.errors import FeedEnded, FeederLost, FeedNotFound, Refused, SourceError, TrainerEvicted
+from penstock.errors import (
+    FeedEnded,
+    FeederLost,
+    FeedNotFound,
+    PenstockError,
+    Refused,
+    SourceError,
+    TrainerEvicted,
+)
 from penstock.feed import wire
 from penstock.feed.directory import Place, places
 from penstock.feed.fork import close_in_children
@@ -26,6 +34,7 @@ from penstock.memory.room import placed
 from penstock.tree import Array, Node, Strings, array_nodes
 
 _RELEASE_TOGETHER = 16
+_T = TypeVar("_T")
 
 
 class Arrived:
@@ -94,14 +103,14 @@ class Link:
         self._place = place
         self._arrived: deque[Arrived | CycleEnded | wire.Failed] = deque()
         self._released: deque[int] = deque()
-        self._lent = 0
+        self._lent: Counter[int] = Counter()  # views live of these blocks
         self._closed = False
         self._buffer = bytearray(wire.MAX_PACKET_BYTES)
         self._view = memoryview(self._buffer)
         self._layout: Node | None = None
         self._nodes: list[Array | Strings] = []
         self._starting = False
-        self._ended: Exception | None = None
+        self._ended: PenstockError | None = None
         self.stopped = False
         self._pid = os.getpid()
         try:
@@ -125,7 +134,7 @@ class Link:
             if isinstance(block, Arrived):
                 block.release()
         self._arrived.clear()
-        self._flush()
+        self.flush()
         cycle, sample = (None, 0) if at is None else at
         self._send(wire.Start(cycle, sample, epoch, *epoch_start))
         self._starting = True
@@ -166,7 +175,7 @@ class Link:
         while (message := self._receive(wait=False)) is not None:
             self._take(message)
         if isinstance(self._ended, (TrainerEvicted, FeederLost)):
-            raise self._ended
+            raise _again(self._ended)
 
     def release(self, number: int) -> None:
         """A block is needed no more."""
@@ -174,40 +183,39 @@ class Link:
             return
         self._released.append(number)
         if len(self._released) >= _RELEASE_TOGETHER:
-            self._flush()
+            self.flush()
 
     def lend(self, number: int) -> Callable[[], None]:
         """A block may be viewed from now on; what to call when the last view has died.
 
         That may be in any thread, in the middle of any statement.
         """
-        self._lent += 1
+        self._lent[number] += 1
 
         def ended() -> None:
-            self._lent -= 1
+            self._lent[number] -= 1
             self.release(number)
-            if self._closed:
-                self._close_if_unlent()
-            else:
-                self._flush()
+            if os.getpid() == self._pid:
+                self.flush()
+                if self._closed and not self._lent.total():
+                    self._socket.close()
 
         return ended
 
     def close(self) -> None:
-        """End the connection; while views of its blocks live, when the last of them dies."""
+        """Read no more; the connection ends when the last view of its blocks dies, or now."""
+        if self._closed or os.getpid() != self._pid:
+            return
         for block in self._arrived:
             if isinstance(block, Arrived):
                 block.release()
         self._arrived.clear()
         self.ring.close()
+        self.flush()
         self._closed = True
-        self._close_if_unlent()
-
-    def _close_if_unlent(self) -> None:
-        if os.getpid() != self._pid:
-            return
-        self._flush()
-        if self._lent == 0:
+        if self._lent.total():
+            self._send(wire.Rest(list(self._lent.elements())))
+        else:
             self._socket.close()
 
     def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, HostRing]:
@@ -216,7 +224,9 @@ class Link:
             raise Refused(f"feed {self._place.name!r} is served by uid {uid}, you are uid {os.getuid()}")
         try:
             self._socket.send(wire.encode(hello))
-            packet, fds, _, _ = socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            packet, fds, _, _ = _despite_reset(
+                lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            )
         except OSError:
             raise not_found(self._place.name) from None
         if not packet:  # it was about to end
@@ -228,11 +238,11 @@ class Link:
         return message, HostRing.attach(fds[0], message.settings.window_bytes)
 
     def _wait(self) -> None:
-        self._flush()
+        self.flush()
         began = time.monotonic()
         while not self._arrived:
             if self._ended is not None:
-                raise self._ended
+                raise _again(self._ended)
             message = self._receive(wait=True)
             if isinstance(message, wire.Block):
                 self.latency_s = (time.monotonic_ns() - message.published_ns) / 1e9
@@ -245,10 +255,7 @@ class Link:
             return None
         flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            try:
-                size = self._socket.recv_into(self._buffer, 0, flags)
-            except ConnectionResetError:  # it closed before it read all of ours; its last words are still there
-                size = self._socket.recv_into(self._buffer, 0, flags)
+            size = _despite_reset(lambda: self._socket.recv_into(self._buffer, 0, flags))
         except BlockingIOError:
             return None
         except OSError:
@@ -257,7 +264,7 @@ class Link:
             if self._ended is None:
                 self._ended = self._lost("died")
             if wait:
-                raise self._ended
+                raise _again(self._ended)
             return None
         return wire.decode_from_feeder(self._view[:size])
 
@@ -301,7 +308,8 @@ class Link:
         with suppress(OSError):  # the feeder is gone, which the next receive tells with its reason
             self._socket.send(wire.encode(message))
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Tell the feeder of all releases; they are told together while blocks keep coming."""
         blocks: list[int] = []
         while self._released:
             try:
@@ -310,6 +318,22 @@ class Link:
                 break
         if blocks:
             self._send(wire.Release(blocks))
+
+
+def _despite_reset(receive: Callable[[], _T]) -> _T:
+    """Receive, although the feeder may have closed its end before it read all of ours.
+
+    Linux tells that first, and what the feeder said last after it.
+    """
+    try:
+        return receive()
+    except ConnectionResetError:
+        return receive()
+
+
+def _again(error: PenstockError) -> PenstockError:
+    """The same error anew: one that is kept would keep the frames it was raised through, and their views."""
+    return type(error)(str(error))
 
 
 def not_found(name: str) -> FeedNotFound:

@@ -181,6 +181,7 @@ class Loader:
         return resumed and self._delivered > 0
 
     def _end_epoch(self) -> None:
+        self._rows.link.flush()  # what follows may be a long validation
         self._start = self._next_start()
         self._epoch += 1
         self._delivered = 0

@@ -9,7 +9,6 @@ from contextlib import suppress
 
 from penstock.feed.fork import close_in_children
 
-
 _LAST_BYTES = 208 << 10
 """Linux doubles it; its usual send buffer has as many bytes undoubled."""
 

@@ -7,12 +7,12 @@ drive it through any sequence of joins, releases and deaths.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.contracts import Cursor
 from penstock.memory.room import Room
-
 
 MOST_BLOCKS = 1024
 """Blocks on their way at once, however small: each waits as a message as well."""
@@ -38,7 +38,8 @@ class Member:
     Attributes:
         next: The first sample that it has not been sent, once it reads.
         end: Where its last epoch ends; None for a feed without end.
-        held: Numbers of the blocks that it has been sent and has not released, oldest first.
+        held: Numbers of the blocks that it has been sent and has not released, oldest first, and
+            how often: one may be sent again while views of it live.
         pending: It has asked to start, and waits for the other ranks of its group.
     """
 
@@ -49,7 +50,7 @@ class Member:
     epoch: int = 0
     next: Cursor | None = None
     end: Cursor | None = None
-    held: dict[int, None] = field(default_factory=dict[int, None])
+    held: dict[int, int] = field(default_factory=dict[int, int])
     held_bytes: int = 0
     held_rows: int = 0
     pending: bool = False
@@ -99,18 +100,26 @@ class Roster:
 
     def leave(self, id: int) -> None:
         """A member is gone, however it went; what it held is free for the others."""
-        member = self.members.pop(id)
-        for number in list(member.held):
-            self._release(member, number)
+        self.rest(id, [])
+        del self.members[id]
 
     def release(self, id: int, numbers: list[int]) -> bool:
         """Blocks that a member no longer needs. False if it did not hold one of them."""
         member = self.members[id]
-        if not member.held.keys() >= set(numbers) or len(set(numbers)) != len(numbers):
+        if any(member.held.get(number, 0) < times for number, times in Counter(numbers).items()):
             return False
         for number in numbers:
             self._release(member, number)
         return True
+
+    def rest(self, id: int, keep: list[int]) -> None:
+        """A member reads no more, and holds only these blocks from now on, which it will release."""
+        member = self.members[id]
+        member.next, member.pending = None, False
+        kept = Counter(keep)
+        for number, times in list(member.held.items()):
+            for _ in range(times - kept[number]):
+                self._release(member, number)
 
     def start(self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor) -> list[Member]:
         """A member begins to read; returns the members that start now, with ``next`` set.
@@ -253,10 +262,11 @@ class Roster:
         return Cursor(block.at.cycle + 1, 0) if end == self._samples else Cursor(block.at.cycle, end)
 
     def _give(self, member: Member, block: PublishedBlock) -> None:
-        block.holders.add(member.id)
-        member.held[block.number] = None
-        member.held_bytes += block.nbytes
-        member.held_rows += block.rows
+        if block.number not in member.held:
+            block.holders.add(member.id)
+            member.held_bytes += block.nbytes
+            member.held_rows += block.rows
+        member.held[block.number] = member.held.get(block.number, 0) + 1
         self._advance(member, self._end(block))
 
     def _advance(self, member: Member, to: Cursor) -> None:
@@ -265,6 +275,9 @@ class Roster:
 
     def _release(self, member: Member, number: int) -> None:
         block = self.blocks[number]
+        member.held[number] -= 1
+        if member.held[number]:
+            return
         del member.held[number]
         member.held_bytes -= block.nbytes
         member.held_rows -= block.rows

@@ -234,6 +234,8 @@ class Server:
                 self._reject(peer, "it released a block that it did not hold")
             elif self.pace.culprit == peer.id:
                 self.pace.moving(time.monotonic())
+        elif isinstance(message, wire.Rest):
+            self._roster.rest(peer.id, message.keep)
         elif isinstance(message, wire.Epoch):
             self._roster.begin_epoch(peer.id, message.epoch, Cursor(message.cycle, message.sample))
         else:

@@ -64,6 +64,12 @@ class Release(msgspec.Struct, tag="release"):
     blocks: list[Count]
 
 
+class Rest(msgspec.Struct, tag="rest"):
+    """I read no more. Of the blocks that I hold I still need these, until I release them."""
+
+    keep: list[Count]
+
+
 class Ask(msgspec.Struct, tag="ask"):
     """Tell me your statistics."""
 
@@ -146,7 +152,7 @@ class Bye(msgspec.Struct, tag="bye"):
     reason: str
 
 
-FromTrainer = Hello | Start | Epoch | Release | Ask | Stop
+FromTrainer = Hello | Start | Epoch | Release | Rest | Ask | Stop
 FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Bye | FeederStatistics
 
 encode = msgspec.msgpack.Encoder().encode

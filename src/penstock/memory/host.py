@@ -44,7 +44,7 @@ class HostRing:
         self.fd = fd
         self.capacity_bytes = capacity_bytes
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
-        self._mapping = mmap.mmap(fd, capacity_bytes, mmap.MAP_SHARED, protection)
+        self._mapping: mmap.mmap | None = mmap.mmap(fd, capacity_bytes, mmap.MAP_SHARED, protection)
         self._address = int(np.frombuffer(self._mapping, np.uint8).ctypes.data)
         self._write = write
 
@@ -77,11 +77,11 @@ class HostRing:
 
     def _view(self, offset: int, nbytes: int) -> ByteArray:
         assert 0 <= offset and offset + nbytes <= self.capacity_bytes
+        assert self._mapping is not None
         return np.asarray(_Span(self._mapping, self._address + offset, nbytes))
 
     def close(self) -> None:
         """Close the descriptor; views keep the mapping until the last of them dies."""
-        if self.fd >= 0:
+        if self._mapping is not None:
             os.close(self.fd)
-            self.fd = -1
-        del self._mapping
+            self._mapping = None

@@ -57,6 +57,9 @@ class ArraySource:
             rows = [self._rows(node, leaf, indices) for node, leaf in zip(self._nodes, self._leaves, strict=True)]
             yield SourceBlock(sample, len(indices), build(self._layout, rows))
 
+    def close(self) -> None:
+        """There is nothing to release."""
+
     def _rows(self, node: Any, leaf: Any, indices: Indices) -> Any:
         if isinstance(node, Strings):
             picked = [leaf[i] for i in indices]

@@ -40,6 +40,9 @@ class IterableSource:
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
         yield from counted(self._batches, at)
 
+    def close(self) -> None:
+        """There is nothing to release."""
+
 
 def counted(batches: Iterable[Tree], at: Cursor) -> Iterator[SourceBlock]:
     """Number the samples of a pass, and leave out the blocks that end before ``at.sample``."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from typing import Any, cast
 
 import torch
@@ -71,6 +70,7 @@ class SeekableLoader:
             torch.default_generator.set_state(workers.get_state())
             order = torch.default_generator
         else:
+            torch.manual_seed(self._seed + at.cycle)  # for a dataset that draws in this process
             order = torch.Generator()
             order.set_state(workers.get_state())
             _draw(order)
@@ -78,6 +78,9 @@ class SeekableLoader:
                 order = self._order_generator(at.cycle)
         batches = self._as_torch_draws(order, at) if self._as_torch else self._own(at)
         return self._planned.open(batches, workers)
+
+    def close(self) -> None:
+        self._planned.close()
 
     def _workers_generator(self, cycle: int) -> torch.Generator:
         """A generator that draws the workers' seed next, as the loader's own would in this cycle."""
@@ -110,7 +113,8 @@ class SeekableLoader:
             return torch.Generator().manual_seed(_draw(generator))
         before = torch.Generator()
         before.set_state(generator.get_state())
-        torch.randperm(self._dataset_size, generator=generator)
+        for _ in range(2):  # RandomSampler draws a whole order more when it ends, and uses none of it
+            torch.randperm(self._dataset_size, generator=generator)
         return before
 
     def _as_torch_draws(self, generator: torch.Generator, at: Cursor) -> IndexBatches:
@@ -146,10 +150,14 @@ class SampledLoader:
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
         torch.manual_seed(self._seed + at.cycle)
-        for sampler in (self._loader.sampler, self._loader.batch_sampler):
+        batch_sampler = self._loader.batch_sampler
+        for sampler in (self._loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None)):
             if hasattr(sampler, "set_epoch"):
                 cast(Any, sampler).set_epoch(at.cycle)
         return self._planned.open(self._indices(at), torch.default_generator)
+
+    def close(self) -> None:
+        self._planned.close()
 
     def _indices(self, at: Cursor) -> IndexBatches:
         sample = 0
@@ -172,6 +180,7 @@ class StreamLoader:
 
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
         self._loader = loader
+        self._iterator: Any = None
         self._seed = seed
         self.batches = _length(loader)
         self.batch_size = loader.batch_size
@@ -179,13 +188,22 @@ class StreamLoader:
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
         torch.manual_seed(self._seed + at.cycle)
-        yield from counted(self._loader, at)
+        self._iterator = iter(self._loader)
+        try:
+            yield from counted(self._iterator, at)
+        finally:
+            if not self._loader.persistent_workers:
+                _end_workers(self._iterator)
+
+    def close(self) -> None:
+        _end_workers(self._iterator)
 
 
 class _Planned:
     """A loader's dataset, workers and collation under index batches of our own."""
 
     def __init__(self, loader: DataLoader[Any], *, draws_globally: bool) -> None:
+        self._iterator: Any = None
         self._plan = _Plan()
         self._generator = None if draws_globally else torch.Generator()
         options: dict[str, Any] = {}
@@ -211,11 +229,17 @@ class _Planned:
         if self._generator is not None:
             self._generator.set_state(workers.get_state())
         self._plan.begin(batches)
-        iterator = iter(self._loader)
-        with closing(_Closing(iterator, keep=self._loader.persistent_workers)):
+        self._iterator = iterator = iter(self._loader)
+        try:
             for tree in iterator:
                 sample, rows = self._plan.loaded()
                 yield SourceBlock(sample, rows, tree)
+        finally:  # a pass that is broken off ends its workers at once, not when the collector comes by
+            if not self._loader.persistent_workers:
+                _end_workers(iterator)
+
+    def close(self) -> None:
+        _end_workers(self._iterator)
 
 
 class _Plan:
@@ -239,18 +263,6 @@ class _Plan:
         return self._asked.popleft()
 
 
-class _Closing:
-    """Ends a loader's workers at once when a pass is broken off, not when the collector comes by."""
-
-    def __init__(self, iterator: Any, *, keep: bool) -> None:
-        self._iterator = iterator
-        self._keep = keep
-
-    def close(self) -> None:
-        if not self._keep and hasattr(self._iterator, "_shutdown_workers"):
-            self._iterator._shutdown_workers()
-
-
 def adapt_loader(
     loader: DataLoader[Any], *, segments: int, seed: int
 ) -> SeekableLoader | SampledLoader | StreamLoader:
@@ -270,6 +282,11 @@ def adapt_loader(
     if plain and loader.batch_size is not None:
         return SeekableLoader(loader, segments=segments, seed=seed)
     return SampledLoader(loader, seed=seed)
+
+
+def _end_workers(iterator: Any) -> None:
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
 
 
 def _draw(generator: torch.Generator) -> int:
