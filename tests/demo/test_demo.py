@@ -119,7 +119,7 @@ def test_the_demos_own_images_can_be_learnt(tmp_path):
     items = Crops(folder.train, 64)
     pixels, labels = zip(*(items[index] for index in range(len(items))), strict=True)
     images, truth = torch.from_numpy(np.stack(pixels)), torch.tensor(labels)
-    for _ in range(10):
+    for _ in range(30):
         for some in torch.randperm(len(truth)).split(20):
             loss = torch.nn.functional.cross_entropy(model(as_input(images[some], "cpu")), truth[some])
             optimizer.zero_grad()
