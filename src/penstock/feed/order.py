@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import cloudpickle
 
+from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
 
 
@@ -37,11 +39,23 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def write_order(order: Order, file: IO[bytes]) -> None:
-    """Pickle an order, and what of ``__main__`` its loader uses."""
+def pickle_order(order: Order) -> bytes:
+    """An order, and what of ``__main__`` its loader uses.
+
+    Raises:
+        BadSetting: the loader's function holds something that cannot be pickled.
+    """
+    file = io.BytesIO()
     pickler = _Pickler(file)
-    pickler.dump(order)
-    pickler.dump(dict(pickler.of_main))
+    try:
+        pickler.dump(order)
+        pickler.dump(dict(pickler.of_main))
+    except (TypeError, pickle.PicklingError) as error:
+        raise BadSetting(
+            f"make_loader cannot be handed to the feeder's process: {error}. Let it make what it needs "
+            "(files, locks, connections) itself, instead of taking it from outside"
+        ) from error
+    return file.getvalue()
 
 
 def read_order(file: IO[bytes]) -> Order:

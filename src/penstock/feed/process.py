@@ -33,9 +33,9 @@ def main() -> None:
             settings["window"] = settings.pop("window_bytes")
             feeder = Feeder(order.make_loader(), order.name, lock=FileIO(lock_fd, "r+"), **settings)
         except BaseException as error:
-            ready.write(msgspec.msgpack.encode(_report(error)))
+            ready.write(msgspec.json.encode(_report(error)) + b"\n")
             sys.exit(1)
-        ready.write(msgspec.msgpack.encode(Ready()))
+        ready.write(msgspec.json.encode(Ready()) + b"\n")
     try:
         serve(feeder)
     except PenstockError:

@@ -20,7 +20,7 @@ from penstock.feed.attach import options
 from penstock.feed.directory import Place
 from penstock.feed.link import Link
 from penstock.feed.loader import Loader
-from penstock.feed.order import Order, write_order
+from penstock.feed.order import Order, pickle_order
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
 
 _RETRY_S = 0.02
@@ -111,14 +111,34 @@ def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
     """Start a feeder in a process of its own, hand it the lock, and wait until it serves.
 
     Raises:
+        BadSetting: its loader's function cannot be pickled.
         SourceError: it could not make its loader.
     """
+    with lock:  # the feeder has it too, and keeps it
+        try:
+            pickled = pickle_order(order)
+        except BaseException:
+            place.remove(lock)
+            raise
+        ready = _answer(pickled, place, lock)
+        if ready.error:
+            place.remove(lock)
+            kind = getattr(errors, ready.kind, SourceError)
+            if issubclass(kind, SourceError) or not issubclass(kind, PenstockError):
+                raise SourceError(ready.error, ready.traceback_text)
+            raise kind(ready.error)
+
+
+def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
+    """What the new process reports."""
     reading, writing = os.pipe()
-    # -c, not -m: the new process's __main__ must be free for what lives in ours.
-    program = "from penstock.feed.process import main; main()"
+    # The feeder is nobody's child: it outlives whoever started it, and leaves no
+    # zombie with who does not wait for it. And -c, not -m, because the new
+    # process's __main__ must be free for what lives in ours.
+    program = "import os; os.fork() and os._exit(0); from penstock.feed.process import main; main()"
     command = [sys.executable, "-P", "-c", program, str(lock.fileno()), str(writing)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    with open(reading, "rb") as answer, lock:
+    with open(reading, "rb") as answer:
         try:
             with open(place.log_path, "wb") as log:
                 process = subprocess.Popen(
@@ -132,29 +152,9 @@ def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
                 )
         finally:
             os.close(writing)
-        assert process.stdin is not None
-        try:
-            write_order(order, process.stdin)
-            process.stdin.close()
-        except BrokenPipeError:  # it died at once; its log says why
-            pass
-        packet = answer.read()
-        if packet:
-            ready = msgspec.msgpack.decode(packet, type=Ready)
-        else:
-            process.wait()
-            log_text = place.log_path.read_text(errors="replace")
-            ready = Ready(f"the feeder's process ended with status {process.returncode}: {log_text[-2000:]}")
-        if ready.error:
-            process.wait()
-            place.remove(lock)
-            kind = getattr(errors, ready.kind, SourceError)
-            if issubclass(kind, SourceError) or not issubclass(kind, PenstockError):
-                raise SourceError(ready.error, ready.traceback_text)
-            raise kind(ready.error)
-    _reap(process)
-
-
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Let the feeder be: it outlives this process, and init reaps it, or a failover's successor does."""
-    process.returncode = 0  # no ResourceWarning for a process that is meant to run on
+        process.communicate(pickled)  # and reaps the process that the feeder is a child of
+        line = answer.readline()
+    if line:
+        return msgspec.json.decode(line, type=Ready)
+    log_text = place.log_path.read_text(errors="replace")
+    return Ready(f"the feeder's process ended before it served; the end of its log:\n{log_text[-2000:]}")
