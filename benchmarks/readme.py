@@ -29,7 +29,7 @@ def main() -> None:
         print(f"| {claim['claim']} | {sign} {number(claim['target'])} {claim['unit']} | {measured} |")
     print("\n![Trainers on one feed](benchmarks/results/share.png)\n")
     print("The demo (`make demo`), four models trained with a loader each, then from one feed:\n")
-    print("| images | together, images/s | CPU-seconds per 1,000 images | accuracies, own loader | accuracies, one feed |")
+    print("| images | together, images/s | CPU-seconds per 1,000 images | accuracy, own loaders | accuracy, one feed |")
     print("|---|---|---|---|---|")
     for name in ("default", "imagenet-sample", "cifar10"):
         print(demo_row(json.loads((RESULTS / f"demo-{name}.json").read_text())))
@@ -37,7 +37,8 @@ def main() -> None:
 
 def demo_row(demo: dict) -> str:
     own, one = demo["separate"], demo["shared"]
-    speeds = f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({one['images_per_s'] / own['images_per_s']:.1f}×)"
+    ratio = one["images_per_s"] / own["images_per_s"]
+    speeds = f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({ratio:.1f}×)"
     costs = f"{own['cpu_s_per_1000_images']:.2f} → {one['cpu_s_per_1000_images']:.2f}"
     return f"| {demo['data']['name']} | {speeds} | {costs} | {accuracies(own)} | {accuracies(one)} |"
 

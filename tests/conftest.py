@@ -24,7 +24,9 @@ def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     monkeypatch.setenv("PENSTOCK_DIR", str(path))
     shm_before = set(os.listdir("/dev/shm"))
     yield path
-    _, alive = psutil.wait_procs(_serving(path), timeout=15)
+    deadline = time.monotonic() + 15
+    while (alive := _serving(path)) and time.monotonic() < deadline:
+        time.sleep(0.05)
     for process in alive:
         process.kill()
     assert not alive, f"feeder processes left behind: {alive}"
@@ -41,6 +43,7 @@ def _serving(path: Path) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
+            # One that has ended, and that init has yet to reap, tells no environment.
             if process.pid != os.getpid() and process.environ().get("PENSTOCK_DIR") == str(path):
                 found.append(process)
     return found

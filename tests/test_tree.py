@@ -181,8 +181,8 @@ def assert_same(one: Any, other: Any) -> None:
     if isinstance(one, torch.Tensor):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         if one.numel():
-            raw = (t.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
-            assert torch.equal(*raw)
+            flat = [t.detach().resolve_conj().contiguous().reshape(-1) for t in (one, other)]
+            assert torch.equal(*(t.as_strided(t.shape, (1,)).view(torch.uint8) for t in flat))
     elif isinstance(one, (np.ndarray, np.generic)):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert one.dtype.byteorder == other.dtype.byteorder

@@ -98,6 +98,7 @@ def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
         if leaf.numel() == 0:
             return np.empty(0, np.uint8)
         flat = leaf.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        flat = flat.as_strided(flat.shape, (1,))  # a single element may have any stride
         return flat.view(sys.modules["torch"].uint8).numpy()
     return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
 
@@ -139,6 +140,8 @@ def difference(before: Node, after: Node, path: str = "") -> str | None:
 def same_but_for_shapes(before: Node, after: Node) -> bool:
     """Whether two layouts differ in nothing but the lengths of axes and the values of constants."""
     if isinstance(before, Branch) and isinstance(after, Branch):
+        if before.kind in ("list", "tuple") and len(before.children) != len(after.children):
+            return before.kind == after.kind  # a list of one entry a sample, as of detection's boxes
         return _same_container(before, after) and all(map(same_but_for_shapes, before.children, after.children))
     if isinstance(before, Array) and isinstance(after, Array):
         return (before.library, before.dtype, len(before.shape)) == (
@@ -284,7 +287,8 @@ def _first_rows(tree: Tree) -> int:
 
 
 def _is_row_list(items: Sequence[Any], rows: int) -> bool:
-    return rows > 0 and len(items) == rows and all(type(item) in _SCALARS for item in items)
+    """Whether a list holds one scalar a row; of a block that is taken whole, any list of scalars."""
+    return len(items) > 0 and rows in (len(items), -1) and all(type(item) in _SCALARS for item in items)
 
 
 def _is_sequence(tree: Tree) -> TypeGuard[Sequence[Any]]:

@@ -85,7 +85,7 @@ def test_a_shared_feeder_killed_before_its_first_batch_is_replaced(train, tmp_pa
         trainer.has_all(1000, 2)
     for trainer in failed:
         assert trainer.error()["error"] == "SourceError"
-        assert "status -9" in trainer.error()["message"]
+        assert "ended before it served" in trainer.error()["message"]
 
 
 def test_a_failover_keeps_views_that_are_held(train):

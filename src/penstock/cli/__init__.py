@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
+from rich.markup import escape
 
 
 def main() -> None:
@@ -15,13 +16,7 @@ def main() -> None:
     try:
         app()
     except PenstockError as error:
-        Console(stderr=True).print(f"[bold red]penstock:[/] {_plain(str(error))}", highlight=False)
+        Console(stderr=True).print(f"[bold red]penstock:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -91,19 +91,23 @@ class Batcher:
 
     def _next_as_it_is(self, cycle: int, remaining: int | None) -> Given | None:
         """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
-        group: list[Arrived] = []
+        mine: Arrived | None = None
         taken = 0
-        while len(group) < self._options.world:
+        for rank in range(self._options.world):
             if taken == remaining or self._rows.current(cycle) is None:
-                for block in group:
-                    block.release()
+                if mine is not None:
+                    mine.release()
                 return None
-            group.append(self._rows.take_whole())
-            taken += group[-1].rows
-        tree = self._handed(group[self._options.rank])
+            block = self._rows.take_whole()
+            taken += block.rows
+            if rank == self._options.rank:
+                mine = block
+            else:
+                block.release()
+        assert mine is not None
+        tree = self._handed(mine)
         self._rows.verify()
-        for block in group:
-            block.release()
+        mine.release()
         return Given(tree, taken)
 
     def _handed(self, block: Arrived) -> Tree:

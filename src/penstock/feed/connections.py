@@ -44,6 +44,7 @@ class Connections:
         self._admit, self._hear, self._gone = admit, hear, gone
         self._by_fd: dict[int, Peer] = {}
         self._next_id = 0
+        self._full = False
         self._listener = listener
         self._listener.setblocking(False)
         self._woken, self._waker = socket.socketpair()
@@ -71,7 +72,9 @@ class Connections:
     def send(self, peers: Iterable[Peer], packet: bytes, fd: int | None = None) -> None:
         """Send a packet, in order with those before it; a peer that is gone is dropped in its turn."""
         for peer in peers:
-            if peer.send(packet, fd) and peer.queue:
+            if not peer.send(packet, fd):
+                peer.end()
+            elif peer.queue:
                 self._epoll.modify(peer.connection, _READ | select.EPOLLOUT)
 
     def dismiss(self, peer: Peer, packet: bytes) -> None:
@@ -85,6 +88,9 @@ class Connections:
             del self._by_fd[peer.connection.fileno()]
             self._epoll.unregister(peer.connection)
             peer.connection.close()
+            if self._full:
+                self._epoll.register(self._listener, select.EPOLLIN)
+                self._full = False
             self._gone(peer)
 
     @property
@@ -102,6 +108,10 @@ class Connections:
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no descriptor is left; whoever leaves makes room
+            self._epoll.unregister(self._listener)
+            self._full = True
             return
         peer = Peer(connection, self._next_id)
         self._next_id += 1

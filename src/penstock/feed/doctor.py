@@ -9,7 +9,7 @@ import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Literal
 
@@ -138,8 +138,8 @@ def _libraries() -> Iterator[Finding]:
         ("cv2", "images", "for the demo and the JPEG benchmark"),
     ):
         if importlib.util.find_spec(library):
-            name = {"cv2": "opencv-python-headless"}.get(library, library)
-            yield Finding(library, "works", version(name))
+            packages = packages_distributions().get(library, [])
+            yield Finding(library, "works", version(packages[0]) if packages else "installed")
         else:
             yield Finding(library, "limited", f"not installed; needed {use}", f'pip install "penstock[{package}]"')
     gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*")) if sys.platform == "linux" else []

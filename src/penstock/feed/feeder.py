@@ -141,9 +141,9 @@ class Feeder:
     def _end(self, reason: str) -> None:
         self._server.close(reason)
         self._done.wait()  # run(), in another thread, may be writing a block
-        self._source.close()
-        self._ring.close()
         self._place.remove(self._lock)
+        self._ring.close()
+        self._source.close()
 
     def wait_until_ending(self) -> None:
         """Wait until the feed has been stopped or has no trainer left, whatever its source is at."""

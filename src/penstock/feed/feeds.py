@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 
 import msgspec
 
 from penstock.feed import wire
 from penstock.feed.directory import Place, places
-from penstock.feed.link import not_found
+from penstock.feed.failures import not_found
 from penstock.feed.statistics import FeederStatistics
 
 _ANSWER_S = 2.0
+_END_S = 10.0
 
 
 def feeds() -> list[FeederStatistics]:
@@ -32,20 +34,21 @@ def stop(name: str) -> int:
         TimeoutError: it has not ended within 10 s; its source does not return.
     """
     place = Place(name)
+    owner = place.owner()
     try:
-        peer = place.connect()
+        with place.connect() as peer:
+            peer.send(wire.encode(wire.Stop(os.getpid())))
+            deadline = time.monotonic() + _END_S
+            while (lock := place.acquire()) is None:
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+                time.sleep(0.02)
+    except TimeoutError:
+        raise
     except OSError:
         place.sweep()
         raise not_found(name) from None
-    owner = place.owner()
-    with peer:
-        peer.settimeout(10.0)
-        peer.send(wire.encode(wire.Stop(os.getpid())))
-        try:
-            while peer.recv(wire.MAX_PACKET_BYTES):
-                pass
-        except ConnectionError:
-            pass
+    place.remove(lock)
     return owner.pid if owner else 0
 
 

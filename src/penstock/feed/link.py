@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -12,20 +13,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-import penstock
-from penstock import errors
 from penstock.contracts import Cursor
 from penstock.errors import (
     FeedEnded,
     FeederLost,
-    FeedNotFound,
     PenstockError,
     Refused,
-    SourceError,
     TrainerEvicted,
 )
 from penstock.feed import wire
-from penstock.feed.directory import Place, places
+from penstock.feed.directory import Place
+from penstock.feed.failures import again, failure, not_found, refusal
 from penstock.feed.fork import close_in_children
 from penstock.feed.peer import credentials
 from penstock.memory.host import HostRing
@@ -104,6 +102,9 @@ class Link:
         self._arrived: deque[Arrived | CycleEnded | wire.Failed] = deque()
         self._released: deque[int] = deque()
         self._lent: Counter[int] = Counter()  # views live of these blocks
+        # A view may die in another thread, or anywhere in this one: reentrant.
+        self._lending = threading.RLock()
+        self._failed: wire.Failed | None = None
         self._closed = False
         self._buffer = bytearray(wire.MAX_PACKET_BYTES)
         self._view = memoryview(self._buffer)
@@ -135,6 +136,8 @@ class Link:
                 block.release()
         self._arrived.clear()
         self.flush()
+        if self._failed is not None:
+            raise failure(self._failed)
         cycle, sample = (None, 0) if at is None else at
         self._send(wire.Start(cycle, sample, epoch, *epoch_start))
         self._starting = True
@@ -160,7 +163,7 @@ class Link:
             self._wait()
         first = self._arrived[0]
         if isinstance(first, wire.Failed):
-            raise _failure(first)
+            raise failure(first)
         return self._arrived.popleft()  # type: ignore[return-value]
 
     def poll(self) -> None:
@@ -175,7 +178,7 @@ class Link:
         while (message := self._receive(wait=False)) is not None:
             self._take(message)
         if isinstance(self._ended, (TrainerEvicted, FeederLost)):
-            raise _again(self._ended)
+            raise again(self._ended)
 
     def release(self, number: int) -> None:
         """A block is needed no more."""
@@ -190,14 +193,19 @@ class Link:
 
         That may be in any thread, in the middle of any statement.
         """
-        self._lent[number] += 1
+        with self._lending:
+            self._lent[number] += 1
 
         def ended() -> None:
-            self._lent[number] -= 1
-            self.release(number)
-            if os.getpid() == self._pid:
+            if os.getpid() != self._pid:
+                return
+            with self._lending:
+                self._lent[number] -= 1
+                if not self._lent[number]:
+                    del self._lent[number]
+                self.release(number)
                 self.flush()
-                if self._closed and not self._lent.total():
+                if self._closed and not self._lent:
                     self._socket.close()
 
         return ended
@@ -211,12 +219,13 @@ class Link:
                 block.release()
         self._arrived.clear()
         self.ring.close()
-        self.flush()
-        self._closed = True
-        if self._lent.total():
-            self._send(wire.Rest(list(self._lent.elements())))
-        else:
-            self._socket.close()
+        with self._lending:
+            self.flush()
+            self._closed = True
+            if self._lent:
+                self._send(wire.Rest(list(self._lent.elements())))
+            else:
+                self._socket.close()
 
     def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, HostRing]:
         _, uid = credentials(self._socket)
@@ -233,7 +242,7 @@ class Link:
             raise not_found(self._place.name)
         message = wire.decode_from_feeder(packet)
         if isinstance(message, wire.Rejected):
-            raise _refusal(self._place.name, message)
+            raise refusal(self._place.name, message)
         assert isinstance(message, wire.Welcome) and fds
         return message, HostRing.attach(fds[0], message.settings.window_bytes)
 
@@ -242,7 +251,7 @@ class Link:
         began = time.monotonic()
         while not self._arrived:
             if self._ended is not None:
-                raise _again(self._ended)
+                raise again(self._ended)
             message = self._receive(wait=True)
             if isinstance(message, wire.Block):
                 self.latency_s = (time.monotonic_ns() - message.published_ns) / 1e9
@@ -264,7 +273,7 @@ class Link:
             if self._ended is None:
                 self._ended = self._lost("died")
             if wait:
-                raise _again(self._ended)
+                raise again(self._ended)
             return None
         return wire.decode_from_feeder(self._view[:size])
 
@@ -283,12 +292,13 @@ class Link:
                 self._arrived.append(CycleEnded(message.cycle))
         elif isinstance(message, wire.Failed):
             self._arrived.append(message)
+            self._failed = message
             if self._starting:
-                raise _failure(message)
+                raise failure(message)
         elif isinstance(message, wire.Evicted):
             self._ended = TrainerEvicted(message.message)
         elif isinstance(message, wire.Rejected):
-            self._ended = _refusal(self._place.name, message)
+            self._ended = refusal(self._place.name, message)
         elif isinstance(message, wire.Bye):
             self.stopped = True
             self._ended = (
@@ -329,36 +339,3 @@ def _despite_reset(receive: Callable[[], _T]) -> _T:
         return receive()
     except ConnectionResetError:
         return receive()
-
-
-def _again(error: PenstockError) -> PenstockError:
-    """The same error anew: one that is kept would keep the frames it was raised through, and their views."""
-    return type(error)(str(error))
-
-
-def not_found(name: str) -> FeedNotFound:
-    """The error for a name that nobody serves, with those that are served."""
-    others = sorted(place.name for place in places() if place.name != name)
-    listed = "feeds that run: " + ", ".join(map(repr, others)) if others else "no feed runs"
-    return FeedNotFound(
-        f"no feed is named {name!r} ({listed}). Start it with share() or penstock feed, "
-        "or pass wait_s to wait for it"
-    )
-
-
-def _refusal(name: str, message: wire.Rejected) -> Refused:
-    kind = errors.VersionMismatch if message.protocol != wire.PROTOCOL else Refused
-    return kind(
-        f"feed {name!r} does not admit this trainer: {message.reason} (its feeder runs penstock "
-        f"{message.version}, this process {penstock.__version__})"
-    )
-
-
-def _failure(message: wire.Failed) -> SourceError:
-    kind = getattr(errors, message.kind, SourceError)
-    if not issubclass(kind, SourceError):
-        kind = SourceError
-    text = message.message
-    if kind is SourceError and message.traceback_text and message.traceback_text not in text:
-        text += f"\n\nIn the feeder:\n{message.traceback_text}"
-    return kind(text, message.traceback_text)

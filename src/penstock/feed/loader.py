@@ -174,7 +174,7 @@ class Loader:
         if self._start is None:
             self._rows.start(None, self._epoch, Cursor(0, 0))
             self._start = self._rows.at
-        elif resumed or not self._rows.reading:
+        elif resumed or not self._rows.reading or self._rows.at > self._start:  # a first batch was interrupted
             self._rows.start(self._rows.moved(self._start, self._delivered), self._epoch, self._start)
         else:
             self._rows.epoch(self._epoch, self._start)

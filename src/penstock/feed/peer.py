@@ -9,9 +9,6 @@ from contextlib import suppress
 
 from penstock.feed.fork import close_in_children
 
-_LAST_BYTES = 208 << 10
-"""Linux doubles it; its usual send buffer has as many bytes undoubled."""
-
 
 def credentials(connection: socket.socket) -> tuple[int, int]:
     """(pid, uid) of the process at the other end, as the kernel vouches for them."""
@@ -48,16 +45,23 @@ class Peer:
             return False
         return True
 
+    def end(self) -> None:
+        """Shut the connection; its end is then heard, and handled, in its turn."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def send_last(self, packet: bytes) -> None:
         """Send a packet in place of all that is queued; the connection is closed next.
 
-        What the peer has not read yet fills at most the usual send buffer, so
-        a larger one has room for this packet, and the peer reads it whenever
-        it comes back, after the connection's end too.
+        What the peer has not read yet fills at most the usual send buffer.
+        Linux doubles what it is asked for, so that there is room for this
+        packet, and the peer reads it whenever it comes back, after the
+        connection's end too.
         """
         self.queue.clear()
         with suppress(OSError):
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LAST_BYTES)
+            usual = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, usual)
             self.connection.send(packet)
 
     def flush(self) -> bool:

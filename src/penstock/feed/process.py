@@ -14,11 +14,13 @@ from types import FrameType
 import msgspec
 
 from penstock.errors import PenstockError
+from penstock.feed.commission import read_commission
 from penstock.feed.feeder import Feeder
-from penstock.feed.order import read_order
+from penstock.feed.fork import close_in_children
 from penstock.feed.share import Ready
 
 _GRACE_S = 2.0
+_LAST_GRACE_S = 15.0
 
 
 def main() -> None:
@@ -26,12 +28,15 @@ def main() -> None:
     lock_fd, ready_fd = map(int, sys.argv[1:3])
     for fd in (lock_fd, ready_fd):
         os.set_inheritable(fd, False)
+    lock = FileIO(lock_fd, "r+")
+    close_in_children(lock)
     with open(ready_fd, "wb") as ready:
+        close_in_children(ready)
         try:
-            order = read_order(sys.stdin.buffer)
-            settings = msgspec.structs.asdict(order.settings)
+            commission = read_commission(sys.stdin.buffer)
+            settings = msgspec.structs.asdict(commission.settings)
             settings["window"] = settings.pop("window_bytes")
-            feeder = Feeder(order.make_loader(), order.name, lock=FileIO(lock_fd, "r+"), **settings)
+            feeder = Feeder(commission.make_loader(), commission.name, lock=lock, **settings)
         except BaseException as error:
             ready.write(msgspec.json.encode(_report(error)) + b"\n")
             sys.exit(1)
@@ -57,7 +62,7 @@ def _end_with(feeder: Feeder) -> None:
     feeder.wait_until_ending()
     time.sleep(_GRACE_S)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_GRACE_S)
+    time.sleep(_LAST_GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

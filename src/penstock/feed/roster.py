@@ -41,6 +41,7 @@ class Member:
         held: Numbers of the blocks that it has been sent and has not released, oldest first, and
             how often: one may be sent again while views of it live.
         pending: It has asked to start, and waits for the other ranks of its group.
+        resting: It will not read again; it only holds what somebody still looks at.
     """
 
     id: int
@@ -54,6 +55,7 @@ class Member:
     held_bytes: int = 0
     held_rows: int = 0
     pending: bool = False
+    resting: bool = False
 
     @property
     def reads(self) -> bool:
@@ -115,7 +117,7 @@ class Roster:
     def rest(self, id: int, keep: list[int]) -> None:
         """A member reads no more, and holds only these blocks from now on, which it will release."""
         member = self.members[id]
-        member.next, member.pending = None, False
+        member.next, member.pending, member.resting = None, False, True
         kept = Counter(keep)
         for number, times in list(member.held.items()):
             for _ in range(times - kept[number]):
@@ -148,7 +150,8 @@ class Roster:
     def rank_taken(self, group: str, rank: int, world: int) -> bool:
         """Whether this rank of a group that is still gathering is there already."""
         return world > 1 and any(
-            (m.group, m.world, m.rank) == (group, world, rank) and m.next is None for m in self.members.values()
+            (m.group, m.world, m.rank) == (group, world, rank) and m.next is None and not m.resting
+            for m in self.members.values()
         )
 
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
@@ -158,6 +161,7 @@ class Roster:
         if self._epochs is not None:
             # An epoch is as long as a cycle: it ends where it began, a cycle on.
             member.end = Cursor(start.cycle + self._epochs - epoch, start.sample)
+        self._served |= member.finished
 
     def backlog(self, member: Member) -> list[PublishedBlock]:
         """Give a member the blocks in the ring that follow from its ``next``, as held; returns them."""
@@ -211,7 +215,12 @@ class Roster:
     @property
     def finished(self) -> bool:
         """Everybody here has had their epochs, and somebody has."""
-        return self._served and all(m.finished for m in self.members.values())
+        return self._served and all(m.finished or m.resting for m in self.members.values())
+
+    @property
+    def attended(self) -> bool:
+        """Whether there is a member that may read."""
+        return not all(m.resting for m in self.members.values())
 
     def greediest(self) -> Member | None:
         """The member that holds the most bytes of the window; of equals, the one that is furthest behind."""

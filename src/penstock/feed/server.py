@@ -77,7 +77,7 @@ class Server:
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
         self._empty_since_s = time.monotonic() + max(0.0, _FIRST_TRAINER_S - (self._settings.linger or 0))
         self._connections = Connections(
-            place.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._gone
+            place.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._forget
         )
         self._thread = threading.Thread(target=self._serve, name="penstock-server", daemon=True)
         self._thread.start()
@@ -126,7 +126,7 @@ class Server:
     def fail(self, kind: str, message: str, traceback_text: str) -> None:
         """Tell every trainer, now and later, that the source failed."""
         with self.changed:
-            self._failed = wire.Failed(kind, message[:16_000], traceback_text[-64_000:])
+            self._failed = wire.Failed(kind, message[:8_000], traceback_text[-32_000:])  # at most 4 bytes each
             self._connections.send([peer for peer, _ in self._trainers.values()], wire.encode(self._failed))
 
     def close(self, reason: str) -> None:
@@ -150,7 +150,8 @@ class Server:
         self.pace.blocked(greediest.id, now)
         limit = self._settings.stall_timeout
         held_back_s = self.pace.current_s(now)
-        if limit is None:
+        alone = not any(m.reads and m is not greediest for m in self._roster.members.values())
+        if limit is None or alone:
             self.changed.wait()
         elif held_back_s > limit:
             self._evict(greediest, held_back_s)
@@ -168,6 +169,7 @@ class Server:
         # Sent before any of its bytes are written again: whoever has copied
         # and then hears nothing of it has copied what was there.
         self._connections.dismiss(peer, wire.encode(wire.Evicted(message)))
+        self._connections.wake()  # it may have been the last, and the feed may have to end
 
     # The thread that serves the sockets.
 
@@ -187,7 +189,7 @@ class Server:
         with self.changed:
             now = time.monotonic()
             linger = self._settings.linger
-            alone = linger is not None and not self._trainers and now > self._empty_since_s + linger
+            alone = linger is not None and not self._roster.attended and now > self._empty_since_s + linger
             if self.closing is None and alone:
                 self._goodbye("had no trainer left")
             if self.closing is None:
@@ -197,7 +199,7 @@ class Server:
 
     def _timeout_s(self) -> float | None:
         linger = self._settings.linger
-        if linger is None or self._trainers or self.closing is not None:
+        if linger is None or self._roster.attended or self.closing is not None:
             return None
         return max(0.0, self._empty_since_s + linger - time.monotonic()) + 0.01
 
@@ -205,14 +207,13 @@ class Server:
         if peer.uid != os.getuid():
             self._reject(peer, f"you are uid {peer.uid}, the feed belongs to uid {os.getuid()}")
 
-    def _gone(self, peer: Peer) -> None:
-        self._forget(peer)
-
     def _hear(self, peer: Peer, packet: bytes) -> None:
         try:
             self._obey(peer, wire.decode_from_trainer(packet))
         except (msgspec.DecodeError, UnicodeDecodeError, PenstockError) as error:
             self._reject(peer, f"a message was not understood: {error}")
+        except OSError as error:  # no descriptor is left to open the ring for it
+            self._reject(peer, f"the feeder cannot serve it: {error}")
         self.changed.notify_all()
 
     def _obey(self, peer: Peer, message: wire.FromTrainer) -> None:
@@ -236,6 +237,7 @@ class Server:
                 self.pace.moving(time.monotonic())
         elif isinstance(message, wire.Rest):
             self._roster.rest(peer.id, message.keep)
+            self._empty_since_s = time.monotonic()
         elif isinstance(message, wire.Epoch):
             self._roster.begin_epoch(peer.id, message.epoch, Cursor(message.cycle, message.sample))
         else:

@@ -17,10 +17,10 @@ from penstock.contracts import Tree
 from penstock.errors import FeedNotFound, PenstockError, SettingsDiffer, SourceError
 from penstock.feed import wire
 from penstock.feed.attach import options
+from penstock.feed.commission import Commission, pickle_commission
 from penstock.feed.directory import Place
 from penstock.feed.link import Link
 from penstock.feed.loader import Loader
-from penstock.feed.order import Order, pickle_order
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
 
 _RETRY_S = 0.02
@@ -94,7 +94,7 @@ def share(
                 if lock is None:  # another trainer is starting the feeder
                     time.sleep(_RETRY_S)
                 else:
-                    _start_feeder(Order(make_loader, name, settings), place, lock)
+                    _start_feeder(Commission(make_loader, name, settings), place, lock)
                 continue
             if replaced is None and (differs := link.welcome.settings.difference(asked)):
                 link.close()
@@ -107,7 +107,7 @@ def share(
     return Loader(connect, options(batch_size, drop_last, shard, transform, borrow), failover=True)
 
 
-def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
+def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
     """Start a feeder in a process of its own, hand it the lock, and wait until it serves.
 
     Raises:
@@ -116,7 +116,7 @@ def _start_feeder(order: Order, place: Place, lock: FileIO) -> None:
     """
     with lock:  # the feeder has it too, and keeps it
         try:
-            pickled = pickle_order(order)
+            pickled = pickle_commission(commission)
         except BaseException:
             place.remove(lock)
             raise
@@ -135,7 +135,7 @@ def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
     # The feeder is nobody's child: it outlives whoever started it, and leaves no
     # zombie with who does not wait for it. And -c, not -m, because the new
     # process's __main__ must be free for what lives in ours.
-    program = "import os; os.fork() and os._exit(0); from penstock.feed.process import main; main()"
+    program = "import os; os.fork() and os._exit(0); os.setsid(); from penstock.feed.process import main; main()"
     command = [sys.executable, "-P", "-c", program, str(lock.fileno()), str(writing)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with open(reading, "rb") as answer:
@@ -147,7 +147,6 @@ def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
                     stdout=log,
                     stderr=log,
                     pass_fds=(lock.fileno(), writing),
-                    start_new_session=True,
                     env=environment,
                 )
         finally:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from penstock.contracts import Cursor
-from penstock.errors import FeederLost
+from penstock.errors import FeederLost, SettingsDiffer
 from penstock.feed import wire
 from penstock.feed.link import Arrived, CycleEnded, Link
 from penstock.feed.settings import Settings
@@ -58,6 +58,8 @@ class RowStream:
         while True:
             try:
                 self.at = self.link.start(*self._position)
+                if at is None:  # a new feeder is asked for this place, and no other
+                    self._position = self.at, epoch, self.at
                 return
             except FeederLost as lost:
                 self._replace(lost)
@@ -138,7 +140,9 @@ class RowStream:
         try:
             self.link.poll()
         except FeederLost:
-            if not self._failover or self.link.stopped:
+            # A feeder that has died writes no more; one that evicts might not get its word through.
+            evicts = self.link.welcome.settings.stall_timeout is not None
+            if evicts or not self._failover or self.link.stopped:
                 raise
 
     def close(self) -> None:
@@ -164,3 +168,25 @@ class RowStream:
         old.close()
         self.link = self._connect(self._hello, old.welcome.settings)
         self.failovers += 1
+        if changed := _changed(old.welcome, self.link.welcome):
+            raise SettingsDiffer(
+                f"the feeder of {old.welcome.name!r} died, and the one that serves the name now has other "
+                f"{changed}: this trainer cannot go on in its order. Load its state_dict() into a Loader of a "
+                "feed like the first"
+            )
+
+
+def _changed(before: wire.Welcome, now: wire.Welcome) -> str:
+    """What of a feed's order has changed, in words."""
+    orders = [
+        {
+            "samples": welcome.samples,
+            "batch size": welcome.batch_size,
+            "segments": welcome.segment_starts,
+            "seed": welcome.settings.seed,
+            "epochs": welcome.settings.epochs,
+            "granularity": welcome.settings.batch_granular,
+        }
+        for welcome in (before, now)
+    ]
+    return ", ".join(name for name in orders[0] if orders[0][name] != orders[1][name])

@@ -20,7 +20,7 @@ MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
-Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
+Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.contracts import ByteArray, Ring, SourceBlock
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError
+from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.memory.room import placed
 from penstock.tree import Array, Node, Strings, array_nodes, bytes_of, describe, difference, same_but_for_shapes
+
+_LEAF_BYTES = 9
+"""What a leaf's size takes in a message, at the most."""
 
 
 class Parcel(NamedTuple):
@@ -40,6 +46,7 @@ class BlockWriter:
         self._ring = ring
         self._whole = batch_granular
         self._layout: Node | None = None
+        self._layout_bytes = 0
         self._nodes: list[Array | Strings] = []
 
     def pack(self, block: SourceBlock) -> Parcel:
@@ -59,6 +66,7 @@ class BlockWriter:
         self._compare(layout, block)
         assert self._layout is not None
         data = [bytes_of(node, leaf) for node, leaf in zip(self._nodes, leaves, strict=True)]
+        self._check_described(len(data))
         offsets, nbytes = placed([part.nbytes for part in data])
         if nbytes > self._ring.capacity_bytes:
             raise BlockTooLarge(
@@ -76,6 +84,15 @@ class BlockWriter:
             room[start : start + part.nbytes] = part
         self.copy_s += time.monotonic() - began
 
+    def _check_described(self, leaves: int) -> None:
+        """A block's description travels as one message."""
+        described = self._layout_bytes + leaves * _LEAF_BYTES
+        if described > MAX_PACKET_BYTES - 1024:
+            raise SourceError(
+                f"a block's tree of {leaves:,} leaves takes {described:,} bytes to describe, and "
+                f"{MAX_PACKET_BYTES:,} go into a message: put more of it into arrays, or into lists of strings"
+            )
+
     def _compare(self, layout: Node, block: SourceBlock) -> None:
         if layout == self._layout:
             return
@@ -91,3 +108,4 @@ class BlockWriter:
                     f"the source's batches changed at sample {block.sample} of its cycle: {changed}"
                 )
         self._layout, self._nodes = layout, list(array_nodes(layout))
+        self._layout_bytes = len(msgspec.msgpack.encode(layout))

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from penstock.contracts import Cursor, SourceBlock
+from penstock.errors import SourceError
 from penstock.sources.order import Order
 from penstock.sources.stream import counted
 
@@ -165,6 +166,10 @@ class SampledLoader:
             if sample + len(batch) > at.sample:
                 yield sample, batch
             sample += len(batch)
+        if sample == 0:
+            raise SourceError(
+                f"the sampler gave no index in cycle {at.cycle}: it is empty, or can be iterated only once"
+            )
 
 
 class StreamLoader:

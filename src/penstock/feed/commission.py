@@ -18,7 +18,7 @@ from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
 
 
-class Order(NamedTuple):
+class Commission(NamedTuple):
     """What a new feeder process is told."""
 
     make_loader: Callable[[], Any]
@@ -39,8 +39,8 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def pickle_order(order: Order) -> bytes:
-    """An order, and what of ``__main__`` its loader uses.
+def pickle_commission(commission: Commission) -> bytes:
+    """A commission, and what of ``__main__`` its loader uses.
 
     Raises:
         BadSetting: the loader's function holds something that cannot be pickled.
@@ -48,9 +48,9 @@ def pickle_order(order: Order) -> bytes:
     file = io.BytesIO()
     pickler = _Pickler(file)
     try:
-        pickler.dump(order)
+        pickler.dump(commission)
         pickler.dump(dict(pickler.of_main))
-    except (TypeError, pickle.PicklingError) as error:
+    except Exception as error:
         raise BadSetting(
             f"make_loader cannot be handed to the feeder's process: {error}. Let it make what it needs "
             "(files, locks, connections) itself, instead of taking it from outside"
@@ -58,15 +58,15 @@ def pickle_order(order: Order) -> bytes:
     return file.getvalue()
 
 
-def read_order(file: IO[bytes]) -> Order:
-    """Unpickle an order, and put what lived in the caller's ``__main__`` into this process's.
+def read_commission(file: IO[bytes]) -> Commission:
+    """Unpickle a commission, and put what lived in the caller's ``__main__`` into this process's.
 
     A loader's worker pickles its batches by the names of their types.
     """
     unpickler = pickle.Unpickler(file)
-    order: Order = unpickler.load()
+    commission: Commission = unpickler.load()
     main = sys.modules["__main__"]
     for name, thing in unpickler.load().items():
         if name.isidentifier():  # not those inside a function or class
             setattr(main, name, thing)
-    return order
+    return commission

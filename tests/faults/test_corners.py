@@ -1,0 +1,129 @@
+"""Failures that meet at a bad moment: each was once a lost sample, a hang or a wrong error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from functools import partial
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import penstock
+from penstock.feed.batch import Batch
+
+
+def rows(samples: int = 400) -> penstock.ArraySource:
+    return penstock.ArraySource({"id": np.arange(samples)}, batch_size=10, segments=4)
+
+
+def kill_feeder() -> None:
+    (feed,) = penstock.feeds()
+    os.kill(feed.pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(feed.pid)] if psutil.pid_exists(feed.pid) else [], timeout=10)
+
+
+def test_an_epoch_that_began_late_is_whole_although_the_feeder_dies_in_it():
+    make_loader = partial(rows, 1000)
+    with penstock.share(make_loader, "late", epochs=1, linger=0.5, window="4KiB") as early:
+        batches = iter(early)
+        for _ in range(45):  # with the window's 32 that is less than its epoch
+            next(batches)
+        with penstock.share(make_loader, "late", linger=0.5) as late:
+            rest = iter(late)
+            ids = next(rest)["id"].tolist()
+            assert late.state_dict()["start"][1] > 0
+            kill_feeder()
+            for batch in rest:
+                ids += batch["id"].tolist()
+            assert sorted(ids) == list(range(1000))
+            assert late.statistics().failovers == 1
+
+
+def test_a_feed_of_another_order_is_no_successor(serve):
+    with penstock.share(rows, "order", linger=0.5, window="4KiB") as loader:
+        batches = iter(loader)
+        next(batches)
+        kill_feeder()
+        serve(rows(), "order", seed=1)
+        with pytest.raises(penstock.SettingsDiffer, match="seed"):
+            for _ in range(100):
+                next(batches)
+
+
+def test_detection_batches_may_end_with_a_shorter_one(serve):
+    def lists(samples):
+        images, boxes = zip(*samples, strict=True)
+        return list(images), [box[: 1 + i % 3] for i, box in enumerate(boxes)]
+
+    data = TensorDataset(torch.arange(10), torch.zeros(10, 4))
+    serve(DataLoader(data, batch_size=4, collate_fn=lists), batch_granular=True, epochs=1)
+    with penstock.attach("feed") as loader:
+        assert [len(images) for images, _ in loader] == [4, 4, 2]
+
+
+def test_more_ranks_than_the_window_has_blocks_go_on(serve):
+    serve([np.full((8, 16), i) for i in range(8)], window="4KiB", batch_granular=True)
+    ranks = [penstock.attach("feed", shard=(rank, 4), drop_last=True) for rank in range(4)]
+    seen: list[list[int]] = [[], [], [], []]
+
+    def read(rank: int) -> None:
+        seen[rank] = [int(batch[0, 0]) for batch in ranks[rank]]
+
+    threads = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for loader in ranks:
+        loader.close()
+    assert seen == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_a_sampler_that_can_be_read_only_once_is_an_error_in_the_second_cycle(serve):
+    once = iter([[0, 1], [2, 3]])
+    serve(DataLoader(TensorDataset(torch.arange(4)), batch_sampler=once))
+    with penstock.attach("feed") as loader:
+        assert len(list(loader)) == 2
+        with pytest.raises(penstock.SourceError, match="sampler gave no index in cycle 1"):
+            list(loader)
+
+
+def test_a_trainer_that_is_alone_holds_nobody_back(serve):
+    serve(rows(), window="4KiB", stall_timeout=0.05)
+    with penstock.attach("feed", 10) as loader:
+        batches = iter(loader)
+        next(batches)
+        threading.Event().wait(0.5)
+        assert 1 + sum(1 for _ in batches) == 40
+
+
+def test_a_first_batch_that_was_interrupted_is_read_again(serve, monkeypatch):
+    serve(rows())
+    finish = Batch.finish
+
+    def interrupted(self):
+        monkeypatch.setattr(Batch, "finish", finish)
+        raise KeyboardInterrupt
+
+    with penstock.attach("feed", 64) as loader:
+        monkeypatch.setattr(Batch, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(400))
+
+
+def test_a_tree_too_large_to_describe_is_an_error_with_its_size(serve):
+    serve([{f"leaf {i}": np.zeros(2) for i in range(20_000)}])
+    with penstock.attach("feed") as loader, pytest.raises(penstock.SourceError, match="20,000 leaves takes"):
+        list(loader)
+
+
+def test_a_loader_function_that_cannot_be_pickled_is_a_clear_error():
+    lock = threading.Lock()
+    with pytest.raises(penstock.BadSetting, match="cannot be handed to the feeder's process"):
+        penstock.share(lambda: lock, "unpicklable")
