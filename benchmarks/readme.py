@@ -29,7 +29,9 @@ def main() -> None:
         print(f"| {claim['claim']} | {sign} {number(claim['target'])} {claim['unit']} | {measured} |")
     print("\n![Trainers on one feed](benchmarks/results/share.png)\n")
     print("The demo (`make demo`), four models trained with a loader each, then from one feed:\n")
-    print("| images | together, images/s | CPU-seconds per 1,000 images | accuracy, own loaders | accuracy, one feed |")
+    print(
+        "| images | together, images/s | CPU-seconds per 1,000 images | accuracy, own loaders | accuracy, one feed |"
+    )
     print("|---|---|---|---|---|")
     for name in ("default", "imagenet-sample", "cifar10"):
         print(demo_row(json.loads((RESULTS / f"demo-{name}.json").read_text())))

@@ -74,7 +74,7 @@ def _together(report: Report, axes: Any) -> None:
     for arm in _MARKS:
         _line(report, axes, "JPEG", arm, lambda cell: cell.together)
     _log_axes(axes, report)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 0.07))
     given_up = [c for c in report.cells if (c.workload, c.arm, c.finished) == ("JPEG", "tensorsocket", False)]
     if given_up and given_up[0].note != NOT_INSTALLED:
         counts = ", ".join(str(cell.trainers) for cell in given_up)
@@ -111,7 +111,7 @@ def _blocks(report: Report, axes: Any) -> None:
     axes.plot([], [], ls=":", marker="s", ms=4, color=_FAINT, label="separate DataLoaders")
     if any(cell.arm == "tensorsocket" and cell.finished for cell in report.cells):
         axes.plot([], [], ls="", marker="X", color=_FAINT, label="TensorSocket 0.0.5")
-    axes.legend(frameon=False, fontsize=9, ncols=2)
+    axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper right", bbox_to_anchor=(1, 1.08))
 
 
 def _claims(rows: Sequence[Claim], axes: Any) -> None:
