@@ -12,7 +12,7 @@ def main() -> None:
     share = json.loads((RESULTS / "share.json").read_text())
     machine = share["machine"]
     print(
-        f"On {machine['cores']} cores of an {machine['cpu']}, without a GPU, {share['date'][:10]}; medians of "
+        f"On {machine['cores']} cores of an {machine['cpu']}, without a GPU, {machine['date'][:10]}; medians of "
         f"{share['settings']['repeats']} repeats, all arms by turns in one run, least and most in brackets "
         "([how](benchmarks/README.md), `make bench` repeats it):\n"
     )
@@ -29,9 +29,7 @@ def main() -> None:
         print(f"| {claim['claim']} | {sign} {number(claim['target'])} {claim['unit']} | {measured} |")
     print("\n![Trainers on one feed](benchmarks/results/share.png)\n")
     print("The demo (`make demo`), four models trained with a loader each, then from one feed:\n")
-    print(
-        "| images | together, images/s | CPU-seconds per 1,000 images | accuracy, own loaders | accuracy, one feed |"
-    )
+    print("| images | together, images/s | CPU-s per 1,000 images | accuracy, own loaders | accuracy, one feed |")
     print("|---|---|---|---|---|")
     for name in ("default", "imagenet-sample", "cifar10"):
         print(demo_row(json.loads((RESULTS / f"demo-{name}.json").read_text())))
