@@ -127,3 +127,10 @@ def test_a_loader_function_that_cannot_be_pickled_is_a_clear_error():
     lock = threading.Lock()
     with pytest.raises(penstock.BadSetting, match="cannot be handed to the feeder's process"):
         penstock.share(lambda: lock, "unpicklable")
+
+
+def test_share_takes_a_function_without_arguments():
+    with pytest.raises(penstock.BadSetting, match="not its result"):
+        penstock.share(rows(), "result")  # type: ignore[arg-type]
+    with pytest.raises(penstock.BadSetting, match="missing a required argument: 'folder'"):
+        penstock.share(lambda folder: folder, "argument")  # type: ignore[misc]

@@ -68,7 +68,7 @@ def _directory() -> Iterator[Finding]:
     """Directory of sockets."""
     path = directory()
     running = feeds()
-    yield Finding("sockets", "works", f"{path} is yours alone; {len(running)} feeds run")
+    yield Finding("sockets", "works", f"{path} is yours alone; feeds that run: {len(running)}")
 
 
 def _ring() -> Iterator[Finding]:

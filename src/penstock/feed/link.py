@@ -312,6 +312,7 @@ class Link:
         return FeederLost(
             f"the feeder (process {self.welcome.pid}) of feed {self._place.name!r} {reason}"
             + (f"; the end of its log: {log}" if log else "")
+            + (". To go on, start the feed again and load the last state_dict()" if self.stopped else "")
         )
 
     def _send(self, message: wire.FromTrainer) -> None:

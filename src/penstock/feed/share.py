@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import msgspec
 
 from penstock import errors
 from penstock.contracts import Tree
-from penstock.errors import FeedNotFound, PenstockError, SettingsDiffer, SourceError
+from penstock.errors import BadSetting, FeedNotFound, PenstockError, SettingsDiffer, SourceError
 from penstock.feed import wire
 from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
@@ -71,6 +72,7 @@ def share(
         SettingsDiffer: the feed runs with other settings than those given here.
         SourceError: ``make_loader`` raised.
     """
+    _check_callable(make_loader)
     asked = checked(
         segments=segments,
         seed=seed,
@@ -87,9 +89,8 @@ def share(
         settings = replaced or Settings(**new)
         while True:
             place = Place(name)
-            try:
-                link = Link(place, hello)
-            except FeedNotFound:
+            link = _linked(place, hello)
+            if link is None:
                 lock = place.acquire()
                 if lock is None:  # another trainer is starting the feeder
                     time.sleep(_RETRY_S)
@@ -105,6 +106,32 @@ def share(
             return link
 
     return Loader(connect, options(batch_size, drop_last, shard, transform, borrow), failover=True)
+
+
+def _check_callable(make_loader: Any) -> None:
+    if not callable(make_loader):
+        raise BadSetting(
+            f"share() takes the function that makes the loader, not its result (a {type(make_loader).__name__}): "
+            "share(make_loader, ...), without the call"
+        )
+    try:
+        signature = inspect.signature(make_loader)
+    except ValueError:  # some built-in callables have none
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise BadSetting(
+            f"make_loader is called without arguments in the feeder, and this one needs some ({error}): "
+            "use a lambda, or functools.partial"
+        ) from None
+
+
+def _linked(place: Place, hello: wire.Hello) -> Link | None:
+    try:
+        return Link(place, hello)
+    except FeedNotFound:
+        return None
 
 
 def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
