@@ -27,7 +27,9 @@ def _head(feed: FeederStatistics) -> Text:
     text.append(f"   {feed.samples_per_s:,.0f} samples/s", "bold")
     used = feed.used_bytes / feed.window_bytes
     text.append(f"   window {used:4.0%} of {feed.window_bytes >> 20:,} MiB   ")
-    if feed.held_back_by is not None:
+    if feed.held_back_by is not None and len(feed.trainers) == 1:
+        text.append("the loader is faster than the training", "dim")
+    elif feed.held_back_by is not None:
         text.append(f"held back by trainer {feed.held_back_by} for {feed.held_back_s:.1f} s", "bold yellow")
     elif feed.waits_for:
         text.append(
@@ -39,14 +41,13 @@ def _head(feed: FeederStatistics) -> Text:
 def _trainers(feed: FeederStatistics) -> RenderableType:
     if not feed.trainers:
         return Text("  no trainer", "dim")
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column("trainer", justify="right")
-    for heading in ("batch", "epoch", "state"):
-        table.add_column(heading, justify="left" if heading == "state" else "right")
-    for heading in ("cursor", "lag", "holds", "held back"):
-        table.add_column(heading, justify="right")
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for heading in ("trainer", "batch", "epoch", "state", "cursor", "lag, samples", "MiB held", "held back, s"):
+        table.add_column(heading, justify="left" if heading == "state" else "right", no_wrap=True)
     for trainer in feed.trainers:
-        table.add_row(*_cells(trainer), style="yellow" if trainer.pid == feed.held_back_by else "")
+        table.add_row(
+            *_cells(trainer), style="yellow" if trainer.pid == feed.held_back_by and len(feed.trainers) > 1 else ""
+        )
     return table
 
 
@@ -58,7 +59,7 @@ def _cells(trainer: TrainerStatistics) -> list[str]:
         str(trainer.epoch),
         trainer.state + (", views" if trainer.borrow else ""),
         f"{trainer.cycle}:{trainer.sample:,}",
-        f"{trainer.lag_samples:,} samples",
-        f"{trainer.held_bytes / 2**20:,.1f} MiB",
-        f"{trainer.held_back_s:,.1f} s",
+        f"{trainer.lag_samples:,}",
+        f"{trainer.held_bytes / 2**20:,.1f}",
+        f"{trainer.held_back_s:,.1f}",
     ]
