@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +20,18 @@ class Cursor(NamedTuple):
 
     cycle: int
     sample: int
+
+    def after(self, rows: int, samples: int | None) -> Cursor:
+        """The position ``rows`` rows on, where a cycle has ``samples``; within the cycle if that is unknown."""
+        sample = self.sample + rows
+        if samples is None:
+            return Cursor(self.cycle, sample)
+        return Cursor(self.cycle + sample // samples, sample % samples)
+
+    def next_segment(self, starts: Sequence[int]) -> Cursor:
+        """The first start of a segment at or after this position."""
+        i = bisect_left(starts, self.sample)
+        return Cursor(self.cycle, starts[i]) if i < len(starts) else Cursor(self.cycle + 1, 0)
 
 
 class SourceBlock(NamedTuple):

@@ -88,7 +88,7 @@ class RosterMachine(RuleBasedStateMachine):
     def start_at_the_next_segment(self, data: st.DataObject) -> None:
         trainer = data.draw(st.sampled_from([t for t in self.trainers.values() if not t.asked]))
         trainer.asked = True
-        soonest = self.roster.segment_from(self.roster.position)
+        soonest = self.roster.position.next_segment(self.segment_starts)
         begun = self.roster.start(trainer.id, None, 0, Cursor(0, 0))
         assert len({member.next for member in begun}) <= 1
         assert len(begun) in (0, self.roster.members[trainer.id].world)

@@ -131,10 +131,7 @@ class Link:
         Blocks that were announced before are released, those after it wait in
         order. It may wait for the other ranks of a group.
         """
-        for block in self._arrived:
-            if isinstance(block, Arrived):
-                block.release()
-        self._arrived.clear()
+        self._let_go()
         self.flush()
         if self._failed is not None:
             raise failure(self._failed)
@@ -214,10 +211,7 @@ class Link:
         """Read no more; the connection ends when the last view of its blocks dies, or now."""
         if self._closed or os.getpid() != self._pid:
             return
-        for block in self._arrived:
-            if isinstance(block, Arrived):
-                block.release()
-        self._arrived.clear()
+        self._let_go()
         self.ring.close()
         with self._lending:
             self.flush()
@@ -226,6 +220,12 @@ class Link:
                 self._send(wire.Rest(list(self._lent.elements())))
             else:
                 self._socket.close()
+
+    def _let_go(self) -> None:
+        for block in self._arrived:
+            if isinstance(block, Arrived):
+                block.release()
+        self._arrived.clear()
 
     def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, HostRing]:
         _, uid = credentials(self._socket)

@@ -167,7 +167,7 @@ class Loader:
         if given_up:
             self._epoch += 1
             self._delivered = 0
-            self._start = self._rows.segment_from(self._rows.at)
+            self._start = self._rows.at.next_segment(self._rows.link.welcome.segment_starts)
         epochs = self._rows.link.welcome.settings.epochs
         if epochs is not None and self._epoch >= epochs:
             raise FeedEnded(f"feed {self.name!r} gives each trainer epochs={epochs}, and this one has had them")
@@ -175,7 +175,8 @@ class Loader:
             self._rows.start(None, self._epoch, Cursor(0, 0))
             self._start = self._rows.at
         elif resumed or not self._rows.reading or self._rows.at > self._start:  # a first batch was interrupted
-            self._rows.start(self._rows.moved(self._start, self._delivered), self._epoch, self._start)
+            at = self._start.after(self._delivered, self._rows.samples)
+            self._rows.start(at, self._epoch, self._start)
         else:
             self._rows.epoch(self._epoch, self._start)
         return resumed and self._delivered > 0

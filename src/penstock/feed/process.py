@@ -1,4 +1,4 @@
-"""The process that ``share`` starts for a feeder: reads its order, serves, and ends by itself."""
+"""The process that ``share`` starts for a feeder: reads its commission, serves, and ends by itself."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ drive it through any sequence of joins, releases and deaths.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -245,14 +244,7 @@ class Roster:
         for block in chain:
             if block.at.sample in self._segment_starts:
                 return block.at
-        return self.segment_from(self.position)
-
-    def segment_from(self, at: Cursor) -> Cursor:
-        """The first start of a segment at or after this position."""
-        i = bisect_left(self._segment_starts, at.sample)
-        if i == len(self._segment_starts):
-            return Cursor(at.cycle + 1, 0)
-        return Cursor(at.cycle, self._segment_starts[i])
+        return self.position.next_segment(self._segment_starts)
 
     def _chain(self) -> list[PublishedBlock]:
         """The newest blocks in the ring that follow one another without a gap up to ``position``."""
@@ -266,9 +258,7 @@ class Roster:
         return chain[::-1]
 
     def _end(self, block: PublishedBlock) -> Cursor:
-        """The position after a block; the end of a cycle of known length is the start of the next."""
-        end = block.at.sample + block.rows
-        return Cursor(block.at.cycle + 1, 0) if end == self._samples else Cursor(block.at.cycle, end)
+        return block.at.after(block.rows, self._samples)
 
     def _give(self, member: Member, block: PublishedBlock) -> None:
         if block.number not in member.held:

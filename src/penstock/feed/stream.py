@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 
 from penstock.contracts import Cursor
@@ -115,20 +114,7 @@ class RowStream:
 
     def end(self, block: Arrived) -> Cursor:
         """The position after a block."""
-        return self.moved(block.at, block.rows)
-
-    def moved(self, at: Cursor, rows: int) -> Cursor:
-        """The position ``rows`` rows on; where a cycle's length is unknown, within the cycle."""
-        sample = at.sample + rows
-        if self.samples is None:
-            return Cursor(at.cycle, sample)
-        return Cursor(at.cycle + sample // self.samples, sample % self.samples)
-
-    def segment_from(self, at: Cursor) -> Cursor:
-        """The first start of a segment at or after a position."""
-        starts = self.link.welcome.segment_starts
-        i = bisect_left(starts, at.sample)
-        return Cursor(at.cycle, starts[i]) if i < len(starts) else Cursor(at.cycle + 1, 0)
+        return block.at.after(block.rows, self.samples)
 
     def verify(self) -> None:
         """What was copied just now was ours: an eviction would have been announced before the overwriting.
