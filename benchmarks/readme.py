@@ -16,6 +16,14 @@ def main() -> None:
         f"{share['settings']['repeats']} repeats, all arms by turns in one run, least and most in brackets "
         "([how](benchmarks/README.md), `make bench` repeats it):\n"
     )
+    print("The demo (`make demo`), four models trained with a loader each, then from one feed:\n")
+    print("| images | together, images/s | CPU-s per 1,000 images | accuracy, own loaders | accuracy, one feed |")
+    print("|---|---|---|---|---|")
+    for name in ("default", "imagenet-sample", "cifar10"):
+        print(demo_row(json.loads((RESULTS / f"demo-{name}.json").read_text())))
+
+    print()
+    print("The targets that were set beforehand:\n")
     print("| | target | measured |")
     print("|---|---|---|")
     for claim in share["claims"]:
@@ -30,11 +38,6 @@ def main() -> None:
             measured = f"{number(claim['measured'])} ({number(least)}–{number(most)}){missed}"
         print(f"| {claim['claim']} | {sign} {number(claim['target'])} {claim['unit']} | {measured} |")
     print("\n![Trainers on one feed](benchmarks/results/share.png)\n")
-    print("The demo (`make demo`), four models trained with a loader each, then from one feed:\n")
-    print("| images | together, images/s | CPU-s per 1,000 images | accuracy, own loaders | accuracy, one feed |")
-    print("|---|---|---|---|---|")
-    for name in ("default", "imagenet-sample", "cifar10"):
-        print(demo_row(json.loads((RESULTS / f"demo-{name}.json").read_text())))
 
 
 def demo_row(demo: dict) -> str:

@@ -48,6 +48,12 @@ class Source(Protocol):
     A block never crosses the start of a segment, and block boundaries do not
     depend on where a cycle was opened. Every segment holds the same samples in
     every cycle.
+
+    A source whose blocks are made by workers may also have
+    ``fill(slots: penstock.memory.slots.Slots) -> int``: it is told, before it
+    is opened, where blocks may be written that would be copied there else,
+    gives such a block's ``Filled`` as its tree, and returns how many it has
+    under way at once. When a pass is closed, no worker writes any more.
     """
 
     @property

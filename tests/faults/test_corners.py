@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from resource import RLIMIT_NOFILE, setrlimit
 
 import numpy as np
 import psutil
@@ -15,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
 from penstock.feed.batch import Batch
+from penstock.feed.directory import Place
 
 
 def rows(samples: int = 400) -> penstock.ArraySource:
@@ -134,3 +137,31 @@ def test_share_takes_a_function_without_arguments():
         penstock.share(rows(), "result")  # type: ignore[arg-type]
     with pytest.raises(penstock.BadSetting, match="missing a required argument: 'folder'"):
         penstock.share(lambda folder: folder, "argument")  # type: ignore[misc]
+
+
+def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_somebody_has_left(feed):
+    feed("rows", source={"samples": 400}, popen={"preexec_fn": partial(setrlimit, RLIMIT_NOFILE, (30, 30))})
+    with penstock.attach("feed", wait_s=30) as first, ThreadPoolExecutor() as threads:
+        batches = iter(first)
+        ids = next(batches)["id"].tolist()
+        strangers = [Place("feed").connect() for _ in range(40)]  # more than it has descriptors for
+        late = threads.submit(penstock.attach, "feed")
+        for batch in batches:
+            ids += batch["id"].tolist()
+        assert sorted(ids) == list(range(400)), "who was there lost nothing"
+        assert not late.done()
+        for stranger in strangers:
+            stranger.close()
+        with late.result(timeout=60) as again:
+            assert sum(len(batch["id"]) for batch in again) == 400
+
+
+def test_a_trainer_for_whom_the_feeder_has_no_descriptor_is_told_so(feed):
+    feed("rows", source={"samples": 400}, popen={"preexec_fn": partial(setrlimit, RLIMIT_NOFILE, (30, 30))})
+    crowd = [penstock.attach("feed", wait_s=30)]
+    with pytest.raises(penstock.Refused, match="Too many open files"):
+        crowd.extend(penstock.attach("feed") for _ in range(40))
+    crowd.pop().close()
+    crowd.append(penstock.attach("feed", wait_s=30))
+    for trainer in crowd:
+        trainer.close()

@@ -325,7 +325,7 @@ MESSAGES = [
     wire.encode(wire.Release([0, 1, 2])),
     wire.encode(wire.Release([10**6])),
     wire.encode(wire.Ask()),
-    wire.encode(wire.Block(1, 0, 0, 10, 0, (80, 10_000), 1)),
+    wire.encode(wire.Block(1, 0, 0, 10, 0, (0, 128), (80, 10_000), 1)),
 ]
 
 

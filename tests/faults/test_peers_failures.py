@@ -124,7 +124,7 @@ def test_bytes_are_written_once_for_all_trainers_and_the_socket_carries_none_of_
                 block = wire.decode_from_feeder(packet)
                 over_socket += len(packet)
                 ids = np.frombuffer(ring, np.int64, block.rows, block.offset)
-                at = block.offset + -(-block.leaf_bytes[0] // 64) * 64
+                at = block.offset + block.leaf_offsets[1]
                 payload = np.frombuffer(ring, np.uint8, block.leaf_bytes[1], at).reshape(block.rows, -1)
                 assert (payload == payload_of(ids, 10_000)).all()
                 seen += sum(block.leaf_bytes)

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,3 +199,26 @@ def test_a_directory_may_have_a_longer_path_than_a_socket(patch, tmp_path, serve
     serve(ARRAYS)
     with penstock.attach("feed", 6) as loader:
         assert sum(len(batch["id"]) for batch in loader) == 20
+
+
+def test_a_feeder_starts_although_others_look_for_what_dead_ones_left() -> None:
+    """Whoever waits for a feed sweeps, and for that moment holds its lock."""
+    over = threading.Event()
+
+    def sweep() -> None:
+        while not over.is_set():
+            Place("feed").sweep()
+
+    sweepers = [threading.Thread(target=sweep) for _ in range(3)]
+    for sweeper in sweepers:
+        sweeper.start()
+    try:
+        for _ in range(60):
+            with penstock.Feeder(ARRAYS, "feed"):
+                with pytest.raises(penstock.FeedExists, match=str(os.getpid())):
+                    penstock.Feeder(ARRAYS, "feed")
+                penstock.attach("feed").close()
+    finally:
+        over.set()
+        for sweeper in sweepers:
+            sweeper.join()

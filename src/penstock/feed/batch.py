@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.contracts import ByteArray, Tree
-from penstock.feed.link import Arrived
+from penstock.feed.arrived import Arrived
 from penstock.memory.recycle import Recycler
 from penstock.tree import Array, Node, Strings, build, leaf_from_bytes, strings_from_bytes
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from penstock.contracts import Cursor, Tree
 from penstock.errors import BadSetting
+from penstock.feed.arrived import Arrived
 from penstock.feed.batch import Batch, view, whole_copy
 from penstock.feed.deal import batches, deal
-from penstock.feed.link import Arrived
 from penstock.feed.stream import RowStream
 from penstock.memory.recycle import Recycler
 

@@ -24,6 +24,7 @@ class Commission(NamedTuple):
     make_loader: Callable[[], Any]
     name: str
     settings: Settings
+    recipe: str
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -7,6 +7,7 @@ import hashlib
 import os
 import socket
 import stat
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -18,6 +19,7 @@ from penstock.errors import BadSetting, FeedExists, InsecureDirectory
 from penstock.feed.fork import close_in_children
 
 MAX_NAME_CHARACTERS = 1000
+_AWAIT_LOCK_S = 10.0
 
 
 class Owner(msgspec.Struct):
@@ -107,6 +109,19 @@ class Place:
                 return lock
             lock.close()  # its last owner removed it between our open and our lock
 
+    def await_lock(self) -> FileIO:
+        """Take the feed's lock, waiting while it is held by nobody that serves: a sweeper, or a feeder that ends.
+
+        Raises:
+            FeedExists: another feeder serves the name, or has been starting for seconds.
+        """
+        deadline = time.monotonic() + _AWAIT_LOCK_S
+        while (lock := self.acquire()) is None:
+            if self._is_served() or time.monotonic() > deadline:
+                raise self._taken()
+            time.sleep(0.01)
+        return lock
+
     def write_owner(self, lock: FileIO) -> None:
         """Note this process as the one that holds the lock."""
         os.ftruncate(lock.fileno(), 0)
@@ -125,7 +140,7 @@ class Place:
 
     def sweep(self) -> str:
         """Remove what a dead feeder left, unless another serves the name; returns the end of its log."""
-        lock = self.acquire()
+        lock = self.acquire() if self.lock_path.exists() else None
         if lock is None:
             return ""
         try:
@@ -159,7 +174,14 @@ class Place:
             raise
         return peer
 
-    def taken(self) -> FeedExists:
+    def _is_served(self) -> bool:
+        try:
+            self.connect().close()
+        except OSError:
+            return False
+        return True
+
+    def _taken(self) -> FeedExists:
         """The error for a second feeder on this name."""
         owner = self.owner()
         who = f"process {owner.pid}" if owner else "another process"

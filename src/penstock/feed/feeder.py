@@ -6,7 +6,6 @@ import os
 import threading
 import time
 import traceback
-from collections import deque
 from contextlib import closing
 from io import FileIO
 from typing import Any, Self
@@ -14,17 +13,19 @@ from typing import Any, Self
 from penstock.contracts import Cursor, SourceBlock
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
+from penstock.feed.ahead import Ahead
 from penstock.feed.directory import Place
+from penstock.feed.failures import cause
 from penstock.feed.roster import Roster
 from penstock.feed.server import Server, Turn
 from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
 from penstock.feed.statistics import FeederStatistics
+from penstock.feed.throughput import Throughput
 from penstock.feed.writer import BlockWriter
 from penstock.memory.host import HostRing
 from penstock.memory.room import Room
+from penstock.memory.slots import Slots
 from penstock.sources.adapt import adapt
-
-_RATE_OVER_S = 5.0
 
 
 class Feeder:
@@ -48,6 +49,7 @@ class Feeder:
         batch_granular: Trainers take the source's batches as they are, and
             shapes may vary from batch to batch (dynamic padding, detection).
         lock: The feed's lock, where this process was handed it.
+        recipe: Fingerprint of what made the loader, which ``share`` compares.
 
     Raises:
         FeedExists: another feeder serves this name.
@@ -68,6 +70,7 @@ class Feeder:
         stall_timeout: float | None = None,
         batch_granular: bool = False,
         lock: FileIO | None = None,
+        recipe: str = "",
     ) -> None:
         self.settings = Settings(
             **checked(
@@ -90,10 +93,10 @@ class Feeder:
         self._roster = Roster(
             Room(self.settings.window_bytes), self._source.samples, self._source.segment_starts, epochs
         )
-        self._blocks = self._samples = self._bytes = self._reopened = 0
+        self._published = Throughput()
+        self._reopened = 0
         self._source_s = 0.0
         self._waits_for = ""
-        self._recent: deque[tuple[float, int]] = deque()
         self._done = threading.Event()
         self._done.set()
         self._closed = False
@@ -107,8 +110,18 @@ class Feeder:
             batches=self._source.batches,
             batch_size=None if batch_granular else self._source.batch_size,
             segment_starts=self._source.segment_starts,
+            recipe=recipe,
         )
         self._server = Server(self._place, self._roster, welcome, self._ring.open_for_readers, self.statistics)
+        self._slots = Slots(self._ring)
+        fill = getattr(self._source, "fill", None)
+        self._ahead = Ahead(
+            self._slots,
+            self._server,
+            under_way=fill(self._slots) if fill and welcome.batch_size else 0,
+            capacity_bytes=self.settings.window_bytes,
+            batch_size=welcome.batch_size or 0,
+        )
 
     def run(self) -> None:
         """Feed until the trainers have had their epochs, the feed is stopped, or the source fails.
@@ -142,8 +155,9 @@ class Feeder:
         self._server.close(reason)
         self._done.wait()  # run(), in another thread, may be writing a block
         self._place.remove(self._lock)
-        self._ring.close()
         self._source.close()
+        self._slots.close()
+        self._ring.close()
 
     def wait_until_ending(self) -> None:
         """Wait until the feed has been stopped or has no trainer left, whatever its source is at."""
@@ -172,10 +186,11 @@ class Feeder:
                 seed=self.settings.seed,
                 window_bytes=self.settings.window_bytes,
                 used_bytes=self._roster.room.used_bytes,
-                blocks=self._blocks,
-                samples=self._samples,
-                bytes=self._bytes,
-                samples_per_s=self._rate(now),
+                blocks=self._published.blocks,
+                blocks_in_place=self._published.in_place,
+                samples=self._published.samples,
+                bytes=self._published.bytes,
+                samples_per_s=self._published.samples_per_s(now),
                 copy_s=self._writer.copy_s,
                 source_s=self._source_s,
                 waits_for="nobody reads" if self._roster.needed() is None else self._waits_for,
@@ -189,11 +204,15 @@ class Feeder:
         """Publish one cycle from ``at`` on, or until somebody needs another position."""
         self._reopened += self._roster.position != at
         samples = at.sample
-        with closing(self._source.open(at)) as blocks:  # type: ignore[type-var]
-            while (block := self._next(blocks)) is not None:
-                if not self._put(at.cycle, block):
-                    return
-                samples = block.sample + block.rows
+        self._ahead.refill()
+        try:
+            with closing(self._source.open(at)) as blocks:  # type: ignore[type-var]
+                while (block := self._next(blocks)) is not None:
+                    if not self._put(at.cycle, block):
+                        return
+                    samples = block.sample + block.rows
+        finally:
+            self._ahead.recall()
         if self._source.samples is None:
             self._server.end_cycle(at.cycle, samples)
 
@@ -210,29 +229,17 @@ class Feeder:
         parcel = self._writer.pack(block)
         at = Cursor(cycle, block.sample)
         self._waits_for = "trainers"
-        offset = self._server.reserve(parcel.nbytes, at, block.rows)
+        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.slot)
         self._waits_for = ""
         if isinstance(offset, Turn):
+            self._ahead.skipped(parcel)
             return offset is Turn.SKIP and not self._source.seekable
-        self._writer.write(parcel, offset)
-        self._count(block.rows, parcel.nbytes)
+        if parcel.slot is None:
+            self._writer.write(parcel, offset)
+        self._published.count(block.rows, parcel.nbytes, in_place=parcel.slot is not None)
         self._server.publish(at, block.rows, offset, parcel)
+        self._ahead.published(block, parcel)
         return True
-
-    def _count(self, rows: int, nbytes: int) -> None:
-        now = time.monotonic()
-        self._blocks += 1
-        self._samples += rows
-        self._bytes += nbytes
-        self._recent.append((now, self._samples))
-        while self._recent[0][0] < now - _RATE_OVER_S:
-            self._recent.popleft()
-
-    def _rate(self, now: float) -> float:
-        recent = [entry for entry in list(self._recent) if entry[0] >= now - _RATE_OVER_S]
-        if len(recent) < 2:
-            return 0.0
-        return (recent[-1][1] - recent[0][1]) / (now - recent[0][0])
 
     def _failure(self, error: Exception) -> SourceError:
         """Tell the trainers of an error, and give it the form in which ``run`` raises it."""
@@ -242,14 +249,12 @@ class Feeder:
         elif isinstance(error, PenstockError):
             told = SourceError(str(error), text)
         else:
-            told = SourceError(f"the source of feed {self.name!r} raised {type(error).__name__}: {error}", text)
+            told = SourceError(f"the source of feed {self.name!r} raised {cause(error)}", text)
         self._server.fail(type(told).__name__, str(told), text)
         return told
 
 
 def _held(lock: FileIO | None, place: Place) -> FileIO:
-    held = lock or place.acquire()
-    if held is None:
-        raise place.taken()
+    held = lock or place.await_lock()
     place.write_owner(held)
     return held

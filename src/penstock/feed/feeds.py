@@ -7,9 +7,10 @@ import time
 
 import msgspec
 
+from penstock.errors import FeedNotFound
 from penstock.feed import wire
 from penstock.feed.directory import Place, places
-from penstock.feed.failures import not_found
+from penstock.feed.failures import unknown
 from penstock.feed.statistics import FeederStatistics
 
 _ANSWER_S = 2.0
@@ -47,7 +48,7 @@ def stop(name: str) -> int:
         raise
     except OSError:
         place.sweep()
-        raise not_found(name) from None
+        raise FeedNotFound(unknown(name)) from None
     place.remove(lock)
     return owner.pid if owner else 0
 

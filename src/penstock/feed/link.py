@@ -9,9 +9,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
-
-import msgspec
 
 from penstock.contracts import Cursor
 from penstock.errors import (
@@ -22,58 +21,17 @@ from penstock.errors import (
     TrainerEvicted,
 )
 from penstock.feed import wire
+from penstock.feed.arrived import Arrived, CycleEnded
 from penstock.feed.directory import Place
 from penstock.feed.failures import again, failure, not_found, refusal
 from penstock.feed.fork import close_in_children
 from penstock.feed.peer import credentials
 from penstock.memory.host import HostRing
 from penstock.memory.recycle import when_dead
-from penstock.memory.room import placed
 from penstock.tree import Array, Node, Strings, array_nodes
 
 _RELEASE_TOGETHER = 16
 _T = TypeVar("_T")
-
-
-class Arrived:
-    """A block that lies in the ring for this trainer, until it is released.
-
-    Attributes:
-        at: Its first sample.
-        rows: How many samples it has.
-        layout: Its tree; ``nodes`` and ``leaves`` are that tree's arrays and lists, in order.
-    """
-
-    __slots__ = ("_link", "at", "layout", "leaves", "nodes", "number", "rows")
-
-    def __init__(self, link: Link, message: wire.Block, layout: Node, nodes: list[Array | Strings]) -> None:
-        self._link = link
-        self.number = message.number
-        self.at = Cursor(message.cycle, message.sample)
-        self.rows = message.rows
-        self.layout = layout
-        self.nodes = nodes
-        offsets, nbytes = placed(message.leaf_bytes)
-        memory = link.ring.readable(message.offset, nbytes)
-        self.leaves = [
-            memory[start : start + size] for start, size in zip(offsets, message.leaf_bytes, strict=True)
-        ]
-        if link.borrow:
-            # Every view of a leaf keeps `memory` alive: the block is released
-            # when the last of them has died, and this object too.
-            when_dead(memory, link.lend(message.number))
-
-    def release(self) -> None:
-        """This trainer needs the block no more; where views were handed out, when they die."""
-        self.leaves = []
-        if not self._link.borrow:
-            self._link.release(self.number)
-
-
-class CycleEnded(msgspec.Struct, frozen=True):
-    """In place of a block: the cycle of a source of unknown length is over."""
-
-    cycle: int
 
 
 class Link:
@@ -185,7 +143,7 @@ class Link:
         if len(self._released) >= _RELEASE_TOGETHER:
             self.flush()
 
-    def lend(self, number: int) -> Callable[[], None]:
+    def _lend(self, number: int) -> Callable[[], None]:
         """A block may be viewed from now on; what to call when the last view has died.
 
         That may be in any thread, in the middle of any statement.
@@ -281,8 +239,7 @@ class Link:
         if isinstance(message, wire.Block):
             if message.layout is not None:
                 self._layout, self._nodes = message.layout, list(array_nodes(message.layout))
-            assert self._layout is not None
-            block = Arrived(self, message, self._layout, self._nodes)
+            block = self._arrival(message)
             if self._starting:  # announced before the feeder heard of the new start
                 block.release()
             else:
@@ -306,6 +263,19 @@ class Link:
                 if message.reason
                 else FeedEnded(f"feed {self._place.name!r} has ended: it has given every trainer its epochs")
             )
+
+    def _arrival(self, message: wire.Block) -> Arrived:
+        assert self._layout is not None
+        end = max(map(sum, zip(message.leaf_offsets, message.leaf_bytes, strict=True)), default=0)
+        memory = self.ring.readable(message.offset, end)
+        done = None
+        if self.borrow:
+            # Every view of a leaf keeps `memory` alive: the block is released
+            # when the last of them has died, and the block's own.
+            when_dead(memory, self._lend(message.number))
+        else:
+            done = partial(self.release, message.number)
+        return Arrived(message, memory, self._layout, self._nodes, done)
 
     def _lost(self, reason: str) -> FeederLost:
         log = self._place.sweep() if reason == "died" else ""

@@ -61,18 +61,31 @@ class Loader:
         return self._batches(self._iteration)
 
     def __len__(self) -> int:
-        """Batches in a whole epoch.
+        """Batches in a whole epoch, also while the rest of a resumed one is read.
 
         Raises:
             TypeError: the source does not know its length.
         """
-        welcome, options = self._rows.link.welcome, self._options
-        size = options.batch_size or welcome.batch_size
+        welcome, options, size = self._rows.link.welcome, self._options, self.batch_size
         if welcome.samples is not None and size is not None:
             return batches(welcome.samples, size, options.world, drop_last=options.drop_last)
         if welcome.batches is not None and size == welcome.batch_size:
             return welcome.batches // options.world
         raise TypeError(f"the length of feed {self.name!r} is known only when a pass of its source ends")
+
+    @property
+    def samples(self) -> int | None:
+        """Samples in an epoch; None where only a pass of the source can tell."""
+        return self._rows.samples
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a full batch; None where batches vary in length."""
+        return self._options.batch_size or self._rows.link.welcome.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        return self._options.drop_last
 
     @property
     def epoch(self) -> int:

@@ -36,7 +36,8 @@ def main() -> None:
             commission = read_commission(sys.stdin.buffer)
             settings = msgspec.structs.asdict(commission.settings)
             settings["window"] = settings.pop("window_bytes")
-            feeder = Feeder(commission.make_loader(), commission.name, lock=lock, **settings)
+            loader = commission.make_loader()
+            feeder = Feeder(loader, commission.name, lock=lock, recipe=commission.recipe, **settings)
         except BaseException as error:
             ready.write(msgspec.json.encode(_report(error)) + b"\n")
             sys.exit(1)

@@ -7,70 +7,15 @@ drive it through any sequence of joins, releases and deaths.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.contracts import Cursor
+from penstock.feed.member import Member, PublishedBlock
 from penstock.memory.room import Room
+from penstock.memory.slots import Slot
 
 MOST_BLOCKS = 1024
 """Blocks on their way at once, however small: each waits as a message as well."""
-
-
-@dataclass
-class PublishedBlock:
-    """A block in the ring, the members that still need it, and what its publisher notes of it."""
-
-    number: int
-    at: Cursor
-    rows: int
-    offset: int
-    nbytes: int
-    holders: set[int]
-    note: Any
-
-
-@dataclass
-class Member:
-    """One trainer of a feed.
-
-    Attributes:
-        next: The first sample that it has not been sent, once it reads.
-        end: Where its last epoch ends; None for a feed without end.
-        held: Numbers of the blocks that it has been sent and has not released, oldest first, and
-            how often: one may be sent again while views of it live.
-        pending: It has asked to start, and waits for the other ranks of its group.
-        resting: It will not read again; it only holds what somebody still looks at.
-    """
-
-    id: int
-    rank: int = 0
-    world: int = 1
-    group: str = ""
-    epoch: int = 0
-    next: Cursor | None = None
-    end: Cursor | None = None
-    held: dict[int, int] = field(default_factory=dict[int, int])
-    held_bytes: int = 0
-    held_rows: int = 0
-    pending: bool = False
-    resting: bool = False
-
-    @property
-    def reads(self) -> bool:
-        return self.next is not None and not self.finished
-
-    @property
-    def state(self) -> str:
-        if self.finished:
-            return "finished"
-        if self.reads:
-            return "reading"
-        return "waiting" if self.pending else "attached"
-
-    @property
-    def finished(self) -> bool:
-        return self.next is not None and self.end is not None and self.next >= self.end
 
 
 class Roster:
@@ -179,9 +124,11 @@ class Roster:
         """The position that somebody needs first, or None while nobody reads."""
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
-    def reserve(self, nbytes: int) -> int | None:
+    def reserve(self, nbytes: int, slot: Slot | None = None) -> int | None:
         """Room for a block, or None while there is none: in bytes, or because too many blocks are on their way."""
-        return None if len(self.blocks) >= MOST_BLOCKS else self.room.reserve(nbytes)
+        if len(self.blocks) >= MOST_BLOCKS:
+            return None
+        return self.room.reserve(nbytes) if slot is None else slot.offset
 
     def publish(
         self, at: Cursor, rows: int, offset: int, nbytes: int, note: Any = None

@@ -19,14 +19,17 @@ import penstock
 from penstock.contracts import Cursor
 from penstock.errors import PenstockError
 from penstock.feed import wire
+from penstock.feed.admission import objection_to
 from penstock.feed.connections import Connections
 from penstock.feed.directory import Place
+from penstock.feed.member import Member, PublishedBlock
 from penstock.feed.pace import Pace
 from penstock.feed.peer import Peer
-from penstock.feed.roster import Member, PublishedBlock, Roster
+from penstock.feed.roster import Roster
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.feed.writer import Parcel
+from penstock.memory.slots import Slot
 
 _FIRST_TRAINER_S = 60.0
 """A lingering feeder waits at least this long for its first trainer."""
@@ -93,8 +96,8 @@ class Server:
                 self.changed.wait()
             return None
 
-    def reserve(self, nbytes: int, at: Cursor, rows: int) -> int | Turn:
-        """Wait for room for a block that somebody needs; its offset in the ring."""
+    def reserve(self, at: Cursor, rows: int, nbytes: int, slot: Slot | None = None) -> int | Turn:
+        """Wait for room for a block that somebody needs, unless it lies in a slot; its offset in the ring."""
         with self.changed:
             while not self._is_over():
                 needed = self._roster.needed()
@@ -104,17 +107,28 @@ class Server:
                     break
                 elif needed.sample >= at.sample + rows:
                     return Turn.SKIP
-                elif (offset := self._roster.reserve(nbytes)) is not None:
+                elif (offset := self._roster.reserve(nbytes, slot)) is not None:
                     self.pace.moving(time.monotonic())
                     return offset
                 else:
                     self._wait_for_room()
             return Turn.ELSEWHERE
 
+    def slot(self, nbytes: int) -> Slot | None:
+        """Room that is reserved for a block to come, or None while there is none."""
+        with self.changed:
+            offset = self._roster.room.reserve(nbytes)
+            return None if offset is None else Slot(offset, nbytes)
+
+    def release_slot(self, slot: Slot) -> None:
+        """No block has come for it."""
+        with self.changed:
+            self._roster.room.release(slot.offset)
+
     def publish(self, at: Cursor, rows: int, offset: int, parcel: Parcel) -> None:
         """Announce a block that has been written to everybody who needs it."""
         with self.changed:
-            note = parcel.layout, parcel.leaf_bytes, time.monotonic_ns()
+            note = parcel.layout, parcel.leaf_offsets, parcel.leaf_bytes, time.monotonic_ns()
             self._announce(*self._roster.publish(at, rows, offset, parcel.nbytes, note))
 
     def end_cycle(self, cycle: int, samples: int) -> None:
@@ -222,7 +236,9 @@ class Server:
         elif isinstance(message, wire.Stop):
             self._goodbye(f"was stopped by process {message.pid}")
         elif isinstance(message, wire.Hello):
-            if (objection := self._objection(peer, message)) is not None:
+            if (
+                objection := objection_to(message, self._welcome, self._roster, known=peer.id in self._trainers)
+            ) is not None:
                 self._reject(peer, objection)
             elif self.closing is not None:
                 self._connections.drop(peer)
@@ -242,24 +258,6 @@ class Server:
             self._roster.begin_epoch(peer.id, message.epoch, Cursor(message.cycle, message.sample))
         else:
             self._start(peer, message)
-
-    def _objection(self, peer: Peer, hello: wire.Hello) -> str | None:
-        """Why a trainer is not admitted."""
-        if hello.protocol != wire.PROTOCOL:
-            return (
-                f"it speaks protocol {hello.protocol} (penstock {hello.version}), the feeder {wire.PROTOCOL} "
-                f"(penstock {penstock.__version__})"
-            )
-        if peer.id in self._trainers or hello.rank >= hello.world:
-            return "its hello makes no sense"
-        if hello.borrow and self._settings.stall_timeout is not None:
-            return (
-                f"the feed evicts trainers after stall_timeout={self._settings.stall_timeout} s, and a view "
-                "cannot outlive an eviction: use borrow=False, or a feed without stall_timeout"
-            )
-        if self._roster.rank_taken(hello.group, hello.rank, hello.world):
-            return f"rank {hello.rank} of {hello.world} has joined already"
-        return None
 
     def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
         self._trainers[peer.id] = peer, hello
@@ -289,7 +287,7 @@ class Server:
     # Both threads, under the lock.
 
     def _announce(self, block: PublishedBlock, readers: list[Member]) -> None:
-        layout, leaf_bytes, published_ns = block.note
+        layout, leaf_offsets, leaf_bytes, published_ns = block.note
         packets: dict[bool, bytes] = {}
         for member in readers:
             peer, _ = self._trainers[member.id]
@@ -298,7 +296,14 @@ class Server:
                 described = None if known else layout
                 packets[known] = wire.encode(
                     wire.Block(
-                        block.number, *block.at, block.rows, block.offset, leaf_bytes, published_ns, described
+                        block.number,
+                        *block.at,
+                        block.rows,
+                        block.offset,
+                        leaf_offsets,
+                        leaf_bytes,
+                        published_ns,
+                        described,
                     )
                 )
             peer.layout = layout
@@ -336,23 +341,13 @@ class Server:
         """The trainers as they are now."""
         now = time.monotonic()
         return tuple(
-            self._statistics_of(peer, hello, self._roster.members[peer.id], now)
+            TrainerStatistics.of(
+                self._roster.members[peer.id],
+                behind=self._roster.behind(self._roster.members[peer.id]),
+                pid=peer.pid,
+                batch_size=hello.batch_size or self._welcome.batch_size,
+                borrow=hello.borrow,
+                held_back_s=self.pace.total_s(peer.id, now),
+            )
             for peer, hello in self._trainers.values()
-        )
-
-    def _statistics_of(self, peer: Peer, hello: wire.Hello, member: Member, now: float) -> TrainerStatistics:
-        at = self._roster.behind(member)
-        return TrainerStatistics(
-            pid=peer.pid,
-            batch_size=hello.batch_size or self._welcome.batch_size,
-            borrow=hello.borrow,
-            rank=hello.rank,
-            world=hello.world,
-            epoch=member.epoch,
-            state=member.state,
-            cycle=at.cycle,
-            sample=at.sample,
-            lag_samples=member.held_rows,
-            held_bytes=member.held_bytes,
-            held_back_s=self.pace.total_s(peer.id, now),
         )

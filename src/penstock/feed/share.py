@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from penstock.feed.commission import Commission, pickle_commission
 from penstock.feed.directory import Place
 from penstock.feed.link import Link
 from penstock.feed.loader import Loader
+from penstock.feed.recipe import recipe_of, same_recipe
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
 
 _RETRY_S = 0.02
@@ -69,7 +71,8 @@ def share(
         linger: Seconds that the feeder waits for another trainer; 30 unless set.
 
     Raises:
-        SettingsDiffer: the feed runs with other settings than those given here.
+        SettingsDiffer: the feed runs with other settings than those given here,
+            or was made by another function, or by the same one before it was edited.
         SourceError: ``make_loader`` raised.
     """
     _check_callable(make_loader)
@@ -84,6 +87,7 @@ def share(
     )
 
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, **asked}
+    recipe = recipe_of(make_loader)
 
     def connect(hello: wire.Hello, replaced: Settings | None) -> Link:
         settings = replaced or Settings(**new)
@@ -95,14 +99,13 @@ def share(
                 if lock is None:  # another trainer is starting the feeder
                     time.sleep(_RETRY_S)
                 else:
-                    _start_feeder(Commission(make_loader, name, settings), place, lock)
+                    _start_feeder(Commission(make_loader, name, settings, recipe), place, lock)
                 continue
-            if replaced is None and (differs := link.welcome.settings.difference(asked)):
+            try:
+                _check_same(link.welcome, {} if replaced else asked, recipe)
+            except SettingsDiffer:
                 link.close()
-                raise SettingsDiffer(
-                    f"feed {name!r} (feeder {link.welcome.pid}) runs with {differs}. Ask for the same, leave the "
-                    "setting out, or share under another name"
-                )
+                raise
             return link
 
     return Loader(connect, options(batch_size, drop_last, shard, transform, borrow), failover=True)
@@ -125,6 +128,20 @@ def _check_callable(make_loader: Any) -> None:
             f"make_loader is called without arguments in the feeder, and this one needs some ({error}): "
             "use a lambda, or functools.partial"
         ) from None
+
+
+def _check_same(welcome: wire.Welcome, asked: dict[str, Any], recipe: str) -> None:
+    feed = f"feed {welcome.name!r} (feeder {welcome.pid})"
+    if differs := welcome.settings.difference(asked):
+        raise SettingsDiffer(
+            f"{feed} runs with {differs}. Ask for the same, leave the setting out, or share under another name"
+        )
+    if welcome.recipe and not same_recipe(welcome.recipe, recipe):
+        raise SettingsDiffer(
+            f"{feed} was made by another make_loader than yours: its code, or a value that it uses, differs. "
+            f"If yours was edited, end that feed first (penstock stop {shlex.quote(welcome.name)}); to feed "
+            "something else beside it, share under another name"
+        )
 
 
 def _linked(place: Place, hello: wire.Hello) -> Link | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.contracts import Cursor
+from penstock.feed.member import Member
+
 
 class TrainerStatistics(msgspec.Struct, frozen=True):
     """One trainer, as its feeder sees it.
@@ -29,6 +32,26 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     held_bytes: int
     held_back_s: float
 
+    @classmethod
+    def of(
+        cls, member: Member, *, behind: Cursor, pid: int, batch_size: int | None, borrow: bool, held_back_s: float
+    ) -> TrainerStatistics:
+        """Of a member of the roster, whose first sample that it has not released is ``behind``."""
+        return cls(
+            pid=pid,
+            batch_size=batch_size,
+            borrow=borrow,
+            rank=member.rank,
+            world=member.world,
+            epoch=member.epoch,
+            state=member.state,
+            cycle=behind.cycle,
+            sample=behind.sample,
+            lag_samples=member.held_rows,
+            held_bytes=member.held_bytes,
+            held_back_s=held_back_s,
+        )
+
 
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     """A feed at one moment.
@@ -40,6 +63,8 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
             release blocks), "nobody reads", or "" while it publishes.
         held_back_by: Pid of the trainer that holds most of a full window, or None.
         held_back_s: For how long it has done so by now.
+        blocks_in_place: Blocks that the source's workers wrote into the ring themselves.
+        copy_s: Time that the feeder spent copying the others.
         reopened: How often the source was opened again at another position.
         sharing: The path taken, e.g. "host memfd".
     """
@@ -56,6 +81,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     window_bytes: int
     used_bytes: int
     blocks: int
+    blocks_in_place: int
     samples: int
     bytes: int
     samples_per_s: float

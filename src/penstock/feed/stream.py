@@ -7,7 +7,8 @@ from collections.abc import Callable
 from penstock.contracts import Cursor
 from penstock.errors import FeederLost, SettingsDiffer
 from penstock.feed import wire
-from penstock.feed.link import Arrived, CycleEnded, Link
+from penstock.feed.arrived import Arrived, CycleEnded
+from penstock.feed.link import Link
 from penstock.feed.settings import Settings
 
 Connect = Callable[[wire.Hello, Settings | None], Link]

@@ -91,6 +91,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
     batches: int | None
     batch_size: int | None
     segment_starts: tuple[int, ...]
+    recipe: str = ""
 
 
 class Rejected(msgspec.Struct, tag="rejected"):
@@ -111,8 +112,8 @@ class Started(msgspec.Struct, tag="started"):
 class Block(msgspec.Struct, tag="block"):
     """A block lies in the ring for you, until you release it.
 
-    Leaves lie one after the other from ``offset``, each aligned; ``layout`` is
-    there when it differs from that of the block before.
+    Each leaf lies at its offset from the block's, aligned; ``layout`` is there
+    when it differs from that of the block before.
     """
 
     number: int
@@ -120,6 +121,7 @@ class Block(msgspec.Struct, tag="block"):
     sample: int
     rows: int
     offset: int
+    leaf_offsets: tuple[int, ...]
     leaf_bytes: tuple[int, ...]
     published_ns: int
     layout: Node | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,23 +12,25 @@ from penstock.contracts import ByteArray, Ring, SourceBlock
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError
 from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.memory.room import placed
+from penstock.memory.slots import Filled, Slot
 from penstock.tree import Array, Node, Strings, array_nodes, bytes_of, describe, difference, same_but_for_shapes
 
-_LEAF_BYTES = 9
-"""What a leaf's size takes in a message, at the most."""
+_LEAF_BYTES = 18
+"""What a leaf's offset and size take in a message, at the most."""
 
 
 class Parcel(NamedTuple):
-    """A block that is ready to be copied: its leaves' bytes, and where each lies in the block."""
+    """A block that is ready for the ring, or lies there in a slot: what it is, and where each leaf lies in it.
+
+    ``data`` are the bytes that are yet to be copied.
+    """
 
     layout: Node
-    data: list[ByteArray]
-    offsets: list[int]
+    leaf_offsets: Sequence[int]
+    leaf_bytes: Sequence[int]
     nbytes: int
-
-    @property
-    def leaf_bytes(self) -> tuple[int, ...]:
-        return tuple(part.nbytes for part in self.data)
+    data: Sequence[ByteArray] = ()
+    slot: Slot | None = None
 
 
 class BlockWriter:
@@ -57,32 +60,42 @@ class BlockWriter:
             BlockTooLarge: it can never fit the window.
             UnsupportedLeaf: a leaf cannot travel.
         """
-        layout, rows, leaves = describe(block.tree, whole=self._whole)
-        if not self._whole and rows != block.rows:
-            raise SourceError(
-                f"the loader's collate_fn made {rows} rows of {block.rows} samples: samples cannot be left out "
-                "or added there. Filter in the dataset, or pass batch_granular=True to take batches as they are"
-            )
-        self._compare(layout, block)
-        assert self._layout is not None
-        data = [bytes_of(node, leaf) for node, leaf in zip(self._nodes, leaves, strict=True)]
-        self._check_described(len(data))
-        offsets, nbytes = placed([part.nbytes for part in data])
+        if isinstance(block.tree, Filled):
+            there = block.tree
+            layout = self._checked(there.layout, there.rows, block)
+            return Parcel(layout, there.leaf_offsets, there.leaf_bytes, there.slot.nbytes, slot=there.slot)
+        described = describe(block.tree, whole=self._whole)
+        layout = self._checked(described.layout, described.rows, block)
+        data = [bytes_of(node, leaf) for node, leaf in zip(self._nodes, described.leaves, strict=True)]
+        sizes = [part.nbytes for part in data]
+        offsets, nbytes = placed(sizes)
         if nbytes > self._ring.capacity_bytes:
             raise BlockTooLarge(
                 f"a block of {nbytes:,} bytes ({block.rows} samples) is larger than the window of "
                 f'{self._ring.capacity_bytes:,} bytes: pass window="{-(-nbytes * 4 >> 20)}MiB" to the feeder or '
                 "share(), which holds four such blocks, or make the source's batches smaller"
             )
-        return Parcel(self._layout, data, offsets, nbytes)
+        return Parcel(layout, offsets, sizes, nbytes, data)
 
     def write(self, parcel: Parcel, offset: int) -> None:
         """Copy a block into the ring, at an offset that is reserved for it."""
         began = time.monotonic()
         room = self._ring.writable(offset, parcel.nbytes)
-        for start, part in zip(parcel.offsets, parcel.data, strict=True):
+        for start, part in zip(parcel.leaf_offsets, parcel.data, strict=True):
             room[start : start + part.nbytes] = part
         self.copy_s += time.monotonic() - began
+
+    def _checked(self, layout: Node, rows: int, block: SourceBlock) -> Node:
+        """A block's layout, as it was told to the trainers."""
+        if not self._whole and rows != block.rows:
+            raise SourceError(
+                f"the loader's collate_fn made {rows} rows of {block.rows} samples: samples cannot be left out "
+                "or added there. Filter in the dataset, or pass batch_granular=True to take batches as they are"
+            )
+        self._compare(layout, block)
+        self._check_described(len(self._nodes))
+        assert self._layout is not None
+        return self._layout
 
     def _check_described(self, leaves: int) -> None:
         """A block's description travels as one message."""

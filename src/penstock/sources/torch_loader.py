@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -14,10 +13,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from penstock.contracts import Cursor, SourceBlock
 from penstock.errors import SourceError
+from penstock.memory.slots import Slots
 from penstock.sources.order import Order
-from penstock.sources.stream import counted
-
-IndexBatches = Iterable[tuple[int, list[int]]]
+from penstock.sources.planned import IndexBatches, PlannedLoader, describe_loader, length
+from penstock.sources.torch_stream import StreamLoader
 
 
 class SeekableLoader:
@@ -55,13 +54,13 @@ class SeekableLoader:
         self.batches = self._order.batches
         self.batch_size = loader.batch_size
         self.segment_starts = self._order.segment_starts
-        self.description = _describe(loader)
+        self.description = describe_loader(loader)
         self._as_torch = self._shuffle and len(self.segment_starts) == 1
         self._seed = seed
         self._user_state = loader.generator.get_state() if loader.generator is not None else None
         self._persistent = loader.persistent_workers
         self._draws_globally = loader.num_workers == 0 and self._user_state is None
-        self._planned = _Planned(loader, draws_globally=self._draws_globally)
+        self._planned = PlannedLoader(loader, draws_globally=self._draws_globally)
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
         workers = self._workers_generator(at.cycle)
@@ -79,6 +78,9 @@ class SeekableLoader:
                 order = self._order_generator(at.cycle)
         batches = self._as_torch_draws(order, at) if self._as_torch else self._own(at)
         return self._planned.open(batches, workers)
+
+    def fill(self, slots: Slots) -> int:
+        return self._planned.fill(slots)
 
     def close(self) -> None:
         self._planned.close()
@@ -144,10 +146,10 @@ class SampledLoader:
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
         self._loader = loader
         self._seed = seed
-        self.batches = _length(loader)
+        self.batches = length(loader)
         self.batch_size = loader.batch_size
-        self.description = _describe(loader)
-        self._planned = _Planned(loader, draws_globally=True)
+        self.description = describe_loader(loader)
+        self._planned = PlannedLoader(loader, draws_globally=True)
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
         torch.manual_seed(self._seed + at.cycle)
@@ -156,6 +158,9 @@ class SampledLoader:
             if hasattr(sampler, "set_epoch"):
                 cast(Any, sampler).set_epoch(at.cycle)
         return self._planned.open(self._indices(at), torch.default_generator)
+
+    def fill(self, slots: Slots) -> int:
+        return self._planned.fill(slots)
 
     def close(self) -> None:
         self._planned.close()
@@ -170,102 +175,6 @@ class SampledLoader:
             raise SourceError(
                 f"the sampler gave no index in cycle {at.cycle}: it is empty, or can be iterated only once"
             )
-
-
-class StreamLoader:
-    """A ``DataLoader`` over an ``IterableDataset``, or one whose dataset gives whole batches.
-
-    One segment; a position is reached by loading what lies before it. Cycle c
-    runs under ``torch.manual_seed(seed + c)``.
-    """
-
-    seekable = False
-    samples = None
-    segment_starts = (0,)
-
-    def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
-        self._loader = loader
-        self._iterator: Any = None
-        self._seed = seed
-        self.batches = _length(loader)
-        self.batch_size = loader.batch_size
-        self.description = _describe(loader)
-
-    def open(self, at: Cursor) -> Iterator[SourceBlock]:
-        torch.manual_seed(self._seed + at.cycle)
-        self._iterator = iter(self._loader)
-        try:
-            yield from counted(self._iterator, at)
-        finally:
-            if not self._loader.persistent_workers:
-                _end_workers(self._iterator)
-
-    def close(self) -> None:
-        _end_workers(self._iterator)
-
-
-class _Planned:
-    """A loader's dataset, workers and collation under index batches of our own."""
-
-    def __init__(self, loader: DataLoader[Any], *, draws_globally: bool) -> None:
-        self._iterator: Any = None
-        self._plan = _Plan()
-        self._generator = None if draws_globally else torch.Generator()
-        options: dict[str, Any] = {}
-        if loader.num_workers:
-            options = {
-                "prefetch_factor": loader.prefetch_factor,
-                "persistent_workers": loader.persistent_workers,
-                "multiprocessing_context": loader.multiprocessing_context,
-                "timeout": loader.timeout,
-            }
-        self._loader: DataLoader[Any] = DataLoader(
-            loader.dataset,
-            batch_sampler=cast(Any, self._plan),
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            worker_init_fn=loader.worker_init_fn,
-            generator=self._generator,
-            **options,
-        )
-
-    def open(self, batches: IndexBatches, workers: torch.Generator) -> Iterator[SourceBlock]:
-        """Load these index batches; the workers' seed is drawn from ``workers`` first."""
-        if self._generator is not None:
-            self._generator.set_state(workers.get_state())
-        self._plan.begin(batches)
-        self._iterator = iterator = iter(self._loader)
-        try:
-            for tree in iterator:
-                sample, rows = self._plan.loaded()
-                yield SourceBlock(sample, rows, tree)
-        finally:  # a pass that is broken off ends its workers at once, not when the collector comes by
-            if not self._loader.persistent_workers:
-                _end_workers(iterator)
-
-    def close(self) -> None:
-        _end_workers(self._iterator)
-
-
-class _Plan:
-    """The batch sampler of a planned loader: index batches in order, and what became of them."""
-
-    def __init__(self) -> None:
-        self._batches: IndexBatches = ()
-        self._asked: deque[tuple[int, int]] = deque()
-
-    def begin(self, batches: IndexBatches) -> None:
-        self._batches = batches
-        self._asked.clear()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for sample, batch in self._batches:
-            self._asked.append((sample, len(batch)))
-            yield batch
-
-    def loaded(self) -> tuple[int, int]:
-        """(first sample, rows) of the batch that the loader has just given; it keeps their order."""
-        return self._asked.popleft()
 
 
 def adapt_loader(
@@ -289,25 +198,5 @@ def adapt_loader(
     return SampledLoader(loader, seed=seed)
 
 
-def _end_workers(iterator: Any) -> None:
-    if hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
-
-
 def _draw(generator: torch.Generator) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def _length(loader: DataLoader[Any]) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:
-        return None
-
-
-def _describe(loader: DataLoader[Any]) -> str:
-    try:
-        size = f", {len(loader.dataset):,} samples"  # type: ignore[arg-type]
-    except TypeError:
-        size = ""
-    return f"DataLoader({type(loader.dataset).__name__}{size}, {loader.num_workers} workers)"

@@ -6,6 +6,7 @@ import gc
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import numpy as np
 import pytest
 
 from penstock.contracts import Cursor, Source, SourceBlock, Tree
+from penstock.memory.host import HostRing
+from penstock.memory.slots import Filled, Slot, Slots
+from penstock.testing.slots import read_back
 from penstock.tree import describe
 
 
@@ -115,6 +119,23 @@ class SourceContract(ABC):
         gc.collect()
         assert _children() <= before
 
+    def test_blocks_that_are_written_into_slots_are_the_same(self) -> None:
+        plain, source = self.make(), self.make()
+        fill = getattr(source, "fill", None)
+        if fill is None:
+            pytest.skip("this source leaves the copying to the feeder")
+        with closing(HostRing.create(1 << 22)) as ring, closing(Slots(ring)) as slots:
+            assert fill(slots) >= 1
+            offered = [Slot(i << 20, 1 << 20) for i in range(4)]
+            for cycle in (0, 1):
+                for slot in offered:
+                    slots.offer(slot)
+                blocks = list(_read_back(source, cycle, slots))
+                self._assert_same(blocks, _blocks(plain, Cursor(cycle, 0)))
+                left = [slots.take() for _ in offered]
+                assert sorted(slot for slot in left if slot) == offered, "a slot was lost"
+            source.close()
+
     def test_a_pass_that_was_never_begun_holds_nothing(self) -> None:
         before = _children()
         source = self.make()
@@ -143,6 +164,20 @@ def _blocks(source: Source, at: Cursor) -> list[SourceBlock]:
     iterator = source.open(at)
     with closing(iterator):  # type: ignore[type-var]
         return list(iterator)
+
+
+def _read_back(source: Source, cycle: int, slots: Slots) -> Iterator[SourceBlock]:
+    """A cycle's blocks, each copied from its slot, which is offered again."""
+    iterator = source.open(Cursor(cycle, 0))
+    with closing(iterator):  # type: ignore[type-var]
+        for i, block in enumerate(iterator):
+            there = block.tree
+            assert isinstance(there, Filled) or i > 0, "a slot was on offer"
+            if isinstance(there, Filled):
+                yield SourceBlock(block.sample, block.rows, read_back(there, slots))
+                slots.offer(there.slot)
+            else:
+                yield block
 
 
 def _children() -> set[str]:

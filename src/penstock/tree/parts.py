@@ -1,12 +1,11 @@
-"""A block's tree of arrays: taken apart into leaves, described, and built again with the same types."""
+"""A block's tree of arrays, taken apart into leaves and what describes them."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
@@ -14,40 +13,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Tree
 from penstock.errors import UnsupportedLeaf
-
-Scalar = None | bool | int | float | str | bytes
-_SCALARS = (type(None), bool, int, float, str, bytes)
-
-
-class Array(msgspec.Struct, frozen=True, array_like=True, tag="array"):
-    """An array leaf. ``shape`` leaves the row axis out where rows are counted per block."""
-
-    library: str  # "numpy", "numpy scalar" or "torch"
-    dtype: str
-    shape: tuple[int, ...]
-
-
-class Strings(msgspec.Struct, frozen=True, array_like=True, tag="rows"):
-    """A list or tuple of one scalar a row, such as file names."""
-
-    kind: str  # "list" or "tuple"
-
-
-class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
-    """A number, string or None that belongs to the block, not to a row."""
-
-    value: Any  # a Scalar, which msgspec cannot tell apart by type
-
-
-class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
-    """A container: its type (``module:name`` for namedtuples and dataclasses), keys and children."""
-
-    kind: str
-    keys: tuple[Any, ...]  # Scalars
-    children: tuple[Node, ...]
-
-
-Node = Array | Strings | Constant | Branch
+from penstock.tree.layout import SCALARS, Array, Branch, Constant, Node, Scalar, Strings, step
 
 
 class Parts(NamedTuple):
@@ -76,20 +42,6 @@ def describe(tree: Tree, *, whole: bool = False) -> Parts:
     return Parts(layout, rows, leaves)
 
 
-def build(layout: Node, leaves: Sequence[Any]) -> Tree:
-    """The tree of this layout, with ``leaves`` in the order in which ``describe`` gave them."""
-    return _build(layout, iter(leaves))
-
-
-def array_nodes(layout: Node) -> Iterator[Array | Strings]:
-    """The nodes that have a leaf, in order."""
-    if isinstance(layout, Branch):
-        for child in layout.children:
-            yield from array_nodes(child)
-    elif not isinstance(layout, Constant):
-        yield layout
-
-
 def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
     """A leaf's bytes: an array's own, in C order, or a list's encoding."""
     if isinstance(node, Strings):
@@ -103,59 +55,6 @@ def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
     return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
 
 
-def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writable: bool = True) -> Any:
-    """An array or tensor over ``memory``, which it keeps alive, with ``rows`` in front unless None."""
-    shape = node.shape if rows is None else (rows, *node.shape)
-    if node.library == "torch":
-        try:
-            import torch
-        except ImportError:
-            raise UnsupportedLeaf("the feed's batches hold torch tensors; install torch in this process") from None
-
-        dtype = getattr(torch, node.dtype)
-        if memory.nbytes == 0:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(memory, dtype=dtype).view(shape)
-    array = memory.view(np.dtype(node.dtype)).reshape(shape)
-    array.flags.writeable = writable
-    return array[()] if node.library == "numpy scalar" else array
-
-
-def strings_from_bytes(node: Strings, values: list[Scalar]) -> Any:
-    return tuple(values) if node.kind == "tuple" else values
-
-
-def difference(before: Node, after: Node, path: str = "") -> str | None:
-    """Where two layouts part, in words, or None where they are equal."""
-    if before == after:
-        return None
-    if isinstance(before, Branch) and isinstance(after, Branch) and _same_container(before, after):
-        for i, (one, other) in enumerate(zip(before.children, after.children, strict=True)):
-            key = before.keys[i] if before.keys else i
-            if found := difference(one, other, _step(path, before.kind, key)):
-                return found
-    return f"leaf {path or 'batch'}: {_words(before)} before, {_words(after)} now"
-
-
-def same_but_for_shapes(before: Node, after: Node) -> bool:
-    """Whether two layouts differ in nothing but the lengths of axes and the values of constants."""
-    if isinstance(before, Branch) and isinstance(after, Branch):
-        if before.kind in ("list", "tuple") and len(before.children) != len(after.children):
-            return before.kind == after.kind  # a list of one entry a sample, as of detection's boxes
-        return _same_container(before, after) and all(map(same_but_for_shapes, before.children, after.children))
-    if isinstance(before, Array) and isinstance(after, Array):
-        return (before.library, before.dtype, len(before.shape)) == (
-            after.library,
-            after.dtype,
-            len(after.shape),
-        )
-    return type(before) is type(after)
-
-
-def _same_container(one: Branch, other: Branch) -> bool:
-    return (one.kind, one.keys, len(one.children)) == (other.kind, other.keys, len(other.children))
-
-
 def _describe(tree: Tree, path: str, rows: int, leaves: list[Any]) -> Node:
     if _is_named(tree):
         fields = _fields(type(tree))
@@ -166,7 +65,7 @@ def _describe(tree: Tree, path: str, rows: int, leaves: list[Any]) -> Node:
         kind = "list" if isinstance(tree, list) else "tuple"
         if _is_row_list(tree, rows):
             for i, item in enumerate(tree):
-                _check_scalar(item, _step(path, kind, i))
+                _check_scalar(item, step(path, kind, i))
             leaves.append(tree)
             return Strings(kind)
         return _branch(path, kind, (), tree, rows, leaves)
@@ -174,10 +73,10 @@ def _describe(tree: Tree, path: str, rows: int, leaves: list[Any]) -> Node:
         if type(tree) not in (dict, OrderedDict):
             raise _unsupported(path, tree, "pass a plain dict: dict(batch)")
         for key in tree:
-            if type(key) not in _SCALARS:
+            if type(key) not in SCALARS:
                 raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
         return _branch(path, type(tree).__name__, tuple(tree), list(tree.values()), rows, leaves)
-    if type(tree) in _SCALARS:
+    if type(tree) in SCALARS:
         _check_scalar(tree, path)
         return Constant(tree)
     return _array(tree, path, rows, leaves)
@@ -197,13 +96,13 @@ def _check_scalar(value: Scalar, path: str) -> None:
 def _branch(
     path: str, kind: str, keys: tuple[Scalar, ...], children: Sequence[Any], rows: int, leaves: list[Any]
 ) -> Branch:
-    steps = keys or range(len(children))
+    names = keys or range(len(children))
     return Branch(
         kind,
         keys,
         tuple(
-            _describe(child, _step(path, kind, step), rows, leaves)
-            for step, child in zip(steps, children, strict=True)
+            _describe(child, step(path, kind, name), rows, leaves)
+            for name, child in zip(names, children, strict=True)
         ),
     )
 
@@ -241,30 +140,6 @@ def _array(leaf: Any, path: str, rows: int, leaves: list[Any]) -> Array:
     return Array(library, dtype, shape[1:])
 
 
-def _build(node: Node, leaves: Iterator[Any]) -> Tree:
-    if isinstance(node, Constant):
-        return node.value
-    if not isinstance(node, Branch):
-        return next(leaves)
-    children = [_build(child, leaves) for child in node.children]
-    if node.kind == "tuple":
-        return tuple(children)
-    if node.kind == "list":
-        return children
-    if node.kind in ("dict", "OrderedDict"):
-        return _DICTS[node.kind](zip(node.keys, children, strict=True))
-    make, positional = _type_named(node.kind)
-    if positional:
-        return make(*children)
-    rebuilt = object.__new__(make)  # not __init__: it may convert, check or count
-    for field, child in zip(node.keys, children, strict=True):
-        object.__setattr__(rebuilt, str(field), child)
-    return rebuilt
-
-
-_DICTS: dict[str, Callable[[Any], Any]] = {"dict": dict, "OrderedDict": OrderedDict}
-
-
 def _first_rows(tree: Tree) -> int:
     """Rows of the first array or tensor, else of the first list of scalars, else 1."""
     lists: list[int] = []
@@ -275,7 +150,7 @@ def _first_rows(tree: Tree) -> int:
         elif _is_dict(node):
             node = list(node.values())
         if _is_sequence(node):
-            if node and all(type(item) in _SCALARS for item in node):
+            if node and all(type(item) in SCALARS for item in node):
                 lists.append(len(node))
                 return None
             return next((rows for item in node if (rows := visit(item)) is not None), None)
@@ -288,7 +163,7 @@ def _first_rows(tree: Tree) -> int:
 
 def _is_row_list(items: Sequence[Any], rows: int) -> bool:
     """Whether a list holds one scalar a row; of a block that is taken whole, any list of scalars."""
-    return len(items) > 0 and rows in (len(items), -1) and all(type(item) in _SCALARS for item in items)
+    return len(items) > 0 and rows in (len(items), -1) and all(type(item) in SCALARS for item in items)
 
 
 def _is_sequence(tree: Tree) -> TypeGuard[Sequence[Any]]:
@@ -322,48 +197,6 @@ def _name_of(tree: Tree, path: str) -> str:
     if "<locals>" in kind.__qualname__:
         raise _unsupported(path, tree, "define the type at the top of a module, so that trainers can find it")
     return f"{kind.__module__}:{kind.__qualname__}"
-
-
-_types: dict[str, tuple[type[Any], bool]] = {}
-
-
-def _type_named(name: str) -> tuple[type[Any], bool]:
-    """The namedtuple or dataclass that a feeder named, and whether it is built by position.
-
-    Only types are found this way, by import; nothing is unpickled.
-    """
-    if name in _types:
-        return _types[name]
-    module, _, qualname = name.partition(":")
-    try:
-        kind: Any = sys.modules.get(module) or importlib.import_module(module)
-        for part in qualname.split("."):
-            kind = getattr(kind, part)
-    except (ImportError, AttributeError) as error:
-        raise UnsupportedLeaf(
-            f"the feed's batches are of type {name}, which this process cannot import ({error}). "
-            "Put the type in a module that both the loader and the training script import"
-        ) from None
-    if not isinstance(kind, type) or not (hasattr(kind, "_fields") or dataclasses.is_dataclass(kind)):
-        raise UnsupportedLeaf(f"the feed's batches are of type {name}, which is no namedtuple or dataclass here")
-    _types[name] = kind, issubclass(kind, tuple)
-    return _types[name]
-
-
-def _step(path: str, kind: str, key: Scalar) -> str:
-    if ":" in kind:
-        return f"{path or 'batch'}.{key}"
-    return f"{path or 'batch'}[{key!r}]"
-
-
-def _words(node: Node) -> str:
-    if isinstance(node, Array):
-        return f"{node.library} {node.dtype} of shape (…{''.join(f', {n}' for n in node.shape)})"
-    if isinstance(node, Constant):
-        return f"{type(node.value).__name__} {node.value!r}"
-    if isinstance(node, Strings):
-        return f"a {node.kind} of one scalar a row"
-    return f"{node.kind} of {len(node.children)}" + (f" with keys {list(node.keys)}" if node.keys else "")
 
 
 def _unsupported(path: str, leaf: Any, remedy: str) -> UnsupportedLeaf:

@@ -1,0 +1,33 @@
+"""Whether a feed takes a trainer on."""
+
+from __future__ import annotations
+
+import penstock
+from penstock.feed import wire
+from penstock.feed.roster import Roster
+
+
+def objection_to(hello: wire.Hello, welcome: wire.Welcome, roster: Roster, *, known: bool) -> str | None:
+    """Why a trainer is not admitted, in words for it; None if it is.
+
+    Args:
+        hello: What it says of itself.
+        welcome: What it would be told.
+        roster: Who is there.
+        known: It has said hello before.
+    """
+    if hello.protocol != wire.PROTOCOL:
+        return (
+            f"it speaks protocol {hello.protocol} (penstock {hello.version}), the feeder {wire.PROTOCOL} "
+            f"(penstock {penstock.__version__})"
+        )
+    if known or hello.rank >= hello.world:
+        return "its hello makes no sense"
+    if hello.borrow and welcome.settings.stall_timeout is not None:
+        return (
+            f"the feed evicts trainers after stall_timeout={welcome.settings.stall_timeout} s, and a view "
+            "cannot outlive an eviction: use borrow=False, or a feed without stall_timeout"
+        )
+    if roster.rank_taken(hello.group, hello.rank, hello.world):
+        return f"rank {hello.rank} of {hello.world} has joined already"
+    return None

@@ -1,0 +1,60 @@
+"""What comes to a trainer: blocks in the ring, and ends of cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.contracts import ByteArray, Cursor
+from penstock.feed import wire
+from penstock.tree import Array, Node, Strings
+
+
+class Arrived:
+    """A block that lies in the ring for this trainer, until it is released.
+
+    Args:
+        message: Its announcement.
+        memory: Its bytes.
+        layout: Its tree.
+        nodes: That tree's arrays and lists, in order.
+        done: Called on release; None where views are handed out, whose death releases it.
+
+    Attributes:
+        at: Its first sample.
+        rows: How many samples it has.
+        leaves: The bytes of each of ``nodes``.
+    """
+
+    __slots__ = ("_done", "at", "layout", "leaves", "nodes", "rows")
+
+    def __init__(
+        self,
+        message: wire.Block,
+        memory: ByteArray,
+        layout: Node,
+        nodes: list[Array | Strings],
+        done: Callable[[], None] | None,
+    ) -> None:
+        self._done = done
+        self.at = Cursor(message.cycle, message.sample)
+        self.rows = message.rows
+        self.layout = layout
+        self.nodes = nodes
+        self.leaves = [
+            memory[start : start + nbytes]
+            for start, nbytes in zip(message.leaf_offsets, message.leaf_bytes, strict=True)
+        ]
+
+    def release(self) -> None:
+        """This trainer needs the block no more."""
+        self.leaves = []
+        if self._done is not None:
+            self._done()
+
+
+class CycleEnded(msgspec.Struct, frozen=True):
+    """In place of a block: the cycle of a source of unknown length is over."""
+
+    cycle: int

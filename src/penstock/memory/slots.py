@@ -1,0 +1,82 @@
+"""Places in a ring, reserved before it is known for which block: whoever makes a block writes it there."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd
+from typing import Any, NamedTuple
+
+from penstock.contracts import ByteArray
+from penstock.memory.host import HostRing
+from penstock.tree import Node
+
+_RECORD = struct.Struct("=QQ")
+
+
+class Slot(NamedTuple):
+    """Reserved bytes of a ring."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A block's tree that lies in a slot: its description, and where each leaf is in the slot."""
+
+    slot: Slot
+    layout: Node
+    rows: int
+    leaf_offsets: Sequence[int]
+    leaf_bytes: Sequence[int]
+
+
+class Slots:
+    """The slots on offer, shared by a feeder and its loader's workers.
+
+    They wait in a pipe: a record is written and read in one piece, no lock can
+    be left behind by a worker that is killed, and no message passes through
+    the feeder. An instance may be handed to a process that is being spawned.
+
+    Args:
+        ring: Where they lie.
+    """
+
+    def __init__(self, ring: HostRing) -> None:
+        self._ring = ring
+        self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def offer(self, slot: Slot) -> None:
+        os.write(self._writing, _RECORD.pack(*slot))
+
+    def take(self) -> Slot | None:
+        """A slot that is the caller's until it offers it again or gives a ``Filled``; None if there is none."""
+        try:
+            return Slot(*_RECORD.unpack(os.read(self._reading, _RECORD.size)))
+        except BlockingIOError:
+            return None
+
+    def memory(self, slot: Slot) -> ByteArray:
+        """The bytes of a slot, to be written by who took it."""
+        return self._ring.writable(slot.offset, slot.nbytes)
+
+    def close(self) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def __reduce__(self) -> Any:
+        parts = DupFd(self._ring.fd), self._ring.capacity_bytes, DupFd(self._reading), DupFd(self._writing)
+        return _in_spawned_process, parts
+
+
+def _in_spawned_process(ring_fd: Any, capacity_bytes: int, reading: Any, writing: Any) -> Slots:
+    slots = Slots.__new__(Slots)
+    slots.__dict__.update(
+        _ring=HostRing(ring_fd.detach(), capacity_bytes, write=True),
+        _reading=reading.detach(),
+        _writing=writing.detach(),
+    )
+    return slots

@@ -1,0 +1,98 @@
+"""What a block's tree looks like, as nodes that travel in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+Scalar = None | bool | int | float | str | bytes
+SCALARS = (type(None), bool, int, float, str, bytes)
+
+
+class Array(msgspec.Struct, frozen=True, array_like=True, tag="array"):
+    """An array leaf. ``shape`` leaves the row axis out where rows are counted per block."""
+
+    library: str  # "numpy", "numpy scalar" or "torch"
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Strings(msgspec.Struct, frozen=True, array_like=True, tag="rows"):
+    """A list or tuple of one scalar a row, such as file names."""
+
+    kind: str  # "list" or "tuple"
+
+
+class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
+    """A number, string or None that belongs to the block, not to a row."""
+
+    value: Any  # a Scalar, which msgspec cannot tell apart by type
+
+
+class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
+    """A container: its type (``module:name`` for namedtuples and dataclasses), keys and children."""
+
+    kind: str
+    keys: tuple[Any, ...]  # Scalars
+    children: tuple[Node, ...]
+
+
+Node = Array | Strings | Constant | Branch
+
+
+def array_nodes(layout: Node) -> Iterator[Array | Strings]:
+    """The nodes that have a leaf, in order."""
+    if isinstance(layout, Branch):
+        for child in layout.children:
+            yield from array_nodes(child)
+    elif not isinstance(layout, Constant):
+        yield layout
+
+
+def difference(before: Node, after: Node, path: str = "") -> str | None:
+    """Where two layouts part, in words, or None where they are equal."""
+    if before == after:
+        return None
+    if isinstance(before, Branch) and isinstance(after, Branch) and _same_container(before, after):
+        for i, (one, other) in enumerate(zip(before.children, after.children, strict=True)):
+            key = before.keys[i] if before.keys else i
+            if found := difference(one, other, step(path, before.kind, key)):
+                return found
+    return f"leaf {path or 'batch'}: {_words(before)} before, {_words(after)} now"
+
+
+def same_but_for_shapes(before: Node, after: Node) -> bool:
+    """Whether two layouts differ in nothing but the lengths of axes and the values of constants."""
+    if isinstance(before, Branch) and isinstance(after, Branch):
+        if before.kind in ("list", "tuple") and len(before.children) != len(after.children):
+            return before.kind == after.kind  # a list of one entry a sample, as of detection's boxes
+        return _same_container(before, after) and all(map(same_but_for_shapes, before.children, after.children))
+    if isinstance(before, Array) and isinstance(after, Array):
+        return (before.library, before.dtype, len(before.shape)) == (
+            after.library,
+            after.dtype,
+            len(after.shape),
+        )
+    return type(before) is type(after)
+
+
+def _same_container(one: Branch, other: Branch) -> bool:
+    return (one.kind, one.keys, len(one.children)) == (other.kind, other.keys, len(other.children))
+
+
+def step(path: str, kind: str, key: Scalar) -> str:
+    if ":" in kind:
+        return f"{path or 'batch'}.{key}"
+    return f"{path or 'batch'}[{key!r}]"
+
+
+def _words(node: Node) -> str:
+    if isinstance(node, Array):
+        return f"{node.library} {node.dtype} of shape (…{''.join(f', {n}' for n in node.shape)})"
+    if isinstance(node, Constant):
+        return f"{type(node.value).__name__} {node.value!r}"
+    if isinstance(node, Strings):
+        return f"a {node.kind} of one scalar a row"
+    return f"{node.kind} of {len(node.children)}" + (f" with keys {list(node.keys)}" if node.keys else "")

@@ -1,0 +1,93 @@
+"""A block's tree, built again from its leaves with the same types."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import ByteArray, Tree
+from penstock.errors import UnsupportedLeaf
+from penstock.tree.layout import Array, Branch, Constant, Node, Scalar, Strings
+
+
+def build(layout: Node, leaves: Sequence[Any]) -> Tree:
+    """The tree of this layout, with ``leaves`` in the order in which ``describe`` gave them."""
+    return _build(layout, iter(leaves))
+
+
+def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writable: bool = True) -> Any:
+    """An array or tensor over ``memory``, which it keeps alive, with ``rows`` in front unless None."""
+    shape = node.shape if rows is None else (rows, *node.shape)
+    if node.library == "torch":
+        try:
+            import torch
+        except ImportError:
+            raise UnsupportedLeaf("the feed's batches hold torch tensors; install torch in this process") from None
+
+        dtype = getattr(torch, node.dtype)
+        if memory.nbytes == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(memory, dtype=dtype).view(shape)
+    array = memory.view(np.dtype(node.dtype)).reshape(shape)
+    array.flags.writeable = writable
+    return array[()] if node.library == "numpy scalar" else array
+
+
+def strings_from_bytes(node: Strings, values: list[Scalar]) -> Any:
+    return tuple(values) if node.kind == "tuple" else values
+
+
+def _build(node: Node, leaves: Iterator[Any]) -> Tree:
+    if isinstance(node, Constant):
+        return node.value
+    if not isinstance(node, Branch):
+        return next(leaves)
+    children = [_build(child, leaves) for child in node.children]
+    if node.kind == "tuple":
+        return tuple(children)
+    if node.kind == "list":
+        return children
+    if node.kind in ("dict", "OrderedDict"):
+        return _DICTS[node.kind](zip(node.keys, children, strict=True))
+    make, positional = _type_named(node.kind)
+    if positional:
+        return make(*children)
+    rebuilt = object.__new__(make)  # not __init__: it may convert, check or count
+    for field, child in zip(node.keys, children, strict=True):
+        object.__setattr__(rebuilt, str(field), child)
+    return rebuilt
+
+
+_DICTS: dict[str, Callable[[Any], Any]] = {"dict": dict, "OrderedDict": OrderedDict}
+
+
+_types: dict[str, tuple[type[Any], bool]] = {}
+
+
+def _type_named(name: str) -> tuple[type[Any], bool]:
+    """The namedtuple or dataclass that a feeder named, and whether it is built by position.
+
+    Only types are found this way, by import; nothing is unpickled.
+    """
+    if name in _types:
+        return _types[name]
+    module, _, qualname = name.partition(":")
+    try:
+        kind: Any = sys.modules.get(module) or importlib.import_module(module)
+        for part in qualname.split("."):
+            kind = getattr(kind, part)
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedLeaf(
+            f"the feed's batches are of type {name}, which this process cannot import ({error}). "
+            "Put the type in a module that both the loader and the training script import"
+        ) from None
+    if not isinstance(kind, type) or not (hasattr(kind, "_fields") or dataclasses.is_dataclass(kind)):
+        raise UnsupportedLeaf(f"the feed's batches are of type {name}, which is no namedtuple or dataclass here")
+    _types[name] = kind, issubclass(kind, tuple)
+    return _types[name]

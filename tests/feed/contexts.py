@@ -1,0 +1,50 @@
+"""A feed whose loader's workers are started as ``sys.argv[1]`` says: to be run, not imported."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import penstock
+
+
+class Rows(Dataset[Any]):
+    def __len__(self) -> int:
+        return 320
+
+    def __getitem__(self, i: int) -> Any:
+        return np.full(512, i % 251, np.uint8), i
+
+
+def main(context: str, persistent: bool) -> None:
+    loader = DataLoader(
+        Rows(),
+        batch_size=8,
+        shuffle=True,
+        num_workers=2,
+        multiprocessing_context=context,
+        persistent_workers=persistent,
+    )
+    feeder = penstock.Feeder(loader, "contexts")
+    thread = threading.Thread(target=feeder.run)
+    thread.start()
+    with penstock.attach("contexts") as trainer:
+        for _ in range(2):
+            seen: list[int] = []
+            for rows, numbers in trainer:
+                assert (rows == (numbers % 251).to(torch.uint8)[:, None]).all()
+                seen += numbers.tolist()
+            assert sorted(seen) == list(range(320))
+    statistics = feeder.statistics()
+    feeder.close()
+    thread.join()
+    assert statistics.blocks_in_place >= 0.6 * statistics.blocks, statistics
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] == "persistent")

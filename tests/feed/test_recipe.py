@@ -1,0 +1,128 @@
+"""An edited ``make_loader`` is told from the one that feeds; what does not matter is not."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.feed.recipe import recipe_of, same_recipe
+
+BEFORE = """
+import functools, numpy as np
+from pathlib import Path
+SIZE = 100
+RATE = 0.1
+FOLDER = Path("/data/a")
+NAMES = {"a", "b", "c"}
+
+class Photos:
+    '''Some photos.'''
+    crop = 224
+    def __init__(self, folder):
+        self.folder = folder
+    def __getitem__(self, i):
+        return load(i, self.crop)
+
+def load(i, crop):
+    return i * 2 if i in {"x", "y", "z"} else crop  # a comment
+
+def make(workers=2):
+    return [Photos(FOLDER), SIZE, NAMES, np.arange(3), [i + 1 for i in range(3)]]
+
+def train():
+    return RATE
+"""
+
+
+def recipe(source: str, expression: str = "make") -> str:
+    module: dict[str, Any] = {"__name__": "script"}
+    exec(compile(source, "script.py", "exec"), module)
+    return recipe_of(eval(expression, module))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SIZE = 100", "SIZE = 101"),
+        ('FOLDER = Path("/data/a")', 'FOLDER = Path("/data/b")'),
+        ('"a", "b", "c"', '"a", "b", "d"'),
+        ("workers=2", "workers=4"),
+        ("crop = 224", "crop = 192"),
+        ("i * 2", "i * 3"),
+        ('"x", "y", "z"', '"x", "y", "w"'),
+        ("[i + 1 for", "[i + 2 for"),
+        ("self.folder = folder", "self.directory = folder"),
+        ("np.arange(3)", "np.ones(3)"),
+    ],
+)
+def test_an_edit_of_what_makes_the_loader_is_another_recipe(old: str, new: str) -> None:
+    assert old in BEFORE
+    assert not same_recipe(recipe(BEFORE), recipe(BEFORE.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("RATE = 0.1", "RATE = 0.2"),
+        ("  # a comment", "  # another"),
+        ("SIZE = 100", "\n\nSIZE = 100"),
+        ("return RATE", "return RATE * 2"),
+        ("Some photos.", "Many photos."),
+        ('{"a", "b", "c"}', '{"c", "b", "a"}'),
+    ],
+)
+def test_an_edit_of_anything_else_is_not(old: str, new: str) -> None:
+    assert old in BEFORE
+    assert same_recipe(recipe(BEFORE), recipe(BEFORE.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("functools.partial(make, 1)", "functools.partial(make, 2)"),
+        ("functools.partial(make, workers=1)", "functools.partial(make, workers=2)"),
+        ("lambda: make(1)", "lambda: make(2)"),
+        ("(lambda n: lambda: make(n))(1)", "(lambda n: lambda: make(n))(2)"),
+        ("Photos('a').__getitem__", "make"),
+    ],
+)
+def test_lambdas_and_partials_are_told_apart_by_what_they_hold(one: str, other: str) -> None:
+    assert recipe(BEFORE, one) == recipe(BEFORE, one)
+    assert not same_recipe(recipe(BEFORE, one), recipe(BEFORE, other))
+
+
+def test_functions_that_call_each_other_end() -> None:
+    assert recipe("def make():\n    return other()\ndef other():\n    return make()\n")
+
+
+def test_recipes_of_two_pythons_are_not_compared() -> None:
+    assert same_recipe("3.11 aaaa", "3.12 bbbb")
+    assert not same_recipe("3.11 aaaa", "3.11 bbbb")
+
+
+def make_of(rows: int) -> penstock.ArraySource:
+    return penstock.ArraySource({"id": np.arange(rows)}, batch_size=10, segments=5)
+
+
+def test_a_later_caller_with_another_data_set_is_refused_and_told_how_to_go_on() -> None:
+    with penstock.share(functools.partial(make_of, 100), "my feed", linger=0.2) as one:
+        with penstock.share(functools.partial(make_of, 100), "my feed") as other:
+            assert len(one) == len(other) == 10
+        with pytest.raises(penstock.SettingsDiffer, match=r"another make_loader.*penstock stop 'my feed'"):
+            penstock.share(functools.partial(make_of, 200), "my feed")
+        assert len(next(iter(one))["id"]) == 10, "the feed goes on"
+
+
+def test_a_feed_that_was_not_started_by_share_is_taken_as_it_is(serve: Any) -> None:
+    serve(make_of(100), "by hand")
+    with penstock.share(functools.partial(make_of, 200), "by hand") as loader:
+        assert len(loader) == 10
+
+
+def test_paths_count(tmp_path: Path) -> None:
+    assert recipe_of(functools.partial(make_of, tmp_path)) != recipe_of(functools.partial(make_of, tmp_path / "b"))  # type: ignore[arg-type]
