@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from penstock.contracts import SourceBlock
 from penstock.memory.slots import Slots
 from penstock.sources.collate import CollateIntoRing
+from penstock.sources.workers import init_fn_of
 
 IndexBatches = Iterable[tuple[int, list[int]]]
 """(first sample, the indices of a batch), batch after batch."""
@@ -41,7 +42,7 @@ class PlannedLoader:
             batch_sampler=cast(Any, self._plan),
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
-            worker_init_fn=loader.worker_init_fn,
+            worker_init_fn=init_fn_of(loader),
             generator=self._generator,
             **options,
         )

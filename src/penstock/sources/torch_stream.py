@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader
 from penstock.contracts import Cursor, SourceBlock
 from penstock.sources.planned import describe_loader, end_workers, length
 from penstock.sources.stream import counted
+from penstock.sources.workers import init_fn_of
 
 
 class StreamLoader:
@@ -28,7 +30,8 @@ class StreamLoader:
     segment_starts = (0,)
 
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
-        self._loader = loader
+        self._loader = copy(loader)
+        self._loader.worker_init_fn = init_fn_of(loader)
         self._iterator: Any = None
         self._seed = seed
         self.batches = length(loader)

@@ -1,0 +1,46 @@
+"""Workers of a torch loader that end with the process that they work for."""
+
+# torch's own annotations leave a loader's settings unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+_PR_SET_PDEATHSIG = 1
+
+
+class EndsWithItsParent:
+    """A ``worker_init_fn`` after which the kernel kills a worker when its parent dies.
+
+    Torch's workers watch for that themselves, but take for their parent whom they
+    find when they are ready: one that was killed before that leaves them for ever.
+
+    Args:
+        then: The loader's own.
+        context: How workers are started; under "forkserver" their parent is the fork server,
+            which ends with this process.
+    """
+
+    def __init__(self, then: Callable[[int], None] | None, context: Any) -> None:
+        self._then = then
+        by_server = context is not None and context.get_start_method() == "forkserver"
+        self._parent = None if by_server else os.getpid()
+
+    def __call__(self, worker: int) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if self._parent not in (None, os.getppid()):  # it died before this was asked for
+            os._exit(1)
+        if self._then is not None:
+            self._then(worker)
+
+
+def init_fn_of(loader: DataLoader[Any]) -> EndsWithItsParent:
+    """The loader's ``worker_init_fn``, for workers that end with this process."""
+    return EndsWithItsParent(loader.worker_init_fn, loader.multiprocessing_context)
