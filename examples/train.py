@@ -1,6 +1,6 @@
-"""A whole training script. Start it several times at once: all trainings read one loader.
+"""An image classifier. Start it several times at once: all trainings read one loader.
 
-python examples/train.py --lr 0.1 & python examples/train.py --lr 0.01 & wait
+python examples/train.py --width 32 & python examples/train.py --width 64 --lr 0.01 & wait
 """
 
 from __future__ import annotations
@@ -38,16 +38,21 @@ def make_loader() -> DataLoader[tuple[torch.Tensor, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+    width = arguments.width
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10)).to(
+        arguments.device
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr)
 
     # The one changed line. It was: loader = make_loader()
-    loader = penstock.share(make_loader, "digits", batch_size=arguments.batch_size)
+    loader = penstock.share(make_loader, "digits", batch_size=arguments.batch_size, device=arguments.device)
 
     for epoch in range(arguments.epochs):
         began, right, seen = time.perf_counter(), 0, 0
@@ -60,7 +65,10 @@ def main() -> None:
             right += int((logits.argmax(1) == labels).sum())
             seen += len(labels)
         took = time.perf_counter() - began
-        print(f"lr {arguments.lr}: epoch {epoch}, {seen} images, {seen / took:.0f}/s, accuracy {right / seen:.2f}")
+        print(
+            f"width {width}, lr {arguments.lr}: epoch {epoch}, {seen} images, {seen / took:.0f}/s, "
+            f"accuracy {right / seen:.2f}"
+        )
     loader.close()
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
         BlockTooLarge as BlockTooLarge,
     )
     from penstock.errors import (
+        DeviceUnavailable as DeviceUnavailable,
+    )
+    from penstock.errors import (
         FeedEnded as FeedEnded,
     )
     from penstock.errors import (
@@ -73,6 +76,7 @@ _ERRORS = (
     "BadSetting",
     "BlockChanged",
     "BlockTooLarge",
+    "DeviceUnavailable",
     "FeedEnded",
     "FeedExists",
     "FeedNotFound",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -49,11 +49,7 @@ class Source(Protocol):
     depend on where a cycle was opened. Every segment holds the same samples in
     every cycle.
 
-    A source whose blocks are made by workers may also have
-    ``fill(slots: penstock.memory.slots.Slots) -> int``: it is told, before it
-    is opened, where blocks may be written that would be copied there else,
-    gives such a block's ``Filled`` as its tree, and returns how many it has
-    under way at once. When a pass is closed, no worker writes any more.
+    One whose blocks are made by workers may be a ``penstock.memory.slots.SlotSource`` too.
     """
 
     @property
@@ -98,6 +94,108 @@ class Source(Protocol):
         ...
 
 
+DeviceBytes = Any
+"""Memory of a GPU as an array of bytes that can be sliced; a torch tensor of uint8."""
+
+
+class Mark(Protocol):
+    """A point in a GPU's copies (an event)."""
+
+    def passed(self) -> bool:
+        """Whether everything before it is done."""
+        ...
+
+    def wait(self) -> None:
+        """Sleep until it has passed."""
+        ...
+
+
+class Gpu(Protocol):
+    """A GPU as one process sees it.
+
+    Its copies run one after the other on a stream of their own, beside what
+    the process computes; only ``Mark.wait`` waits for them.
+    """
+
+    @property
+    def name(self) -> str:
+        """As a person names it: ``"cuda:0"``."""
+        ...
+
+    @property
+    def uuid(self) -> str:
+        """Which one it is, whatever its number in this process."""
+        ...
+
+    def pin(self, memory: ByteArray) -> None:
+        """Register host memory, from which copies are asynchronous then.
+
+        Raises:
+            PinningRefused: the system does not allow it; the message says why.
+        """
+        ...
+
+    def unpin(self, memory: ByteArray) -> None:
+        """The opposite of ``pin``; no copy from it may be under way."""
+        ...
+
+    def empty(self, nbytes: int) -> DeviceBytes:
+        """New memory on the device, of arbitrary content."""
+        ...
+
+    def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
+        """Begin to copy host bytes to the device; ``origin`` must stay as it is until a later mark has passed."""
+        ...
+
+    def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
+        """Begin to copy from a ring on a GPU; under the same condition."""
+        ...
+
+    def fetch(self, memory: DeviceBytes) -> bytes:
+        """The bytes of a ring on a GPU, in the process, at once."""
+        ...
+
+    def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
+        """New memory that other processes can map, and a descriptor of it.
+
+        Raises:
+            DeviceUnavailable: there is not so much; the message says how much there is.
+        """
+        ...
+
+    def open_shared(self, fd: int, nbytes: int) -> DeviceBytes:
+        """Map memory that another process shares; for reading only, where the driver can see to that.
+
+        Raises:
+            DeviceUnavailable: this GPU cannot reach it.
+        """
+        ...
+
+    def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
+        """A range of mapped memory to be kept by somebody.
+
+        ``ended`` is called by ``collect`` when nothing refers to the range any
+        more and what was launched on it is done.
+        """
+        ...
+
+    def collect(self) -> None:
+        """Call what is due of the loans that have ended."""
+        ...
+
+    def collect_all(self) -> None:
+        """Wait for the loans that have ended; one that ends later is waited for by itself, as it does."""
+        ...
+
+    def mark(self) -> Mark:
+        """The point after all copies begun so far."""
+        ...
+
+    def hand_over(self, memory: Sequence[DeviceBytes], mark: Mark) -> None:
+        """Whatever this thread launches on the device from now on runs after the mark, and may use this memory."""
+        ...
+
+
 class Ring(Protocol):
     """Bytes that one process writes and several read.
 
@@ -115,12 +213,24 @@ class Ring(Protocol):
         """The window."""
         ...
 
-    def writable(self, offset: int, nbytes: int) -> ByteArray:
-        """The feeder's view of a range. Only the process that made the ring may ask."""
+    def write(self, offset: int, part: ByteArray) -> None:
+        """Copy host bytes there; they are there after ``settle``. Only the process that made the ring asks."""
         ...
 
-    def readable(self, offset: int, nbytes: int) -> ByteArray:
-        """A reader's view of a range; it keeps the mapping alive, not the bytes' meaning."""
+    def settle(self) -> None:
+        """Wait until all that was written can be read."""
+        ...
+
+    def open_for_readers(self) -> int:
+        """A new descriptor by which another process attaches; the caller closes it."""
+        ...
+
+    def readable(self, offset: int, nbytes: int) -> Any:
+        """A range as an array of bytes; it keeps the mapping alive, not the bytes' meaning."""
+        ...
+
+    def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> Any:
+        """A range for somebody to keep; ``ended`` is called when it is no longer used."""
         ...
 
     def close(self) -> None:

@@ -39,6 +39,14 @@ class BlockTooLarge(SourceError):
     """A block is larger than the window can ever hold."""
 
 
+class DeviceUnavailable(PenstockError):
+    """A GPU that was asked for is not there, or cannot be used; the message says why, and what is there."""
+
+
+class PinningRefused(PenstockError):
+    """Host memory cannot be registered with a GPU; a Loader then copies by way of a buffer, and says so."""
+
+
 class InsecureDirectory(PenstockError):
     """The directory for sockets belongs to someone else, or others may enter it."""
 

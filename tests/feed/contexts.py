@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,21 +14,28 @@ from torch.utils.data import DataLoader, Dataset
 import penstock
 
 
-class Rows(Dataset[Any]):
+class Row(NamedTuple):
+    payload: Any
+    number: Any
+
+
+class Rows(Dataset[Row]):
     def __len__(self) -> int:
         return 320
 
-    def __getitem__(self, i: int) -> Any:
-        return np.full(512, i % 251, np.uint8), i
+    def __getitem__(self, i: int) -> Row:
+        return Row(np.full(512, i % 251, np.uint8), i)
 
 
-def main(context: str, persistent: bool) -> None:
+def main(context: str, persistent: bool, by_default: bool) -> None:
+    if by_default:
+        multiprocessing.set_start_method(context)
     loader = DataLoader(
         Rows(),
         batch_size=8,
         shuffle=True,
         num_workers=2,
-        multiprocessing_context=context,
+        multiprocessing_context=None if by_default else context,
         persistent_workers=persistent,
     )
     feeder = penstock.Feeder(loader, "contexts")
@@ -47,4 +55,4 @@ def main(context: str, persistent: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] == "persistent")
+    main(sys.argv[1], "persistent" in sys.argv, "default" in sys.argv)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 import penstock
 from penstock.contracts import Cursor
+from penstock.feed.ahead import RING_SHARE
+from penstock.memory.host import HostRing
 from penstock.memory.room import ALIGNMENT, Room
+from penstock.memory.slots import Slot, Slots, SlotSource
 from penstock.sources.adapt import adapt
 
 ROWS = 8
@@ -31,13 +37,16 @@ PAGE = 4096
 class Rows(Dataset[Any]):
     """Samples whose every byte tells which they are."""
 
-    def __init__(self, *, names: bool = False) -> None:
+    def __init__(self, *, names: bool = False, slow: bool = False) -> None:
         self.names = names
+        self.slow = slow
 
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, i: int) -> Any:
+        if self.slow and i // ROWS % 2 == 0:
+            time.sleep(0.003)
         return np.full(ROW_BYTES, i % 251, np.uint8), f"row {i}" if self.names else i
 
 
@@ -75,8 +84,10 @@ def test_workers_write_blocks_into_the_ring(serve: Any, persistent: bool) -> Non
     assert_holds_only_what_is_under_way(feeder, 2)
 
 
-@pytest.mark.parametrize("how", [("spawn", ""), ("forkserver", "persistent")])
-def test_workers_that_are_not_forked_do_too(how: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "how", [("spawn",), ("forkserver", "persistent"), ("forkserver", "default"), ("spawn", "default")]
+)
+def test_workers_that_are_not_forked_do_too(how: tuple[str, ...]) -> None:
     script = Path(__file__).with_name("contexts.py")
     done = subprocess.run([sys.executable, script, *how], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -103,13 +114,15 @@ def test_the_order_and_the_bytes_are_those_of_a_feeder_that_copies(serve: Any, b
 
 @pytest.mark.parametrize("blocks", range(1, 14))
 def test_a_window_of_few_blocks_never_blocks_itself(serve: Any, blocks: int) -> None:
-    feeder = serve(loader(2, prefetch_factor=3), window=-(-BLOCK_BYTES * blocks // PAGE) * PAGE)
+    """Every other batch is slow, so that the one after it finds its slot first."""
+    slow = DataLoader(Rows(slow=True), batch_size=ROWS, num_workers=2, prefetch_factor=3)
+    feeder = serve(slow, window=-(-BLOCK_BYTES * blocks // PAGE) * PAGE, epochs=1)
     with (
-        penstock.attach("feed") as slow,
-        penstock.attach("feed") as fast,
+        penstock.attach("feed") as late,
+        penstock.attach("feed") as prompt,
         ThreadPoolExecutor() as threads,
     ):
-        for seen in threads.map(epoch_of, (slow, fast), (0.002, 0.0)):
+        for seen in threads.map(epoch_of, (late, prompt), (0.002, 0.0)):
             assert sorted(seen) == list(range(SAMPLES))
     assert_holds_only_what_is_under_way(feeder, 3)
 
@@ -152,11 +165,11 @@ def test_batches_that_vary_are_copied_by_the_feeder(serve: Any) -> None:
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_slots_leave_room_for_any_block_however_they_lie(data: st.DataObject) -> None:
-    """What ``Ahead`` counts on: S slots of s bytes in a ring of (2S + 1) s, or more."""
+    """What ``Ahead`` counts on, with as many as it offers."""
     lines = data.draw(st.integers(1, 6))
     slot_bytes = lines * ALIGNMENT
-    capacity = data.draw(st.integers(1, 60)) * ALIGNMENT + slot_bytes
-    most = (capacity // slot_bytes - 1) // 2
+    capacity = data.draw(st.integers(lines, 60)) * ALIGNMENT
+    most = capacity // RING_SHARE // slot_bytes
     room = Room(capacity)
     slots: list[int] = []
     blocks: list[int] = []
@@ -175,3 +188,48 @@ def test_slots_leave_room_for_any_block_however_they_lie(data: st.DataObject) ->
     for offset in blocks:
         room.release(offset)
     assert room.reserve(slot_bytes) is not None
+
+
+def test_a_source_without_arrays_is_fed_too(serve: Any) -> None:
+    serve(DataLoader(range(5), batch_size=1, collate_fn=lambda samples: {"n": 3}))
+    with penstock.attach("feed") as trainer:
+        assert [batch["n"] for batch in trainer] == [3] * 5
+
+
+def slow_collate(samples: Any) -> Any:
+    time.sleep(0.3)
+    return default_collate(samples)
+
+
+@pytest.mark.parametrize("loader_timeout_s", [0, 0.1])
+def test_no_worker_writes_once_a_pass_is_closed(loader_timeout_s: float) -> None:
+    source = adapt(
+        loader(2, persistent_workers=True, collate_fn=slow_collate, timeout=loader_timeout_s), segments=1, seed=0
+    )
+    assert isinstance(source, SlotSource)
+    with closing(HostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
+        source.fill(slots)
+        for i in range(5):
+            slots.offer(Slot(i << 16, 1 << 16))
+        blocks = source.open(Cursor(0, 0))
+        with suppress(RuntimeError), closing(blocks):  # the loader's timeout
+            next(blocks)
+        ring.writable(0, 1 << 20)[:] = 0
+        time.sleep(0.5)
+        assert not ring.readable(0, 1 << 20).any()
+        source.close()
+
+
+def test_a_persistent_worker_that_is_killed_while_it_reports_is_told_of(serve: Any) -> None:
+    """The kernel takes it with the lock of its queue held."""
+    keeps = loader(2, persistent_workers=True)
+    feeder = serve(keeps)
+    with penstock.attach("feed") as trainer:
+        batches = iter(trainer)
+        next(batches)
+        planned = feeder._source._planned._loader._iterator
+        planned._worker_result_queue._wlock.acquire()
+        os.kill(planned._workers[0].pid, signal.SIGKILL)
+        with pytest.raises(penstock.SourceError):
+            for _ in batches:
+                pass

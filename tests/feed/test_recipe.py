@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,91 @@ def test_an_edit_of_anything_else_is_not(old: str, new: str) -> None:
 def test_lambdas_and_partials_are_told_apart_by_what_they_hold(one: str, other: str) -> None:
     assert recipe(BEFORE, one) == recipe(BEFORE, one)
     assert not same_recipe(recipe(BEFORE, one), recipe(BEFORE, other))
+
+
+def test_sets_have_one_order_in_every_process() -> None:
+    code = (
+        "from penstock.feed.recipe import recipe_of\nNAMES = set('abcdefgh')\n"
+        "def make(): return NAMES\nprint(recipe_of(make))"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(4)
+    }
+    assert len(told) == 1
+
+
+SEARCH = """
+seed, batch_size = {seed}, {batch_size}
+class Photos:
+    def __init__(self):
+        self.seed = 0
+    def __len__(self):
+        return self.batch_size
+def make():
+    from json import loads as batch_size
+    return Photos().seed
+"""
+
+
+def test_an_attribute_is_not_a_global_of_the_same_name() -> None:
+    """Trainings of one search differ in what the loader does not use."""
+    assert recipe(SEARCH.format(seed=1, batch_size=2)) == recipe(SEARCH.format(seed=3, batch_size=4))
+
+
+WRAPPED = """
+import functools
+class Base:
+    def size(self): return 1
+class Photos(Base):
+    @staticmethod
+    def crop(): return 2
+    @classmethod
+    def make(cls): return 3
+    @property
+    def side(self): return 4
+@functools.lru_cache
+def names(): return 5
+def make(): return Photos(), names()
+"""
+
+
+READS = """
+from types import SimpleNamespace
+args = SimpleNamespace(data="/a", lr=0.1, model=SimpleNamespace(depth=2))
+def make():
+    return args.data, args.model.depth
+def bound(a):
+    return lambda: a.data
+"""
+
+
+@pytest.mark.parametrize("expression", ["make", "bound(args)"])
+@pytest.mark.parametrize(("old", "new", "same"), [("/a", "/b", False), ("lr=0.1", "lr=0.2", True)])
+def test_of_an_object_the_attributes_that_are_read_count(expression: str, old: str, new: str, same: bool) -> None:
+    assert same_recipe(recipe(READS, expression), recipe(READS.replace(old, new), expression)) == same
+
+
+def test_attributes_of_attributes_count() -> None:
+    assert not same_recipe(recipe(READS), recipe(READS.replace("depth=2", "depth=3")))
+
+
+@pytest.mark.parametrize("number", "12345")
+def test_wrapped_functions_and_base_classes_count(number: str) -> None:
+    assert recipe(WRAPPED) != recipe(WRAPPED.replace(f"return {number}", "return 9"))
+
+
+def test_containers_that_hold_themselves_and_long_ones_end() -> None:
+    loop = "LOOP = []\nLOOP.append(LOOP)\nTABLE = {}\nTABLE['me'] = TABLE\n"
+    assert recipe(loop + "def make():\n    return LOOP, TABLE\n")
+    long = "FILES = ['x'] * %d\ndef make():\n    return FILES\n"
+    assert recipe(long % 100_000) != recipe(long % 100_001)
 
 
 def test_functions_that_call_each_other_end() -> None:

@@ -102,6 +102,8 @@ def test_a_difference_names_what_was_asked_and_what_runs():
     [
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": -3}, "batch_size=-3"),
+        ({"batch_size": 2.5}, "batch_size=2.5"),
+        ({"batch_size": "64"}, "batch_size='64'"),
         ({"batch_size": 2**31}, "batch_size=2147483648"),
         ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
         ({"shard": (-1, 2)}, r"shard=\(-1, 2\)"),
@@ -119,3 +121,13 @@ def test_any_seed_of_64_bits_serves(serve, seed):
     with penstock.attach("feed", 7) as loader:
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(50))
     assert penstock.feeds()[0].seed == seed
+
+
+def test_what_is_no_name_or_state_is_refused_in_words(serve):
+    with pytest.raises(penstock.BadSetting, match="text, not a int"):
+        penstock.attach(3)  # type: ignore[arg-type]
+    serve({"id": np.arange(10)})
+    with penstock.attach("feed") as loader:
+        for state in (None, {}, []):
+            with pytest.raises(penstock.BadSetting, match="no state"):
+                loader.load_state_dict(state)

@@ -308,3 +308,18 @@ with penstock.share(make, "numbers", 33, linger=3.0) as loader:
     assert os.getsid(feeder) == feeder
     opened = [os.readlink(f"/proc/{feeder}/fd/{fd}") for fd in os.listdir(f"/proc/{feeder}/fd")]
     assert str(tmp_path / "kept") not in opened
+
+
+def test_make_loader_sees_the_arguments_of_the_script_that_started_the_feeder(start):
+    text = (
+        SCRIPT
+        + """
+def make_of_argument():
+    return penstock.ArraySource({"id": np.arange(int(sys.argv[2]))}, batch_size=10)
+
+with penstock.share(make_of_argument, "numbers", linger=0.5) as loader:
+    note(ids=epoch(loader), batches=len(loader))
+"""
+    )
+    (event,) = start(text, "--size", "70").says()
+    assert sorted(event["ids"]) == list(range(70))

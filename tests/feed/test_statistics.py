@@ -162,3 +162,21 @@ def test_statistics_are_values(serve):
                 told.pid = 3
         assert wire.decode_from_feeder(wire.encode(feeder.statistics())).name == "feed"
         assert msgspec.json.decode(msgspec.json.encode(loader.statistics()))["name"] == "feed"
+
+
+def test_trainers_that_wait_while_the_feed_goes_back_for_another_are_ahead(serve):
+    feeder = serve(penstock.ArraySource({"id": np.arange(4000)}, batch_size=10), window="4KiB")
+    with penstock.attach("feed") as first, penstock.attach("feed") as behind:
+        batches = iter(first)
+        next(batches)
+        state = first.state_dict()
+        for _ in range(200):
+            next(batches)
+        reading = threading.Thread(target=list, args=(batches,))
+        behind.load_state_dict(state)
+        again = iter(behind)
+        reading.start()
+        next(again)
+        until(lambda: "ahead" in [trainer.state for trainer in feeder.statistics().trainers])
+        assert len(list(again)) == 398
+        reading.join()

@@ -111,7 +111,8 @@ def _blocks(report: Report, axes: Any) -> None:
     axes.plot([], [], ls=":", marker="s", ms=4, color=_FAINT, label="separate DataLoaders")
     if any(cell.arm == "tensorsocket" and cell.finished for cell in report.cells):
         axes.plot([], [], ls="", marker="X", color=_FAINT, label="TensorSocket 0.0.5")
-    axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper right", bbox_to_anchor=(1, 1.08))
+    axes.set_ylim(top=axes.get_ylim()[1] * 10)  # room for the legend
+    axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper right")
 
 
 def _claims(rows: Sequence[Claim], axes: Any) -> None:

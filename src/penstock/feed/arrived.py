@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from penstock.contracts import ByteArray, Cursor
+from penstock.contracts import Cursor
 from penstock.feed import wire
 from penstock.tree import Array, Node, Strings
 
@@ -32,7 +33,7 @@ class Arrived:
     def __init__(
         self,
         message: wire.Block,
-        memory: ByteArray,
+        memory: Any,
         layout: Node,
         nodes: list[Array | Strings],
         done: Callable[[], None] | None,

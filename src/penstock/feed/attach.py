@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import cast
 
-from penstock.contracts import Tree
+from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, FeedNotFound
 from penstock.feed import wire
 from penstock.feed.batcher import Options
 from penstock.feed.directory import Place
-from penstock.feed.link import Link
+from penstock.feed.framework import Framework, check_framework
+from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
 from penstock.feed.settings import Settings
 
@@ -25,6 +27,8 @@ def attach(
     shard: tuple[int, int] | None = None,
     transform: Callable[[Tree], Tree] | None = None,
     borrow: bool = False,
+    device: str | Gpu | None = None,
+    framework: Framework | None = None,
     wait_s: float = 0.0,
 ) -> Loader:
     """A Loader on the feed of this name.
@@ -40,27 +44,33 @@ def attach(
         borrow: Hand out views into the ring instead of private copies. They
             cannot be written to: NumPy refuses, a torch tensor that is
             written to kills the process. A view that is kept holds the feed's room.
+        device: Where batches end: ``"cuda"``, ``"cuda:1"``, the UUID of a GPU or
+            MIG instance; None for this process's memory. Arrays come as torch
+            tensors then, copied by the GPU beside what it computes.
+        framework: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``: whose arrays
+            batches hold, whatever the source's, on the same memory (DLPack).
         wait_s: How long to wait for a feed that does not run yet.
 
     Raises:
         FeedNotFound: no such feed; the message lists those that run.
         BadSetting: the feed cannot be cut or dealt as asked.
+        DeviceUnavailable: there is no such GPU here.
         Refused: the feeder does not admit this trainer.
     """
 
-    def connect(hello: wire.Hello, _: Settings | None) -> Link:
+    def connect(hello: wire.Hello, open_ring: OpenRing, _: Settings | None) -> Link:
         deadline = time.monotonic() + wait_s
         while True:
             place = Place(name)
             try:
-                return Link(place, hello)
+                return Link(place, hello, open_ring)
             except FeedNotFound:
                 place.sweep()
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_RETRY_S)
 
-    return Loader(connect, options(batch_size, drop_last, shard, transform, borrow))
+    return Loader(connect, options(batch_size, drop_last, shard, transform, borrow, device, framework))
 
 
 def options(
@@ -69,15 +79,19 @@ def options(
     shard: tuple[int, int] | None,
     transform: Callable[[Tree], Tree] | None,
     borrow: bool,
+    device: str | Gpu | None,
+    framework: Framework | None,
 ) -> Options:
     """What a trainer asks, checked.
 
     Raises:
         BadSetting: a value makes no sense.
     """
-    if batch_size is not None and not 1 <= batch_size < 2**31:
-        raise BadSetting(f"batch_size={batch_size}: a batch has at least one row")
+    asked = cast("object", batch_size)  # of any type: it comes from a user
+    if asked is not None and not (isinstance(asked, int) and 1 <= asked < 2**31):
+        raise BadSetting(f"batch_size={batch_size!r}: it is a whole number of rows, at least one")
     rank, world = shard or (0, 1)
     if not 0 <= rank < world:
         raise BadSetting(f"shard=({rank}, {world}): rank lies between 0 and world - 1")
-    return Options(batch_size, drop_last, rank, world, transform, borrow)
+    check_framework(framework)
+    return Options(batch_size, drop_last, rank, world, transform, borrow, device, framework)

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.contracts import ByteArray, Tree
+from penstock.contracts import Tree
 from penstock.feed.arrived import Arrived
-from penstock.memory.recycle import Recycler
-from penstock.tree import Array, Node, Strings, build, leaf_from_bytes, strings_from_bytes
+from penstock.feed.destination import Destination
+from penstock.tree import Array, Node, Strings, build, strings_from_bytes
 
 
 class Batch:
@@ -17,14 +17,14 @@ class Batch:
 
     Args:
         rows: How many it will have at the most.
-        recycler: Where the memory of private copies comes from.
+        destination: Where they are copied to.
     """
 
-    def __init__(self, rows: int, recycler: Recycler) -> None:
+    def __init__(self, rows: int, destination: Destination) -> None:
         self.rows = 0
         self.copied_bytes = 0
         self._most = rows
-        self._recycler = recycler
+        self._destination = destination
         self._layout: Node | None = None
         self._nodes: list[Array | Strings] = []
         self._parts: list[Any] = []
@@ -35,13 +35,13 @@ class Batch:
             self._begin(block)
         for i, leaf in enumerate(block.leaves):
             if isinstance(self._nodes[i], Strings):
-                self._parts[i].extend(msgspec.msgpack.decode(leaf.data)[start:stop])
+                self._parts[i].extend(msgspec.msgpack.decode(self._destination.bytes(leaf))[start:stop])
                 continue
             row_bytes = leaf.nbytes // block.rows
-            part: ByteArray = self._parts[i]
-            part[self.rows * row_bytes : (self.rows + stop - start) * row_bytes] = leaf[
-                start * row_bytes : stop * row_bytes
-            ]
+            self._destination.copy(
+                self._parts[i][self.rows * row_bytes : (self.rows + stop - start) * row_bytes],
+                leaf[start * row_bytes : stop * row_bytes],
+            )
             self.copied_bytes += (stop - start) * row_bytes
         self.rows += stop - start
 
@@ -57,42 +57,42 @@ class Batch:
             if isinstance(node, Strings):
                 self._parts.append([])
             else:
-                self._parts.append(self._recycler.take(leaf.nbytes // block.rows * self._most))
+                self._parts.append(self._destination.take(leaf.nbytes // block.rows * self._most))
 
     def _leaf(self, node: Array | Strings, part: Any) -> Any:
         if isinstance(node, Strings):
             return strings_from_bytes(node, part)
         if self.rows < self._most:
             part = part[: part.nbytes // self._most * self.rows]
-        return leaf_from_bytes(node, part, self.rows)
+        return self._destination.leaf(node, part, self.rows)
 
 
-def whole_copy(block: Arrived, recycler: Recycler) -> tuple[Tree, int]:
+def whole_copy(block: Arrived, destination: Destination) -> tuple[Tree, int]:
     """A private copy of a batch-granular block as it is, and its bytes."""
     leaves: list[Any] = []
     copied = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
         if isinstance(node, Strings):
-            leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(leaf.data)))
+            leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(destination.bytes(leaf))))
             continue
-        memory = recycler.take(leaf.nbytes)
-        memory[:] = leaf
+        memory = destination.take(leaf.nbytes)
+        destination.copy(memory, leaf)
         copied += leaf.nbytes
-        leaves.append(leaf_from_bytes(node, memory, None))
+        leaves.append(destination.leaf(node, memory, None))
     return build(block.layout, leaves), copied
 
 
-def view(block: Arrived, start: int, stop: int, *, whole: bool) -> tuple[Tree, int]:
+def view(block: Arrived, start: int, stop: int, destination: Destination, *, whole: bool) -> tuple[Tree, int]:
     """Rows [start, stop) of a block as views into the ring, or all of a batch-granular one; and their bytes."""
     leaves: list[Any] = []
     viewed = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
         if isinstance(node, Strings):
-            values = msgspec.msgpack.decode(leaf.data)
+            values = msgspec.msgpack.decode(destination.bytes(leaf))
             leaves.append(strings_from_bytes(node, values if whole else values[start:stop]))
             continue
         row_bytes = leaf.nbytes // block.rows
         seen = leaf if whole else leaf[start * row_bytes : stop * row_bytes]
         viewed += seen.nbytes
-        leaves.append(leaf_from_bytes(node, seen, None if whole else stop - start, writable=False))
+        leaves.append(destination.leaf(node, seen, None if whole else stop - start, writable=False))
     return build(block.layout, leaves), viewed

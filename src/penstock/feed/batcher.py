@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.contracts import Cursor, Tree
-from penstock.errors import BadSetting
+from penstock.contracts import Cursor, Gpu, Tree
+from penstock.errors import BadSetting, PenstockError
 from penstock.feed.arrived import Arrived
 from penstock.feed.batch import Batch, view, whole_copy
 from penstock.feed.deal import batches, deal
+from penstock.feed.destination import Destination, Ready
+from penstock.feed.framework import Framework
 from penstock.feed.stream import RowStream
-from penstock.memory.recycle import Recycler
 
 
 class Options(NamedTuple):
@@ -23,13 +24,19 @@ class Options(NamedTuple):
     world: int = 1
     transform: Callable[[Tree], Tree] | None = None
     borrow: bool = False
+    device: str | Gpu | None = None
+    framework: Framework | None = None
 
 
 class Given(NamedTuple):
-    """A batch, and how many rows of the epoch all ranks together are further on."""
+    """A batch, and how many rows of the epoch all ranks together are further on.
+
+    It may be on its way still: ``ready()`` first.
+    """
 
     tree: Tree
     taken: int
+    ready: Ready
 
 
 class Counts:
@@ -46,12 +53,14 @@ class Batcher:
         BadSetting: the feed cannot be cut, or dealt to ranks, as asked.
     """
 
-    def __init__(self, rows: RowStream, batch_size: int | None, options: Options) -> None:
+    def __init__(
+        self, rows: RowStream, batch_size: int | None, options: Options, destination: Destination
+    ) -> None:
         self.counts = Counts()
         self._rows = rows
         self._batch_size = batch_size
         self._options = options
-        self._recycler = Recycler()
+        self._destination = destination
         self._whole = rows.link.welcome.settings.batch_granular
         self._check(rows.link.welcome.name)
 
@@ -72,7 +81,19 @@ class Batcher:
         batch = self._collect(share.stop - share.start, None)
         assert batch is not None
         self._skip(share.taken - share.stop, None)
-        return Given(batch.tree, share.taken)
+        return batch._replace(taken=share.taken)
+
+    def ahead(self, start: Cursor, delivered: int) -> Given | None:
+        """The batch after those, where it is worth taking early and all of it is there; else None."""
+        if not self._destination.runs_ahead:
+            return None
+        least = 1 if self._whole or self._batch_size is None else self._batch_size
+        if self._rows.present() < least * self._options.world:
+            return None
+        try:
+            return self.next(start, delivered)
+        except PenstockError:  # it stays so, and is told to who asks for that batch
+            return None
 
     def _next_of_unknown(self, cycle: int, size: int) -> Given | None:
         """From a source of unknown length: as many rows as come before its cycle ends."""
@@ -87,7 +108,7 @@ class Batcher:
             if taken < size or self._skip(after, cycle) < after:
                 return None
             taken = size * o.world
-        return Given(batch.tree, taken)
+        return batch._replace(taken=taken)
 
     def _next_as_it_is(self, cycle: int, remaining: int | None) -> Given | None:
         """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
@@ -107,18 +128,18 @@ class Batcher:
         assert mine is not None
         tree = self._handed(mine)
         self._rows.verify()
-        mine.release()
-        return Given(tree, taken)
+        self._destination.let_go(mine)
+        return Given(tree, taken, self._destination.seal())
 
     def _handed(self, block: Arrived) -> Tree:
         if self._options.borrow:
-            tree, nbytes = view(block, 0, block.rows, whole=self._whole)
+            tree, nbytes = view(block, 0, block.rows, self._destination, whole=self._whole)
             self._count(block.rows, 0, nbytes)
         elif self._whole:
-            tree, nbytes = whole_copy(block, self._recycler)
+            tree, nbytes = whole_copy(block, self._destination)
             self._count(block.rows, nbytes, 0)
         else:
-            batch = Batch(block.rows, self._recycler)
+            batch = Batch(block.rows, self._destination)
             batch.add(block, 0, block.rows)
             self._count(block.rows, batch.copied_bytes, 0)
             tree = batch.finish()
@@ -135,12 +156,12 @@ class Batcher:
             return None
         offset = self._rows.at.sample - block.at.sample
         if self._options.borrow and block.rows - offset >= rows:
-            tree, nbytes = view(block, offset, offset + rows, whole=False)
+            tree, nbytes = view(block, offset, offset + rows, self._destination, whole=False)
             self._rows.verify()
             self._rows.advance(rows)
             self._count(rows, 0, nbytes)
-            return Given(tree, rows)
-        batch = Batch(rows, self._recycler)
+            return Given(tree, rows, self._destination.seal())
+        batch = Batch(rows, self._destination)
         while block is not None and batch.rows < rows:
             offset = self._rows.at.sample - block.at.sample
             part = min(rows - batch.rows, block.rows - offset)
@@ -150,7 +171,7 @@ class Batcher:
             del block  # not to be kept beyond its release
             block = self._rows.current(cycle) if batch.rows < rows else None
         self._count(batch.rows, batch.copied_bytes, 0)
-        return Given(batch.finish(), batch.rows)
+        return Given(batch.finish(), batch.rows, self._destination.seal())
 
     def _skip(self, rows: int, cycle: int | None) -> int:
         """Let rows pass; how many there were."""
@@ -170,6 +191,11 @@ class Batcher:
 
     def _check(self, name: str) -> None:
         o, samples = self._options, self._rows.samples
+        if o.borrow and not self._destination.lends:
+            raise BadSetting(
+                f"device={o.device!r} with borrow=True: views are of the ring, which lies on the host here, and "
+                "what goes to a GPU is copied there anyway. Leave borrow out"
+            )
         if self._whole and o.batch_size is not None:
             raise BadSetting(
                 f"feed {name!r} is batch-granular: its batches vary in shape and are taken as they "

@@ -25,6 +25,7 @@ class Commission(NamedTuple):
     name: str
     settings: Settings
     recipe: str
+    argv: list[str]
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -66,6 +67,7 @@ def read_commission(file: IO[bytes]) -> Commission:
     """
     unpickler = pickle.Unpickler(file)
     commission: Commission = unpickler.load()
+    sys.argv = commission.argv
     main = sys.modules["__main__"]
     for name, thing in unpickler.load().items():
         if name.isidentifier():  # not those inside a function or class

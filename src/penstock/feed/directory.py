@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -66,6 +67,9 @@ class Place:
     """The files of one feed. Their names are a digest, so a feed may have any name."""
 
     def __init__(self, name: str) -> None:
+        given = cast("object", name)  # of any type: it comes from a user
+        if not isinstance(given, str):
+            raise BadSetting(f"a feed's name is text, not a {type(given).__name__}")
         if not name or len(name) > MAX_NAME_CHARACTERS:
             raise BadSetting(f"a feed's name has 1 to {MAX_NAME_CHARACTERS} characters, this one has {len(name)}")
         try:

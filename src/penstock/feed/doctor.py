@@ -6,7 +6,6 @@ import importlib.util
 import os
 import platform
 import resource
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions, version
@@ -17,12 +16,14 @@ import msgspec
 import numpy as np
 import psutil
 
-from penstock.errors import PenstockError
+from penstock.errors import DeviceUnavailable, PenstockError, PinningRefused
 from penstock.feed.attach import attach
 from penstock.feed.directory import directory
 from penstock.feed.feeder import Feeder
 from penstock.feed.feeds import feeds
 from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
+from penstock.memory.cuda import CudaGpu
+from penstock.memory.device import DeviceRing, FeedersDeviceRing
 from penstock.memory.host import HostRing
 from penstock.sources.arrays import ArraySource
 
@@ -46,6 +47,7 @@ def examine() -> list[Finding]:
         _memory,
         _files,
         _libraries,
+        _gpu,
     ]
     findings: list[Finding] = []
     for check in checks:
@@ -142,6 +144,40 @@ def _libraries() -> Iterator[Finding]:
             yield Finding(library, "works", version(packages[0]) if packages else "installed")
         else:
             yield Finding(library, "limited", f"not installed; needed {use}", f'pip install "penstock[{package}]"')
-    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*")) if sys.platform == "linux" else []
-    found = f"{len(gpus)} NVIDIA GPUs" if gpus else "no NVIDIA driver is loaded"
-    yield Finding("GPU", "limited", f"{found}; batches end in host memory, trainers move them", "")
+
+
+def _gpu() -> Iterator[Finding]:
+    """GPU."""
+    if not Path("/proc/driver/nvidia/version").exists():
+        yield Finding("GPU", "limited", "no NVIDIA driver is loaded; batches end in host memory")
+        return
+    if not os.access("/dev/nvidiactl", os.R_OK | os.W_OK):
+        yield Finding(
+            "GPU", "fails", "/dev/nvidiactl cannot be opened by you", "join the group that owns it (often video)"
+        )
+        return
+    gpu = CudaGpu("cuda")
+    yield Finding("GPU", "works", f"{gpu.name} is {gpu.uuid}")
+    memory = np.full(1 << 20, 7, np.uint8)
+    try:
+        gpu.pin(memory)
+        gpu.unpin(memory)
+        yield Finding("pinned ring", "works", "host memory can be registered with it")
+    except PinningRefused as refused:
+        yield Finding("pinned ring", "limited", f"{refused}; copies go by way of a buffer", "ulimit -l unlimited")
+    yield _gpu_ring(gpu)
+
+
+def _gpu_ring(gpu: CudaGpu) -> Finding:
+    """A ring on the GPU, written and read back through a descriptor, as a trainer does."""
+    try:
+        ring = FeedersDeviceRing(gpu, 1 << 20, 1 << 20)
+        ring.write(0, np.full(8, 7, np.uint8))
+        ring.settle()
+        reader = DeviceRing.attach(gpu, ring.open_for_readers(), 1 << 20)
+        seen = sum(gpu.fetch(reader.readable(0, 8)))
+        reader.close()
+        ring.close()
+    except DeviceUnavailable as error:
+        return Finding("GPU ring", "limited", str(error), 'Feeder(memory="host") needs nothing of it')
+    return Finding("GPU ring", "works" if seen == 56 else "fails", f"wrote 56, read {seen}")

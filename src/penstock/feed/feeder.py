@@ -6,14 +6,15 @@ import os
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import closing
 from io import FileIO
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from penstock.contracts import Cursor, SourceBlock
+from penstock.contracts import Cursor, Gpu, SourceBlock, Tree
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
-from penstock.feed.ahead import Ahead
+from penstock.feed.ahead import RING_SHARE, Ahead
 from penstock.feed.directory import Place
 from penstock.feed.failures import cause
 from penstock.feed.roster import Roster
@@ -22,10 +23,15 @@ from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.throughput import Throughput
 from penstock.feed.writer import BlockWriter
+from penstock.memory.cuda import gpu_of
+from penstock.memory.device import FeedersDeviceRing
 from penstock.memory.host import HostRing
 from penstock.memory.room import Room
-from penstock.memory.slots import Slots
+from penstock.memory.slots import Slots, SlotSource
 from penstock.sources.adapt import adapt
+
+_STAGING_BYTES = 256 << 20
+"""Host memory, at the most, through which blocks go to a GPU."""
 
 
 class Feeder:
@@ -48,6 +54,10 @@ class Feeder:
             before it is evicted; None for ever.
         batch_granular: Trainers take the source's batches as they are, and
             shapes may vary from batch to batch (dynamic padding, detection).
+        memory: Where the ring lies: ``"host"``, or the GPU on which all trainers train
+            (``"cuda:0"``, a UUID), to which each block is then copied once.
+        transform: Called on each block of the loader, here, once for all trainers;
+            returns a block with as many rows (normalised, embedded by a frozen encoder).
         lock: The feed's lock, where this process was handed it.
         recipe: Fingerprint of what made the loader, which ``share`` compares.
 
@@ -55,6 +65,7 @@ class Feeder:
         FeedExists: another feeder serves this name.
         BadSetting: a setting is out of range, or the source cannot be fed.
         InsecureDirectory: others could enter the directory of the sockets.
+        DeviceUnavailable: there is no such GPU, or no room for the window on it.
     """
 
     def __init__(
@@ -69,6 +80,8 @@ class Feeder:
         linger: float | None = None,
         stall_timeout: float | None = None,
         batch_granular: bool = False,
+        memory: str | Gpu = "host",
+        transform: Callable[[Tree], Tree] | None = None,
         lock: FileIO | None = None,
         recipe: str = "",
     ) -> None:
@@ -84,12 +97,21 @@ class Feeder:
             )
         )
         self.name = name
+        self._transform = transform
         self._source = adapt(loader, segments=segments, seed=seed)
         self._place = Place(name)
         self._pid = os.getpid()
-        self._ring = HostRing.create(self.settings.window_bytes)
         self._lock = _held(lock, self._place)
-        self._writer = BlockWriter(self._ring, batch_granular=batch_granular)
+        try:
+            self._ring = _ring(gpu_of(memory), self.settings.window_bytes)
+        except BaseException:
+            self._place.remove(self._lock)
+            raise
+        staging = None if isinstance(self._ring, HostRing) else self._ring.staging
+        self._slots = Slots(self._ring if isinstance(self._ring, HostRing) else self._ring.staging.ring)
+        self._writer = BlockWriter(
+            self._ring, batch_granular=batch_granular, slots=self._slots if staging else None
+        )
         self._roster = Roster(
             Room(self.settings.window_bytes), self._source.samples, self._source.segment_starts, epochs
         )
@@ -113,13 +135,12 @@ class Feeder:
             recipe=recipe,
         )
         self._server = Server(self._place, self._roster, welcome, self._ring.open_for_readers, self.statistics)
-        self._slots = Slots(self._ring)
-        fill = getattr(self._source, "fill", None)
+        fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
         self._ahead = Ahead(
             self._slots,
-            self._server,
-            under_way=fill(self._slots) if fill and welcome.batch_size else 0,
-            capacity_bytes=self.settings.window_bytes,
+            staging or self._server,
+            most=cast(SlotSource, self._source).fill(self._slots) if fills else 0,
+            most_bytes=staging.capacity_bytes if staging else self.settings.window_bytes // RING_SHARE,
             batch_size=welcome.batch_size or 0,
         )
 
@@ -226,19 +247,24 @@ class Feeder:
 
     def _put(self, cycle: int, block: SourceBlock) -> bool:
         """Write a block into the ring and announce it. False if the source must be opened elsewhere."""
+        if self._transform is not None:
+            block = block._replace(tree=self._transform(block.tree))
         parcel = self._writer.pack(block)
         at = Cursor(cycle, block.sample)
         self._waits_for = "trainers"
-        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.slot)
+        in_place = parcel.slot is not None and isinstance(self._ring, HostRing)
+        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.slot if in_place else None)
         self._waits_for = ""
         if isinstance(offset, Turn):
             self._ahead.skipped(parcel)
             return offset is Turn.SKIP and not self._source.seekable
-        if parcel.slot is None:
+        if in_place and parcel.slot is not None:
+            self._ahead.handing_out(parcel.slot)
+        else:
             self._writer.write(parcel, offset)
-        self._published.count(block.rows, parcel.nbytes, in_place=parcel.slot is not None)
+        self._published.count(block.rows, sum(parcel.leaf_bytes), time.monotonic(), in_place=in_place)
         self._server.publish(at, block.rows, offset, parcel)
-        self._ahead.published(block, parcel)
+        self._ahead.published(block, parcel, in_place=in_place)
         return True
 
     def _failure(self, error: Exception) -> SourceError:
@@ -252,6 +278,12 @@ class Feeder:
             told = SourceError(f"the source of feed {self.name!r} raised {cause(error)}", text)
         self._server.fail(type(told).__name__, str(told), text)
         return told
+
+
+def _ring(gpu: Gpu | None, window_bytes: int) -> HostRing | FeedersDeviceRing:
+    if gpu is None:
+        return HostRing.create(window_bytes)
+    return FeedersDeviceRing(gpu, window_bytes, min(window_bytes, _STAGING_BYTES))
 
 
 def _held(lock: FileIO | None, place: Place) -> FileIO:

@@ -10,9 +10,10 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeVar
 
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Ring
 from penstock.errors import (
     FeedEnded,
     FeederLost,
@@ -26,9 +27,10 @@ from penstock.feed.directory import Place
 from penstock.feed.failures import again, failure, not_found, refusal
 from penstock.feed.fork import close_in_children
 from penstock.feed.peer import credentials
-from penstock.memory.host import HostRing
-from penstock.memory.recycle import when_dead
 from penstock.tree import Array, Node, Strings, array_nodes
+
+OpenRing = Callable[[wire.Welcome, int], Ring]
+"""Maps a ring by its descriptor, which becomes the ring's."""
 
 _RELEASE_TOGETHER = 16
 _T = TypeVar("_T")
@@ -40,6 +42,7 @@ class Link:
     Args:
         place: The feed.
         hello: What this trainer says of itself.
+        open_ring: Maps the feed's ring.
 
     Attributes:
         welcome: What the feeder said of itself.
@@ -52,7 +55,7 @@ class Link:
         Refused: the feeder does not admit this trainer.
     """
 
-    def __init__(self, place: Place, hello: wire.Hello) -> None:
+    def __init__(self, place: Place, hello: wire.Hello, open_ring: OpenRing) -> None:
         self.borrow = hello.borrow
         self.latency_s = 0.0
         self.wait_s = 0.0
@@ -78,7 +81,7 @@ class Link:
             raise not_found(place.name) from None
         close_in_children(self._socket)
         try:
-            self.welcome, self.ring = self._introduce(hello)
+            self.welcome, self.ring = self._introduce(hello, open_ring)
         except BaseException:
             self._socket.close()
             raise
@@ -120,6 +123,17 @@ class Link:
         if isinstance(first, wire.Failed):
             raise failure(first)
         return self._arrived.popleft()  # type: ignore[return-value]
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether ``next`` need not wait."""
+        return bool(self._arrived)
+
+    def present(self) -> list[Arrived]:
+        """The blocks that ``next`` gives without waiting."""
+        while (message := self._receive(wait=False)) is not None:
+            self._take(message)
+        return list(takewhile(lambda item: isinstance(item, Arrived), self._arrived))  # type: ignore[arg-type]
 
     def poll(self) -> None:
         """Hear what has come in, without waiting.
@@ -185,7 +199,7 @@ class Link:
                 block.release()
         self._arrived.clear()
 
-    def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, HostRing]:
+    def _introduce(self, hello: wire.Hello, open_ring: OpenRing) -> tuple[wire.Welcome, Ring]:
         _, uid = credentials(self._socket)
         if uid != os.getuid():
             raise Refused(f"feed {self._place.name!r} is served by uid {uid}, you are uid {os.getuid()}")
@@ -202,7 +216,11 @@ class Link:
         if isinstance(message, wire.Rejected):
             raise refusal(self._place.name, message)
         assert isinstance(message, wire.Welcome) and fds
-        return message, HostRing.attach(fds[0], message.settings.window_bytes)
+        try:
+            return message, open_ring(message, fds[0])
+        except BaseException:
+            os.close(fds[0])
+            raise
 
     def _wait(self) -> None:
         self.flush()
@@ -267,13 +285,13 @@ class Link:
     def _arrival(self, message: wire.Block) -> Arrived:
         assert self._layout is not None
         end = max(map(sum, zip(message.leaf_offsets, message.leaf_bytes, strict=True)), default=0)
-        memory = self.ring.readable(message.offset, end)
         done = None
         if self.borrow:
             # Every view of a leaf keeps `memory` alive: the block is released
             # when the last of them has died, and the block's own.
-            when_dead(memory, self._lend(message.number))
+            memory = self.ring.lend(message.offset, end, self._lend(message.number))
         else:
+            memory = self.ring.readable(message.offset, end)
             done = partial(self.release, message.number)
         return Arrived(message, memory, self._layout, self._nodes, done)
 

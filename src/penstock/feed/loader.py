@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import penstock
 from penstock.contracts import Cursor, Tree
 from penstock.errors import BadSetting, FeedEnded, ForkedLoader, LoaderClosed
 from penstock.feed import wire
-from penstock.feed.batcher import Batcher, Options
+from penstock.feed.batcher import Batcher, Given, Options
 from penstock.feed.deal import batches
+from penstock.feed.destination import Destination, OnGpu, OnHost
+from penstock.feed.framework import converted
 from penstock.feed.statistics import LoaderStatistics
 from penstock.feed.stream import Connect, RowStream
+from penstock.memory.cuda import gpu_of
 
 
 class Loader:
@@ -40,12 +43,15 @@ class Loader:
             options.world,
             _group() if options.world > 1 else "",
         )
-        self._rows = RowStream(connect, hello, failover=failover)
+        self._destination = _destination(options)
+        self._rows = RowStream(connect, hello, self._destination, failover=failover)
         self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
         welcome = self._rows.link.welcome
         self.name = welcome.name
         try:
-            self._batcher = Batcher(self._rows, options.batch_size or welcome.batch_size, options)
+            self._batcher = Batcher(
+                self._rows, options.batch_size or welcome.batch_size, options, self._destination
+            )
         except BadSetting:
             self.close()
             raise
@@ -112,7 +118,10 @@ class Loader:
             BadSetting: the state belongs to a feed with another order.
         """
         self._check_usable()
-        if state.get("version") != 1 or state.get("plan") != self._plan():
+        given = cast("object", state)  # of any type: it comes from a file
+        if not isinstance(given, dict) or state.get("version") != 1:
+            raise BadSetting("this is no state that a Loader's state_dict() has given")
+        if state.get("plan") != self._plan():
             raise BadSetting(
                 f"this state belongs to another order of samples: it was saved with {state.get('plan')}, "
                 f"feed {self.name!r} has {self._plan()}. Start the feed with the same loader, segments and seed"
@@ -129,7 +138,7 @@ class Loader:
             name=self.name,
             feeder_pid=link.welcome.pid,
             sharing=link.welcome.ring_kind,
-            handed="view" if self._options.borrow else "private copy",
+            handed="view" if self._options.borrow else self._destination.handed,
             epoch=self.epoch,
             batches=counts.batches,
             samples=counts.samples,
@@ -153,15 +162,20 @@ class Loader:
     def _batches(self, iteration: int) -> Iterator[Tree]:
         self._check_current(iteration)
         rest_of_resumed = self._begin_epoch()
+        ahead: Given | None = None
         while True:
             assert self._start is not None
-            given = self._batcher.next(self._start, self._delivered)
+            given = ahead or self._batcher.next(self._start, self._delivered)
             if given is None:
                 break
             self._delivered += given.taken
+            ahead = self._batcher.ahead(self._start, self._delivered)
+            given.ready()
             tree = given.tree
             del given
             rest_of_resumed = False
+            if self._options.framework is not None:
+                tree = converted(tree, self._options.framework)
             if self._options.transform is not None:
                 tree = self._options.transform(tree)
             yield tree
@@ -195,6 +209,7 @@ class Loader:
         return resumed and self._delivered > 0
 
     def _end_epoch(self) -> None:
+        self._destination.settle(wait=True)
         self._rows.link.flush()  # what follows may be a long validation
         self._start = self._next_start()
         self._epoch += 1
@@ -232,6 +247,11 @@ class Loader:
             )
         if not self._finalizer.alive:
             raise LoaderClosed(f"this Loader of feed {self.name!r} has been closed")
+
+
+def _destination(options: Options) -> Destination:
+    gpu = gpu_of(options.device)
+    return OnHost() if gpu is None else OnGpu(gpu)
 
 
 def _group() -> str:

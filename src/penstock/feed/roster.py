@@ -38,6 +38,7 @@ class Roster:
         self._samples = samples
         self._segment_starts = segment_starts
         self._epochs = epochs
+        self._furthest = self.position
         self._number = 0
         self._served = False
 
@@ -142,6 +143,7 @@ class Roster:
         for member in readers:
             self._give(member, block)
         self.position = end
+        self._furthest = max(self._furthest, end)
         if not readers:
             self._free(block)
         return block, readers
@@ -175,6 +177,12 @@ class Roster:
             key=lambda m: (m.held_bytes, -next(iter(m.held))),
             default=None,
         )
+
+    def state(self, member: Member) -> str:
+        """What a member does, in a word."""
+        if member.reads and member.next is not None and self.position < self._furthest <= member.next:
+            return "ahead"
+        return member.state
 
     def behind(self, member: Member) -> Cursor:
         """The first sample that a member has not released."""

@@ -343,6 +343,7 @@ class Server:
         return tuple(
             TrainerStatistics.of(
                 self._roster.members[peer.id],
+                state=self._roster.state(self._roster.members[peer.id]),
                 behind=self._roster.behind(self._roster.members[peer.id]),
                 pid=peer.pid,
                 batch_size=hello.batch_size or self._welcome.batch_size,

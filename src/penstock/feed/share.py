@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from penstock import errors
-from penstock.contracts import Tree
+from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, FeedNotFound, PenstockError, SettingsDiffer, SourceError
 from penstock.feed import wire
 from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
 from penstock.feed.directory import Place
-from penstock.feed.link import Link
+from penstock.feed.framework import Framework
+from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
 from penstock.feed.recipe import recipe_of, same_recipe
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
@@ -46,6 +47,8 @@ def share(
     shard: tuple[int, int] | None = None,
     transform: Callable[[Tree], Tree] | None = None,
     borrow: bool = False,
+    device: str | Gpu | None = None,
+    framework: Framework | None = None,
     segments: int | None = None,
     seed: int | None = None,
     window: int | str | None = None,
@@ -65,7 +68,7 @@ def share(
         make_loader: Takes nothing, returns a ``DataLoader`` or whatever else a
             ``Feeder`` takes. It may be a lambda, a partial, or live in ``__main__``.
         name: Whoever uses the same name shares the loader.
-        batch_size, drop_last, shard, transform, borrow: Of this trainer; see ``attach``.
+        batch_size, drop_last, shard, transform, borrow, device, framework: Of this trainer; see ``attach``.
         segments, seed, window, epochs, stall_timeout, batch_granular: Of the
             feed; see ``Feeder``. What is left out is the feed's as it runs.
         linger: Seconds that the feeder waits for another trainer; 30 unless set.
@@ -89,17 +92,17 @@ def share(
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, **asked}
     recipe = recipe_of(make_loader)
 
-    def connect(hello: wire.Hello, replaced: Settings | None) -> Link:
+    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: Settings | None) -> Link:
         settings = replaced or Settings(**new)
         while True:
             place = Place(name)
-            link = _linked(place, hello)
+            link = _linked(place, hello, open_ring)
             if link is None:
                 lock = place.acquire()
                 if lock is None:  # another trainer is starting the feeder
                     time.sleep(_RETRY_S)
                 else:
-                    _start_feeder(Commission(make_loader, name, settings, recipe), place, lock)
+                    _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock)
                 continue
             try:
                 _check_same(link.welcome, {} if replaced else asked, recipe)
@@ -108,7 +111,9 @@ def share(
                 raise
             return link
 
-    return Loader(connect, options(batch_size, drop_last, shard, transform, borrow), failover=True)
+    return Loader(
+        connect, options(batch_size, drop_last, shard, transform, borrow, device, framework), failover=True
+    )
 
 
 def _check_callable(make_loader: Any) -> None:
@@ -144,9 +149,9 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], recipe: str) -> No
         )
 
 
-def _linked(place: Place, hello: wire.Hello) -> Link | None:
+def _linked(place: Place, hello: wire.Hello, open_ring: OpenRing) -> Link | None:
     try:
-        return Link(place, hello)
+        return Link(place, hello, open_ring)
     except FeedNotFound:
         return None
 

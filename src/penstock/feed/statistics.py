@@ -16,7 +16,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
         held_bytes: Their bytes in the window.
         held_back_s: How long the feed has waited for room while this trainer held the most.
         state: "attached" (not reading yet), "waiting" (for the other ranks),
-            "reading" or "finished".
+            "reading", "ahead" (of the feed, which has gone back for another) or "finished".
     """
 
     pid: int
@@ -34,7 +34,15 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, member: Member, *, behind: Cursor, pid: int, batch_size: int | None, borrow: bool, held_back_s: float
+        cls,
+        member: Member,
+        *,
+        state: str,
+        behind: Cursor,
+        pid: int,
+        batch_size: int | None,
+        borrow: bool,
+        held_back_s: float,
     ) -> TrainerStatistics:
         """Of a member of the roster, whose first sample that it has not released is ``behind``."""
         return cls(
@@ -44,7 +52,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
             rank=member.rank,
             world=member.world,
             epoch=member.epoch,
-            state=member.state,
+            state=state,
             cycle=behind.cycle,
             sample=behind.sample,
             lag_samples=member.held_rows,
@@ -98,7 +106,8 @@ class LoaderStatistics(msgspec.Struct, frozen=True):
     """One Loader since it was made.
 
     Attributes:
-        handed: "private copy" or "view".
+        handed: What batches are and how they came: "private copy", "view", "copy on cuda:0 from
+            the pinned ring", or "copy on cuda:0 by way of a buffer" and why.
         wait_s: Time spent waiting for blocks.
         latency_s: Publish to receipt of the newest block that was waited for.
         failovers: How often the feeder was replaced.

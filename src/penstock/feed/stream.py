@@ -8,10 +8,11 @@ from penstock.contracts import Cursor
 from penstock.errors import FeederLost, SettingsDiffer
 from penstock.feed import wire
 from penstock.feed.arrived import Arrived, CycleEnded
-from penstock.feed.link import Link
+from penstock.feed.destination import Destination
+from penstock.feed.link import Link, OpenRing
 from penstock.feed.settings import Settings
 
-Connect = Callable[[wire.Hello, Settings | None], Link]
+Connect = Callable[[wire.Hello, OpenRing, Settings | None], Link]
 """Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
 
 
@@ -21,19 +22,21 @@ class RowStream:
     Args:
         connect: Finds, or starts, the feeder.
         hello: What the trainer says of itself.
+        destination: Where rows are copied to; it lets blocks go.
         failover: Whether ``connect`` may be called again when the feeder dies.
 
     Attributes:
         at: The next row to take.
     """
 
-    def __init__(self, connect: Connect, hello: wire.Hello, *, failover: bool) -> None:
+    def __init__(self, connect: Connect, hello: wire.Hello, destination: Destination, *, failover: bool) -> None:
         self._connect = connect
         self._hello = hello
+        self._destination = destination
         self._failover = failover
         self._block: Arrived | None = None
         self._position: tuple[Cursor | None, int, Cursor] | None = None
-        self.link = connect(hello, None)
+        self.link = connect(hello, destination.open_ring, None)
         self.at = Cursor(0, 0)
         self.failovers = 0
         self._past_wait_s = 0.0
@@ -110,7 +113,7 @@ class RowStream:
     def drop(self) -> None:
         """Release the current block."""
         if self._block is not None:
-            self._block.release()
+            self._destination.let_go(self._block)
             self._block = None
 
     def end(self, block: Arrived) -> Cursor:
@@ -120,24 +123,41 @@ class RowStream:
     def verify(self) -> None:
         """What was copied just now was ours: an eviction would have been announced before the overwriting.
 
+        Copies that are carried out later are waited for, where there are evictions.
+
         Raises:
             TrainerEvicted: it was not.
             FeederLost: nothing can follow it.
         """
+        evicts = self.link.welcome.settings.stall_timeout is not None
+        if evicts:
+            self._destination.finish()
         try:
             self.link.poll()
         except FeederLost:
             # A feeder that has died writes no more; one that evicts might not get its word through.
-            evicts = self.link.welcome.settings.stall_timeout is not None
             if evicts or not self._failover or self.link.stopped:
                 raise
 
+    def present(self) -> int:
+        """Rows that can be taken without waiting."""
+        blocks = [self._block] if self._block is not None else []
+        blocks += self.link.present()
+        rows = 0
+        for block in blocks:
+            if self.end(block) > self.at:
+                rows += block.rows - (self.at.sample - block.at.sample if block.at < self.at else 0)
+        return rows
+
     def close(self) -> None:
         self.drop()
+        self._destination.leave()
         self.link.close()
 
     def _next(self) -> Arrived | CycleEnded:
         while True:
+            # A feeder may wait for the very blocks that this trainer has yet to let go.
+            self._destination.settle(wait=not self.link.has_arrived)
             try:
                 return self.link.next()
             except FeederLost as lost:
@@ -152,8 +172,9 @@ class RowStream:
             raise lost
         old = self.link
         self._past_wait_s += old.wait_s
+        self._destination.leave()
         old.close()
-        self.link = self._connect(self._hello, old.welcome.settings)
+        self.link = self._connect(self._hello, self._destination.open_ring, old.welcome.settings)
         self.failovers += 1
         if changed := _changed(old.welcome, self.link.welcome):
             raise SettingsDiffer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 _RATE_OVER_S = 5.0
@@ -19,14 +18,13 @@ class Throughput:
         self.blocks = self.in_place = self.samples = self.bytes = 0
         self._recent: deque[tuple[float, int]] = deque()
 
-    def count(self, rows: int, nbytes: int, *, in_place: bool) -> None:
-        now = time.monotonic()
+    def count(self, rows: int, nbytes: int, now_s: float, *, in_place: bool) -> None:
         self.blocks += 1
         self.in_place += in_place
         self.samples += rows
         self.bytes += nbytes
-        self._recent.append((now, self.samples))
-        while self._recent[0][0] < now - _RATE_OVER_S:
+        self._recent.append((now_s, self.samples))
+        while self._recent[0][0] < now_s - _RATE_OVER_S:
             self._recent.popleft()
 
     def samples_per_s(self, now_s: float) -> float:

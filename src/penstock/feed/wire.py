@@ -15,7 +15,7 @@ from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.tree import Node
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 

@@ -12,7 +12,7 @@ from penstock.contracts import ByteArray, Ring, SourceBlock
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError
 from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.memory.room import placed
-from penstock.memory.slots import Filled, Slot
+from penstock.memory.slots import Filled, Slot, Slots
 from penstock.tree import Array, Node, Strings, array_nodes, bytes_of, describe, difference, same_but_for_shapes
 
 _LEAF_BYTES = 18
@@ -39,15 +39,17 @@ class BlockWriter:
     Args:
         ring: This process must be the one that made it.
         batch_granular: Shapes may vary from block to block.
+        slots: Where blocks may lie that are yet to be copied into the ring; None where slots are in the ring.
 
     Attributes:
         copy_s: Time spent copying.
     """
 
-    def __init__(self, ring: Ring, *, batch_granular: bool) -> None:
+    def __init__(self, ring: Ring, *, batch_granular: bool, slots: Slots | None = None) -> None:
         self.copy_s = 0.0
         self._ring = ring
         self._whole = batch_granular
+        self._slots = slots
         self._layout: Node | None = None
         self._layout_bytes = 0
         self._nodes: list[Array | Strings] = []
@@ -63,7 +65,8 @@ class BlockWriter:
         if isinstance(block.tree, Filled):
             there = block.tree
             layout = self._checked(there.layout, there.rows, block)
-            return Parcel(layout, there.leaf_offsets, there.leaf_bytes, there.slot.nbytes, slot=there.slot)
+            data = () if self._slots is None else _parts(there, self._slots.memory(there.slot))
+            return Parcel(layout, there.leaf_offsets, there.leaf_bytes, there.slot.nbytes, data, there.slot)
         described = describe(block.tree, whole=self._whole)
         layout = self._checked(described.layout, described.rows, block)
         data = [bytes_of(node, leaf) for node, leaf in zip(self._nodes, described.leaves, strict=True)]
@@ -80,17 +83,18 @@ class BlockWriter:
     def write(self, parcel: Parcel, offset: int) -> None:
         """Copy a block into the ring, at an offset that is reserved for it."""
         began = time.monotonic()
-        room = self._ring.writable(offset, parcel.nbytes)
         for start, part in zip(parcel.leaf_offsets, parcel.data, strict=True):
-            room[start : start + part.nbytes] = part
+            self._ring.write(offset + start, part)
+        self._ring.settle()
         self.copy_s += time.monotonic() - began
 
     def _checked(self, layout: Node, rows: int, block: SourceBlock) -> Node:
         """A block's layout, as it was told to the trainers."""
         if not self._whole and rows != block.rows:
             raise SourceError(
-                f"the loader's collate_fn made {rows} rows of {block.rows} samples: samples cannot be left out "
-                "or added there. Filter in the dataset, or pass batch_granular=True to take batches as they are"
+                f"the loader's collate_fn, or the feed's transform, made {rows} rows of {block.rows} samples: "
+                "samples cannot be left out or added there. Filter in the dataset, or pass batch_granular=True to "
+                "take batches as they are"
             )
         self._compare(layout, block)
         self._check_described(len(self._nodes))
@@ -122,3 +126,10 @@ class BlockWriter:
                 )
         self._layout, self._nodes = layout, list(array_nodes(layout))
         self._layout_bytes = len(msgspec.msgpack.encode(layout))
+
+
+def _parts(there: Filled, memory: ByteArray) -> list[ByteArray]:
+    """The bytes of each leaf of a block that lies in a slot."""
+    return [
+        memory[start : start + nbytes] for start, nbytes in zip(there.leaf_offsets, there.leaf_bytes, strict=True)
+    ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 
 import numpy as np
 
 from penstock.contracts import ByteArray
+from penstock.memory.recycle import when_dead
 
 
 class _Span:
@@ -68,12 +70,23 @@ class HostRing:
         """A new descriptor of the ring that cannot be mapped for writing; the caller closes it."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
+    def write(self, offset: int, part: ByteArray) -> None:
+        self.writable(offset, part.nbytes)[:] = part
+
+    def settle(self) -> None:
+        """What is written can be read at once."""
+
     def writable(self, offset: int, nbytes: int) -> ByteArray:
         assert self._write
         return self._view(offset, nbytes)
 
     def readable(self, offset: int, nbytes: int) -> ByteArray:
         return self._view(offset, nbytes)
+
+    def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> ByteArray:
+        memory = self.readable(offset, nbytes)
+        when_dead(memory, ended)
+        return memory
 
     def _view(self, offset: int, nbytes: int) -> ByteArray:
         assert 0 <= offset and offset + nbytes <= self.capacity_bytes

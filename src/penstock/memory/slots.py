@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.contracts import ByteArray
 from penstock.memory.host import HostRing
@@ -34,6 +34,19 @@ class Filled:
     leaf_bytes: Sequence[int]
 
 
+@runtime_checkable
+class SlotSource(Protocol):
+    """A source whose workers can write their blocks where they will be read."""
+
+    def fill(self, slots: Slots) -> int:
+        """Told before it is opened: give a block's ``Filled`` as its tree where a slot was to be had.
+
+        When a pass is closed, no worker writes any more. Returns how many
+        slots are of use at once.
+        """
+        ...
+
+
 class Slots:
     """The slots on offer, shared by a feeder and its loader's workers.
 
@@ -50,6 +63,7 @@ class Slots:
         self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def offer(self, slot: Slot) -> None:
+        """Whoever takes it next may write there."""
         os.write(self._writing, _RECORD.pack(*slot))
 
     def take(self) -> Slot | None:
@@ -64,6 +78,7 @@ class Slots:
         return self._ring.writable(slot.offset, slot.nbytes)
 
     def close(self) -> None:
+        """Close the pipe; the feeder does, once no worker is left. The ring stays open."""
         os.close(self._reading)
         os.close(self._writing)
 

@@ -40,19 +40,19 @@ class CollateIntoRing:
             return self._collate_fn(samples)
         filled = None
         try:
-            bench = _Bench(self._slots.memory(slot))
+            writer = _SlotWriter(self._slots.memory(slot))
             if _stacks_only(self._collate_fn):
-                filled = _filled(collate(samples, collate_fn_map=bench.collate_fn_map()), slot, bench)
+                filled = _filled(collate(samples, collate_fn_map=writer.collate_fn_map()), slot, writer)
                 return filled or self._collate_fn(samples)
             tree = self._collate_fn(samples)
-            filled = _filled(tree, slot, bench)
+            filled = _filled(tree, slot, writer)
             return filled or tree
         finally:
             if filled is None:
                 self._slots.offer(slot)
 
 
-class _Bench:
+class _SlotWriter:
     """A slot that is being filled from its beginning on."""
 
     def __init__(self, memory: ByteArray) -> None:
@@ -101,14 +101,17 @@ def _stacks_only(collate_fn: Any) -> bool:
     return collate_fn is default_collate and default_collate_fn_map[torch.Tensor] is collate_tensor_fn
 
 
-def _filled(tree: Tree, slot: Slot, bench: _Bench) -> Filled | None:
+def _filled(tree: Tree, slot: Slot, writer: _SlotWriter) -> Filled | None:
     """The tree, wholly in the slot; None if it does not fit, or cannot travel, which the feeder will say."""
     try:
         layout, rows, leaves = describe(tree)
     except UnsupportedLeaf:
         return None
     parts = [bytes_of(node, leaf) for node, leaf in zip(array_nodes(layout), leaves, strict=True)]
-    offsets = [bench.place(part) for part in parts]
-    if None in offsets:
-        return None
-    return Filled(slot, layout, rows, [o for o in offsets if o is not None], [part.nbytes for part in parts])
+    offsets: list[int] = []
+    for part in parts:
+        offset = writer.place(part)
+        if offset is None:
+            return None
+        offsets.append(offset)
+    return Filled(slot, layout, rows, offsets, [part.nbytes for part in parts])

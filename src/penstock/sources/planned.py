@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -53,22 +52,33 @@ class PlannedLoader:
             self._generator.set_state(workers.get_state())
         self._plan.begin(batches)
         self._iterator = iterator = iter(self._loader)
+        at_rest = False
         try:
             for tree in iterator:
                 sample, rows = self._plan.loaded()
                 yield SourceBlock(sample, rows, tree)
-        finally:  # a pass that is broken off leaves no worker at work
-            if self._loader.persistent_workers:
-                for _ in range(self._plan.end()):
-                    with suppress(Exception):  # of a batch that nobody wants any more
-                        next(iterator)
-            else:
+            at_rest = self._loader.persistent_workers
+        except GeneratorExit:
+            at_rest = self._loader.persistent_workers and self._finish(iterator)
+            raise
+        finally:
+            if not at_rest:
                 end_workers(iterator)
+                self._loader._iterator = None  # pyright: ignore[reportPrivateUsage]  # it waits for the dead
+
+    def _finish(self, iterator: Iterator[Any]) -> bool:
+        """Let workers end what they have in hand; whether all of them did."""
+        try:
+            for _ in range(self._plan.end()):
+                next(iterator)
+        except Exception:  # of a batch that nobody wants any more
+            return False
+        return True
 
     def fill(self, slots: Slots) -> int:
-        """Have batches written into slots; returns how many of them are under way at once."""
+        """Have batches written into slots; returns how many are of use: one a batch under way, and the next."""
         self._loader.collate_fn = CollateIntoRing(self._loader.collate_fn, slots)
-        return max(1, self._loader.num_workers * (self._loader.prefetch_factor or 1))
+        return max(1, self._loader.num_workers * (self._loader.prefetch_factor or 1)) + 1
 
     def close(self) -> None:
         end_workers(self._iterator)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -30,8 +31,8 @@ class EndsWithItsParent:
 
     def __init__(self, then: Callable[[int], None] | None, context: Any) -> None:
         self._then = then
-        by_server = context is not None and context.get_start_method() == "forkserver"
-        self._parent = None if by_server else os.getpid()
+        method = context.get_start_method() if context is not None else multiprocessing.get_start_method()
+        self._parent = None if method == "forkserver" else os.getpid()
 
     def __call__(self, worker: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

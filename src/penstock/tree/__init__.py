@@ -12,7 +12,7 @@ from penstock.tree.layout import (
     same_but_for_shapes,
 )
 from penstock.tree.parts import Parts, bytes_of, describe
-from penstock.tree.rebuild import build, leaf_from_bytes, strings_from_bytes
+from penstock.tree.rebuild import build, device_leaf, leaf_from_bytes, strings_from_bytes
 
 __all__ = [
     "Array",
@@ -26,6 +26,7 @@ __all__ = [
     "build",
     "bytes_of",
     "describe",
+    "device_leaf",
     "difference",
     "leaf_from_bytes",
     "same_but_for_shapes",

@@ -24,7 +24,7 @@ class Parts(NamedTuple):
     leaves: list[Any]
 
 
-def describe(tree: Tree, *, whole: bool = False) -> Parts:
+def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Parts:
     """Take a block apart.
 
     Args:
@@ -32,13 +32,14 @@ def describe(tree: Tree, *, whole: bool = False) -> Parts:
             arrays, torch tensors, numbers, str, bytes and None at its leaves.
         whole: The block is handed on as it is (a batch-granular feed), so its
             arrays need not have a row each for every sample.
+        anywhere: Leaves may lie on a GPU.
 
     Raises:
         UnsupportedLeaf: a leaf cannot travel, or has other rows than the rest.
     """
     rows = _first_rows(tree)
     leaves: list[Any] = []
-    layout = _describe(tree, "", -1 if whole else rows, leaves)
+    layout = _describe(tree, "", _Rules(None if whole else rows, anywhere), leaves)
     return Parts(layout, rows, leaves)
 
 
@@ -55,31 +56,36 @@ def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
     return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
 
 
-def _describe(tree: Tree, path: str, rows: int, leaves: list[Any]) -> Node:
+class _Rules(NamedTuple):
+    rows: int | None  # that every array must have; None for a block that is taken whole
+    anywhere: bool
+
+
+def _describe(tree: Tree, path: str, rules: _Rules, leaves: list[Any]) -> Node:
     if _is_named(tree):
         fields = _fields(type(tree))
-        return _branch(path, _name_of(tree, path), fields, [getattr(tree, f) for f in fields], rows, leaves)
+        return _branch(path, _name_of(tree, path), fields, [getattr(tree, f) for f in fields], rules, leaves)
     if _is_sequence(tree):
         if type(tree) not in (list, tuple):
             raise _unsupported(path, tree, "pass a plain list or tuple, a namedtuple or a dataclass")
         kind = "list" if isinstance(tree, list) else "tuple"
-        if _is_row_list(tree, rows):
+        if _is_row_list(tree, rules.rows):
             for i, item in enumerate(tree):
                 _check_scalar(item, step(path, kind, i))
             leaves.append(tree)
             return Strings(kind)
-        return _branch(path, kind, (), tree, rows, leaves)
+        return _branch(path, kind, (), tree, rules, leaves)
     if _is_dict(tree):
         if type(tree) not in (dict, OrderedDict):
             raise _unsupported(path, tree, "pass a plain dict: dict(batch)")
         for key in tree:
             if type(key) not in SCALARS:
                 raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
-        return _branch(path, type(tree).__name__, tuple(tree), list(tree.values()), rows, leaves)
+        return _branch(path, type(tree).__name__, tuple(tree), list(tree.values()), rules, leaves)
     if type(tree) in SCALARS:
         _check_scalar(tree, path)
         return Constant(tree)
-    return _array(tree, path, rows, leaves)
+    return _array(tree, path, rules, leaves)
 
 
 def _check_scalar(value: Scalar, path: str) -> None:
@@ -94,20 +100,20 @@ def _check_scalar(value: Scalar, path: str) -> None:
 
 
 def _branch(
-    path: str, kind: str, keys: tuple[Scalar, ...], children: Sequence[Any], rows: int, leaves: list[Any]
+    path: str, kind: str, keys: tuple[Scalar, ...], children: Sequence[Any], rules: _Rules, leaves: list[Any]
 ) -> Branch:
     names = keys or range(len(children))
     return Branch(
         kind,
         keys,
         tuple(
-            _describe(child, step(path, kind, name), rows, leaves)
+            _describe(child, step(path, kind, name), rules, leaves)
             for name, child in zip(names, children, strict=True)
         ),
     )
 
 
-def _array(leaf: Any, path: str, rows: int, leaves: list[Any]) -> Array:
+def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
     library: str
     dtype: str
     shape: tuple[int, ...]
@@ -118,7 +124,7 @@ def _array(leaf: Any, path: str, rows: int, leaves: list[Any]) -> Array:
     elif (torch := sys.modules.get("torch")) and type(leaf) is torch.Tensor:
         if leaf.layout is not torch.strided or leaf.is_quantized:
             raise _unsupported(path, leaf, f"its layout is {leaf.layout}; send its parts as dense tensors")
-        if leaf.device.type != "cpu":
+        if leaf.device.type != "cpu" and not rules.anywhere:
             raise _unsupported(
                 path, leaf, f"it lies on {leaf.device}; let the loader make CPU tensors, the trainer moves them"
             )
@@ -128,13 +134,13 @@ def _array(leaf: Any, path: str, rows: int, leaves: list[Any]) -> Array:
     if library != "torch" and not _is_plain(leaf.dtype):
         raise _unsupported(path, leaf, f"its dtype is {leaf.dtype}; send numbers, or fields one by one")
     leaves.append(leaf)
-    if rows < 0:
+    if rules.rows is None:
         return Array(library, dtype, shape)
-    if shape[:1] != (rows,):
+    if shape[:1] != (rules.rows,):
         seen = f"shape {shape}" if shape else "no row axis"
         raise UnsupportedLeaf(
-            f"leaf {path or 'batch'} has {seen}, where other leaves of the block have {rows} rows. Every array "
-            "needs a row for each sample, or batches cannot be cut to another size; if they are meant to be "
+            f"leaf {path or 'batch'} has {seen}, where other leaves of the block have {rules.rows} rows. Every "
+            "array needs a row for each sample, or batches cannot be cut to another size; if they are meant to be "
             "taken whole (dynamic padding, detection), pass batch_granular=True to the feeder or share()"
         )
     return Array(library, dtype, shape[1:])
@@ -161,9 +167,9 @@ def _first_rows(tree: Tree) -> int:
     return rows if rows is not None else (lists[0] if lists else 1)
 
 
-def _is_row_list(items: Sequence[Any], rows: int) -> bool:
+def _is_row_list(items: Sequence[Any], rows: int | None) -> bool:
     """Whether a list holds one scalar a row; of a block that is taken whole, any list of scalars."""
-    return len(items) > 0 and rows in (len(items), -1) and all(type(item) in SCALARS for item in items)
+    return len(items) > 0 and rows in (len(items), None) and all(type(item) in SCALARS for item in items)
 
 
 def _is_sequence(tree: Tree) -> TypeGuard[Sequence[Any]]:
@@ -196,7 +202,9 @@ def _name_of(tree: Tree, path: str) -> str:
     kind = tree.__class__
     if "<locals>" in kind.__qualname__:
         raise _unsupported(path, tree, "define the type at the top of a module, so that trainers can find it")
-    return f"{kind.__module__}:{kind.__qualname__}"
+    # A worker that was spawned has the main module under another name.
+    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
+    return f"{module}:{kind.__qualname__}"
 
 
 def _unsupported(path: str, leaf: Any, remedy: str) -> UnsupportedLeaf:

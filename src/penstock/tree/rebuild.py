@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import ByteArray, Tree
+from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
 from penstock.tree.layout import Array, Branch, Constant, Node, Scalar, Strings
 
@@ -37,6 +37,30 @@ def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writabl
     array = memory.view(np.dtype(node.dtype)).reshape(shape)
     array.flags.writeable = writable
     return array[()] if node.library == "numpy scalar" else array
+
+
+def device_leaf(node: Array, memory: DeviceBytes, rows: int | None) -> Any:
+    """A tensor over memory of a GPU, with ``rows`` in front unless None.
+
+    Raises:
+        UnsupportedLeaf: torch has no such type.
+    """
+    import torch
+
+    if node.library == "torch":
+        dtype = getattr(torch, node.dtype)
+    else:
+        try:
+            dtype = torch.as_tensor(np.empty(0, np.dtype(node.dtype))).dtype
+        except TypeError:
+            raise UnsupportedLeaf(
+                f"a leaf is a NumPy array of {node.dtype}, which no tensor on a GPU can hold; let the source "
+                "give numbers, or leave device out"
+            ) from None
+    shape = node.shape if rows is None else (rows, *node.shape)
+    if memory.nbytes == 0:
+        return torch.empty(shape, dtype=dtype, device=memory.device)
+    return memory.view(dtype).view(shape)
 
 
 def strings_from_bytes(node: Strings, values: list[Scalar]) -> Any:

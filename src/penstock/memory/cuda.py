@@ -1,0 +1,199 @@
+"""A CUDA device through PyTorch, whose allocator and streams the training uses too."""
+
+# torch's own annotations leave much of torch.cuda unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from penstock.contracts import ByteArray, DeviceBytes, Gpu, Mark
+from penstock.errors import DeviceUnavailable, PinningRefused
+from penstock.memory.cuda_shared import SharedMemory, granularity
+
+if TYPE_CHECKING:
+    import torch
+
+_HOST_REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly, CUDA Runtime API, "Memory Management"
+
+
+class CudaGpu:
+    """A GPU by its name or UUID.
+
+    Args:
+        device: ``"cuda"`` (the current one), ``"cuda:1"``, or the UUID of a GPU or MIG instance.
+
+    Raises:
+        DeviceUnavailable: there is no such device, or no working driver.
+    """
+
+    def __init__(self, device: str) -> None:
+        torch = _torch(device)
+        self._torch = torch
+        self._device = torch.device("cuda", _index(torch, device))
+        self._stream = torch.cuda.Stream(self._device)
+        self.name = str(self._device)
+        self.uuid = _uuid(torch, self._device.index)
+        self._shared: WeakValueDictionary[int, SharedMemory] = WeakValueDictionary()
+        self._loans: deque[tuple[_Event, Callable[[], None]]] = deque()
+        self._collects = True
+
+    def pin(self, memory: ByteArray) -> None:
+        runtime: Any = self._torch.cuda.cudart()
+        with self._torch.cuda.device(self._device):
+            status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, _HOST_REGISTER_READ_ONLY)
+        if int(status):
+            raise PinningRefused(
+                f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: "
+                f"{runtime.cudaGetErrorString(status)}"
+            )
+
+    def unpin(self, memory: ByteArray) -> None:
+        with self._torch.cuda.device(self._device):
+            self._torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
+
+    def empty(self, nbytes: int) -> DeviceBytes:
+        with self._torch.cuda.stream(self._stream):
+            return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
+
+    def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
+        if pinned:
+            source = self._torch.from_numpy(origin)
+        else:  # from pageable memory the driver would copy before it returns
+            source = self._torch.empty(origin.nbytes, dtype=self._torch.uint8, pin_memory=True)
+            source.numpy()[:] = origin
+        with self._torch.cuda.stream(self._stream):
+            to.copy_(source, non_blocking=True)
+
+    def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
+        with self._torch.cuda.stream(self._stream):
+            to.copy_(origin, non_blocking=True)
+
+    def fetch(self, memory: DeviceBytes) -> bytes:
+        with self._torch.cuda.stream(self._stream):
+            return memory.cpu().numpy().tobytes()
+
+    def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
+        self._torch.cuda.init()
+        memory = SharedMemory(self._device.index, self._whole(nbytes))
+        return self._tensor(memory, 0, nbytes), memory.fd
+
+    def open_shared(self, fd: int, nbytes: int) -> DeviceBytes:
+        self._torch.cuda.init()
+        return self._tensor(SharedMemory(self._device.index, self._whole(nbytes), fd), 0, nbytes)
+
+    def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
+        self._collects = True
+        span = self._shared[memory.data_ptr()].span(offset, nbytes)
+        weakref.finalize(span, self._end_loan, ended)
+        return self._torch.as_tensor(span, device=self._device)
+
+    def collect(self) -> None:
+        while self._loans:
+            try:
+                event, ended = self._loans.popleft()
+            except IndexError:  # another thread collects too
+                return
+            if not event.passed():
+                self._loans.appendleft((event, ended))
+                return
+            ended()
+
+    def collect_all(self) -> None:
+        self._collects = False
+        while self._loans:
+            event, ended = self._loans.popleft()
+            event.wait()
+            ended()
+
+    def _end_loan(self, ended: Callable[[], None]) -> None:
+        """A view has died; what its last user launched on it may still run."""
+        event = _Event(self._torch, self._torch.cuda.current_stream(self._device))
+        if self._collects:
+            self._loans.append((event, ended))
+        else:
+            event.wait()
+            ended()
+
+    def _tensor(self, memory: SharedMemory, offset: int, nbytes: int) -> DeviceBytes:
+        tensor = self._torch.as_tensor(memory.span(offset, nbytes), device=self._device)
+        self._shared[tensor.data_ptr()] = memory
+        return tensor
+
+    def _whole(self, nbytes: int) -> int:
+        unit = granularity(self._device.index)
+        return -(-nbytes // unit) * unit
+
+    def mark(self) -> Mark:
+        return _Event(self._torch, self._stream)
+
+    def hand_over(self, memory: Sequence[DeviceBytes], mark: Mark) -> None:
+        assert isinstance(mark, _Event)
+        current = self._torch.cuda.current_stream(self._device)
+        current.wait_event(mark.event)
+        for each in memory:
+            each.record_stream(current)  # or the allocator would hand it out again while it is in use
+
+
+def gpu_of(device: str | Gpu | None) -> Gpu | None:
+    """The GPU that is meant; None for the host."""
+    if device in (None, "cpu", "host"):
+        return None
+    return CudaGpu(device) if isinstance(device, str) else device
+
+
+class _Event:
+    def __init__(self, torch: Any, stream: torch.cuda.Stream) -> None:
+        self.event = torch.cuda.Event(blocking=True)  # who waits for it sleeps
+        self.event.record(stream)
+
+    def passed(self) -> bool:
+        return bool(self.event.query())
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+
+def _torch(device: str) -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise DeviceUnavailable(
+            f"device={device!r}: batches on a GPU are torch tensors; install torch in this process"
+        ) from None
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        why = (
+            f"PyTorch {torch.__version__} finds no GPU that works"
+            if built
+            else "this PyTorch is built without CUDA"
+        )
+        raise DeviceUnavailable(
+            f"device={device!r}: {why}. penstock doctor says what is missing; device=None stays here"
+        )
+    return torch
+
+
+def _index(torch: Any, device: str) -> int:
+    """The number in this process of a device that is named by number or by UUID."""
+    count = torch.cuda.device_count()
+    uuids = [_uuid(torch, i) for i in range(count)]
+    kind, _, number = device.partition(":")
+    if kind == "cuda" and not number:
+        return int(torch.cuda.current_device())
+    if kind == "cuda" and number.isdecimal() and int(number) < count:
+        return int(number)
+    if device in uuids:
+        return uuids.index(device)
+    listed = ", ".join(f"cuda:{i} ({uuid})" for i, uuid in enumerate(uuids))
+    raise DeviceUnavailable(f"device={device!r} does not exist here; this process sees {listed}")
+
+
+def _uuid(torch: Any, index: int) -> str:
+    """As nvidia-smi writes it."""
+    uuid = str(torch.cuda.get_device_properties(index).uuid)
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"

@@ -1,0 +1,161 @@
+"""A GPU that is none, and keeps every rule that a real one would: what is read too early is poison."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from weakref import WeakValueDictionary
+
+import torch
+
+from penstock.contracts import ByteArray, DeviceBytes, Mark
+from penstock.errors import DeviceUnavailable, PinningRefused
+from penstock.memory.host import HostRing
+from penstock.memory.recycle import when_dead
+
+POISON = 0xDB
+
+
+class FakeGpu:
+    """Copies are carried out late: when somebody waits for them, or now and then by themselves.
+
+    Until then the memory that they go to is poison, and when they are carried
+    out they read what the host memory holds *then*. Memory is poison again
+    when nobody can know that it is still the batch's.
+
+    Args:
+        seed: Decides when copies are carried out by themselves.
+        pins: Whether host memory can be registered.
+        memory_bytes: More than that cannot be had at once.
+        reaches: Whether other processes' shared memory can be mapped.
+    """
+
+    name = "fake:0"
+    uuid = "GPU-00000000-fake"
+
+    def __init__(
+        self, seed: int = 0, *, pins: bool = True, memory_bytes: int = 1 << 30, reaches: bool = True
+    ) -> None:
+        self._random = random.Random(seed)
+        self._pins = pins
+        self._memory_bytes = memory_bytes
+        self._reaches = reaches
+        self._shared: WeakValueDictionary[int, ByteArray] = WeakValueDictionary()
+        self._loans: deque[Callable[[], None]] = deque()
+        self._collects = True
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # in order, those that are yet to be done
+        self._begun = 0
+        self._done = 0
+        self.pinned: list[tuple[int, int]] = []
+        self.copied_bytes = 0
+        self.most_under_way = 0
+
+    def pin(self, memory: ByteArray) -> None:
+        if not self._pins:
+            raise PinningRefused(
+                f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: it is a test"
+            )
+        span = memory.ctypes.data, memory.nbytes
+        assert span not in self.pinned, "registered once"
+        self.pinned.append(span)
+
+    def unpin(self, memory: ByteArray) -> None:
+        assert not self._copies, "a copy may be reading there"
+        self.pinned.remove((memory.ctypes.data, memory.nbytes))
+
+    def empty(self, nbytes: int) -> DeviceBytes:
+        if nbytes > self._memory_bytes:
+            raise torch.OutOfMemoryError(
+                f"{self.name} has {self._memory_bytes:,} bytes, {nbytes:,} were asked for"
+            )
+        return torch.full((nbytes,), POISON, dtype=torch.uint8)
+
+    def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
+        assert to.nbytes == origin.nbytes
+        where = origin.ctypes.data
+        assert pinned == any(start <= where and where + origin.nbytes <= start + n for start, n in self.pinned)
+        self._begin(to, torch.as_tensor(origin if pinned else origin.copy()))
+        self.copied_bytes += origin.nbytes
+
+    def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
+        assert to.nbytes == origin.nbytes
+        self._begin(to, origin)
+
+    def fetch(self, memory: DeviceBytes) -> bytes:
+        return memory.numpy().tobytes()
+
+    def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
+        if nbytes > self._memory_bytes:
+            raise DeviceUnavailable(f"{self.name} refused {nbytes:,} bytes; {self._memory_bytes:,} are free")
+        ring = HostRing.create(nbytes)
+        fd = os.dup(ring.fd)
+        memory = self._mapped(ring.writable(0, nbytes))
+        ring.close()
+        return memory.fill_(POISON), fd
+
+    def open_shared(self, fd: int, nbytes: int) -> DeviceBytes:
+        if not self._reaches:
+            raise DeviceUnavailable("it is another GPU's memory, and this is a test")
+        ring = HostRing.attach(os.dup(fd), nbytes)
+        memory = self._mapped(ring.readable(0, nbytes))
+        ring.close()
+        return memory
+
+    def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
+        view = self._shared[memory.data_ptr()][offset : offset + nbytes]
+        self._collects = True
+        when_dead(view, lambda: self._loans.append(ended) if self._collects else ended())
+        return torch.as_tensor(view)
+
+    def _mapped(self, memory: ByteArray) -> DeviceBytes:
+        tensor = torch.as_tensor(memory)
+        self._shared[tensor.data_ptr()] = memory
+        return tensor
+
+    def collect(self) -> None:
+        while self._loans:
+            self._loans.popleft()()
+
+    def collect_all(self) -> None:
+        self._collects = False
+        self.collect()
+
+    def mark(self) -> Mark:
+        return _FakeMark(self, self._begun)
+
+    def hand_over(self, memory: Sequence[DeviceBytes], mark: Mark) -> None:
+        mark.wait()  # a real one makes the device wait, not the process
+
+    def _begin(self, to: DeviceBytes, source: DeviceBytes) -> None:
+        to.fill_(POISON)
+        self._copies.append((to, source))
+        self._begun += 1
+        self.most_under_way = max(self.most_under_way, len(self._copies))
+
+    def passed(self, upto: int) -> bool:
+        """Whether so many copies are done; some may be carried out now."""
+        while self._copies and self._random.random() < 0.3:
+            self._carry_out()
+        return self._done >= upto
+
+    def finish(self, upto: int) -> None:
+        while self._done < upto:
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        to, source = self._copies.pop(0)
+        to.copy_(source)
+        self._done += 1
+
+
+class _FakeMark:
+    def __init__(self, gpu: FakeGpu, upto: int) -> None:
+        self._gpu, self._upto = gpu, upto
+
+    def passed(self) -> bool:
+        return self._gpu.passed(self._upto)
+
+    def wait(self) -> None:
+        self._gpu.finish(self._upto)

@@ -1,0 +1,58 @@
+"""The examples run, several at once, as their first lines say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.feed.feeds import stop
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*commands: list[str]) -> list[str]:
+    """What these say, all started at once."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, *arguments in commands
+    ]
+    said: list[str] = []
+    for process in processes:
+        output, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+        said.append(output)
+    for feed in penstock.feeds():  # they would wait half a minute for other trainings
+        stop(feed.name)
+    return said
+
+
+def test_classifiers_share_a_feed() -> None:
+    wide, narrow = run(
+        ["train.py", "--width", "64", "--epochs", "2"], ["train.py", "--width", "16", "--epochs", "2"]
+    )
+    assert wide.count("4000 images") == narrow.count("4000 images") == 2
+
+
+def test_heads_train_on_what_an_encoder_gives_once() -> None:
+    feed, *heads = run(
+        ["frozen_encoder.py", "feed"], ["frozen_encoder.py", "head"], ["frozen_encoder.py", "head", "--lr", "0.01"]
+    )
+    for said in heads:
+        assert said.count("4000 embeddings") == 2
+    encoded = int(feed.split()[1])
+    assert encoded < 3 * 4000, "two epochs, and what the later head caught up"
+
+
+@pytest.mark.parametrize("data", [[], ["--data", str(EXAMPLES.parent / "README.md")]])
+def test_language_models_share_a_feed(data: list[str]) -> None:
+    for said in run(["language_model.py", "--width", "16", *data], ["language_model.py", "--width", "8", *data]):
+        assert "epoch 0, loss" in said

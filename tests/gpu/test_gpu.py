@@ -1,0 +1,156 @@
+"""On a real GPU: what the fake promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import penstock
+from penstock.contracts import Ring
+from penstock.memory.cuda import CudaGpu
+from penstock.memory.device import DeviceRing, FeedersDeviceRing
+from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+SAMPLES, ROW_BYTES = 20_003, 4096
+
+
+def rows(samples: int = SAMPLES) -> penstock.ArraySource:
+    ids = np.arange(samples)
+    payload = np.repeat((ids % 251).astype(np.uint8)[:, None], ROW_BYTES, 1)
+    return penstock.ArraySource({"id": ids, "bytes": payload}, batch_size=256, segments=5)
+
+
+def ids_of(loader: penstock.Loader) -> list[int]:
+    """The samples of an epoch, each with the bytes that it should have; checked where they lie."""
+    seen: list[torch.Tensor] = []
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for batch in loader:
+        assert batch["bytes"].is_cuda
+        wrong += (batch["bytes"] != (batch["id"] % 251).to(torch.uint8)[:, None]).sum()
+        seen.append(batch["id"].clone())
+    assert int(wrong) == 0
+    return torch.cat(seen).tolist()
+
+
+class TestDeviceRingOnAGpu(RingContract):
+    capacity_bytes = 16 * PAGE_BYTES
+
+    def create(self, capacity_bytes: int) -> Ring:
+        return FeedersDeviceRing(CudaGpu("cuda"), capacity_bytes, PAGE_BYTES)
+
+    def attach(self, ring: Ring) -> Ring:
+        self.gpu = CudaGpu("cuda")
+        return DeviceRing.attach(self.gpu, ring.open_for_readers(), ring.capacity_bytes)
+
+    def attach_elsewhere(self, ring: Ring) -> ReaderCode:
+        fd = ring.open_for_readers()
+        return ReaderCode(
+            "from penstock.memory.cuda import CudaGpu\nfrom penstock.memory.device import DeviceRing\n"
+            f"reader = DeviceRing.attach(CudaGpu('cuda'), {fd}, {ring.capacity_bytes})",
+            (fd,),
+        )
+
+    def collect(self, reader: Ring) -> None:
+        torch.cuda.synchronize()
+        self.gpu.collect()
+
+    def seen(self, memory: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return memory.cpu().numpy()
+
+
+@pytest.mark.parametrize("memory", ["host", "cuda"])
+@pytest.mark.parametrize("batch_size", [None, 100, 1000])
+def test_an_epoch_is_every_sample_once(serve: Any, memory: str, batch_size: int | None) -> None:
+    serve(rows(), memory=memory, window="64MiB", epochs=2)
+    with (
+        penstock.attach("feed", batch_size, device="cuda") as one,
+        penstock.attach("feed", 333, device="cuda") as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        for seen in threads.map(ids_of, (one, other)):
+            assert sorted(seen) == list(range(SAMPLES))
+        assert "buffer" not in one.statistics().handed, one.statistics().handed
+
+
+def test_views_stay_right_while_the_feed_goes_on(serve: Any) -> None:
+    serve(rows(), memory="cuda", window="16MiB")
+    with penstock.attach("feed", 256, device="cuda", borrow=True) as loader:
+        batches = iter(loader)
+        kept = next(batches)
+        wanted = kept["id"].clone()
+        for _ in range(30):
+            next(batches)
+        assert torch.equal(kept["id"], wanted)
+        assert loader.statistics().viewed_bytes > 0
+
+
+def test_a_loaders_workers_write_where_the_gpu_copies_from(serve: Any) -> None:
+    data = TensorDataset(torch.arange(4000), torch.arange(4000).to(torch.uint8)[:, None].repeat(1, 1000))
+    serve(DataLoader(data, batch_size=64, shuffle=True, num_workers=2), memory="cuda", window="64MiB")
+    with penstock.attach("feed", device="cuda") as loader:
+        for _ in range(2):
+            seen: list[int] = []
+            for ids, payload in loader:
+                assert bool((payload == ids.to(torch.uint8)[:, None]).all())
+                seen += ids.tolist()
+            assert sorted(seen) == list(range(4000))
+
+
+def test_a_feeder_that_dies_is_replaced() -> None:
+    with penstock.share(partial(rows, 20_000), "failover", 100, device="cuda", linger=0.5) as loader:
+        seen: list[int] = []
+        for i, batch in enumerate(loader):
+            seen += batch["id"].tolist()
+            if i == 20:
+                os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
+        assert sorted(seen) == list(range(20_000))
+
+
+@pytest.mark.parametrize("memory", ["host", "cuda"])
+def test_a_trainer_killed_with_copies_under_way_costs_nobody_else(serve: Any, memory: str) -> None:
+    serve(rows(), memory=memory, window="16MiB")
+    code = (
+        "import penstock\nfor i, b in enumerate(penstock.attach('feed', 64, device='cuda')): print(i, flush=True)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    for _ in range(10):
+        child.stdout.readline()
+    child.kill()
+    child.communicate()
+    with penstock.attach("feed", device="cuda") as loader:
+        assert sorted(ids_of(loader)) == list(range(SAMPLES))
+
+
+def test_a_window_larger_than_the_gpu_is_an_error_with_both_numbers() -> None:
+    with pytest.raises(penstock.DeviceUnavailable, match=r"4,398,046,511,104 bytes.*bytes are free"):
+        penstock.Feeder(rows(), "feed", memory="cuda", window=4 << 40)
+
+
+def test_a_gpu_is_found_by_its_uuid_and_one_that_is_not_there_is_an_error(serve: Any) -> None:
+    serve(rows())
+    with penstock.attach("feed", device=CudaGpu("cuda:0").uuid) as loader:
+        assert next(iter(loader))["id"].is_cuda
+    with pytest.raises(penstock.DeviceUnavailable, match="this process sees cuda:0"):
+        penstock.attach("feed", device="cuda:99")
+
+
+def test_the_examples_use_the_gpu() -> None:
+    example = Path(__file__).parents[2] / "examples" / "train.py"
+    done = subprocess.run(
+        [sys.executable, example, "--epochs", "1"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
