@@ -21,8 +21,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for name in ("default", "imagenet-sample", "cifar10"):
         print(demo_row(json.loads((RESULTS / f"demo-{name}.json").read_text())))
-
-    print()
+    print("\nEach arm shuffles in its own way, so accuracies differ a little from arm to arm.\n")
     print("The targets that were set beforehand:\n")
     print("| | target | measured |")
     print("|---|---|---|")

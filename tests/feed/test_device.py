@@ -326,3 +326,16 @@ def test_a_feeder_that_is_gone_takes_no_view_with_it(serve: Any) -> None:
             kept += list(batches)
     for batch in kept:
         assert (batch["bytes"] == (batch["id"] % 251).to(torch.uint8)[:, None]).all()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_ring_on_a_gpu_that_is_not_there_is_an_error_under_share_too() -> None:
+    with pytest.raises(penstock.DeviceUnavailable, match=r"device='cuda:0'.*CUDA|no GPU that works"):
+        penstock.share(rows, "feed", memory="cuda:0")
+    assert penstock.feeds() == []
+
+
+def test_who_asks_for_another_memory_is_told_so(serve: Any) -> None:
+    serve(rows(), memory=FakeGpu())
+    with pytest.raises(penstock.SettingsDiffer, match="memory='fake:0' where you asked for 'host'"):
+        penstock.share(rows, "feed", memory="host", device=FakeGpu())

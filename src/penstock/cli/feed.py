@@ -29,6 +29,7 @@ def feed(
     batch_granular: Annotated[
         bool, typer.Option("--batch-granular", help="Batches vary in shape and are taken as they are.")
     ] = False,
+    memory: Annotated[str, typer.Option(help="Where blocks lie: host, or a GPU, such as cuda:0.")] = "host",
 ) -> None:
     """Run a feeder here, until it is interrupted or stopped.
 
@@ -48,6 +49,7 @@ def feed(
         linger=linger,
         stall_timeout=stall_timeout,
         batch_granular=batch_granular,
+        memory=memory,
     )
     stands = feeder.statistics()
     console.print(

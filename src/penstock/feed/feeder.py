@@ -94,6 +94,7 @@ class Feeder:
                 linger=linger,
                 stall_timeout=stall_timeout,
                 batch_granular=batch_granular,
+                memory=memory if isinstance(memory, str) else memory.name,
             )
         )
         self.name = name

@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True):
         stall_timeout: Seconds after which a trainer that holds the feed back is
             evicted; None never.
         batch_granular: Trainers take the source's batches as they are.
+        memory: Where the ring lies: "host", or a GPU.
     """
 
     segments: int = 16
@@ -36,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     linger: float | None = None
     stall_timeout: float | None = None
     batch_granular: bool = False
+    memory: str = "host"
 
     def difference(self, asked: dict[str, Any]) -> str:
         """Which of the asked values differ, in words, or an empty text."""
@@ -55,6 +57,7 @@ def checked(
     linger: float | None = None,
     stall_timeout: float | None = None,
     batch_granular: bool | None = None,
+    memory: str | None = None,
 ) -> dict[str, Any]:
     """The given settings (those that are not None) under the names that ``Settings`` has.
 
@@ -69,6 +72,7 @@ def checked(
         "linger": linger,
         "stall_timeout": stall_timeout,
         "batch_granular": batch_granular,
+        "memory": memory,
     }
     given = {name: value for name, value in given.items() if value is not None}
     for name, least, most in (("segments", 1, 4096), ("epochs", 1, 10**6), ("linger", 0, 10**9)):

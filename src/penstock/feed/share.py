@@ -56,6 +56,7 @@ def share(
     linger: float | None = None,
     stall_timeout: float | None = None,
     batch_granular: bool | None = None,
+    memory: str | None = None,
 ) -> Loader:
     """A Loader on the feed of this name, which is started if nobody runs it yet.
 
@@ -69,7 +70,7 @@ def share(
             ``Feeder`` takes. It may be a lambda, a partial, or live in ``__main__``.
         name: Whoever uses the same name shares the loader.
         batch_size, drop_last, shard, transform, borrow, device, framework: Of this trainer; see ``attach``.
-        segments, seed, window, epochs, stall_timeout, batch_granular: Of the
+        segments, seed, window, epochs, stall_timeout, batch_granular, memory: Of the
             feed; see ``Feeder``. What is left out is the feed's as it runs.
         linger: Seconds that the feeder waits for another trainer; 30 unless set.
 
@@ -87,6 +88,7 @@ def share(
         linger=linger,
         stall_timeout=stall_timeout,
         batch_granular=batch_granular,
+        memory=memory,
     )
 
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, **asked}
