@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -47,6 +48,8 @@ class CudaGpu:
         with self._torch.cuda.device(self._device):
             status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, _HOST_REGISTER_READ_ONLY)
         if int(status):
+            with suppress(RuntimeError):  # the next launch would report this as an error of its own
+                self._torch.ones(1, device=self._device)
             raise PinningRefused(
                 f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: "
                 f"{runtime.cudaGetErrorString(status)}"
