@@ -31,9 +31,9 @@ class Ahead:
 
     Slots are of one size, that of a full block, so there are none where blocks
     have strings, whose bytes vary. In the ring they may take a quarter of the
-    window (``RING_SHARE``): S of them in at least (2S + 1) times their size leave a gap that
-    fits a block, however they lie, and the feed cannot come to wait for room
-    that only later blocks hold.
+    window (``RING_SHARE``): S of them in at least (2S + 1) times their size
+    leave a gap that fits a block, however they lie, and the feed cannot come
+    to wait for room that only later blocks hold.
 
     Args:
         slots: Where they are offered.
@@ -53,9 +53,9 @@ class Ahead:
         self._most: int | None = None
         self._slot_bytes = 0
 
-    def published(self, block: SourceBlock, parcel: Parcel, *, in_place: bool) -> None:
+    def published(self, block: SourceBlock, parcel: Parcel) -> None:
         """A block has gone into the ring."""
-        if not in_place:
+        if parcel.ring_slot is None:
             self.skipped(parcel)
         if self._most is None:
             self._most = self._measure(block, parcel)

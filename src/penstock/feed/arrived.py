@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.contracts import Cursor
 from penstock.feed import wire
+from penstock.memory.room import leaves_in
 from penstock.tree import Array, Node, Strings
 
 
@@ -43,10 +44,7 @@ class Arrived:
         self.rows = message.rows
         self.layout = layout
         self.nodes = nodes
-        self.leaves = [
-            memory[start : start + nbytes]
-            for start, nbytes in zip(message.leaf_offsets, message.leaf_bytes, strict=True)
-        ]
+        self.leaves = leaves_in(memory, message.leaf_offsets, message.leaf_bytes)
 
     def release(self) -> None:
         """This trainer needs the block no more."""

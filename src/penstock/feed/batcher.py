@@ -10,7 +10,7 @@ from penstock.errors import BadSetting, PenstockError
 from penstock.feed.arrived import Arrived
 from penstock.feed.batch import Batch, view, whole_copy
 from penstock.feed.deal import batches, deal
-from penstock.feed.destination import Destination, Ready
+from penstock.feed.destination import Ready
 from penstock.feed.framework import Framework
 from penstock.feed.stream import RowStream
 
@@ -53,14 +53,12 @@ class Batcher:
         BadSetting: the feed cannot be cut, or dealt to ranks, as asked.
     """
 
-    def __init__(
-        self, rows: RowStream, batch_size: int | None, options: Options, destination: Destination
-    ) -> None:
+    def __init__(self, rows: RowStream, batch_size: int | None, options: Options) -> None:
         self.counts = Counts()
         self._rows = rows
         self._batch_size = batch_size
         self._options = options
-        self._destination = destination
+        self._destination = rows.destination
         self._whole = rows.link.welcome.settings.batch_granular
         self._check(rows.link.welcome.name)
 

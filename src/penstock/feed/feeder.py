@@ -253,19 +253,19 @@ class Feeder:
         parcel = self._writer.pack(block)
         at = Cursor(cycle, block.sample)
         self._waits_for = "trainers"
-        in_place = parcel.slot is not None and isinstance(self._ring, HostRing)
-        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.slot if in_place else None)
+        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.ring_slot)
         self._waits_for = ""
         if isinstance(offset, Turn):
             self._ahead.skipped(parcel)
             return offset is Turn.SKIP and not self._source.seekable
-        if in_place and parcel.slot is not None:
-            self._ahead.handing_out(parcel.slot)
-        else:
+        if parcel.ring_slot is None:
             self._writer.write(parcel, offset)
+        else:
+            self._ahead.handing_out(parcel.ring_slot)
+        in_place = parcel.ring_slot is not None
         self._published.count(block.rows, sum(parcel.leaf_bytes), time.monotonic(), in_place=in_place)
         self._server.publish(at, block.rows, offset, parcel)
-        self._ahead.published(block, parcel, in_place=in_place)
+        self._ahead.published(block, parcel)
         return True
 
     def _failure(self, error: Exception) -> SourceError:

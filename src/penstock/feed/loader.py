@@ -43,15 +43,11 @@ class Loader:
             options.world,
             _group() if options.world > 1 else "",
         )
-        self._destination = _destination(options)
-        self._rows = RowStream(connect, hello, self._destination, failover=failover)
+        self._rows = RowStream(connect, hello, _destination(options), failover=failover)
         self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
-        welcome = self._rows.link.welcome
-        self.name = welcome.name
+        self.name = self._rows.link.welcome.name
         try:
-            self._batcher = Batcher(
-                self._rows, options.batch_size or welcome.batch_size, options, self._destination
-            )
+            self._batcher = Batcher(self._rows, self.batch_size, options)
         except BadSetting:
             self.close()
             raise
@@ -138,7 +134,7 @@ class Loader:
             name=self.name,
             feeder_pid=link.welcome.pid,
             sharing=link.welcome.ring_kind,
-            handed="view" if self._options.borrow else self._destination.handed,
+            handed="view" if self._options.borrow else self._rows.destination.handed,
             epoch=self.epoch,
             batches=counts.batches,
             samples=counts.samples,
@@ -209,7 +205,7 @@ class Loader:
         return resumed and self._delivered > 0
 
     def _end_epoch(self) -> None:
-        self._destination.settle(wait=True)
+        self._rows.destination.settle(wait=True)
         self._rows.link.flush()  # what follows may be a long validation
         self._start = self._next_start()
         self._epoch += 1

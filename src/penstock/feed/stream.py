@@ -27,12 +27,13 @@ class RowStream:
 
     Attributes:
         at: The next row to take.
+        destination: As it was given.
     """
 
     def __init__(self, connect: Connect, hello: wire.Hello, destination: Destination, *, failover: bool) -> None:
         self._connect = connect
         self._hello = hello
-        self._destination = destination
+        self.destination = destination
         self._failover = failover
         self._block: Arrived | None = None
         self._position: tuple[Cursor | None, int, Cursor] | None = None
@@ -113,7 +114,7 @@ class RowStream:
     def drop(self) -> None:
         """Release the current block."""
         if self._block is not None:
-            self._destination.let_go(self._block)
+            self.destination.let_go(self._block)
             self._block = None
 
     def end(self, block: Arrived) -> Cursor:
@@ -131,7 +132,7 @@ class RowStream:
         """
         evicts = self.link.welcome.settings.stall_timeout is not None
         if evicts:
-            self._destination.finish()
+            self.destination.finish()
         try:
             self.link.poll()
         except FeederLost:
@@ -151,13 +152,13 @@ class RowStream:
 
     def close(self) -> None:
         self.drop()
-        self._destination.leave()
+        self.destination.leave()
         self.link.close()
 
     def _next(self) -> Arrived | CycleEnded:
         while True:
             # A feeder may wait for the very blocks that this trainer has yet to let go.
-            self._destination.settle(wait=not self.link.has_arrived)
+            self.destination.settle(wait=not self.link.has_arrived)
             try:
                 return self.link.next()
             except FeederLost as lost:
@@ -172,9 +173,9 @@ class RowStream:
             raise lost
         old = self.link
         self._past_wait_s += old.wait_s
-        self._destination.leave()
+        self.destination.leave()
         old.close()
-        self.link = self._connect(self._hello, self._destination.open_ring, old.welcome.settings)
+        self.link = self._connect(self._hello, self.destination.open_ring, old.welcome.settings)
         self.failovers += 1
         if changed := _changed(old.welcome, self.link.welcome):
             raise SettingsDiffer(

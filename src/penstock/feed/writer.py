@@ -11,7 +11,7 @@ import msgspec
 from penstock.contracts import ByteArray, Ring, SourceBlock
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError
 from penstock.feed.wire import MAX_PACKET_BYTES
-from penstock.memory.room import placed
+from penstock.memory.room import leaves_in, placed
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.tree import Array, Node, Strings, array_nodes, bytes_of, describe, difference, same_but_for_shapes
 
@@ -31,6 +31,11 @@ class Parcel(NamedTuple):
     nbytes: int
     data: Sequence[ByteArray] = ()
     slot: Slot | None = None
+
+    @property
+    def ring_slot(self) -> Slot | None:
+        """Its slot, where that is in the ring and nothing is left to be copied."""
+        return None if self.data else self.slot
 
 
 class BlockWriter:
@@ -65,7 +70,9 @@ class BlockWriter:
         if isinstance(block.tree, Filled):
             there = block.tree
             layout = self._checked(there.layout, there.rows, block)
-            data = () if self._slots is None else _parts(there, self._slots.memory(there.slot))
+            data = ()
+            if self._slots is not None:
+                data = leaves_in(self._slots.memory(there.slot), there.leaf_offsets, there.leaf_bytes)
             return Parcel(layout, there.leaf_offsets, there.leaf_bytes, there.slot.nbytes, data, there.slot)
         described = describe(block.tree, whole=self._whole)
         layout = self._checked(described.layout, described.rows, block)
@@ -126,10 +133,3 @@ class BlockWriter:
                 )
         self._layout, self._nodes = layout, list(array_nodes(layout))
         self._layout_bytes = len(msgspec.msgpack.encode(layout))
-
-
-def _parts(there: Filled, memory: ByteArray) -> list[ByteArray]:
-    """The bytes of each leaf of a block that lies in a slot."""
-    return [
-        memory[start : start + nbytes] for start, nbytes in zip(there.leaf_offsets, there.leaf_bytes, strict=True)
-    ]

@@ -83,11 +83,11 @@ class CudaGpu:
     def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
         self._torch.cuda.init()
         memory = SharedMemory(self._device.index, self._whole(nbytes))
-        return self._tensor(memory, 0, nbytes), memory.fd
+        return self._tensor(memory, nbytes), memory.fd
 
     def open_shared(self, fd: int, nbytes: int) -> DeviceBytes:
         self._torch.cuda.init()
-        return self._tensor(SharedMemory(self._device.index, self._whole(nbytes), fd), 0, nbytes)
+        return self._tensor(SharedMemory(self._device.index, self._whole(nbytes), fd), nbytes)
 
     def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
         self._collects = True
@@ -122,8 +122,8 @@ class CudaGpu:
             event.wait()
             ended()
 
-    def _tensor(self, memory: SharedMemory, offset: int, nbytes: int) -> DeviceBytes:
-        tensor = self._torch.as_tensor(memory.span(offset, nbytes), device=self._device)
+    def _tensor(self, memory: SharedMemory, nbytes: int) -> DeviceBytes:
+        tensor = self._torch.as_tensor(memory.span(0, nbytes), device=self._device)
         self._shared[tensor.data_ptr()] = memory
         return tensor
 

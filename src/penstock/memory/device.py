@@ -61,7 +61,7 @@ class DeviceRing:
 
     def __init__(self, gpu: Gpu, fd: int, capacity_bytes: int, memory: DeviceBytes) -> None:
         """See ``attach``."""
-        self.kind = kind_on(gpu)
+        self.kind = f"ring on {gpu.uuid}"
         self.fd = fd
         self.capacity_bytes = capacity_bytes
         self._gpu = gpu
@@ -129,8 +129,3 @@ class FeedersDeviceRing(DeviceRing):
             self.settle()
             self.staging.close()
         super().close()
-
-
-def kind_on(gpu: Gpu) -> str:
-    """How ``statistics()`` names a ring on this GPU."""
-    return f"ring on {gpu.uuid}"
