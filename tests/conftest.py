@@ -38,6 +38,14 @@ def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     assert not list(path.iterdir())
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What Penstock keeps for this user (benchmarks, compiled code) is none of the tests' business."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def _serving(path: Path) -> list[psutil.Process]:
     """The processes that ``share`` started for this test."""
     found: list[psutil.Process] = []

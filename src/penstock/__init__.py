@@ -43,6 +43,12 @@ if TYPE_CHECKING:
         LoaderClosed as LoaderClosed,
     )
     from penstock.errors import (
+        PackDamaged as PackDamaged,
+    )
+    from penstock.errors import (
+        PackStopped as PackStopped,
+    )
+    from penstock.errors import (
         PenstockError as PenstockError,
     )
     from penstock.errors import (
@@ -69,6 +75,8 @@ if TYPE_CHECKING:
     from penstock.feed.loader import Loader as Loader
     from penstock.feed.share import share as share
     from penstock.sources.arrays import ArraySource as ArraySource
+    from penstock.sources.packed import PackedSource as PackedSource
+    from penstock.sources.packed import pack as pack
 
 __version__ = "0.1.0"
 
@@ -84,6 +92,8 @@ _ERRORS = (
     "ForkedLoader",
     "InsecureDirectory",
     "LoaderClosed",
+    "PackDamaged",
+    "PackStopped",
     "PenstockError",
     "Refused",
     "SettingsDiffer",
@@ -97,7 +107,9 @@ _HOMES = {
     "Feeder": "penstock.feed.feeder",
     "Loader": "penstock.feed.loader",
     "attach": "penstock.feed.attach",
+    "PackedSource": "penstock.sources.packed",
     "feeds": "penstock.feed.feeds",
+    "pack": "penstock.sources.packed",
     "share": "penstock.feed.share",
     **dict.fromkeys(_ERRORS, "penstock.errors"),
 }

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import ReadFailed
+
 Tree = Any
 """A block's or batch's tree: tuples, lists, dicts, namedtuples, dataclasses; leaves at the ends."""
 
@@ -127,8 +129,8 @@ class Gpu(Protocol):
         """Which one it is, whatever its number in this process."""
         ...
 
-    def pin(self, memory: ByteArray) -> None:
-        """Register host memory, from which copies are asynchronous then.
+    def pin(self, memory: ByteArray, *, write: bool = False) -> None:
+        """Register host memory, from which copies are asynchronous then; with ``write``, those to it too.
 
         Raises:
             PinningRefused: the system does not allow it; the message says why.
@@ -151,8 +153,8 @@ class Gpu(Protocol):
         """Begin to copy from a ring on a GPU; under the same condition."""
         ...
 
-    def fetch(self, memory: DeviceBytes) -> bytes:
-        """The bytes of a ring on a GPU, in the process, at once."""
+    def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
+        """Begin to copy from the device to host memory, where the bytes are once a later mark has passed."""
         ...
 
     def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
@@ -195,6 +197,14 @@ class Gpu(Protocol):
         """Whatever this thread launches on the device from now on runs after the mark, and may use this memory."""
         ...
 
+    def take_over(self, memory: Sequence[DeviceBytes]) -> None:
+        """The opposite: copies from now on run after what this thread has launched, and may read this memory."""
+        ...
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether a tensor lies on this GPU."""
+        ...
+
 
 class Ring(Protocol):
     """Bytes that one process writes and several read.
@@ -213,8 +223,17 @@ class Ring(Protocol):
         """The window."""
         ...
 
-    def write(self, offset: int, part: ByteArray) -> None:
-        """Copy host bytes there; they are there after ``settle``. Only the process that made the ring asks."""
+    @property
+    def fd(self) -> int:
+        """The descriptor by which it was mapped, which is the ring's own until ``close``."""
+        ...
+
+    def write(self, offset: int, part: ByteArray | DeviceBytes) -> None:
+        """Copy bytes there; they are there after ``settle``. Only the process that made the ring asks."""
+        ...
+
+    def filled(self, offset: int, nbytes: int) -> None:
+        """Others have written there on the host: readers find it after ``settle``, wherever the ring lies."""
         ...
 
     def settle(self) -> None:
@@ -235,4 +254,95 @@ class Ring(Protocol):
 
     def close(self) -> None:
         """Give the mapping up; it goes when the last view of it does."""
+        ...
+
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Extents(NamedTuple):
+    """Pieces of files or objects, and where their bytes are to go; every field has one entry a piece.
+
+    Attributes:
+        tags: The caller's own numbers, by which it hears of each piece.
+        files: What ``Reader.open`` gave for the file.
+        offsets: In bytes from the file's beginning.
+        nbytes: At least 1 each.
+        to: In bytes from the beginning of the reader's memory.
+    """
+
+    tags: Numbers
+    files: Numbers
+    offsets: Numbers
+    nbytes: Numbers
+    to: Numbers
+
+    def part(self, start: int, stop: int | None = None) -> Extents:
+        """Some of them, as a slice."""
+        return Extents(*(field[start:stop] for field in self))
+
+
+class Completed(NamedTuple):
+    """Extents that are done, in the order in which that happened.
+
+    Attributes:
+        tags: Theirs.
+        failures: Those of them whose bytes did not come, and why; all others lie where they were to go.
+    """
+
+    tags: Numbers
+    failures: dict[int, ReadFailed]
+
+
+class Opened(NamedTuple):
+    """A file or object that can be read."""
+
+    file: int
+    nbytes: int
+
+
+class Reader(Protocol):
+    """A mechanism that moves bytes from storage into one memory, many extents at once.
+
+    Each extent comes whole or fails alone. One thread uses a reader.
+    """
+
+    @property
+    def mech(self) -> str:
+        """Its name: ``"posix"``, ``"direct"``, ``"uring"``, ``"gds"``, ``"gpu"``, ``"object"``."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """How many extents may be under way."""
+        ...
+
+    @property
+    def path_taken(self) -> str:
+        """What carries the bytes, in words for a person."""
+        ...
+
+    def open(self, path: str) -> Opened:
+        """Open a file for reading; the same path gives the same file again.
+
+        Raises:
+            ReadFailed: it is not there, or must not be read.
+            ReaderUnavailable: this mechanism cannot read it; the message says why.
+        """
+        ...
+
+    def submit(self, extents: Extents) -> int:
+        """Begin to read as many as there is room for, from the first on, and say how many those are.
+
+        Raises:
+            BadSetting: an extent has no bytes, or leaves the memory; none is begun.
+        """
+        ...
+
+    def completed(self, at_least: int = 1) -> Completed:
+        """Wait for so many extents, or for all that are under way if those are fewer; may give more."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what is under way, then close the files; nothing is written any more."""
         ...

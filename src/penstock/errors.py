@@ -47,6 +47,34 @@ class PinningRefused(PenstockError):
     """Host memory cannot be registered with a GPU; a Loader then copies by way of a buffer, and says so."""
 
 
+class ReaderUnavailable(PenstockError):
+    """A way of reading that was asked for cannot be had here; the message says why, and what can."""
+
+
+class ReadFailed(PenstockError):
+    """Bytes did not come from storage; other extents are not concerned.
+
+    Attributes:
+        path: The file or object.
+        offset: Where the extent began, in bytes.
+        errno: What the system said, as in ``errno.h``; 0 where the file ended too early.
+    """
+
+    def __init__(self, message: str, path: str, offset: int = 0, errno: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+        self.errno = errno
+
+
+class PackDamaged(SourceError):
+    """A packed data set is not what it was when it was packed: cut short, replaced, or a checksum is wrong."""
+
+
+class PackStopped(PenstockError):
+    """Packing could not go on (the disk is full); what is packed is kept, and the same call goes on with it."""
+
+
 class InsecureDirectory(PenstockError):
     """The directory for sockets belongs to someone else, or others may enter it."""
 

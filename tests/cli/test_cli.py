@@ -107,6 +107,12 @@ def test_nothing_runs_says_what_to_do():
         (("feed", "my_loader.py:other", "--name", "x"), "it has: broken, make_loader"),
         (("feed", "my_loader.py:make_loader", "--name", "x", "--window", "much"), "give bytes as a number"),
         (("feed", "my_loader.py:make_loader", "--name", "x", "--segments", "0"), "segments=0"),
+        (
+            ("feed", "my_loader.py:make_loader", "--name", "x", "--reader", "uring"),
+            "--reader: only for packed:FOLDER",
+        ),
+        (("feed", "packed:nowhere", "--name", "x"), "nowhere holds no packed data set"),
+        (("pack", "my_loader.py:make_loader"), "give FILE.py:FUNCTION and a folder"),
     ],
 )
 def test_a_mistake_gets_one_clear_message(loader_file: Path, words, says):
@@ -125,6 +131,48 @@ def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
     assert process.returncode == 2
     assert "my_loader.py" in errors
     assert "the disk is gone" in errors
+
+
+def test_a_source_that_fails_while_it_is_packed_shows_its_own_traceback(loader_file: Path, tmp_path: Path):
+    failed = penstock_command("pack", f"{loader_file}:broken", str(tmp_path / "packed"))
+    assert failed.returncode == 2
+    assert "my_loader.py" in failed.stderr
+    assert "penstock: the source raised ValueError: the disk is gone" in failed.stderr
+
+
+def test_a_loader_is_packed_checked_and_fed(loader_file: Path, tmp_path: Path):
+    folder = tmp_path / "packed"
+    packed = penstock_command("pack", f"{loader_file}:make_loader", str(folder))
+    assert packed.returncode == 0, packed.stderr
+    assert "Packed 200 samples" in packed.stdout
+    again = penstock_command("pack", f"{loader_file}:make_loader", str(folder))
+    assert again.returncode == 2
+    assert "holds a packed data set already" in again.stderr
+    checked = penstock_command("pack", "--check", str(folder))
+    assert "All 200 samples" in checked.stdout
+    words = (
+        "feed",
+        f"packed:{folder}",
+        "--name",
+        "packed",
+        "--reader",
+        "direct",
+        "--batch-size",
+        "30",
+        "--epochs",
+        "1",
+    )
+    feeding = subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], stdout=subprocess.PIPE, text=True)
+    with penstock.attach("packed", wait_s=30) as loader:
+        assert [len(batch["id"]) for batch in loader] == [30] * 6 + [20]
+    assert "packed packed: 200 samples" in feeding.communicate(timeout=20)[0]
+    assert feeding.returncode == 0
+    with open(folder / "0-id.npy", "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"wrong")
+    damaged = penstock_command("pack", "--check", str(folder))
+    assert damaged.returncode == 2
+    assert "row 199 of" in damaged.stderr.replace("\n", " ")
 
 
 def test_top_shows_the_feeds_until_it_is_interrupted(feeding):

@@ -158,6 +158,7 @@ def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Cal
             "until": None,
             "hurt": None,
             "pause": None,
+            "keep": 0,
             "save": False,
             "resume": None,
             **order,

@@ -1,4 +1,7 @@
-"""A feeder in a process of its own: ``feeder.py '{"name": …, "source": {…}, "settings": {…}}'``."""
+"""A feeder in a process of its own: ``feeder.py '{"name": …, "source": {…}, "settings": {…}}'``.
+
+A ``memory`` is what a fake GPU is made with.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,10 @@ from sources import make
 
 def main() -> None:
     order = json.loads(sys.argv[1])
+    if "memory" in order["settings"]:
+        from penstock.testing.gpu import FakeGpu
+
+        order["settings"]["memory"] = FakeGpu(**order["settings"]["memory"])
     with penstock.Feeder(make(**order["source"]), order["name"], **order["settings"]) as feeder:
         try:
             feeder.run()

@@ -24,6 +24,15 @@ def rows(samples: int = 1000, batch_size: int = 10, width: int = 1000, **options
     return penstock.ArraySource({"id": ids, "payload": payload_of(ids, width)}, batch_size=batch_size, **options)
 
 
+def rows_beside_a_fake_gpu(**options: Any) -> penstock.ArraySource:
+    """For ``share``: the feeder's process takes whatever ``memory`` names for a fake."""
+    from penstock.feed import feeder
+    from penstock.testing.gpu import FakeGpu
+
+    feeder.gpu_of = lambda _: FakeGpu(5)  # type: ignore[assignment]
+    return rows(**options)
+
+
 def await_gate(gate: str) -> None:
     """Wait until a file is there, so that all trainers are."""
     while gate and not Path(gate).exists():
@@ -118,6 +127,7 @@ def announcing(started: str, pause_s: float = 0.0, **options: Any) -> Any:
 def make(kind: str, **options: Any) -> Any:
     kinds = {
         "rows": rows,
+        "rows beside a fake GPU": rows_beside_a_fake_gpu,
         "loader": loader,
         "paced": Paced,
         "blocking": Blocking,

@@ -2,7 +2,8 @@
 
 Its order is JSON: where from (``source`` to share it, else it attaches), how
 many epochs (or ``until`` a file is there at an epoch's end), how slowly, where
-it hurts itself (``hurt``), and where it pauses (``pause``).
+it hurts itself (``hurt``), where it pauses (``pause``), and how many of its
+last batches it holds on to (``keep``). A ``device`` is what a fake GPU is made with.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ add = Batch.add
 Batch.add = add_in_halves  # type: ignore[method-assign]
 
 
+kept: list[Any] = []
+
+
+def keep(batch: Any) -> None:
+    if order["keep"]:
+        kept.append(batch)
+        del kept[: -order["keep"]]
+
+
 def right(batch: Any) -> bool:
     ids, payload = batch["id"], batch["payload"]
     if hasattr(payload, "numpy"):
@@ -59,6 +69,10 @@ def right(batch: Any) -> bool:
 
 def connect() -> penstock.Loader:
     options = {"batch_size": order["batch_size"], **order["options"]}
+    if "device" in options:
+        from penstock.testing.gpu import FakeGpu
+
+        options["device"] = FakeGpu(**options["device"])
     if order["source"]:
         return penstock.share(functools.partial(make, **order["source"]), order["name"], **options)
     return penstock.attach(order["name"], wait_s=30, **options)
@@ -80,6 +94,7 @@ def train(loader: penstock.Loader) -> None:
         epoch = loader.epoch
         for batch in loader:
             good = right(batch)
+            keep(batch)
             pause_at(taken)
             time.sleep(order["delay_s"])
             ids = [int(i) for i in batch["id"]]
@@ -102,10 +117,12 @@ def main() -> None:
             note(joined=loader.statistics().feeder_pid)
             train(loader)
             note(done=loader.statistics().failovers)
-    except penstock.PenstockError as error:
+    except (penstock.PenstockError, RuntimeError) as error:
         note(error=type(error).__name__, message=str(error), traceback=getattr(error, "traceback_text", ""))
     except KeyboardInterrupt:
         note(error="KeyboardInterrupt", message="", traceback="")
+    if kept:
+        note(kept=[[int(i) for i in batch["id"]] for batch in kept], kept_right=all(map(right, kept)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,13 +41,43 @@ def test_numpy(serve: Any) -> None:
     assert isinstance(batch["n"], np.ndarray)
 
 
-def test_jax(serve: Any) -> None:
-    jax = pytest.importorskip("jax")
-    serve([BATCH])
-    batch = one("jax")
-    assert isinstance(batch["t"], jax.Array)
-    assert float(batch["t"].sum()) == 15.0
-    assert batch["n"].tolist() == [0, 1, 2]
+needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is not installed")
+JAX_TRAINER = Path(__file__).with_name("jax_trainer.py")
+
+
+def trained_with_jax(check: str) -> None:
+    """Have a process of its own, where JAX is, attach to the feed and check what it gets."""
+    done = subprocess.run([sys.executable, JAX_TRAINER, check], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_jax
+def test_jax_gets_the_values_and_types_that_it_has(serve: Any) -> None:
+    names = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32", "complex64"]
+    arrays = {name: np.arange(12).reshape(4, 3).astype(name) for name in names}
+    others = {"bfloat16": torch.arange(4, dtype=torch.bfloat16), "names": ["a", "b", "c", "d"], "k": 5}
+    serve([{"arrays": arrays, **others}])
+    trained_with_jax("types")
+
+
+@needs_jax
+def test_jax_gets_64_bits_where_it_was_told_to_have_them_and_32_otherwise(serve: Any) -> None:
+    serve([{"n": np.arange(3), "t": torch.zeros(3, dtype=torch.float64)}] * 2)
+    trained_with_jax("wide_types")
+
+
+@needs_jax
+@pytest.mark.parametrize("check", ["private_copies", "views", "donated"])
+def test_what_jax_keeps_stays_right_while_the_feed_goes_on(serve: Any, check: str) -> None:
+    ids = np.arange(3000, dtype=np.int32)
+    x = np.repeat(ids[:, None], 1500, 1).astype(np.float32)
+    serve(penstock.ArraySource({"id": ids, "x": x}, batch_size=192, segments=4), window="10MiB")
+    trained_with_jax(check)
+
+
+@needs_jax
+def test_memory_that_jax_shares_is_not_used_again_before_jax_has_let_it_go() -> None:
+    trained_with_jax("recycled")
 
 
 def test_a_view_stays_a_view(serve: Any) -> None:

@@ -38,7 +38,8 @@ def test_a_window_is_bytes_rounded_up_to_pages(window, nbytes):
 
 
 @pytest.mark.parametrize(
-    "window", [0, -1, "", "0", "MiB", "1.2.3MiB", "ten", "-5MiB", "1TiB!", "1 Mi B", "nan", "inf", ".", "1e3"]
+    "window",
+    [0, -1, "", "0", "MiB", "1.2.3MiB", "ten", "-5MiB", "1TiB!", "1 Mi B", "nan", "inf", ".", "1e3", "9" * 400],
 )
 def test_what_is_no_size_is_refused_by_name(window):
     with pytest.raises(penstock.BadSetting, match="window=") as caught:

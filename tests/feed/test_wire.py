@@ -37,8 +37,10 @@ FROM_TRAINER: list[Any] = [
     wire.Stop(7),
 ]
 FROM_FEEDER: list[Any] = [
-    wire.Welcome("a/ü", 42, Settings(), "host memfd", None, None, None, (0,)),
-    wire.Welcome("a", 42, Settings(4, 1, 4096, 2, 0.5, 3.0, True), "host memfd", 100, 10, 10, (0, 50)),
+    wire.Welcome("a/ü", 42, Settings(), ("host memfd",), None, None, None, (0,)),
+    wire.Welcome(
+        "a", 42, Settings(4, 1, 4096, 2, 0.5, 3.0, True), ("ring on GPU-1", "host twin"), 100, 10, 10, (0, 50)
+    ),
     wire.Rejected("because", "0.1.0", 1),
     wire.Started(1, 2),
     wire.Block(1, 2, 3, 4, 5, (0, 64, 128), (6, 0, 7), 8),

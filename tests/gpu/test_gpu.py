@@ -17,10 +17,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.contracts import Ring
+from penstock.contracts import ByteArray, Gpu, Ring
 from penstock.memory.cuda import CudaGpu
-from penstock.memory.device import DeviceRing, FeedersDeviceRing
-from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
+from penstock.testing.device_ring import DeviceRingContract
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -45,29 +44,21 @@ def ids_of(loader: penstock.Loader) -> list[int]:
     return torch.cat(seen).tolist()
 
 
-class TestDeviceRingOnAGpu(RingContract):
-    capacity_bytes = 16 * PAGE_BYTES
+class TestDeviceRingOnAGpu(DeviceRingContract):
+    gpu_code = "from penstock.memory.cuda import CudaGpu", "CudaGpu('cuda')"
 
-    def create(self, capacity_bytes: int) -> Ring:
-        return FeedersDeviceRing(CudaGpu("cuda"), capacity_bytes, PAGE_BYTES)
+    def gpu(self) -> Gpu:
+        return CudaGpu("cuda")
 
-    def attach(self, ring: Ring) -> Ring:
-        self.gpu = CudaGpu("cuda")
-        return DeviceRing.attach(self.gpu, ring.open_for_readers(), ring.capacity_bytes)
-
-    def attach_elsewhere(self, ring: Ring) -> ReaderCode:
-        fd = ring.open_for_readers()
-        return ReaderCode(
-            "from penstock.memory.cuda import CudaGpu\nfrom penstock.memory.device import DeviceRing\n"
-            f"reader = DeviceRing.attach(CudaGpu('cuda'), {fd}, {ring.capacity_bytes})",
-            (fd,),
-        )
+    def on_device(self, values: ByteArray) -> Any:
+        torch.cuda._sleep(10_000_000)  # what is launched behind it has not run when the copy begins
+        return torch.from_numpy(values).to("cuda", non_blocking=True) + 0
 
     def collect(self, reader: Ring) -> None:
         torch.cuda.synchronize()
-        self.gpu.collect()
+        super().collect(reader)
 
-    def seen(self, memory: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def seen(self, memory: Any) -> ByteArray:
         return memory.cpu().numpy()
 
 
@@ -107,6 +98,38 @@ def test_a_loaders_workers_write_where_the_gpu_copies_from(serve: Any) -> None:
                 assert bool((payload == ids.to(torch.uint8)[:, None]).all())
                 seen += ids.tolist()
             assert sorted(seen) == list(range(4000))
+
+
+def test_a_trainer_on_the_host_reads_the_twin_beside_one_on_the_gpu(serve: Any) -> None:
+    serve(rows(), memory="cuda", window="64MiB", epochs=1)
+    with (
+        penstock.attach("feed", 100, device="cuda") as on_gpu,
+        penstock.attach("feed", 333) as on_host,
+        ThreadPoolExecutor() as threads,
+    ):
+        there = threads.submit(ids_of, on_gpu)
+        here: list[int] = []
+        for batch in on_host:
+            assert (batch["bytes"] == (batch["id"] % 251).astype(np.uint8)[:, None]).all()
+            here += batch["id"].tolist()
+        assert sorted(here) == sorted(there.result()) == list(range(SAMPLES))
+        assert on_host.statistics().sharing.startswith("host twin of the ring on ")
+
+
+def test_a_feeds_transform_runs_on_the_gpu(serve: Any) -> None:
+    def halves(batch: Any) -> Any:
+        assert batch["bytes"].is_cuda
+        torch.cuda._sleep(1_000_000)  # a result that is copied too early is not yet there
+        return {"id": batch["id"], "half": batch["bytes"][:, 0].float() / 2}
+
+    serve(rows(), memory="cuda", transform=halves, window="16MiB")
+    for device in ("cuda", None):
+        with penstock.attach("feed", 100, device=device) as loader:
+            seen: list[int] = []
+            for batch in loader:
+                assert bool((batch["half"] == (batch["id"] % 251) / 2).all())
+                seen += batch["id"].tolist()
+            assert sorted(seen) == list(range(SAMPLES))
 
 
 def test_a_feeder_that_dies_is_replaced() -> None:

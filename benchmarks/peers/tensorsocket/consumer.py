@@ -1,4 +1,4 @@
-"""TensorSocket's consumer, measured as every trainer is; started by ``penstock bench share``."""
+"""TensorSocket's consumer, measured as every trainer is; started by the sharing benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ def open_source(order: dict[str, Any]) -> Batches:
         while True:
             yield from consumer
 
-    return Batches(batches(), lambda batch: len(batch[0]), None, lambda: None)
+    source = Batches(batches(), lambda batch: len(batch[0]), None, lambda: None)
+    if "device" not in order:
+        return source
+    from penstock.bench.device import worked_on
+
+    return worked_on(source, order)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""TensorSocket's producer, started by ``penstock bench share``; it ends with its input."""
+"""TensorSocket's producer, started by the sharing benchmarks; it ends with its input."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from tensorsocket import TensorProducer
+from tensorsocket.producer import TensorPool
 
 from penstock.bench.blocks import ROWS, Blocks
 from penstock.bench.jpeg import make_loader
@@ -39,9 +40,25 @@ def loader_of(workload: dict[str, Any]) -> Any:
     return TorchBlocks(workload["block_bytes"])
 
 
-def end_with(heard: Iterator[bytes]) -> None:
+class CountingPool(TensorPool):
+    """Where TensorSocket copies batches to the GPU, if there is one; counts what comes in.
+
+    Attributes:
+        blocks, copied_bytes: So far.
+    """
+
+    blocks = copied_bytes = 0
+
+    def assign(self, data: tuple[torch.Tensor, ...]) -> Any:
+        self.blocks += len(data[0]) // ROWS
+        self.copied_bytes += sum(leaf.nbytes for leaf in data)
+        return super().assign(data)
+
+
+def answer(heard: Iterator[bytes], pool: CountingPool) -> None:
+    """Say what has been counted, whenever asked; end with the input."""
     for _ in heard:
-        pass
+        say({"copied_bytes": pool.copied_bytes, "blocks": pool.blocks})
     os._exit(0)
 
 
@@ -50,8 +67,12 @@ def main() -> None:
     heard = heard_lines()
     order = json.loads(next(heard))
     port, ack_port, *heart_ports = order["ports"]
-    threading.Thread(target=end_with, args=(heard,), daemon=True).start()
+    if order.get("device", "cpu") != "cpu" and not torch.cuda.is_available():
+        say({"error": f"{order['device']}: torch {torch.__version__} of TensorSocket's environment finds no GPU"})
+        return
     producer = TensorProducer(loader_of(order["workload"]), port, ack_port, tuple(heart_ports))
+    producer.pool = pool = CountingPool(producer.pool.max_size)
+    threading.Thread(target=answer, args=(heard, pool), daemon=True).start()
     # A consumer that comes late waits for the next epoch: begin when all are there.
     while len(producer.hb.consumers) < order["trainers"]:
         time.sleep(0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ class Cell(msgspec.Struct, frozen=True):
         feeder_cpu_s, trainers_cpu_s: Per 1,000 samples delivered to all together, children included.
         latency_us: [median, 99th percentile] from publish to receipt, where it is known.
         pss_bytes: Of all processes together, at the window's end.
+        copied_bytes_per_batch: What a trainer itself copied to its device, where that is counted.
     """
 
     workload: str
@@ -45,6 +46,7 @@ class Cell(msgspec.Struct, frozen=True):
     trainers_cpu_s: float = 0.0
     latency_us: tuple[float, float] | None = None
     pss_bytes: int = 0
+    copied_bytes_per_batch: float = 0.0
     note: str = ""
 
     @property
@@ -77,8 +79,21 @@ class Window(msgspec.Struct, frozen=True):
     fixed: bool = False
 
 
+class Watch(Protocol):
+    """Measures something besides, over the same window."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
 def measure(
-    cell: Cell, members: Sequence[Member], order: dict[str, Any], window: Window, feeders: Sequence[int] = ()
+    cell: Cell,
+    members: Sequence[Member],
+    order: dict[str, Any],
+    window: Window,
+    feeders: Sequence[int] = (),
+    watches: Sequence[Watch] = (),
 ) -> Cell:
     """Have the members take batches as ``order`` says, and fill in the cell.
 
@@ -104,10 +119,14 @@ def measure(
         member.tell({"do": "measure", "start": start, "stop": stop, "fixed": window.fixed})
     trainers = [member.pid for member in members]
     time.sleep(max(0.0, start - time.monotonic()))
+    for watch in watches:
+        watch.begin()
     feeder_cpu, trainer_cpu, began = processes.cpu_s(feeders), processes.cpu_s(trainers), time.monotonic()
     time.sleep(max(0.0, stop - time.monotonic()))
     feeder_cpu, trainer_cpu = processes.cpu_s(feeders) - feeder_cpu, processes.cpu_s(trainers) - trainer_cpu
     seconds = time.monotonic() - began
+    for watch in watches:
+        watch.end()
     answers = [member.hear_of("finished", stop + _ANSWER_S) for member in members]
     pss_bytes = sum(processes.memory(pid).total_bytes for pid in [*feeders, *trainers])
     for member in members:
@@ -129,6 +148,7 @@ def measure(
         trainers_cpu_s=trainer_cpu / thousands,
         latency_us=_latency(answers),
         pss_bytes=pss_bytes,
+        copied_bytes_per_batch=float(np.mean([a.get("copied_bytes", 0) / a["batches"] for a in answers])),
     )
 
 

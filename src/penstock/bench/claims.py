@@ -63,9 +63,9 @@ class _Claims:
 
         for trainers, target in ((1, 0.97), (2, 0.97), (4, 0.97), (8, 0.93)):
             what = f"JPEG, K={trainers}: slowest trainer against a DataLoader alone"
-            yield _least(f"jpeg-each-{trainers}", what, target, "", against_alone("penstock", trainers))
+            yield least(f"jpeg-each-{trainers}", what, target, "", against_alone("penstock", trainers))
         what = "JPEG, K=8, borrow=True: slowest trainer against a DataLoader alone"
-        yield _least("jpeg-each-8-borrow", what, 0.97, "", against_alone("borrow", 8))
+        yield least("jpeg-each-8-borrow", what, 0.97, "", against_alone("borrow", 8))
         for trainers, target in ((4, 3.8), (8, 7.2)):
             values = self._over_repeats(
                 ("JPEG", "penstock", trainers),
@@ -73,7 +73,7 @@ class _Claims:
                 lambda one, other: one.together / other.together,
             )
             what = f"JPEG, K={trainers}: together against separate DataLoaders"
-            yield _least(f"jpeg-together-{trainers}", what, target, "x", values)
+            yield least(f"jpeg-together-{trainers}", what, target, "x", values)
         for trainers in (2, 4, 8):
             values = self._over_repeats(
                 ("JPEG", "penstock", trainers),
@@ -81,23 +81,23 @@ class _Claims:
                 lambda one, single: one.trainers * _cpu_s(one) / _cpu_s(single),
             )
             what = f"JPEG, K={trainers}: K times the CPU time per delivered sample, against K=1"
-            yield _most(f"jpeg-cpu-{trainers}", what, 1.1, "", values)
+            yield most(f"jpeg-cpu-{trainers}", what, 1.1, "", values)
 
     def _blocks(self) -> Iterator[Claim]:
         copies = {one["threads"]: one for one in self._report.ring_copy}
         for threads, rates in sorted(copies.items()):
             values = [r / t for r, t in zip(rates["ring_GBps"], rates["torch_GBps"], strict=True)]
             what = f"10MB: copy into the ring against torch's in {threads} thread{'s' * (threads > 1)}"
-            claim = _least("ring-copy" if threads == 1 else "ring-copy-threads", what, 0.8, "", values)
+            claim = least("ring-copy" if threads == 1 else "ring-copy-threads", what, 0.8, "", values)
             # torch's own threads take the other cores, which loading needs: told, not claimed.
             yield claim if threads == 1 else msgspec.structs.replace(claim, met=None, note="for comparison only")
         if not copies:
-            yield _least("ring-copy", "10MB: copy into the ring against torch's plain copy", 0.8, "", [])
+            yield least("ring-copy", "10MB: copy into the ring against torch's plain copy", 0.8, "", [])
         values = self._over_repeats(
             ("10MB", "penstock", 4), ("10MB", "copy", 4), lambda one, copy: one.together / copy.together
         )
         what = "10MB, K=4: private copies together against 4 processes' plain copies"
-        yield _least("private-copies", what, 0.7, "", values)
+        yield least("private-copies", what, 0.7, "", values)
         yield self._beyond_copy()
         for size, arm, trainers, target in (
             ("10MB", "borrow", 8, 800.0),
@@ -107,7 +107,7 @@ class _Claims:
             cells = self._over_repeats((size, arm, trainers), None, lambda one, _: min(one.batches_per_s))
             how = "borrow=True" if arm == "borrow" else "private copies"
             what = f"{size}, K={trainers}, {how}: slowest trainer"
-            yield _least(f"blocks-{size}-{trainers}", what, target, "blocks/s", cells)
+            yield least(f"blocks-{size}-{trainers}", what, target, "blocks/s", cells)
 
     def _beyond_copy(self) -> Claim:
         worst: list[float] = []
@@ -120,20 +120,20 @@ class _Claims:
             if values and (not worst or statistics.median(values) > statistics.median(worst)):
                 worst = values
         what = "128KB: trainer's CPU per batch beyond the copy, worst K"
-        return _most("trainer-cpu", what, 100.0, "us", worst)
+        return most("trainer-cpu", what, 100.0, "us", worst)
 
     def _memory(self) -> Iterator[Claim]:
         uses = self._report.memory
         what = "memory of the window in all processes, of its size, worst K"
-        yield _most("memory-window", what, 1.0, "", _worst(uses, lambda use: use.ring_bytes / use.window_bytes))
+        yield most("memory-window", what, 1.0, "", _worst(uses, lambda use: use.ring_bytes / use.window_bytes))
         what = "memory of a trainer beyond its batches and the process without a feed"
         beyond = _worst(uses, lambda use: use.beyond_batches_bytes / 1e6)
-        yield _most("memory-trainer", what, _TRAINER_BYTES / 1e6, "MB", beyond)
+        yield most("memory-trainer", what, _TRAINER_BYTES / 1e6, "MB", beyond)
 
     def _others(self) -> Iterator[Claim]:
         crowd = self._report.crowd
         values = [float(crowd.finished)] if crowd is not None else []
-        claim = _least("crowd", f"{CROWD} trainers at once: finished, each sample once", CROWD, "trainers", values)
+        claim = least("crowd", f"{CROWD} trainers at once: finished, each sample once", CROWD, "trainers", values)
         if crowd is not None:
             claim = msgspec.structs.replace(
                 claim,
@@ -142,7 +142,7 @@ class _Claims:
             )
         yield claim
         imports = self._report.imports
-        claim = _most("import", "import penstock", _IMPORT_S, "s", [] if imports is None else imports.seconds)
+        claim = most("import", "import penstock", _IMPORT_S, "s", [] if imports is None else imports.seconds)
         if imports is not None and imports.heavy:
             claim = msgspec.structs.replace(claim, met=False, note="imports " + ", ".join(imports.heavy))
         yield claim
@@ -172,11 +172,13 @@ def _worst(uses: Iterable[MemoryUse], value: Callable[[MemoryUse], float]) -> li
     return [max(values)] if values else []
 
 
-def _least(name: str, claim: str, target: float, unit: str, values: Sequence[float]) -> Claim:
+def least(name: str, claim: str, target: float, unit: str, values: Sequence[float]) -> Claim:
+    """A claim that is met from ``target`` up; no ``values``, no verdict."""
     return _claim(name, claim, target, unit, values, at_least=True)
 
 
-def _most(name: str, claim: str, target: float, unit: str, values: Sequence[float]) -> Claim:
+def most(name: str, claim: str, target: float, unit: str, values: Sequence[float]) -> Claim:
+    """A claim that is met up to ``target``."""
     return _claim(name, claim, target, unit, values, at_least=False)
 
 

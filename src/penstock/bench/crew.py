@@ -152,6 +152,25 @@ class Crew:
         return path.read_text(errors="replace")[-3000:] if path.exists() else ""
 
 
+class Stage:
+    """Trainers that take part in one case after another: starting them anew each time would take hours."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self._members: dict[str, list[Member]] = {}
+
+    def members(self, kind: str, count: int) -> list[Member]:
+        members = self._members.setdefault(kind, [])
+        if len(members) < count:
+            members.extend(self._crew.trainers(count - len(members)))
+        return members[:count]
+
+    def dismiss(self, *, kill: bool = False) -> None:
+        for members in self._members.values():
+            self._crew.dismiss(members, kill=kill)
+        self._members.clear()
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its children, such as a loader's workers."""
     found = [process.pid]

@@ -18,6 +18,7 @@ class Feeding(msgspec.Struct, frozen=True):
     """What a feeder process is told.
 
     Attributes:
+        memory: Where the ring lies: on the host or a GPU; "cpu" is a GPU that is none.
         numbered: In place of a workload: this many samples that carry their number, in ``numbered_bytes`` each.
     """
 
@@ -26,6 +27,7 @@ class Feeding(msgspec.Struct, frozen=True):
     workload: Workload | None = None
     numbered: int = 0
     numbered_bytes: int = 0
+    memory: str = "host"
 
     def source(self) -> Any:
         if self.workload is not None:
@@ -40,11 +42,18 @@ class Feeding(msgspec.Struct, frozen=True):
 def main() -> None:
     heard = heard_lines()
     feeding = msgspec.json.decode(next(heard), type=Feeding)
-    feeder = penstock.Feeder(feeding.source(), feeding.feed, segments=SEGMENTS, window=feeding.window)
+    gpu = None
+    if feeding.memory != "host":
+        from penstock.bench.crossing import counting_gpu
+
+        gpu = counting_gpu(feeding.memory)
+    feeder = penstock.Feeder(
+        feeding.source(), feeding.feed, segments=SEGMENTS, window=feeding.window, memory=gpu or "host"
+    )
 
     def end() -> None:
-        for _ in heard:
-            pass
+        for _ in heard:  # each asks for the same
+            say({"copied_bytes": gpu.copied_bytes if gpu else 0, "blocks": feeder.statistics().blocks})
         feeder.close()
 
     ending = threading.Thread(target=end, daemon=True)

@@ -86,8 +86,8 @@ def random_resized_crop(image: Image) -> Image:
     return resized
 
 
-def make_loader(folder: str, *, workers: int, batch_size: int) -> Any:
-    """A torch ``DataLoader`` of (uint8 images [batch, 224, 224, 3], labels)."""
+def make_loader(folder: str, *, workers: int, batch_size: int, pin: bool = False) -> Any:
+    """A torch ``DataLoader`` of (uint8 images [batch, 224, 224, 3], labels), in pinned memory if ``pin``."""
     import cv2
     import torch
     from torch.utils.data import DataLoader, Dataset
@@ -108,4 +108,5 @@ def make_loader(folder: str, *, workers: int, batch_size: int) -> Any:
         shuffle=True,
         num_workers=workers,
         worker_init_fn=one_thread,
+        pin_memory=pin,
     )

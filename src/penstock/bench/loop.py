@@ -31,12 +31,14 @@ class Batches(NamedTuple):
         rows: Samples of a batch.
         latency_s: Publish to receipt of the newest block, where that is known.
         close: Gives everything back.
+        copied_bytes: What this process has copied to its device so far, where that is counted.
     """
 
     batches: Iterator[Any]
     rows: Callable[[Any], int]
     latency_s: Callable[[], float] | None
     close: Callable[[], None]
+    copied_bytes: Callable[[], int] = lambda: 0
 
 
 class Ear:
@@ -121,7 +123,9 @@ def say(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _counted(batches: int, samples: int, seconds: float, cpu_s: float, latencies_s: list[float]) -> dict[str, Any]:
+def _counted(
+    batches: int, samples: int, seconds: float, cpu_s: float, latencies_s: list[float], copied_bytes: int = 0
+) -> dict[str, Any]:
     return {
         "finished": batches > 0,
         "taken": batches,
@@ -131,13 +135,14 @@ def _counted(batches: int, samples: int, seconds: float, cpu_s: float, latencies
         "seconds": seconds,
         "cpu_s": cpu_s,
         "latencies_s": latencies_s,
+        "copied_bytes": copied_bytes,
     }
 
 
 def take(source: Batches, ear: Ear, *, warm_up: int, step_s: float) -> None:
     """Take batches until ``stop``, and report on those of the window."""
     latencies: list[float] = []
-    counted = samples = 0
+    counted = samples = copied = 0
     began = cpu = probed = last = 0.0
     counting = done = False
     for batch in source.batches:
@@ -160,9 +165,10 @@ def take(source: Batches, ear: Ear, *, warm_up: int, step_s: float) -> None:
             if now >= stop:
                 counting, done = False, True
                 cpu = time.process_time() - cpu
-                ear.report(_counted(counted, samples, now - began, cpu, latencies))
+                copied = source.copied_bytes() - copied
+                ear.report(_counted(counted, samples, now - began, cpu, latencies, copied))
         elif not done and now >= start:
-            counting, began, cpu = True, now, time.process_time()
+            counting, began, cpu, copied = True, now, time.process_time(), source.copied_bytes()
         if ear.stopped:
             break
         if step_s:

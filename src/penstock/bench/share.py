@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.bench import extras, jpeg, tensorsocket
 from penstock.bench.cell import Cell, measure
-from penstock.bench.crew import Crew, Member, MemberFailed
+from penstock.bench.crew import Crew, Member, MemberFailed, Stage
 from penstock.bench.feeding import Feeding
 from penstock.bench.machine import Machine, describe
 from penstock.bench.plan import Case, Settings, cases, feed_of
@@ -91,7 +91,7 @@ def _measure(report: Report, scratch: Path, tell: Tell) -> None:
                 workload.name: crew.feeder(Feeding(feed_of(workload), settings.window, workload))
                 for workload in report.workloads
             }
-            stage = _Stage(crew)
+            stage = Stage(crew)
             for repeat in range(settings.repeats):
                 for i, case in enumerate(planned):
                     tell(repeat * len(planned) + i, in_all, f"{case.workload.name}, {case.trainers} × {case.arm}")
@@ -106,26 +106,7 @@ def _measure(report: Report, scratch: Path, tell: Tell) -> None:
             raise PenstockError(f"{error}\n{crew.errors()}".strip()) from error
 
 
-class _Stage:
-    """Trainers that take part in one case after another: starting them anew each time would take hours."""
-
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-        self._members: dict[str, list[Member]] = {}
-
-    def members(self, kind: str, count: int) -> list[Member]:
-        members = self._members.setdefault(kind, [])
-        if len(members) < count:
-            members.extend(self._crew.trainers(count - len(members)))
-        return members[:count]
-
-    def dismiss(self) -> None:
-        for members in self._members.values():
-            self._crew.dismiss(members)
-        self._members.clear()
-
-
-def _cell(case: Case, repeat: int, stage: _Stage, feeders: dict[str, Member], settings: Settings) -> Cell:
+def _cell(case: Case, repeat: int, stage: Stage, feeders: dict[str, Member], settings: Settings) -> Cell:
     cell = Cell(case.workload.name, case.arm, case.trainers, repeat, finished=False)
     members = stage.members(case.crew, case.trainers)
     fed_by = [feeders[case.workload.name].pid] if case.fed else []

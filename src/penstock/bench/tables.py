@@ -24,7 +24,7 @@ ARMS = {
 
 def tables(report: Report, rows: Sequence[Claim]) -> Group:
     """One table of figures for each workload, and one of the claims."""
-    return Group(*(_figures(report, workload.name) for workload in report.workloads), _claims(rows))
+    return Group(*(_figures(report, workload.name) for workload in report.workloads), claims_table(rows))
 
 
 def median(cells: Sequence[Cell], workload: str, arm: str, trainers: int, field: str) -> float | None:
@@ -63,8 +63,8 @@ def _figures(report: Report, workload: str) -> Table:
             table.add_row(
                 str(trainers),
                 words,
-                _short(each),
-                _short(each * trainers),
+                short(each),
+                short(each * trainers),
                 *(f"{1e3 * number:,.1f}" for number in numbers),
                 f"{statistics.median(latencies):,.0f}" if latencies else "",
                 f"{(median(cells, workload, arm, trainers, 'pss_bytes') or 0) / 1e6:,.0f}",
@@ -74,7 +74,8 @@ def _figures(report: Report, workload: str) -> Table:
     return table
 
 
-def _claims(rows: Sequence[Claim]) -> Table:
+def claims_table(rows: Sequence[Claim]) -> Table:
+    """Claims, each beside its target."""
     table = Table(title="Claims", caption="median (least – most)", title_justify="left", caption_justify="left")
     table.add_column("claim")
     table.add_column("target", justify="right", no_wrap=True)
@@ -84,11 +85,12 @@ def _claims(rows: Sequence[Claim]) -> Table:
         sign = "≥" if row.at_least else "≤"
         measured = ""
         if row.measured is not None and row.spread is not None:
-            measured = f"{_short(row.measured)} ({_short(row.spread[0])} – {_short(row.spread[1])})"
+            measured = f"{short(row.measured)} ({short(row.spread[0])} – {short(row.spread[1])})"
         met = {True: "[green]yes[/]", False: "[red]no[/]", None: row.note}[row.met]
-        table.add_row(row.claim, f"{sign} {_short(row.target)} {row.unit}".strip(), measured, met)
+        table.add_row(row.claim, f"{sign} {short(row.target)} {row.unit}".strip(), measured, met)
     return table
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """Three digits, or a whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import penstock
-from penstock.bench.cell import Cell, Window, measure
-from penstock.bench.crew import Crew, MemberFailed
+from penstock.bench.cell import Cell, Watch, Window, measure
+from penstock.bench.crew import Crew, Member, MemberFailed
 from penstock.bench.plan import Settings
 from penstock.bench.workload import Workload
 
@@ -42,24 +42,44 @@ def cells(crew: Crew, workloads: Sequence[Workload], settings: Settings) -> list
 
 def _cell(crew: Crew, workload: Workload, trainers: int, settings: Settings) -> Cell:
     cell = Cell(workload.name, "tensorsocket", trainers, 0, finished=False)
+    step_s = settings.window_of(workload).step_s
+    window = Window(_SECONDS, 2, step_s, limit_s=settings.peer_limit_s, fixed=True)
+    return measured(crew, cell, workload, window)
+
+
+def measured(
+    crew: Crew,
+    cell: Cell,
+    workload: Workload,
+    window: Window,
+    order: dict[str, Any] | None = None,
+    environment: dict[str, str] | None = None,
+    watches: Callable[[Member], Sequence[Watch]] = lambda _: (),
+) -> Cell:
+    """Fill in a cell, with processes of its own; a note says so if TensorSocket is not here or does not finish.
+
+    Args:
+        order: What consumers do with batches on a device; see ``trainer.open_source``.
+        environment: Added to their environment.
+        watches: What else is measured, given the producer.
+    """
     if not (PYTHON.exists() and SCRIPTS.exists()):
         return msgspec.structs.replace(cell, note=NOT_INSTALLED)
-    ports = _free_ports(4)
-    environment = {"PYTHONPATH": str(_PACKAGES)}
-    producer = crew.start([str(PYTHON), str(SCRIPTS / "producer.py")], environment=environment)
-    consumers = crew.start([str(PYTHON), str(SCRIPTS / "consumer.py")], trainers, environment)
-    window = settings.window_of(workload)
+    started: list[Member] = []
+    environment = {"PYTHONPATH": str(_PACKAGES), **(environment or {})}
     try:
-        for member in [*producer, *consumers]:
+        started += crew.start([str(PYTHON), str(SCRIPTS / "producer.py")], environment=environment)
+        started += crew.start([str(PYTHON), str(SCRIPTS / "consumer.py")], cell.trainers, environment)
+        for member in started:
             member.hear_of("pid", time.monotonic() + 60)
-        order: dict[str, Any] = {"ports": ports}
-        producer[0].tell({**order, "trainers": trainers, "workload": msgspec.to_builtins(workload)})
-        limited = Window(_SECONDS, 2, window.step_s, limit_s=settings.peer_limit_s, fixed=True)
-        return measure(cell, consumers, order, limited, [producer[0].pid])
+        producer, *consumers = started
+        given = {"ports": _free_ports(4), **(order or {})}
+        producer.tell({**given, "trainers": cell.trainers, "workload": msgspec.to_builtins(workload)})
+        return measure(cell, consumers, given, window, [producer.pid], watches(producer))
     except MemberFailed as error:
         return msgspec.structs.replace(cell, note=f"failed: {error}")
     finally:
-        crew.dismiss([*consumers, *producer], kill=True)
+        crew.dismiss(reversed(started), kill=True)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -16,23 +16,53 @@ from penstock.bench.workload import Workload
 
 
 def open_source(order: dict[str, Any]) -> Batches:
-    """What an order names: a feed, a ``DataLoader`` of this process's own, or a plain copy in warm memory."""
+    """What an order names: a feed, a ``DataLoader``, or plain copies; used on a device, if it has one."""
+    device = order.get("device")
+    if device is None:
+        return _opened(order)
+    from penstock.bench.device import forget_memory, worked_on
+
+    forget_memory(device)
+    return worked_on(_opened(order), order)
+
+
+def _opened(order: dict[str, Any]) -> Batches:
+    device = order.get("device")
     if order["kind"] == "feed":
-        return _feed(order["feed"], borrow=order["borrow"])
+        return _feed(order["feed"], borrow=order["borrow"], device=device)
     if order["kind"] == "loader":
-        return _loader(msgspec.convert(order["workload"], Workload), order["workers"])
+        return _loader(msgspec.convert(order["workload"], Workload), order["workers"], device)
+    if order["kind"] == "own copies":
+        from penstock.bench.device import own_copies
+
+        moved = own_copies(order["nbytes"], order["device"])
+        return Batches(iter(moved), _rows, None, lambda: None, lambda: moved.copied_bytes)
+    if order["kind"] == "device copies":
+        from penstock.bench.device import device_copies
+
+        return Batches(device_copies(order["nbytes"], order["device"]), _rows, None, lambda: None)
     return _copies(order["nbytes"])
 
 
-def _feed(name: str, *, borrow: bool) -> Batches:
-    loader = penstock.attach(name, borrow=borrow, wait_s=30.0)
-    return Batches(_endless(loader), _rows, lambda: loader.statistics().latency_s, loader.close)
+def _feed(name: str, *, borrow: bool, device: str | None) -> Batches:
+    gpu = None
+    if device is not None:
+        from penstock.bench.crossing import counting_gpu
+
+        gpu = counting_gpu(device)
+    loader = penstock.attach(name, borrow=borrow, device=gpu, wait_s=30.0)
+    copied_bytes = (lambda: gpu.copied_bytes) if gpu else (lambda: 0)
+    return Batches(_endless(loader), _rows, lambda: loader.statistics().latency_s, loader.close, copied_bytes)
 
 
-def _loader(workload: Workload, workers: int) -> Batches:
-    loader = workload.loader(workers)
-    batches = _endless(loader)
-    return Batches(batches, _rows, None, batches.close)
+def _loader(workload: Workload, workers: int, device: str | None) -> Batches:
+    batches = _endless(workload.loader(workers, pin=device not in {None, "cpu"}))
+    if device is None:
+        return Batches(batches, _rows, None, batches.close)
+    from penstock.bench.device import Moved
+
+    moved = Moved(batches, device)
+    return Batches(iter(moved), _rows, None, batches.close, lambda: moved.copied_bytes)
 
 
 def _copies(nbytes: int) -> Batches:
@@ -77,5 +107,11 @@ def epoch(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def device_memory(order: dict[str, Any]) -> dict[str, int]:
+    from penstock.bench.device import memory_bytes
+
+    return {"device_bytes": memory_bytes(order["device"])}
+
+
 if __name__ == "__main__":
-    serve(open_source, {"epoch": epoch})
+    serve(open_source, {"epoch": epoch, "device memory": device_memory})

@@ -35,12 +35,12 @@ class Workload(msgspec.Struct, frozen=True):
         """What a feeder is given."""
         return self.loader(self.workers) if self.kind == "jpeg" else Blocks(self.block_bytes, self.blocks_per_pass)
 
-    def loader(self, workers: int) -> Any:
+    def loader(self, workers: int, *, pin: bool = False) -> Any:
         """A ``DataLoader`` of its own for one trainer."""
         if self.kind == "jpeg":
             from penstock.bench.jpeg import make_loader
 
-            return make_loader(self.folder, workers=workers, batch_size=ROWS)
+            return make_loader(self.folder, workers=workers, batch_size=ROWS, pin=pin)
         from penstock.bench.loaders import samples_loader
 
         return samples_loader(self.block_bytes, workers=workers)

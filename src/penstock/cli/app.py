@@ -8,9 +8,11 @@ import typer
 
 import penstock
 from penstock.cli import bench
+from penstock.cli.advise import advise
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.feed import feed
+from penstock.cli.pack import pack
 from penstock.cli.status import status
 from penstock.cli.stop import stop
 from penstock.cli.top import top
@@ -40,6 +42,6 @@ def options(
     """One loader feeds every training run on the machine."""
 
 
-for verb in (feed, status, top, stop, doctor, demo):
+for verb in (feed, pack, status, top, stop, doctor, advise, demo):
     app.command()(verb)
 app.add_typer(bench.app, name="bench")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.bench_io import io
+
 app = typer.Typer(help="Measure on this machine what Penstock claims.", no_args_is_help=True)
 
 
@@ -56,3 +58,6 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise BadSetting(f"--trainers {text}: give numbers with commas between them, such as 1,2,4,8") from None
+
+
+app.command()(io)

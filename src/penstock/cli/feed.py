@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from penstock.cli.function import function_at
 from penstock.errors import BadSetting, SourceError
 from penstock.feed.settings import DEFAULT_WINDOW
+from penstock.sources.adapt import PACKED
 
 
 def feed(
-    loader: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function that makes the loader.")],
+    loader: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:FUNCTION", help="The function that makes the loader; or packed:FOLDER, as packed."
+        ),
+    ],
     name: Annotated[str, typer.Option(help="Trainers attach to this name.")],
     segments: Annotated[int, typer.Option(help="Parts of a cycle at which a trainer may join.")] = 16,
     seed: Annotated[int, typer.Option(help="Of the order of samples.")] = 0,
@@ -30,6 +33,21 @@ def feed(
         bool, typer.Option("--batch-granular", help="Batches vary in shape and are taken as they are.")
     ] = False,
     memory: Annotated[str, typer.Option(help="Where blocks lie: host, or a GPU, such as cuda:0.")] = "host",
+    reader: Annotated[
+        str | None, typer.Option(help="How packed rows are read: auto, posix, direct, uring, gpu.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Rows of a block, of packed ones; 128 if not given.")
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Reads of packed rows under way; 128, or what is advised.")
+    ] = None,
+    shuffle: Annotated[
+        bool | None, typer.Option("--shuffle/--in-order", help="Of packed rows; shuffled if not given.")
+    ] = None,
+    verify: Annotated[
+        bool | None, typer.Option("--verify/--no-verify", help="Compare packed rows with their checksums.")
+    ] = None,
 ) -> None:
     """Run a feeder here, until it is interrupted or stopped.
 
@@ -39,8 +57,9 @@ def feed(
     from penstock.feed.process import serve
 
     console = Console()
+    packed = {"reader": reader, "batch_size": batch_size, "depth": depth, "shuffle": shuffle, "verify": verify}
     feeder = Feeder(
-        _call(loader),
+        _loader(loader, packed, {"segments": segments, "seed": seed}),
         name,
         segments=segments,
         seed=seed,
@@ -67,28 +86,14 @@ def feed(
         raise
 
 
-def _call(where: str) -> Any:
-    path, _, function = where.rpartition(":")
-    if not path or not function.isidentifier():
-        raise BadSetting(f"{where!r} names no function: write FILE.py:FUNCTION, such as train.py:make_loader")
-    module = _module(Path(path))
-    make = getattr(module, function, None)
-    if not callable(make):
-        named = sorted(
-            name for name, thing in vars(module).items() if callable(thing) and thing.__module__ == module.__name__
-        )
-        raise BadSetting(f"{path} has no function {function!r}; it has: {', '.join(named) or 'none'}")
-    return make()
+def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """What to feed; ``packed`` are the options that only a packed data set has."""
+    given = {name: value for name, value in packed.items() if value is not None}
+    if where.startswith(PACKED):
+        from penstock.sources.packed import PackedSource
 
-
-def _module(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise BadSetting(f"there is no file {path}")
-    sys.path.insert(0, str(path.resolve().parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise BadSetting(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # workers find the dataset's class by this name
-    spec.loader.exec_module(module)
-    return module
+        return PackedSource(where.removeprefix(PACKED), **given, **settings)
+    if given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise BadSetting(f"{names}: only for packed:FOLDER; what {where} makes has its own")
+    return function_at(where)()

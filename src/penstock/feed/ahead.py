@@ -30,8 +30,8 @@ class Ahead:
     """Keeps slots on offer while a source runs.
 
     Slots are of one size, that of a full block, so there are none where blocks
-    have strings, whose bytes vary. In the ring they may take a quarter of the
-    window (``RING_SHARE``): S of them in at least (2S + 1) times their size
+    have strings, whose bytes vary. They may take a quarter of the window
+    (``RING_SHARE``): S of them in at least (2S + 1) times their size
     leave a gap that fits a block, however they lie, and the feed cannot come
     to wait for room that only later blocks hold.
 
@@ -39,30 +39,37 @@ class Ahead:
         slots: Where they are offered.
         room: Where they are reserved.
         most: Slots that the source can use at once; 0 if it cannot fill any.
-        most_bytes: What they may take together.
+        window_bytes: Size of the ring.
         batch_size: Rows of a full block.
+        slot_bytes: Of a slot; None has the first block tell.
     """
 
-    def __init__(self, slots: Slots, room: SlotRoom, *, most: int, most_bytes: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        room: SlotRoom,
+        *,
+        most: int,
+        window_bytes: int,
+        batch_size: int,
+        slot_bytes: int | None = None,
+    ) -> None:
         self._slots = slots
         self._room = room
         self._wanted = most
-        self._most_bytes = most_bytes
+        self._most_bytes = window_bytes // RING_SHARE
         self._batch_size = batch_size
         self._out: set[Slot] = set()
-        self._most: int | None = None
-        self._slot_bytes = 0
+        self._most = None if slot_bytes is None else self._affordable(slot_bytes)
 
     def published(self, block: SourceBlock, parcel: Parcel) -> None:
         """A block has gone into the ring."""
-        if parcel.ring_slot is None:
-            self.skipped(parcel)
         if self._most is None:
             self._most = self._measure(block, parcel)
         self.refill()
 
     def handing_out(self, slot: Slot) -> None:
-        """A slot of the ring is about to be the trainers'."""
+        """A slot is about to be the trainers'."""
         self._out.remove(slot)
 
     def skipped(self, parcel: Parcel) -> None:
@@ -88,5 +95,8 @@ class Ahead:
         """How many slots there can be."""
         if not parcel.leaf_bytes or any(isinstance(node, Strings) for node in array_nodes(parcel.layout)):
             return 0
-        _, self._slot_bytes = placed([n // block.rows * self._batch_size for n in parcel.leaf_bytes])
-        return min(self._wanted, self._most_bytes // self._slot_bytes)
+        return self._affordable(placed([n // block.rows * self._batch_size for n in parcel.leaf_bytes])[1])
+
+    def _affordable(self, slot_bytes: int) -> int:
+        self._slot_bytes = slot_bytes
+        return min(self._wanted, self._most_bytes // slot_bytes)

@@ -54,7 +54,7 @@ def attach(
     Raises:
         FeedNotFound: no such feed; the message lists those that run.
         BadSetting: the feed cannot be cut or dealt as asked.
-        DeviceUnavailable: there is no such GPU here.
+        DeviceUnavailable: there is no such GPU here, or views were asked of a ring that it cannot map.
         Refused: the feeder does not admit this trainer.
     """
 

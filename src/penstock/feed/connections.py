@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.feed.fork import close_in_children
 from penstock.feed.peer import Peer
@@ -69,10 +69,10 @@ class Connections:
         """End a ``turn`` that waits in another thread."""
         self._waker.send(b"x")
 
-    def send(self, peers: Iterable[Peer], packet: bytes, fd: int | None = None) -> None:
+    def send(self, peers: Iterable[Peer], packet: bytes, fds: Sequence[int] = ()) -> None:
         """Send a packet, in order with those before it; a peer that is gone is dropped in its turn."""
         for peer in peers:
-            if not peer.send(packet, fd):
+            if not peer.send(packet, fds):
                 peer.end()
             elif peer.queue:
                 self._epoll.modify(peer.connection, _READ | select.EPOLLOUT)

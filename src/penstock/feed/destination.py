@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from penstock.contracts import ByteArray, DeviceBytes, Gpu, Mark, Ring
-from penstock.errors import BadSetting, DeviceUnavailable, PinningRefused
+from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.feed import wire
 from penstock.feed.arrived import Arrived
 from penstock.memory.device import DeviceRing
@@ -37,11 +39,11 @@ class Destination(Protocol):
         """Whether views of the ring are of use there."""
         ...
 
-    def open_ring(self, welcome: wire.Welcome, fd: int) -> Ring:
-        """Map a feed's ring, from which blocks come from now on; ``fd`` becomes the ring's.
+    def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+        """Map one of a feed's rings, from which blocks come from now on; its descriptor becomes the ring's.
 
         Raises:
-            DeviceUnavailable, BadSetting: it cannot be reached from here.
+            DeviceUnavailable: views were asked of a ring that cannot be reached from here.
         """
         ...
 
@@ -53,7 +55,7 @@ class Destination(Protocol):
         """Bring bytes of a block there, now or later."""
         ...
 
-    def bytes(self, origin: Any) -> bytes | memoryview:
+    def bytes(self, origin: Any) -> memoryview:
         """Bytes of a block in this process, now."""
         ...
 
@@ -92,13 +94,8 @@ class OnHost:
     def __init__(self) -> None:
         self._recycler = Recycler()
 
-    def open_ring(self, welcome: wire.Welcome, fd: int) -> Ring:
-        if welcome.ring_kind != HostRing.kind:
-            raise BadSetting(
-                f"feed {welcome.name!r} is a {welcome.ring_kind}, and this trainer's batches were to end on the "
-                'host: pass device="cuda"'
-            )
-        return HostRing.attach(fd, welcome.settings.window_bytes)
+    def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+        return HostRing.attach(fds[-1], welcome.settings.window_bytes)
 
     def take(self, nbytes: int) -> ByteArray:
         return self._recycler.take(nbytes)
@@ -131,18 +128,25 @@ class OnHost:
 class OnGpu:
     """Tensors on a GPU, copied from the ring by the GPU itself, beside what it computes.
 
-    A ring on the host is registered with the GPU once. Where the system
-    refuses that, bytes go by way of a registered buffer, which costs the
-    process a copy. A ring on a GPU is mapped once.
+    A ring on a GPU is mapped once; where this GPU cannot reach it, blocks
+    come from its twin on the host. A ring on the host is registered with the
+    GPU once. Where the system refuses that, bytes go by way of a registered
+    buffer, which costs the process a copy.
+
+    Args:
+        gpu: Where batches end.
+        views: They are to be views of the ring, which only one on a GPU can give.
     """
 
     runs_ahead = True
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, *, views: bool = False) -> None:
         self._gpu = gpu
+        self._views = views
         self._on_device = False
         self._pinned: ByteArray | None = None
-        self._refusal = ""
+        self._unpinned = ""  # why the host ring is not registered
+        self._unmapped = ""  # why it is not the ring on a GPU
         self._taken: list[DeviceBytes] = []  # for the batch at hand
         self._held: deque[tuple[Mark, Arrived]] = deque()
 
@@ -154,28 +158,32 @@ class OnGpu:
     def handed(self) -> str:
         if self._on_device:
             return f"copy on {self._gpu.name}"
-        if self._refusal:
-            return f"copy on {self._gpu.name} by way of a buffer ({self._refusal})"
-        return f"copy on {self._gpu.name} from the pinned ring"
+        why = "; ".join(filter(None, (self._unpinned, self._unmapped)))
+        how = "by way of a buffer" if self._unpinned else "from the pinned ring"
+        return f"copy on {self._gpu.name} {how}" + (f" ({why})" if why else "")
 
-    def open_ring(self, welcome: wire.Welcome, fd: int) -> Ring:
-        self._on_device = welcome.ring_kind != HostRing.kind
+    def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+        window_bytes = welcome.settings.window_bytes
+        self._on_device, self._unpinned, self._unmapped = len(fds) > 1, "", ""
         if self._on_device:
             try:
-                return DeviceRing.attach(self._gpu, fd, welcome.settings.window_bytes)
-            except DeviceUnavailable as error:
-                raise DeviceUnavailable(
-                    f"feed {welcome.name!r} is a {welcome.ring_kind}, which {self._gpu.name} ({self._gpu.uuid}) "
-                    f'cannot map: {error}. Train on the feed\'s GPU, or feed with memory="host"'
-                ) from None
-        ring = HostRing.attach(fd, welcome.settings.window_bytes)
+                return DeviceRing.attach(self._gpu, fds[0], window_bytes)
+            except DeviceUnavailable as refused:
+                self._on_device = False
+                self._unmapped = f"the feed's {welcome.rings[0]} cannot be mapped: {refused}"
+                if self._views:
+                    raise DeviceUnavailable(
+                        f"borrow=True on {self._gpu.name} ({self._gpu.uuid}): {self._unmapped}. Leave borrow out, "
+                        "and batches are copied from the feed's host twin of it; or train on the feed's GPU"
+                    ) from None
+        ring = HostRing.attach(fds[-1], window_bytes)
         memory = ring.readable(0, ring.capacity_bytes)
         try:
             self._gpu.pin(memory)
         except PinningRefused as refused:
-            self._refusal = str(refused)
+            self._unpinned = str(refused)
         else:
-            self._pinned, self._refusal = memory, ""
+            self._pinned = memory
         return ring
 
     def take(self, nbytes: int) -> DeviceBytes:
@@ -191,8 +199,13 @@ class OnGpu:
         else:
             self._gpu.copy(to, origin, pinned=self._pinned is not None)
 
-    def bytes(self, origin: Any) -> bytes | memoryview:
-        return self._gpu.fetch(origin) if self._on_device else origin.data
+    def bytes(self, origin: Any) -> memoryview:
+        if not self._on_device:
+            return origin.data
+        there = np.empty(origin.nbytes, np.uint8)
+        self._gpu.copy_out(there, origin)
+        self.finish()
+        return there.data
 
     def leaf(self, node: Array, memory: DeviceBytes, rows: int | None, *, writable: bool = True) -> Any:
         return device_leaf(node, memory, rows)

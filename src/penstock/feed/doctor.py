@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import platform
@@ -10,31 +11,28 @@ import threading
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import Literal
+from typing import TypeVar
 
-import msgspec
 import numpy as np
 import psutil
 
+from penstock.contracts import Ring
 from penstock.errors import DeviceUnavailable, PenstockError, PinningRefused
+from penstock.feed import doctor_gpu
 from penstock.feed.attach import attach
 from penstock.feed.directory import directory
 from penstock.feed.feeder import Feeder
 from penstock.feed.feeds import feeds
 from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
-from penstock.memory.cuda import CudaGpu
+from penstock.io.finding import Finding
+from penstock.io.memory import lies_on_huge_pages
+from penstock.io.probe import probe
+from penstock.memory.cuda import CudaGpu, uuid_of
 from penstock.memory.device import DeviceRing, FeedersDeviceRing
 from penstock.memory.host import HostRing
 from penstock.sources.arrays import ArraySource
 
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing that was tried: whether it works, what was seen, and what to do if it does not."""
-
-    what: str
-    verdict: Literal["works", "limited", "fails"]
-    found: str
-    remedy: str = ""
+R = TypeVar("R", bound=Ring)
 
 
 def examine() -> list[Finding]:
@@ -45,15 +43,19 @@ def examine() -> list[Finding]:
         _ring,
         _share,
         _memory,
+        _huge_pages,
         _files,
         _libraries,
         _gpu,
+        _driver,
+        _mps,
+        _readers,
     ]
     findings: list[Finding] = []
     for check in checks:
         try:
             findings.extend(check())
-        except (OSError, PenstockError) as error:
+        except (OSError, PenstockError, RuntimeError) as error:  # torch's, where a GPU is full or taken
             findings.append(Finding((check.__doc__ or "").rstrip("."), "fails", str(error)))
     return findings
 
@@ -75,19 +77,27 @@ def _directory() -> Iterator[Finding]:
 
 def _ring() -> Iterator[Finding]:
     """Ring memory."""
-    ring = HostRing.create(1 << 20)
-    try:
-        ring.writable(0, 8)[:] = 7
-        fd = ring.open_for_readers()
-        reader = HostRing.attach(fd, 1 << 20)
-        seen = int(reader.readable(0, 8).sum())
+
+    def seen(ring: HostRing) -> bytes:
+        reader = HostRing.attach(ring.open_for_readers(), ring.capacity_bytes)
+        found = reader.readable(0, 8).tobytes()
         reader.close()
+        return found
+
+    yield _round_trip("host ring", "memfd, mapped read-only by trainers", HostRing.create(1 << 20), seen)
+
+
+def _round_trip(what: str, found: str, ring: R, seen: Callable[[R], bytes]) -> Finding:
+    """Write into a ring, and read it back through a descriptor as a trainer does."""
+    try:
+        ring.write(0, np.full(8, 7, np.uint8))
+        ring.settle()
+        read = seen(ring)
     finally:
         ring.close()
-    if seen == 56:
-        yield Finding("host ring", "works", "memfd, mapped read-only by trainers")
-    else:
-        yield Finding("host ring", "fails", f"wrote 56, read {seen}")
+    if read == bytes([7] * 8):
+        return Finding(what, "works", found)
+    return Finding(what, "fails", f"wrote {bytes([7] * 8).hex()}, read {read.hex()}")
 
 
 def _share() -> Iterator[Finding]:
@@ -108,6 +118,11 @@ def _share() -> Iterator[Finding]:
     )
 
 
+def _readers() -> Iterator[Finding]:
+    """Readers."""
+    yield from probe()
+
+
 def _memory() -> Iterator[Finding]:
     """Memory."""
     available, window = psutil.virtual_memory().available, bytes_from(DEFAULT_WINDOW)
@@ -117,6 +132,24 @@ def _memory() -> Iterator[Finding]:
         "works" if enough else "limited",
         f"{available / 2**30:.1f} GiB available, a feed's window is {window >> 20} MiB unless set",
         "" if enough else 'pass a smaller window, such as window="128MiB"',
+    )
+
+
+def _huge_pages() -> Iterator[Finding]:
+    """Huge pages."""
+    ring = HostRing.create(8 << 20)
+    try:
+        ring.writable(0, ring.capacity_bytes)[:] = 1
+        huge = lies_on_huge_pages(ring.readable(0, ring.capacity_bytes))
+    finally:
+        ring.close()
+    yield Finding(
+        "huge pages",
+        "works" if huge else "limited",
+        "the ring lies on huge pages"
+        if huge
+        else "the ring lies on pages of 4 KiB; disks read into those more slowly",
+        "" if huge else "echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
     )
 
 
@@ -156,6 +189,11 @@ def _gpu() -> Iterator[Finding]:
             "GPU", "fails", "/dev/nvidiactl cannot be opened by you", "join the group that owns it (often video)"
         )
         return
+    if importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        uuids = [uuid_of(torch, i) for i in range(torch.cuda.device_count())]
+        in_all = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+        yield doctor_gpu.seen_devices(os.environ, uuids, in_all)
     gpu = CudaGpu("cuda")
     yield Finding("GPU", "works", f"{gpu.name} is {gpu.uuid}")
     memory = np.full(1 << 20, 7, np.uint8)
@@ -169,15 +207,26 @@ def _gpu() -> Iterator[Finding]:
 
 
 def _gpu_ring(gpu: CudaGpu) -> Finding:
-    """A ring on the GPU, written and read back through a descriptor, as a trainer does."""
-    try:
-        ring = FeedersDeviceRing(gpu, 1 << 20, 1 << 20)
-        ring.write(0, np.full(8, 7, np.uint8))
-        ring.settle()
-        reader = DeviceRing.attach(gpu, ring.open_for_readers(), 1 << 20)
-        seen = sum(gpu.fetch(reader.readable(0, 8)))
+    def seen(ring: FeedersDeviceRing) -> bytes:
+        reader = DeviceRing.attach(gpu, ring.open_for_readers(), ring.capacity_bytes)
+        there = np.empty(8, np.uint8)
+        gpu.copy_out(there, reader.readable(0, 8))
+        gpu.mark().wait()
         reader.close()
-        ring.close()
+        return there.tobytes()
+
+    try:
+        ring = FeedersDeviceRing(gpu, 1 << 20)
+        return _round_trip("GPU ring", "a descriptor of its memory, mapped read-only by trainers", ring, seen)
     except DeviceUnavailable as error:
         return Finding("GPU ring", "limited", str(error), 'Feeder(memory="host") needs nothing of it')
-    return Finding("GPU ring", "works" if seen == 56 else "fails", f"wrote 56, read {seen}")
+
+
+def _driver() -> Iterator[Finding]:
+    """NVML."""
+    yield from doctor_gpu.driver(importlib.import_module("pynvml") if importlib.util.find_spec("pynvml") else None)
+
+
+def _mps() -> Iterator[Finding]:
+    """MPS."""
+    yield from doctor_gpu.mps(os.environ, feeds())

@@ -11,10 +11,10 @@ from contextlib import closing
 from io import FileIO
 from typing import Any, Self, cast
 
-from penstock.contracts import Cursor, Gpu, SourceBlock, Tree
+from penstock.contracts import Cursor, Gpu, Ring, SourceBlock, Tree
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
-from penstock.feed.ahead import RING_SHARE, Ahead
+from penstock.feed.ahead import Ahead
 from penstock.feed.directory import Place
 from penstock.feed.failures import cause
 from penstock.feed.roster import Roster
@@ -22,16 +22,14 @@ from penstock.feed.server import Server, Turn
 from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.throughput import Throughput
+from penstock.feed.transform import DeviceTransform
 from penstock.feed.writer import BlockWriter
 from penstock.memory.cuda import gpu_of
 from penstock.memory.device import FeedersDeviceRing
 from penstock.memory.host import HostRing
 from penstock.memory.room import Room
-from penstock.memory.slots import Slots, SlotSource
+from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import adapt
-
-_STAGING_BYTES = 256 << 20
-"""Host memory, at the most, through which blocks go to a GPU."""
 
 
 class Feeder:
@@ -54,10 +52,13 @@ class Feeder:
             before it is evicted; None for ever.
         batch_granular: Trainers take the source's batches as they are, and
             shapes may vary from batch to batch (dynamic padding, detection).
-        memory: Where the ring lies: ``"host"``, or the GPU on which all trainers train
-            (``"cuda:0"``, a UUID), to which each block is then copied once.
+        memory: Where the ring lies: ``"host"``, or the GPU on which trainers train
+            (``"cuda:0"``, a UUID), to which each block is then copied once. A twin of
+            the ring stays on the host, in pinned memory of the window's size, for
+            trainers that cannot map the GPU's or want their batches on the host.
         transform: Called on each block of the loader, here, once for all trainers;
             returns a block with as many rows (normalised, embedded by a frozen encoder).
+            With the ring on a GPU it is given tensors there, and may return such.
         lock: The feed's lock, where this process was handed it.
         recipe: Fingerprint of what made the loader, which ``share`` compares.
 
@@ -98,21 +99,23 @@ class Feeder:
             )
         )
         self.name = name
-        self._transform = transform
         self._source = adapt(loader, segments=segments, seed=seed)
         self._place = Place(name)
         self._pid = os.getpid()
         self._lock = _held(lock, self._place)
         try:
-            self._ring = _ring(gpu_of(memory), self.settings.window_bytes)
+            gpu = gpu_of(memory)
+            self._ring = _ring(gpu, self.settings.window_bytes)
         except BaseException:
             self._place.remove(self._lock)
             raise
-        staging = None if isinstance(self._ring, HostRing) else self._ring.staging
-        self._slots = Slots(self._ring if isinstance(self._ring, HostRing) else self._ring.staging.ring)
-        self._writer = BlockWriter(
-            self._ring, batch_granular=batch_granular, slots=self._slots if staging else None
-        )
+        rings: dict[str, Ring] = {self._ring.kind: self._ring}
+        host = self._ring
+        if not isinstance(host, HostRing):
+            host = rings[f"host twin of the {self._ring.kind}"] = host.twin
+        self._slots = Slots(host)
+        self._writer = BlockWriter(self._ring, batch_granular=batch_granular, gpu=gpu)
+        self._transform = DeviceTransform(gpu, transform, whole=batch_granular) if gpu and transform else transform
         self._roster = Roster(
             Room(self.settings.window_bytes), self._source.samples, self._source.segment_starts, epochs
         )
@@ -128,21 +131,22 @@ class Feeder:
             name=name,
             pid=self._pid,
             settings=self.settings,
-            ring_kind=self._ring.kind,
+            rings=tuple(rings),
             samples=self._source.samples,
             batches=self._source.batches,
             batch_size=None if batch_granular else self._source.batch_size,
             segment_starts=self._source.segment_starts,
             recipe=recipe,
         )
-        self._server = Server(self._place, self._roster, welcome, self._ring.open_for_readers, self.statistics)
+        self._server = Server(self._place, self._roster, welcome, list(rings.values()), self.statistics)
         fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
         self._ahead = Ahead(
             self._slots,
-            staging or self._server,
+            self._server,
             most=cast(SlotSource, self._source).fill(self._slots) if fills else 0,
-            most_bytes=staging.capacity_bytes if staging else self.settings.window_bytes // RING_SHARE,
+            window_bytes=self.settings.window_bytes,
             batch_size=welcome.batch_size or 0,
+            slot_bytes=self._source.slot_bytes if isinstance(self._source, SizedSlotSource) else None,
         )
 
     def run(self) -> None:
@@ -200,7 +204,7 @@ class Feeder:
                 name=self.name,
                 pid=self._pid,
                 source=self._source.description,
-                sharing=self._ring.kind,
+                sharing=self._ring.path,
                 cycle=self._roster.position.cycle,
                 sample=self._roster.position.sample,
                 samples_per_cycle=self._source.samples,
@@ -253,16 +257,15 @@ class Feeder:
         parcel = self._writer.pack(block)
         at = Cursor(cycle, block.sample)
         self._waits_for = "trainers"
-        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.ring_slot)
+        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.slot)
         self._waits_for = ""
         if isinstance(offset, Turn):
             self._ahead.skipped(parcel)
             return offset is Turn.SKIP and not self._source.seekable
-        if parcel.ring_slot is None:
-            self._writer.write(parcel, offset)
-        else:
-            self._ahead.handing_out(parcel.ring_slot)
-        in_place = parcel.ring_slot is not None
+        if parcel.slot is not None:
+            self._ahead.handing_out(parcel.slot)
+        self._writer.write(parcel, offset)
+        in_place = parcel.slot is not None
         self._published.count(block.rows, sum(parcel.leaf_bytes), time.monotonic(), in_place=in_place)
         self._server.publish(at, block.rows, offset, parcel)
         self._ahead.published(block, parcel)
@@ -284,7 +287,7 @@ class Feeder:
 def _ring(gpu: Gpu | None, window_bytes: int) -> HostRing | FeedersDeviceRing:
     if gpu is None:
         return HostRing.create(window_bytes)
-    return FeedersDeviceRing(gpu, window_bytes, min(window_bytes, _STAGING_BYTES))
+    return FeedersDeviceRing(gpu, window_bytes)
 
 
 def _held(lock: FileIO | None, place: Place) -> FileIO:

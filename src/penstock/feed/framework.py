@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from penstock.contracts import Tree
 from penstock.errors import BadSetting, UnsupportedLeaf
 from penstock.tree import Strings, array_nodes, build, describe
@@ -38,6 +40,10 @@ def check_framework(framework: str | None) -> None:
 def converted(tree: Tree, framework: Framework) -> Tree:
     """The batch with every array and tensor as this framework's, on the same memory (https://dmlc.github.io/dlpack).
 
+    JAX has 64-bit numbers only under ``jax_enable_x64``, and makes 32-bit ones
+    of them otherwise, as everywhere. It copies what it does so to, and what
+    does not begin at a multiple of 64 bytes.
+
     Raises:
         UnsupportedLeaf: the framework has no such type, or cannot reach where the leaf lies.
     """
@@ -50,9 +56,21 @@ def converted(tree: Tree, framework: Framework) -> Tree:
             leaves.append(leaf)
             continue
         try:
-            leaves.append(from_dlpack(leaf))
+            leaves.append(from_dlpack(_exported(leaf) if framework == "jax" else leaf))
         except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as error:
             raise UnsupportedLeaf(
                 f"a leaf of {node.library} {node.dtype}, shape {node.shape}, cannot become {framework}'s: {error}"
             ) from None
     return build(parts.layout, leaves)
+
+
+def _exported(leaf: Any) -> Any:
+    """A leaf as JAX can ask for it: in DLPack's first version, in which NumPy exports nothing that is read-only.
+
+    JAX's own arrays cannot be written to, and the pages of a view remain what they are.
+    """
+    if type(leaf) is not np.ndarray or leaf.flags.writeable:
+        return leaf
+    writable: Any = leaf[...]
+    writable.flags.writeable = True
+    return writable

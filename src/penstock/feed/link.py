@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -29,10 +29,11 @@ from penstock.feed.fork import close_in_children
 from penstock.feed.peer import credentials
 from penstock.tree import Array, Node, Strings, array_nodes
 
-OpenRing = Callable[[wire.Welcome, int], Ring]
-"""Maps a ring by its descriptor, which becomes the ring's."""
+OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
+"""Maps one of a feed's rings by its descriptor, which becomes the ring's."""
 
 _RELEASE_TOGETHER = 16
+_MOST_RINGS = 2
 _T = TypeVar("_T")
 
 
@@ -42,10 +43,12 @@ class Link:
     Args:
         place: The feed.
         hello: What this trainer says of itself.
-        open_ring: Maps the feed's ring.
+        open_ring: Maps a ring of the feed's.
 
     Attributes:
         welcome: What the feeder said of itself.
+        ring: The one that was mapped.
+        sharing: Its name.
         stopped: The feed was ended on purpose.
         wait_s: Time spent waiting for blocks.
         latency_s: Publish to receipt of the newest block that was waited for.
@@ -81,7 +84,8 @@ class Link:
             raise not_found(place.name) from None
         close_in_children(self._socket)
         try:
-            self.welcome, self.ring = self._introduce(hello, open_ring)
+            self.welcome, fds = self._introduce(hello)
+            self.ring, self.sharing = _opened(self.welcome, fds, open_ring)
         except BaseException:
             self._socket.close()
             raise
@@ -199,14 +203,14 @@ class Link:
                 block.release()
         self._arrived.clear()
 
-    def _introduce(self, hello: wire.Hello, open_ring: OpenRing) -> tuple[wire.Welcome, Ring]:
+    def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, list[int]]:
         _, uid = credentials(self._socket)
         if uid != os.getuid():
             raise Refused(f"feed {self._place.name!r} is served by uid {uid}, you are uid {os.getuid()}")
         try:
             self._socket.send(wire.encode(hello))
             packet, fds, _, _ = _despite_reset(
-                lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+                lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, _MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
             )
         except OSError:
             raise not_found(self._place.name) from None
@@ -215,12 +219,8 @@ class Link:
         message = wire.decode_from_feeder(packet)
         if isinstance(message, wire.Rejected):
             raise refusal(self._place.name, message)
-        assert isinstance(message, wire.Welcome) and fds
-        try:
-            return message, open_ring(message, fds[0])
-        except BaseException:
-            os.close(fds[0])
-            raise
+        assert isinstance(message, wire.Welcome) and len(fds) == len(message.rings)
+        return message, fds
 
     def _wait(self) -> None:
         self.flush()
@@ -317,6 +317,18 @@ class Link:
                 break
         if blocks:
             self._send(wire.Release(blocks))
+
+
+def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple[Ring, str]:
+    """The ring that this trainer reads, and its name; the descriptors of the others are closed."""
+    unused = set(fds)
+    try:
+        ring = open_ring(welcome, fds)
+        unused.remove(ring.fd)
+        return ring, welcome.rings[fds.index(ring.fd)]
+    finally:
+        for fd in unused:
+            os.close(fd)
 
 
 def _despite_reset(receive: Callable[[], _T]) -> _T:

@@ -133,7 +133,7 @@ class Loader:
         return LoaderStatistics(
             name=self.name,
             feeder_pid=link.welcome.pid,
-            sharing=link.welcome.ring_kind,
+            sharing=link.sharing,
             handed="view" if self._options.borrow else self._rows.destination.handed,
             epoch=self.epoch,
             batches=counts.batches,
@@ -247,7 +247,7 @@ class Loader:
 
 def _destination(options: Options) -> Destination:
     gpu = gpu_of(options.device)
-    return OnHost() if gpu is None else OnGpu(gpu)
+    return OnHost() if gpu is None else OnGpu(gpu, views=options.borrow)
 
 
 def _group() -> str:

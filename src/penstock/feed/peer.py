@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 
 from penstock.feed.fork import close_in_children
@@ -29,16 +30,16 @@ class Peer:
         self.layout: object = None  # of the block that was last announced to it
         close_in_children(connection)
 
-    def send(self, packet: bytes, fd: int | None = None) -> bool:
+    def send(self, packet: bytes, fds: Sequence[int] = ()) -> bool:
         """Send or queue one packet. False if the peer is gone."""
         if self.queue:
             self.queue.append(packet)
             return True
         try:
-            if fd is None:
-                self.connection.send(packet)
+            if fds:
+                socket.send_fds(self.connection, [packet], fds)
             else:
-                socket.send_fds(self.connection, [packet], [fd])
+                self.connection.send(packet)
         except BlockingIOError:
             self.queue.append(packet)
         except OSError:

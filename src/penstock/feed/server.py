@@ -11,12 +11,12 @@ import enum
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 import penstock
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Ring
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.admission import objection_to
@@ -49,7 +49,7 @@ class Server:
         place: The feed's files; the caller holds its lock.
         roster: Who reads what; guarded by ``changed`` from now on.
         welcome: What each trainer is told.
-        ring_fd: Opens the ring for a trainer; the descriptor is closed after sending.
+        rings: Those that the welcome names, whose descriptors a trainer gets.
         statistics: Gives the feed's statistics, for whoever asks.
 
     Attributes:
@@ -63,7 +63,7 @@ class Server:
         place: Place,
         roster: Roster,
         welcome: wire.Welcome,
-        ring_fd: Callable[[], int],
+        rings: Sequence[Ring],
         statistics: Callable[[], FeederStatistics],
     ) -> None:
         self.changed = threading.Condition()
@@ -73,7 +73,7 @@ class Server:
         self._roster = roster
         self._settings: Settings = welcome.settings
         self._welcome = welcome
-        self._ring_fd = ring_fd
+        self._rings = rings
         self._statistics = statistics
         self._failed: wire.Failed | None = None
         self._crash: BaseException | None = None
@@ -262,11 +262,14 @@ class Server:
     def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
         self._trainers[peer.id] = peer, hello
         self._roster.join(Member(peer.id, hello.rank, hello.world, hello.group))
-        fd = self._ring_fd()
+        fds: list[int] = []
         try:
-            self._connections.send([peer], wire.encode(self._welcome), fd)
+            for ring in self._rings:
+                fds.append(ring.open_for_readers())  # noqa: PERF401 - those that are open are closed if one cannot be
+            self._connections.send([peer], wire.encode(self._welcome), fds)
         finally:
-            os.close(fd)
+            for fd in fds:
+                os.close(fd)
 
     def _start(self, peer: Peer, message: wire.Start) -> None:
         samples = self._welcome.samples

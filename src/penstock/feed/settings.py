@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import mmap
-import re
 from typing import Any
 
 import msgspec
 
 from penstock.errors import BadSetting
+from penstock.sizes import size_from
 
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -84,16 +83,5 @@ def checked(
 
 
 def bytes_from(window: int | str) -> int:
-    """A number of bytes from ``2048``, ``"512MiB"`` or ``"2 GB"``, rounded up to whole pages."""
-    if isinstance(window, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([KMG]?I?B?)\s*", window, re.IGNORECASE)
-        unit = _UNITS.get(match[2].upper()) if match else None
-        try:
-            nbytes = int(float(match[1]) * unit) if match and unit else 0
-        except ValueError:  # "1.2.3"
-            nbytes = 0
-    else:
-        nbytes = window
-    if nbytes <= 0:
-        raise BadSetting(f'window={window!r}: give bytes as a number or as text, such as "512MiB"')
-    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    """A window from ``2048``, ``"512MiB"`` or ``"2 GB"``: bytes, rounded up to whole pages."""
+    return -(-size_from("window", window) // mmap.PAGESIZE) * mmap.PAGESIZE

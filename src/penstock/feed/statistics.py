@@ -74,7 +74,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         blocks_in_place: Blocks that the source's workers wrote into the ring themselves.
         copy_s: Time that the feeder spent copying the others.
         reopened: How often the source was opened again at another position.
-        sharing: The path taken, e.g. "host memfd".
+        sharing: The path taken: "host memfd", or "ring on GPU-…" and how blocks come there.
     """
 
     name: str
@@ -106,8 +106,10 @@ class LoaderStatistics(msgspec.Struct, frozen=True):
     """One Loader since it was made.
 
     Attributes:
-        handed: What batches are and how they came: "private copy", "view", "copy on cuda:0 from
-            the pinned ring", or "copy on cuda:0 by way of a buffer" and why.
+        sharing: The ring that it reads: "host memfd", "ring on GPU-…", or "host twin of the ring on GPU-…".
+        handed: What batches are and how they came: "private copy", "view", "copy on cuda:0" (of a ring
+            on a GPU), "copy on cuda:1 from the pinned ring", or "copy on cuda:1 by way of a buffer";
+            and why it is not a shorter way.
         wait_s: Time spent waiting for blocks.
         latency_s: Publish to receipt of the newest block that was waited for.
         failovers: How often the feeder was replaced.

@@ -1,8 +1,8 @@
 """What a trainer and a feeder say to each other: small typed messages, one per packet.
 
 The socket is a Unix one of type SEQPACKET: packets keep their bounds, and the
-kernel tells at once when the other side has died. A ring's descriptor travels
-beside the Welcome. Nothing is unpickled.
+kernel tells at once when the other side has died. The rings' descriptors
+travel beside the Welcome. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.tree import Node
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -81,12 +81,16 @@ class Stop(msgspec.Struct, tag="stop"):
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
-    """The feeder admits a trainer; the ring's descriptor comes with it."""
+    """The feeder admits a trainer.
+
+    ``rings`` names the feed's rings, whose descriptors come with it in this
+    order: the same blocks lie in each at the same offsets, and the last is on the host.
+    """
 
     name: str
     pid: int
     settings: Settings
-    ring_kind: str
+    rings: tuple[str, ...]
     samples: int | None
     batches: int | None
     batch_size: int | None

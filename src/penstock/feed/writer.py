@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.contracts import ByteArray, Ring, SourceBlock
-from penstock.errors import BlockChanged, BlockTooLarge, SourceError
+from penstock.contracts import ByteArray, DeviceBytes, Gpu, Ring, SourceBlock
+from penstock.errors import BlockChanged, BlockTooLarge, SourceError, UnsupportedLeaf
 from penstock.feed.wire import MAX_PACKET_BYTES
-from penstock.memory.room import leaves_in, placed
-from penstock.memory.slots import Filled, Slot, Slots
-from penstock.tree import Array, Node, Strings, array_nodes, bytes_of, describe, difference, same_but_for_shapes
+from penstock.memory.room import placed
+from penstock.memory.slots import Filled, Slot
+from penstock.tree import (
+    Array,
+    Node,
+    Strings,
+    array_nodes,
+    bytes_of,
+    describe,
+    difference,
+    same_but_for_shapes,
+    tensor_bytes,
+)
 
 _LEAF_BYTES = 18
 """What a leaf's offset and size take in a message, at the most."""
@@ -22,20 +32,15 @@ _LEAF_BYTES = 18
 class Parcel(NamedTuple):
     """A block that is ready for the ring, or lies there in a slot: what it is, and where each leaf lies in it.
 
-    ``data`` are the bytes that are yet to be copied.
+    ``data`` are the bytes that are yet to be copied, on the host or on the ring's GPU.
     """
 
     layout: Node
     leaf_offsets: Sequence[int]
     leaf_bytes: Sequence[int]
     nbytes: int
-    data: Sequence[ByteArray] = ()
+    data: Sequence[ByteArray | DeviceBytes] = ()
     slot: Slot | None = None
-
-    @property
-    def ring_slot(self) -> Slot | None:
-        """Its slot, where that is in the ring and nothing is left to be copied."""
-        return None if self.data else self.slot
 
 
 class BlockWriter:
@@ -44,17 +49,17 @@ class BlockWriter:
     Args:
         ring: This process must be the one that made it.
         batch_granular: Shapes may vary from block to block.
-        slots: Where blocks may lie that are yet to be copied into the ring; None where slots are in the ring.
+        gpu: Where the ring lies, and leaves may lie; None for the host.
 
     Attributes:
         copy_s: Time spent copying.
     """
 
-    def __init__(self, ring: Ring, *, batch_granular: bool, slots: Slots | None = None) -> None:
+    def __init__(self, ring: Ring, *, batch_granular: bool, gpu: Gpu | None = None) -> None:
         self.copy_s = 0.0
         self._ring = ring
         self._whole = batch_granular
-        self._slots = slots
+        self._gpu = gpu
         self._layout: Node | None = None
         self._layout_bytes = 0
         self._nodes: list[Array | Strings] = []
@@ -70,13 +75,10 @@ class BlockWriter:
         if isinstance(block.tree, Filled):
             there = block.tree
             layout = self._checked(there.layout, there.rows, block)
-            data = ()
-            if self._slots is not None:
-                data = leaves_in(self._slots.memory(there.slot), there.leaf_offsets, there.leaf_bytes)
-            return Parcel(layout, there.leaf_offsets, there.leaf_bytes, there.slot.nbytes, data, there.slot)
-        described = describe(block.tree, whole=self._whole)
+            return Parcel(layout, there.leaf_offsets, there.leaf_bytes, there.slot.nbytes, slot=there.slot)
+        described = describe(block.tree, whole=self._whole, anywhere=self._gpu is not None)
         layout = self._checked(described.layout, described.rows, block)
-        data = [bytes_of(node, leaf) for node, leaf in zip(self._nodes, described.leaves, strict=True)]
+        data = [self._bytes_of(node, leaf) for node, leaf in zip(self._nodes, described.leaves, strict=True)]
         sizes = [part.nbytes for part in data]
         offsets, nbytes = placed(sizes)
         if nbytes > self._ring.capacity_bytes:
@@ -88,12 +90,27 @@ class BlockWriter:
         return Parcel(layout, offsets, sizes, nbytes, data)
 
     def write(self, parcel: Parcel, offset: int) -> None:
-        """Copy a block into the ring, at an offset that is reserved for it."""
+        """Bring a block into the ring, at an offset that is reserved for it."""
         began = time.monotonic()
-        for start, part in zip(parcel.leaf_offsets, parcel.data, strict=True):
-            self._ring.write(offset + start, part)
+        if parcel.slot is None:
+            for start, part in zip(parcel.leaf_offsets, parcel.data, strict=True):
+                self._ring.write(offset + start, part)
+        else:
+            self._ring.filled(offset, max(map(sum, zip(parcel.leaf_offsets, parcel.leaf_bytes, strict=True))))
         self._ring.settle()
         self.copy_s += time.monotonic() - began
+
+    def _bytes_of(self, node: Array | Strings, leaf: Any) -> ByteArray | DeviceBytes:
+        """A leaf's bytes, where it lies."""
+        if self._gpu is not None and isinstance(node, Array) and node.library == "torch":
+            if self._gpu.holds(leaf):
+                return tensor_bytes(leaf)
+            if leaf.device.type != "cpu":
+                raise UnsupportedLeaf(
+                    f"the feed's transform returned a tensor on {leaf.device}, and the feed's ring is on "
+                    f"{self._gpu.name}: return it there, or on the CPU"
+                )
+        return bytes_of(node, leaf)
 
     def _checked(self, layout: Node, rows: int, block: SourceBlock) -> Node:
         """A block's layout, as it was told to the trainers."""

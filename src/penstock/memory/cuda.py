@@ -35,18 +35,19 @@ class CudaGpu:
     def __init__(self, device: str) -> None:
         torch = _torch(device)
         self._torch = torch
-        self._device = torch.device("cuda", _index(torch, device))
+        self._device = torch.device("cuda", index_of(torch, device))
         self._stream = torch.cuda.Stream(self._device)
         self.name = str(self._device)
-        self.uuid = _uuid(torch, self._device.index)
+        self.uuid = uuid_of(torch, self._device.index)
         self._shared: WeakValueDictionary[int, SharedMemory] = WeakValueDictionary()
         self._loans: deque[tuple[_Event, Callable[[], None]]] = deque()
         self._collects = True
 
-    def pin(self, memory: ByteArray) -> None:
+    def pin(self, memory: ByteArray, *, write: bool = False) -> None:
         runtime: Any = self._torch.cuda.cudart()
+        flags = 0 if write else _HOST_REGISTER_READ_ONLY  # a trainer's mapping cannot be written to
         with self._torch.cuda.device(self._device):
-            status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, _HOST_REGISTER_READ_ONLY)
+            status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, flags)
         if int(status):
             with suppress(RuntimeError):  # the next launch would report this as an error of its own
                 self._torch.ones(1, device=self._device)
@@ -76,9 +77,9 @@ class CudaGpu:
         with self._torch.cuda.stream(self._stream):
             to.copy_(origin, non_blocking=True)
 
-    def fetch(self, memory: DeviceBytes) -> bytes:
+    def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
         with self._torch.cuda.stream(self._stream):
-            return memory.cpu().numpy().tobytes()
+            self._torch.from_numpy(to).copy_(origin, non_blocking=True)
 
     def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
         self._torch.cuda.init()
@@ -108,19 +109,20 @@ class CudaGpu:
 
     def collect_all(self) -> None:
         self._collects = False
-        while self._loans:
-            event, ended = self._loans.popleft()
+        while True:
+            try:
+                event, ended = self._loans.popleft()
+            except IndexError:  # all are collected, here or by another thread
+                return
             event.wait()
             ended()
 
     def _end_loan(self, ended: Callable[[], None]) -> None:
         """A view has died; what its last user launched on it may still run."""
         event = _Event(self._torch, self._torch.cuda.current_stream(self._device))
-        if self._collects:
-            self._loans.append((event, ended))
-        else:
-            event.wait()
-            ended()
+        self._loans.append((event, ended))
+        if not self._collects:
+            self.collect_all()
 
     def _tensor(self, memory: SharedMemory, nbytes: int) -> DeviceBytes:
         tensor = self._torch.as_tensor(memory.span(0, nbytes), device=self._device)
@@ -140,6 +142,14 @@ class CudaGpu:
         current.wait_event(mark.event)
         for each in memory:
             each.record_stream(current)  # or the allocator would hand it out again while it is in use
+
+    def take_over(self, memory: Sequence[DeviceBytes]) -> None:
+        self._stream.wait_stream(self._torch.cuda.current_stream(self._device))
+        for each in memory:
+            each.record_stream(self._stream)
+
+    def holds(self, tensor: Any) -> bool:
+        return tensor.device == self._device
 
 
 def gpu_of(device: str | Gpu | None) -> Gpu | None:
@@ -181,22 +191,27 @@ def _torch(device: str) -> Any:
     return torch
 
 
-def _index(torch: Any, device: str) -> int:
+def index_of(torch: Any, device: str) -> int:
     """The number in this process of a device that is named by number or by UUID."""
     count = torch.cuda.device_count()
-    uuids = [_uuid(torch, i) for i in range(count)]
+    uuids = [uuid_of(torch, i) for i in range(count)]
     kind, _, number = device.partition(":")
     if kind == "cuda" and not number:
         return int(torch.cuda.current_device())
     if kind == "cuda" and number.isdecimal() and int(number) < count:
         return int(number)
-    if device in uuids:
-        return uuids.index(device)
+    named = [i for i, uuid in enumerate(uuids) if _digits(uuid) == _digits(device)]
+    if named:
+        return named[0]
     listed = ", ".join(f"cuda:{i} ({uuid})" for i, uuid in enumerate(uuids))
     raise DeviceUnavailable(f"device={device!r} does not exist here; this process sees {listed}")
 
 
-def _uuid(torch: Any, index: int) -> str:
-    """As nvidia-smi writes it."""
-    uuid = str(torch.cuda.get_device_properties(index).uuid)
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+def uuid_of(torch: Any, index: int) -> str:
+    """As nvidia-smi writes it; torch leaves the prefix out, and CUDA gives an instance of MIG one of its own."""
+    properties = torch.cuda.get_device_properties(index)
+    return f"{'MIG' if ' MIG ' in properties.name else 'GPU'}-{_digits(str(properties.uuid))}"
+
+
+def _digits(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()

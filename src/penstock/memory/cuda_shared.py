@@ -8,10 +8,12 @@ that descriptor. It goes with the last process that maps it.
 # cuda-bindings has no annotations.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
 import weakref
+from contextlib import ExitStack
 from typing import Any
 
 from penstock.errors import DeviceUnavailable
@@ -40,9 +42,12 @@ class SharedMemory:
             handle = _checked(driver.cuMemCreate(nbytes, _properties(driver, device), 0), nbytes)
         else:
             handle = _checked(driver.cuMemImportFromShareableHandle(fd, kind), nbytes)
+        mapping = ExitStack()
         try:
             address = _checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0), nbytes)
+            mapping.callback(driver.cuMemAddressFree, address, nbytes)
             _checked(driver.cuMemMap(address, nbytes, 0, handle, 0), nbytes)
+            mapping.callback(driver.cuMemUnmap, address, nbytes)
             flags = driver.CUmemAccess_flags
             access = driver.CUmemAccessDesc()
             access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -53,10 +58,13 @@ class SharedMemory:
             )
             _checked(driver.cuMemSetAccess(address, nbytes, [access], 1), nbytes)
             self.fd = _checked(driver.cuMemExportToShareableHandle(handle, kind, 0), nbytes) if fd is None else fd
+        except BaseException:  # such as: this GPU has no access to that one's memory
+            mapping.close()
+            raise
         finally:
             _checked(driver.cuMemRelease(handle), nbytes)  # the mapping keeps it
         self.address = int(address)
-        weakref.finalize(self, _unmap, driver, address, nbytes)
+        weakref.finalize(self, mapping.close)
 
     def span(self, offset: int, nbytes: int) -> Span:
         """A range of it, in a form that torch makes a tensor of, and that keeps the mapping."""
@@ -122,8 +130,3 @@ def _free() -> str:
         return ""
     free, total = torch.cuda.mem_get_info()
     return f"; {free:,} of the GPU's {total:,} bytes are free"
-
-
-def _unmap(driver: Any, address: Any, nbytes: int) -> None:
-    driver.cuMemUnmap(address, nbytes)
-    driver.cuMemAddressFree(address, nbytes)

@@ -4,52 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import cast
+
+import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Gpu
 from penstock.errors import PinningRefused
 from penstock.memory.host import HostRing
-from penstock.memory.room import Room
-from penstock.memory.slots import Slot
-
-
-class Staging:
-    """Host memory that a feeder's GPU copies from by itself; a loader's workers write there.
-
-    Args:
-        gpu: Registers it, where the system allows that.
-        capacity_bytes: Its size.
-    """
-
-    def __init__(self, gpu: Gpu, capacity_bytes: int) -> None:
-        self.ring = HostRing.create(capacity_bytes)
-        self.capacity_bytes = capacity_bytes
-        self._gpu = gpu
-        self._room = Room(capacity_bytes)
-        self._memory = self.ring.readable(0, capacity_bytes)
-        try:
-            gpu.pin(self._memory)
-            self.pinned = True
-        except PinningRefused:
-            self.pinned = False
-
-    def slot(self, nbytes: int) -> Slot | None:
-        """Room for a block to come, or None while there is none."""
-        offset = self._room.reserve(nbytes)
-        return None if offset is None else Slot(offset, nbytes)
-
-    def release_slot(self, slot: Slot) -> None:
-        self._room.release(slot.offset)
-
-    def holds(self, part: ByteArray) -> bool:
-        """Whether these bytes lie here."""
-        start = self._memory.ctypes.data
-        return start <= part.ctypes.data and part.ctypes.data + part.nbytes <= start + self.capacity_bytes
-
-    def close(self) -> None:
-        if self.pinned:
-            self._gpu.unpin(self._memory)
-            self.pinned = False
-        self.ring.close()
 
 
 class DeviceRing:
@@ -79,7 +40,10 @@ class DeviceRing:
     def open_for_readers(self) -> int:
         return os.dup(self.fd)
 
-    def write(self, offset: int, part: ByteArray) -> None:
+    def write(self, offset: int, part: ByteArray | DeviceBytes) -> None:
+        raise AssertionError("only the process that made a ring writes it")
+
+    def filled(self, offset: int, nbytes: int) -> None:
         raise AssertionError("only the process that made a ring writes it")
 
     def settle(self) -> None:
@@ -97,29 +61,60 @@ class DeviceRing:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+            del self._memory  # else the mapping would stay for as long as this object
 
 
 class FeedersDeviceRing(DeviceRing):
-    """The same, as the feeder that made it writes it.
+    """The same, as the feeder that made it writes it, and its *twin*: a host ring with the same bytes.
+
+    A loader's workers write into the twin, the GPU copies from there to the
+    same offset, and who cannot map the ring reads the twin instead. It takes
+    as much host memory as the ring takes of the GPU, registered with the GPU
+    where the system allows that (docs/decisions/0008-host-twin.md).
 
     Args:
         gpu: Where it lies.
         capacity_bytes: Its size.
-        staging_bytes: Size of the host memory through which blocks come.
+
+    Attributes:
+        twin: The ring on the host.
+        path: How blocks come to the GPU, as ``statistics()`` names it.
 
     Raises:
         DeviceUnavailable: the GPU has no room for it.
     """
 
-    def __init__(self, gpu: Gpu, capacity_bytes: int, staging_bytes: int) -> None:
+    def __init__(self, gpu: Gpu, capacity_bytes: int) -> None:
         memory, fd = gpu.share(capacity_bytes)
         super().__init__(gpu, fd, capacity_bytes, memory)
-        self.staging = Staging(gpu, staging_bytes)
+        try:
+            self.twin = HostRing.create(capacity_bytes)
+        except BaseException:
+            super().close()
+            raise
+        self._pinned: ByteArray | None = self.twin.readable(0, capacity_bytes)
+        self.path = f"{self.kind}, copied from its pinned twin on the host"
+        try:
+            gpu.pin(self._pinned, write=True)
+        except PinningRefused as refused:
+            self._pinned = None
+            self.path = f"{self.kind}, copied from its twin on the host by way of a buffer ({refused})"
 
-    def write(self, offset: int, part: ByteArray) -> None:
-        if part.nbytes:
-            pinned = self.staging.pinned and self.staging.holds(part)
-            self._gpu.copy(self.readable(offset, part.nbytes), part, pinned=pinned)
+    def write(self, offset: int, part: ByteArray | DeviceBytes) -> None:
+        """Copy bytes there, and to the twin, from the host or from this GPU."""
+        if isinstance(part, np.ndarray):
+            self.twin.write(offset, cast(ByteArray, part))
+            self.filled(offset, part.nbytes)
+        elif part.nbytes:
+            self._gpu.take_over([part])
+            self._gpu.copy_within(self.readable(offset, part.nbytes), part)
+            self._gpu.copy_out(self.twin.writable(offset, part.nbytes), part)
+
+    def filled(self, offset: int, nbytes: int) -> None:
+        """The twin has been written there: copy it to the GPU."""
+        if nbytes:
+            origin = self.twin.readable(offset, nbytes)
+            self._gpu.copy(self.readable(offset, nbytes), origin, pinned=self._pinned is not None)
 
     def settle(self) -> None:
         self._gpu.mark().wait()
@@ -127,5 +122,8 @@ class FeedersDeviceRing(DeviceRing):
     def close(self) -> None:
         if self.fd >= 0:
             self.settle()
-            self.staging.close()
+            if self._pinned is not None:
+                self._gpu.unpin(self._pinned)
+                self._pinned = None
+            self.twin.close()
         super().close()

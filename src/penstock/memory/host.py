@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class HostRing:
     the file system to remove.
     """
 
-    kind = "host memfd"
+    kind = path = "host memfd"
 
     def __init__(self, fd: int, capacity_bytes: int, *, write: bool) -> None:
         """Map ``fd`` and take ownership of it; see ``create`` and ``attach``."""
@@ -47,6 +48,8 @@ class HostRing:
         self.capacity_bytes = capacity_bytes
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
         self._mapping: mmap.mmap | None = mmap.mmap(fd, capacity_bytes, mmap.MAP_SHARED, protection)
+        with suppress(OSError):  # where the system gives shared memory huge pages, disks read into it faster
+            self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._address = int(np.frombuffer(self._mapping, np.uint8).ctypes.data)
         self._write = write
 
@@ -73,8 +76,11 @@ class HostRing:
     def write(self, offset: int, part: ByteArray) -> None:
         self.writable(offset, part.nbytes)[:] = part
 
-    def settle(self) -> None:
+    def filled(self, offset: int, nbytes: int) -> None:
         """What is written can be read at once."""
+
+    def settle(self) -> None:
+        """So it can."""
 
     def writable(self, offset: int, nbytes: int) -> ByteArray:
         assert self._write

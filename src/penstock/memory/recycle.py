@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from penstock.contracts import ByteArray
+from penstock.memory.room import ALIGNMENT
 
 
 class _Watch(weakref.ref[ByteArray]):
@@ -74,4 +75,5 @@ class Recycler:
             if nbytes <= memory.nbytes <= 2 * nbytes + self.SMALL_BYTES:
                 return memory
             self._free.append(memory)
-        return np.empty(nbytes, np.uint8)
+        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        return memory[-memory.ctypes.data % ALIGNMENT :][:nbytes]  # JAX copies what does not begin so

@@ -47,6 +47,14 @@ class SlotSource(Protocol):
         ...
 
 
+@runtime_checkable
+class SizedSlotSource(SlotSource, Protocol):
+    """One that knows before its first block how large a slot it needs."""
+
+    @property
+    def slot_bytes(self) -> int: ...
+
+
 class Slots:
     """The slots on offer, shared by a feeder and its loader's workers.
 
@@ -72,6 +80,11 @@ class Slots:
             return Slot(*_RECORD.unpack(os.read(self._reading, _RECORD.size)))
         except BlockingIOError:
             return None
+
+    @property
+    def ring_memory(self) -> ByteArray:
+        """All bytes of the ring, in which slots lie; only those of a slot that was taken may be written."""
+        return self._ring.writable(0, self._ring.capacity_bytes)
 
     def memory(self, slot: Slot) -> ByteArray:
         """The bytes of a slot, to be written by who took it."""

@@ -14,13 +14,18 @@ from penstock.errors import BadSetting
 from penstock.sources.arrays import ArraySource
 from penstock.sources.stream import IterableSource
 
+PACKED = "packed:"
+"""Before the folder of a packed data set."""
 
-def adapt(thing: Any, *, segments: int, seed: int) -> Source:
+
+def adapt(thing: Any, *, segments: int, seed: int, in_order: bool = False) -> Source:
     """The source for ``thing``.
 
     A torch ``DataLoader``; a tuple, dict, dataclass, array or tensor is a tree
     of arrays with a row a sample; a list or any other re-iterable gives ready
-    batches; whatever has a Source's ``open`` is taken as it is.
+    batches; whatever has a Source's ``open`` is taken as it is, and
+    ``"packed:FOLDER"`` is what ``penstock pack`` has left there. ``in_order``
+    leaves out the shuffling that Penstock would do.
 
     Raises:
         BadSetting: it is none of these.
@@ -32,7 +37,7 @@ def adapt(thing: Any, *, segments: int, seed: int) -> Source:
         from penstock.sources.torch_loader import adapt_loader
 
         if isinstance(thing, DataLoader):
-            return adapt_loader(cast(Any, thing), segments=segments, seed=seed)
+            return adapt_loader(cast(Any, thing), segments=segments, seed=seed, in_order=in_order)
     if hasattr(thing, "open") and hasattr(thing, "segment_starts"):
         return thing
     if (
@@ -40,7 +45,11 @@ def adapt(thing: Any, *, segments: int, seed: int) -> Source:
         or (torch is not None and isinstance(thing, torch.Tensor))
         or (dataclasses.is_dataclass(thing) and not isinstance(thing, type))
     ):
-        return ArraySource(thing, segments=segments, seed=seed)
+        return ArraySource(thing, shuffle=not in_order, segments=segments, seed=seed)
+    if isinstance(thing, str) and thing.startswith(PACKED):
+        from penstock.sources.packed import PackedSource
+
+        return PackedSource(thing.removeprefix(PACKED), shuffle=not in_order, segments=segments, seed=seed)
     if isinstance(thing, Iterable):
         return IterableSource(thing)  # pyright: ignore[reportUnknownArgumentType]
     hint = "call it first: it is a function" if callable(thing) else "give a DataLoader, arrays, or batches"

@@ -34,12 +34,13 @@ class SeekableLoader:
         loader: Worker settings, ``collate_fn`` and ``worker_init_fn`` are kept.
         segments: Parts of a cycle at which a trainer may join.
         seed: Of the order and of the workers.
+        in_order: Do not shuffle, whatever the loader says.
     """
 
     seekable = True
 
-    def __init__(self, loader: DataLoader[Any], *, segments: int, seed: int) -> None:
-        self._shuffle = isinstance(loader.sampler, RandomSampler)
+    def __init__(self, loader: DataLoader[Any], *, segments: int, seed: int, in_order: bool = False) -> None:
+        self._shuffle = isinstance(loader.sampler, RandomSampler) and not in_order
         self._dataset_size = len(loader.dataset)  # type: ignore[arg-type]
         assert loader.batch_size is not None
         self._order = Order(
@@ -178,7 +179,7 @@ class SampledLoader:
 
 
 def adapt_loader(
-    loader: DataLoader[Any], *, segments: int, seed: int
+    loader: DataLoader[Any], *, segments: int, seed: int, in_order: bool = False
 ) -> SeekableLoader | SampledLoader | StreamLoader:
     """The source that fits this loader's kind."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
@@ -194,7 +195,7 @@ def adapt_loader(
         )
     )
     if plain and loader.batch_size is not None:
-        return SeekableLoader(loader, segments=segments, seed=seed)
+        return SeekableLoader(loader, segments=segments, seed=seed, in_order=in_order)
     return SampledLoader(loader, seed=seed)
 
 

@@ -6,8 +6,10 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 
 from penstock.contracts import ByteArray, DeviceBytes, Mark
@@ -28,7 +30,7 @@ class FakeGpu:
     Args:
         seed: Decides when copies are carried out by themselves.
         pins: Whether host memory can be registered.
-        memory_bytes: More than that cannot be had at once.
+        memory_bytes: How much it has, but for rings, of which each may take that much.
         reaches: Whether other processes' shared memory can be mapped.
     """
 
@@ -40,19 +42,22 @@ class FakeGpu:
     ) -> None:
         self._random = random.Random(seed)
         self._pins = pins
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = self._free_bytes = memory_bytes
         self._reaches = reaches
         self._shared: WeakValueDictionary[int, ByteArray] = WeakValueDictionary()
         self._loans: deque[Callable[[], None]] = deque()
         self._collects = True
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # in order, those that are yet to be done
+        self._taken_over: Sequence[DeviceBytes] = ()
+        self._computes = False
         self._begun = 0
         self._done = 0
         self.pinned: list[tuple[int, int]] = []
+        self._written: list[tuple[int, int]] = []  # of those, what the device may write
         self.copied_bytes = 0
         self.most_under_way = 0
 
-    def pin(self, memory: ByteArray) -> None:
+    def pin(self, memory: ByteArray, *, write: bool = False) -> None:
         if not self._pins:
             raise PinningRefused(
                 f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: it is a test"
@@ -60,31 +65,43 @@ class FakeGpu:
         span = memory.ctypes.data, memory.nbytes
         assert span not in self.pinned, "registered once"
         self.pinned.append(span)
+        if write:
+            self._written.append(span)
 
     def unpin(self, memory: ByteArray) -> None:
         assert not self._copies, "a copy may be reading there"
-        self.pinned.remove((memory.ctypes.data, memory.nbytes))
+        span = memory.ctypes.data, memory.nbytes
+        self.pinned.remove(span)
+        self._written = [other for other in self._written if other != span]
 
     def empty(self, nbytes: int) -> DeviceBytes:
-        if nbytes > self._memory_bytes:
+        if nbytes > self._free_bytes:
             raise torch.OutOfMemoryError(
-                f"{self.name} has {self._memory_bytes:,} bytes, {nbytes:,} were asked for"
+                f"{self.name} has {self._memory_bytes:,} bytes, {self._free_bytes:,} of them free; "
+                f"{nbytes:,} were asked for"
             )
-        return torch.full((nbytes,), POISON, dtype=torch.uint8)
+        memory = np.full(nbytes, POISON, np.uint8)
+        self._free_bytes -= nbytes
+        when_dead(memory, partial(self._free, nbytes))
+        return torch.as_tensor(memory)
 
     def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
         assert to.nbytes == origin.nbytes
-        where = origin.ctypes.data
-        assert pinned == any(start <= where and where + origin.nbytes <= start + n for start, n in self.pinned)
+        assert pinned == _lies_in(self.pinned, origin.ctypes.data, origin.nbytes)
         self._begin(to, torch.as_tensor(origin if pinned else origin.copy()))
         self.copied_bytes += origin.nbytes
 
     def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
         assert to.nbytes == origin.nbytes
+        self._check_settled(origin)
         self._begin(to, origin)
 
-    def fetch(self, memory: DeviceBytes) -> bytes:
-        return memory.numpy().tobytes()
+    def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
+        assert to.nbytes == origin.nbytes
+        self._check_settled(origin)
+        read_only = [span for span in self.pinned if span not in self._written]
+        assert not _lies_in(read_only, to.ctypes.data, to.nbytes), "registered for reading only"
+        self._begin(torch.as_tensor(to), origin)
 
     def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
         if nbytes > self._memory_bytes:
@@ -126,7 +143,24 @@ class FakeGpu:
         return _FakeMark(self, self._begun)
 
     def hand_over(self, memory: Sequence[DeviceBytes], mark: Mark) -> None:
+        self._computes = True
         mark.wait()  # a real one makes the device wait, not the process
+
+    def take_over(self, memory: Sequence[DeviceBytes]) -> None:
+        self._taken_over = memory
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """What is computed here looks like the host's: once memory was handed over, every tensor counts."""
+        return self._computes and tensor.device.type == "cpu"
+
+    def _free(self, nbytes: int) -> None:
+        self._free_bytes += nbytes
+
+    def _check_settled(self, origin: DeviceBytes) -> None:
+        """What this process computes is read only once the copies have been told to wait for it."""
+        known = [(ring.ctypes.data, ring.nbytes) for ring in self._shared.values()]
+        known += [(each.data_ptr(), each.nbytes) for each in self._taken_over]
+        assert _lies_in(known, origin.data_ptr(), origin.nbytes), "computed, and not taken over"
 
     def _begin(self, to: DeviceBytes, source: DeviceBytes) -> None:
         to.fill_(POISON)
@@ -148,6 +182,10 @@ class FakeGpu:
         to, source = self._copies.pop(0)
         to.copy_(source)
         self._done += 1
+
+
+def _lies_in(spans: Sequence[tuple[int, int]], where: int, nbytes: int) -> bool:
+    return any(start <= where and where + nbytes <= start + n for start, n in spans)
 
 
 class _FakeMark:

@@ -217,7 +217,6 @@ class RingContract(ABC):
             assert "/dev/shm" not in kept
         ring.close()
         reader.close()
-        del ring, reader
         gc.collect()
         assert _descriptors() == descriptors
 

@@ -9,9 +9,10 @@ from penstock.tree.layout import (
     Strings,
     array_nodes,
     difference,
+    leaf_names,
     same_but_for_shapes,
 )
-from penstock.tree.parts import Parts, bytes_of, describe
+from penstock.tree.parts import Parts, bytes_of, describe, tensor_bytes
 from penstock.tree.rebuild import build, device_leaf, leaf_from_bytes, strings_from_bytes
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "device_leaf",
     "difference",
     "leaf_from_bytes",
+    "leaf_names",
     "same_but_for_shapes",
     "strings_from_bytes",
+    "tensor_bytes",
 ]

@@ -51,6 +51,15 @@ def array_nodes(layout: Node) -> Iterator[Array | Strings]:
         yield layout
 
 
+def leaf_names(layout: Node, path: str = "") -> Iterator[str]:
+    """The path of each node that has a leaf, such as ``batch['image']``, in the same order."""
+    if isinstance(layout, Branch):
+        for i, child in enumerate(layout.children):
+            yield from leaf_names(child, step(path, layout.kind, layout.keys[i] if layout.keys else i))
+    elif not isinstance(layout, Constant):
+        yield path or "batch"
+
+
 def difference(before: Node, after: Node, path: str = "") -> str | None:
     """Where two layouts part, in words, or None where they are equal."""
     if before == after:

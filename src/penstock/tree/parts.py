@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeGuard
 import msgspec
 import numpy as np
 
-from penstock.contracts import ByteArray, Tree
+from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
 from penstock.tree.layout import SCALARS, Array, Branch, Constant, Node, Scalar, Strings, step
 
@@ -50,10 +50,15 @@ def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
     if node.library == "torch":
         if leaf.numel() == 0:
             return np.empty(0, np.uint8)
-        flat = leaf.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        flat = flat.as_strided(flat.shape, (1,))  # a single element may have any stride
-        return flat.view(sys.modules["torch"].uint8).numpy()
+        return tensor_bytes(leaf).numpy()
     return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+
+
+def tensor_bytes(leaf: Any) -> DeviceBytes:
+    """A tensor's bytes in C order, as a tensor where it lies."""
+    flat = leaf.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = flat.as_strided(flat.shape, (1,))  # a single element may have any stride
+    return flat.view(sys.modules["torch"].uint8)
 
 
 class _Rules(NamedTuple):

@@ -55,7 +55,7 @@ def device_leaf(node: Array, memory: DeviceBytes, rows: int | None) -> Any:
         except TypeError:
             raise UnsupportedLeaf(
                 f"a leaf is a NumPy array of {node.dtype}, which no tensor on a GPU can hold; let the source "
-                "give numbers, or leave device out"
+                "give numbers, or leave device (of a feed with a transform, memory) out"
             ) from None
     shape = node.shape if rows is None else (rows, *node.shape)
     if memory.nbytes == 0:

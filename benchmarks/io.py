@@ -1,0 +1,152 @@
+# ruff: noqa: A005
+"""What reads cost: Penstock's mechanisms beside fio's, in one run, with the targets that were set beforehand.
+
+python benchmarks/io.py PATH --json benchmarks/results/io-NAME.json --plot benchmarks/results/io-NAME.png
+
+PATH is a large file, or a directory for a scratch file; the machine should do nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from penstock.bench.claims import Claim, least, most
+from penstock.bench.io.plan import Settings, sizes
+from penstock.bench.io.report import WIDTH, table
+from penstock.bench.io.run import run
+from penstock.bench.machine import describe
+from penstock.bench.tables import claims_table
+from penstock.errors import BadSetting, PenstockError
+from penstock.io.measured import Row
+
+SMALL, LARGE = 4 << 10, 1 << 20
+POSIX, DIRECT = ("posix",), ("direct", "uring")
+_Value = Callable[[Row], float]
+
+
+class Target(NamedTuple):
+    """A ratio between two groups of mechanisms of one block size; of each group the best counts.
+
+    Attributes:
+        target: None where the ratio is told for comparison only.
+    """
+
+    name: str
+    claim: str
+    bs_bytes: int
+    value: _Value
+    mechs: tuple[str, ...]
+    against: tuple[str, ...]
+    target: float | None
+    at_least: bool
+
+
+def _iops(row: Row) -> float:
+    return row.iops
+
+
+def _cpu(row: Row) -> float:
+    return row.cpu_us_per_op
+
+
+FIO = ("fio:io_uring", "fio:io_uring-batched", "fio:libaio", "fio:psync", "fio:psync-buffered")
+TARGETS = (
+    Target("uring-iops", "uring, 4 KiB: IOPS, of fio's io_uring", SMALL, _iops, ("uring",), FIO[:1], 0.95, True),
+    Target("uring-cpu", "the same: CPU time per read", SMALL, _cpu, ("uring",), FIO[:1], 1.2, False),
+    Target("batch-iops", "the same, fio in batches: IOPS", SMALL, _iops, ("uring",), FIO[1:2], None, True),
+    Target("batch-cpu", "the same, fio in batches: CPU time", SMALL, _cpu, ("uring",), FIO[1:2], None, False),
+    Target("large-iops", "direct or uring, 1 MiB: IOPS, of fio's best", LARGE, _iops, DIRECT, FIO, 0.95, True),
+    Target("uring-bypass", "uring, 1 MiB: CPU time, of posix's", LARGE, _cpu, DIRECT[1:], POSIX, 0.25, False),
+    Target("direct-bypass", "direct, 1 MiB: CPU time, of posix's", LARGE, _cpu, DIRECT[:1], POSIX, 0.25, False),
+)
+
+
+def main(
+    path: Annotated[str, typer.Argument(help="A large file, or a directory for a scratch file.")],
+    size: Annotated[str, typer.Option(help="Of the scratch file.")] = "8GiB",
+    qd: Annotated[int, typer.Option(help="Reads of 4 KiB under way.")] = 128,
+    large_qd: Annotated[int, typer.Option(help="Reads of 1 MiB under way.")] = 32,
+    threads: Annotated[int, typer.Option(help="Of posix and direct, and jobs of fio's psync.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Counted for each case.")] = 5.0,
+    repeats: Annotated[int, typer.Option(help="Times that each case is measured, by turns.")] = 7,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Where to save what was measured.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where to save a picture (PNG) of it.")] = None,
+) -> None:
+    """Measure every target, several times, and say which are met."""
+    if shutil.which("fio") is None:
+        raise BadSetting("fio is not installed: it is the yardstick here")
+    machine = describe()
+    common = Settings(
+        mech=(*POSIX, *DIRECT),
+        threads=(threads,),
+        runtime_s=seconds,
+        repeats=repeats,
+        external=("fio",),
+        cold=True,
+        scratch_bytes=sizes("size", size)[0],
+    )
+    rows: list[Row] = []
+    for bs_bytes, depth in ((SMALL, qd), (LARGE, large_qd)):
+        settings = msgspec.structs.replace(common, bs_bytes=(bs_bytes,), qd=(depth,))
+        with Progress(transient=True) as progress:
+            task = progress.add_task("", total=None)
+
+            def tell(done: int, in_all: int, what: str, progress: Progress = progress, task: int = task) -> None:
+                progress.update(task, completed=done, total=in_all, description=what)  # type: ignore[arg-type]
+
+            report = run(settings, path, tell)
+        rows += report.rows
+        Console().print(*report.remarks, sep="\n")
+    claims = [_judged(target, rows, repeats) for target in TARGETS]
+    Console(width=WIDTH).print(table(rows, "Random reads, cold"), claims_table(claims))
+    if json_path is not None:
+        plain = {
+            "benchmark": "io",
+            "version": 1,
+            "machine": machine,
+            "settings": common,
+            "claims": claims,
+            "rows": rows,
+        }
+        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n")
+    if plot is not None:
+        from penstock.bench.io.plot import save
+
+        save([row for row in rows if row.iops], plot)
+
+
+def _judged(target: Target, rows: list[Row], repeats: int) -> Claim:
+    """A ratio within each repeat, then its median."""
+    best = max if target.value is _iops else min
+    ratios: list[float] = []
+    for repeat in range(repeats):
+        mine, theirs = (
+            [
+                target.value(row)
+                for row in rows
+                if row.iops and (row.repeat, row.bs_bytes) == (repeat, target.bs_bytes) and row.mech in mechs
+            ]
+            for mechs in (target.mechs, target.against)
+        )
+        if mine and theirs:
+            ratios.append(best(mine) / best(theirs))
+    if target.target is None:
+        compared = least(target.name, target.claim, 1.0, "", ratios)
+        return msgspec.structs.replace(compared, met=None, note="for comparison")
+    return (least if target.at_least else most)(target.name, target.claim, target.target, "", ratios)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except PenstockError as error:
+        sys.exit(str(error))

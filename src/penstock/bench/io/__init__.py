@@ -1,0 +1,1 @@
+"""The benchmark of read mechanisms: what each moves, and what it costs in CPU."""

@@ -1,0 +1,115 @@
+"""One case in a process of its own: ``python -m penstock.bench.io.child`` reads an order, and prints a row."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import msgspec
+
+from penstock.bench.io.loop import Loop, measure, places, stride
+from penstock.bench.io.plan import ONE_THREAD, Case
+from penstock.contracts import Reader
+from penstock.errors import PenstockError, ReadFailed
+from penstock.io.measured import Row
+from penstock.io.memory import host_memory
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A case, and what its process needs to know besides.
+
+    Attributes:
+        nbytes: Of the file; None where the reader is to say.
+        readers: As ``Settings.readers``.
+    """
+
+    case: Case
+    path: str
+    nbytes: int | None
+    cold: bool
+    runtime_s: float
+    warm_up_s: float
+    seed: int
+    readers: str
+
+
+def run(order: Order) -> Row:
+    """Measure.
+
+    Raises:
+        PenstockError: the mechanism, the file or the GPU cannot be had, or a read failed.
+    """
+    case = order.case
+    with ExitStack() as stack:
+        reader = _reader(order, stack)
+        opened = reader.open(order.path)
+        nbytes = opened.nbytes if order.nbytes is None else order.nbytes
+        offsets = places(nbytes, case.bs_bytes, case.pattern, order.seed)
+        # What went through the page cache is warm the second time.
+        once = order.cold and case.mech == "posix"
+        threads = 0 if case.mech in ONE_THREAD else case.threads
+        loop = Loop(reader, opened.file, offsets, case.bs_bytes, threads=threads, once=once)
+        figures = measure(loop, case.qd, runtime_s=order.runtime_s, warm_up_s=0.0 if once else order.warm_up_s)
+        if figures.ops == 0:
+            raise ReadFailed(
+                f"all {len(offsets):,} blocks were read before anything was counted; a larger file, "
+                "or smaller blocks, would do",
+                order.path,
+            )
+        note = f"ended after {figures.elapsed_s:.2f} s: every block was read once" if figures.exhausted else ""
+        p50_us, p99_us, p999_us = figures.latencies.percentiles_us(0.5, 0.99, 0.999)
+        return case.measured(
+            figures.ops,
+            figures.elapsed_s,
+            figures.cpu_s,
+            cold=order.cold,
+            p50_us=p50_us,
+            p99_us=p99_us,
+            p999_us=p999_us,
+            gpu_threads=case.threads if case.mech == "gpu" and case.dest != "host" else None,
+            copy_included=case.dest.startswith("cuda") and case.mech != "gds",
+            path_taken=reader.path_taken,
+            note=note,
+        )
+
+
+def _reader(order: Order, stack: ExitStack) -> Reader:
+    module, _, name = order.readers.partition(":")
+    open_reader: Callable[..., Reader] = getattr(importlib.import_module(module), name)
+    case = order.case
+    asked = {"depth": case.qd, "threads": case.threads}
+    nbytes = case.qd * stride(case.bs_bytes)
+    memory = host_memory(nbytes)
+    memory[:] = 0  # so that no page is made while it is timed
+    if case.dest != "host":
+        from penstock.memory.cuda import CudaGpu
+
+        pinned = case.dest == "pinned"
+        gpu = CudaGpu("cuda" if pinned else case.dest)
+        reader = open_reader(case.mech, memory if pinned else gpu.empty(nbytes), gpu=gpu, **asked)
+    else:
+        reader = open_reader(case.mech, memory, **asked)
+    stack.callback(reader.close)
+    return reader
+
+
+def main() -> None:
+    """The process."""
+    # Whoever asked and was killed does not want to know any more.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    try:
+        row = run(order)
+    except PenstockError as error:
+        row = order.case.row(cold=order.cold, note=str(error))
+    sys.stdout.buffer.write(msgspec.json.encode(row))
+
+
+if __name__ == "__main__":
+    main()

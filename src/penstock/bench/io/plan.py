@@ -1,0 +1,169 @@
+"""What ``penstock bench io`` measures: its settings, and the cases of one repeat in their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import msgspec
+
+from penstock.errors import BadSetting
+from penstock.io.measured import Row
+from penstock.io.mechanisms import MAX_DEPTH, MAX_THREADS, MECHANISMS
+from penstock.sizes import size_from, size_text
+
+PATTERNS = ("random", "sequential")
+EXTERNAL = ("fio", "gdsio", "spdk", "bam")
+ONE_THREAD = frozenset({"uring"})
+"""Mechanisms that one thread drives, whatever ``--threads`` says."""
+
+_MEMORY_BYTES = 8 << 30
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One mechanism, or another tool's, under one setting."""
+
+    mech: str
+    bs_bytes: int
+    qd: int
+    threads: int
+    pattern: str
+    dest: str = "host"
+
+    @property
+    def tool(self) -> str:
+        """The other tool that runs it, or an empty text."""
+        return self.mech.partition(":")[0] if ":" in self.mech else ""
+
+    def row(self, **fields: Any) -> Row:
+        """A row of it; ``fields`` go before what the case says."""
+        return Row(**{**msgspec.structs.asdict(self), **fields})
+
+    def measured(self, ops: int, elapsed_s: float, cpu_s: float, **fields: Any) -> Row:
+        """A row of so many reads in so much time, and the CPU time of that."""
+        nbytes = ops * self.bs_bytes
+        return self.row(
+            runtime_s=_short(elapsed_s),
+            iops=_short(ops / elapsed_s),
+            mb_s=_short(nbytes / elapsed_s / 1e6),
+            cpu_us_per_op=_short(1e6 * cpu_s / ops),
+            cpu_s_per_gib=_short(cpu_s / nbytes * 2**30),
+            cores_busy=_short(cpu_s / elapsed_s),
+            **fields,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.mech}, {size_text(self.bs_bytes)}, depth {self.qd}, {self.pattern}, to {self.dest}"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the benchmark runs; each tuple multiplies the cases.
+
+    Attributes:
+        scratch_bytes: Of the file that is made where a directory is given.
+        warm_up_s: Before anything is counted.
+        limit_s: In which a case must answer, beyond the time that it measures.
+        readers: The function that opens a reader, as ``module:function``.
+    """
+
+    mech: tuple[str, ...] = ("posix", "direct", "uring")
+    bs_bytes: tuple[int, ...] = (4 << 10, 64 << 10, 1 << 20)
+    qd: tuple[int, ...] = (32, 128)
+    threads: tuple[int, ...] = (8,)
+    pattern: tuple[str, ...] = ("random",)
+    dest: tuple[str, ...] = ("host",)
+    cold: bool = False
+    runtime_s: float = 2.0
+    repeats: int = 1
+    scratch_bytes: int = 1 << 30
+    external: tuple[str, ...] = ()
+    warm_up_s: float = 0.3
+    limit_s: float = 30.0
+    readers: str = "penstock.io.mechanisms:open_reader"
+
+    def check(self) -> Settings:
+        """These settings.
+
+        Raises:
+            BadSetting: one is out of range.
+        """
+        for option, given, known in (
+            ("mech", self.mech, MECHANISMS),
+            ("pattern", self.pattern, PATTERNS),
+            ("external", self.external, EXTERNAL),
+        ):
+            for word in given:
+                if word not in known:
+                    raise BadSetting(f"--{option} {word}: it is one of {', '.join(known)}")
+        for word in self.dest:
+            if not re.fullmatch(r"host|pinned|cuda(:\d+)?", word):
+                raise BadSetting(f"--dest {word}: it is host, pinned, or a GPU such as cuda:0")
+        for option, numbers, least, most in (
+            ("bs", self.bs_bytes, 512, 1 << 30),
+            ("qd", self.qd, 1, MAX_DEPTH),
+            ("threads", self.threads, 1, MAX_THREADS),
+            ("repeats", (self.repeats,), 1, 1000),
+            ("runtime", (self.runtime_s,), 0.05, 86400),
+            ("size", (self.scratch_bytes,), 1 << 20, 1 << 50),
+        ):
+            for number in numbers:
+                if not least <= number <= most:
+                    raise BadSetting(f"--{option} {number}: it lies between {least} and {most}")
+        for option in ("bs_bytes", "qd", "threads", "pattern", "dest"):
+            if not getattr(self, option):
+                raise BadSetting(f"--{option.removesuffix('_bytes')}: give at least one")
+        if not self.mech and not self.external:
+            raise BadSetting("nothing to measure: give --mech or --external")
+        needed = max(self.bs_bytes) * max(self.qd)
+        if needed > _MEMORY_BYTES:
+            raise BadSetting(
+                f"--bs {size_text(max(self.bs_bytes))} at --qd {max(self.qd)} needs {size_text(needed)}, "
+                f"more memory than {size_text(_MEMORY_BYTES)}; give smaller ones"
+            )
+        return self
+
+    def cases(self) -> Iterator[Case]:
+        """The mechanisms' cases: what is compared runs one after the other."""
+        seen: set[Case] = set()
+        for bs, qd, pattern, dest, mech, threads in product(
+            self.bs_bytes, self.qd, self.pattern, self.dest, self.mech, self.threads
+        ):
+            case = Case(mech, bs, qd, 1 if mech in ONE_THREAD else min(threads, qd), pattern, dest)
+            if case not in seen:
+                seen.add(case)
+                yield case
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers from a list with commas.
+
+    Raises:
+        BadSetting: one is none.
+    """
+    try:
+        return tuple(int(part) for part in words(text))
+    except ValueError:
+        raise BadSetting(
+            f"--{option} {text}: give whole numbers with commas between them, such as 32,128"
+        ) from None
+
+
+def sizes(option: str, text: str) -> tuple[int, ...]:
+    """Bytes from a list such as ``"4KiB,1MiB"``.
+
+    Raises:
+        BadSetting: one is no size.
+    """
+    return tuple(size_from(option, part) for part in words(text))
+
+
+def _short(value: float) -> float:
+    """Six digits: the rest is noise, and long."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,172 @@
+"""The benchmark of read mechanisms: every case in a process of its own, by turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import psutil
+
+from penstock.bench.io import page_cache
+from penstock.bench.io.child import Order
+from penstock.bench.io.external import Installed, installed
+from penstock.bench.io.plan import Case, Settings
+from penstock.bench.io.processes import MeasurementFailed, answer
+from penstock.bench.io.target import Target, is_url, target
+from penstock.bench.machine import Machine, describe
+from penstock.errors import BadSetting
+from penstock.io.measured import Row
+from penstock.sizes import size_text
+
+Tell = Callable[[int, int, str], None]
+"""Told of progress: (cases done, cases in all, what comes now)."""
+
+_THROUGH_THE_CACHE = frozenset({"posix", "fio:psync-buffered"})
+_STILL_COLD = 0.01
+
+
+class Report(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        remarks: What a person should know of all rows: tools that were not run, caches that were not empty.
+    """
+
+    rows: list[Row]
+    remarks: list[str]
+
+
+def run(settings: Settings, path: str, tell: Tell) -> Report:
+    """Measure every case, each repeat all of them.
+
+    Args:
+        path: A file or block device, which is only read; a directory, for a scratch file; or the address of
+            an object.
+
+    Raises:
+        BadSetting: a setting is out of range, or the path cannot be read.
+    """
+    settings = _for_objects(settings, path) if is_url(path) else settings
+    settings.check()
+    machine = describe()
+    tell(0, 1, "making ready")
+    with target(path, settings.scratch_bytes) as read:
+        if read.nbytes is not None and max(settings.bs_bytes) > read.nbytes:
+            raise BadSetting(
+                f"--bs {size_text(max(settings.bs_bytes))}: {read.name} has only {read.nbytes:,} bytes"
+            )
+        tools, remarks = installed(settings, read)
+        bench = _Bench(settings, read, tools, remarks)
+        planned = [*settings.cases(), *(case for known in tools.values() for case in known.tool.cases(settings))]
+        planned.sort(key=lambda case: (case.bs_bytes, case.pattern, case.dest != "host", case.dest))
+        rows: list[Row] = []
+        for repeat in range(settings.repeats):
+            turn = repeat % len(planned)  # nothing always follows the same other
+            for case in planned[turn:] + planned[:turn]:
+                tell(len(rows), len(planned) * settings.repeats, str(case))
+                row = bench.measure(case, repeat)
+                rows.append(
+                    msgspec.structs.replace(row, repeat=repeat, machine=_words(machine), date=machine.date)
+                )
+    return Report(rows, [*bench.warnings(), *remarks])
+
+
+class _Bench:
+    """Runs cases against one target."""
+
+    def __init__(self, settings: Settings, read: Target, tools: dict[str, Installed], remarks: list[str]) -> None:
+        self._settings = settings
+        self._target = read
+        self._tools = tools
+        self._kept = 0.0  # the most that stayed in the page cache against our will
+
+    def measure(self, case: Case, repeat: int) -> Row:
+        cold, note = self._cache(case)
+        try:
+            if case.tool:
+                row = self._tools[case.tool].measure(case, self._target, self._settings, cold=cold)
+            else:
+                row = self._own(case, repeat, cold=cold)
+        except MeasurementFailed as error:
+            row = case.row(cold=cold, note=str(error))
+        return msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note)))) if row.iops else row
+
+    def warnings(self) -> list[str]:
+        """What the page cache did to the figures."""
+        read, settings = self._target, self._settings
+        if read.nbytes is None:
+            return ["--cold says nothing about objects"] if settings.cold else []
+        mechs = {
+            *settings.mech,
+            *(case.mech for known in self._tools.values() for case in known.tool.cases(settings)),
+        }
+        if not mechs & _THROUGH_THE_CACHE:
+            return []
+        memory = psutil.virtual_memory().total
+        if read.nbytes > memory:
+            return []
+        fits = f"{read.name} ({size_text(read.nbytes)}) fits into the page cache ({size_text(memory)} of memory)"
+        if not settings.cold:
+            return [f"{fits}: buffered reads need not come from storage; --cold empties it before each case"]
+        if self._kept > _STILL_COLD:
+            return [f"{fits}, and --cold could not drop {self._kept:.0%} of it: buffered reads are too fast"]
+        return []
+
+    def _own(self, case: Case, repeat: int, *, cold: bool) -> Row:
+        settings = self._settings
+        order = Order(
+            case=case,
+            path=self._target.path,
+            nbytes=self._target.nbytes,
+            cold=cold,
+            runtime_s=settings.runtime_s,
+            warm_up_s=settings.warm_up_s,
+            seed=repeat,
+            readers=settings.readers,
+        )
+        limit_s = settings.warm_up_s + settings.runtime_s + settings.limit_s
+        command = [sys.executable, "-m", "penstock.bench.io.child"]
+        told = answer(command, limit_s=limit_s, told=msgspec.json.encode(order))
+        try:
+            return msgspec.json.decode(told.text.splitlines()[-1], type=Row)
+        except (msgspec.DecodeError, IndexError):
+            raise MeasurementFailed(f"gave no result, but {told.text.strip()[-200:]!r}") from None
+
+    def _cache(self, case: Case) -> tuple[bool, str]:
+        """(whether the file is not in the page cache now, what is to be said of that)."""
+        path, nbytes = self._target.path, self._target.nbytes
+        if nbytes is None:
+            return False, ""
+        buffered = case.mech in _THROUGH_THE_CACHE
+        if not self._settings.cold:
+            share = page_cache.cached_share(path, nbytes) if buffered else None
+            return False, "" if share is None else f"{share:.0%} of the file was in the page cache"
+        share = page_cache.dropped(path, nbytes)
+        if share is None:
+            return True, "whether the file has left the page cache is told only to its owner" if buffered else ""
+        self._kept = max(self._kept, share)
+        if share > _STILL_COLD:
+            return False, f"{share:.0%} of the file stayed in the page cache" if buffered else ""
+        return True, ""
+
+
+def _for_objects(settings: Settings, path: str) -> Settings:
+    """The same with the mechanism that reads objects.
+
+    Raises:
+        BadSetting: another was asked for.
+    """
+    if settings.mech not in {Settings().mech, ("object",)}:
+        raise BadSetting(f"--mech {','.join(settings.mech)}: {path} is an object, which only mech 'object' reads")
+    return msgspec.structs.replace(settings, mech=("object",))
+
+
+def _words(machine: Machine) -> str:
+    gpus = ", ".join(machine.gpus) or "no GPU"
+    memory = size_text(round(machine.memory_bytes / 2**30) << 30)
+    return (
+        f"{machine.cpu}, {machine.cores} cores, {memory}, {gpus}, {machine.system} {machine.kernel}, "
+        f"penstock {machine.penstock}"
+    )

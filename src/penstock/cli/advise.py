@@ -1,0 +1,139 @@
+"""``penstock advise``: which mechanism to read with, what it costs, and what to do if none suffices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from penstock.errors import BadSetting, FeedNotFound
+from penstock.sizes import size_from
+
+if TYPE_CHECKING:
+    from penstock.io.measured import Row
+
+
+def advise(
+    benchmark: Annotated[
+        Path | None, typer.Argument(metavar="[BENCH.json]", help="What penstock bench io has measured here.")
+    ] = None,
+    on: Annotated[
+        Path | None, typer.Option(help="Measure quickly in this directory instead, and keep it for reader='auto'.")
+    ] = None,
+    rate: Annotated[str | None, typer.Option(help="Needed, such as 2GB/s; without it, the fastest.")] = None,
+    sample: Annotated[str | None, typer.Option(help="Size of a sample as it is stored, such as 110KB.")] = None,
+    access: Annotated[str, typer.Option(help="random or sequential.")] = "random",
+    cores: Annotated[float | None, typer.Option(help="CPU cores that reading may take.")] = None,
+    gpu_share: Annotated[str | None, typer.Option(help="Of the GPU that reading may take, such as 2%.")] = None,
+    dest: Annotated[str, typer.Option(help="host, or a GPU, such as cuda:0.")] = "host",
+    dataset: Annotated[str | None, typer.Option(help="Size of all data, such as 100GB.")] = None,
+    feed: Annotated[str | None, typer.Option(help="Take rate and sample from this feed, as it runs now.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
+) -> None:
+    """Say which mechanism to read with, what it costs, and what to do if none suffices.
+
+    What it says is tagged: *measured here*, or *published* and by whom.
+    """
+    import psutil
+
+    from penstock.io.advice import advise as choose
+    from penstock.io.kept import Benchmark, read_benchmark
+    from penstock.io.need import Need
+
+    rate_bytes_per_s = None if rate is None else _rate(rate)
+    sample_bytes = None if sample is None else size_from("sample", sample)
+    if feed is not None:
+        fed_rate, sample_bytes = _of_feed(feed, sample_bytes)
+        rate_bytes_per_s = rate_bytes_per_s or fed_rate
+    if sample_bytes is None:
+        raise BadSetting("how large is a sample? Give --sample, such as --sample 110KB, or --feed NAME")
+    need = Need(
+        sample_bytes=sample_bytes,
+        rate_bytes_per_s=rate_bytes_per_s,
+        access=access,  # pyright: ignore[reportArgumentType] - Need checks it
+        cores=cores,
+        gpu_share=None if gpu_share is None else _share(gpu_share),
+        dest=dest,
+        dataset_bytes=None if dataset is None else size_from("dataset", dataset),
+        memory_bytes=psutil.virtual_memory().available,
+    )
+    if (benchmark is None) == (on is None):
+        raise BadSetting(
+            "give a file of penstock bench io, or --on DIRECTORY to measure there quickly; one of the two"
+        )
+    measured = Benchmark(_quick(on)) if on else read_benchmark(benchmark or "")
+    advice = choose(measured.rows, need)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(advice), indent=2).decode())
+        return
+    from penstock.cli.advice import advice_shown
+
+    Console().print(advice_shown(advice, measured.origin), highlight=False)
+
+
+def _rate(text: str) -> float:
+    size, slash, unit = text.partition("/")
+    if slash and unit.strip() != "s":
+        raise BadSetting(f"rate={text!r}: give bytes a second, such as 2GB/s")
+    return size_from("rate", size)
+
+
+def _share(text: str) -> float:
+    number, percent, _ = text.partition("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise BadSetting(f"gpu_share={text!r}: give a part, such as 2% or 0.02") from None
+
+
+def _of_feed(name: str, sample_bytes: int | None) -> tuple[float, int]:
+    """The bytes a second that a feed publishes now, and those of a sample; as it is stored, if that is given."""
+    from penstock.feed.feeds import feeds
+
+    running = {found.name: found for found in feeds()}
+    if name not in running:
+        raise FeedNotFound(f"no feed {name!r} runs; those that do: {', '.join(running) or 'none'}")
+    found = running[name]
+    if not found.samples or not found.samples_per_s:
+        raise BadSetting(
+            f"feed {name!r} publishes nothing now ({found.waits_for or 'it has just begun'}); give --rate"
+        )
+    sample_bytes = sample_bytes or max(1, found.bytes // found.samples)
+    return found.samples_per_s * sample_bytes, sample_bytes
+
+
+def _quick(directory: Path) -> list[Row]:
+    """What a short benchmark tells of the file system that a directory lies on; kept for ``reader="auto"``."""
+    from penstock.io.kept import keep
+
+    if not directory.is_dir():
+        raise BadSetting(f"--on {directory}: it is no directory")
+    rows = _measured_on(directory)
+    path = keep(rows, directory)
+    Console(stderr=True).print(f"kept for reader='auto': {path}", highlight=False)
+    return rows
+
+
+def _measured_on(directory: Path) -> list[Row]:
+    from penstock.bench.io.plan import Settings
+    from penstock.bench.io.run import run
+
+    settings = Settings(
+        bs_bytes=(4 << 10, 32 << 10, 256 << 10, 1 << 20),
+        qd=(8, 128),
+        threads=(8, 32),
+        cold=True,
+        runtime_s=0.5,
+        warm_up_s=0.1,
+    )
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+
+        def tell(done: int, in_all: int, what: str) -> None:
+            progress.update(task, completed=done, total=in_all, description=what)
+
+        return run(settings, str(directory), tell).rows

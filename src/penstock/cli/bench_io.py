@@ -1,0 +1,68 @@
+"""``penstock bench io``: what reading costs on this machine, by mechanism."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def io(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="A file or block device, which is only read; a directory, in which a scratch file is made for "
+            "the time being; or an object, s3://… or http(s)://….",
+        ),
+    ],
+    mech: Annotated[str, typer.Option(help="Mechanisms with commas between them, or all.")] = "posix,direct,uring",
+    bs: Annotated[str, typer.Option(help="Sizes of one read.")] = "4KiB,64KiB,1MiB",
+    qd: Annotated[str, typer.Option(help="How many reads are under way.")] = "32,128",
+    threads: Annotated[
+        str, typer.Option(help="Threads that wait for the kernel, or ask on the GPU; uring needs one.")
+    ] = "8",
+    pattern: Annotated[str, typer.Option(help="random, sequential, or both.")] = "random",
+    dest: Annotated[str, typer.Option(help="Where bytes go: host, pinned, or a GPU such as cuda:0.")] = "host",
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Drop the file from the page cache before each case, and check that it went."),
+    ] = False,
+    runtime: Annotated[float, typer.Option(help="Seconds that each case is measured.")] = 2.0,
+    repeats: Annotated[int, typer.Option(help="Times that each case is measured, by turns.")] = 1,
+    size: Annotated[str, typer.Option(help="Of the scratch file, where PATH is a directory.")] = "1GiB",
+    external: Annotated[
+        str, typer.Option(help="Other tools to run beside, where they are installed: fio,gdsio,spdk,bam.")
+    ] = "",
+    json: Annotated[Path | None, typer.Option(help="Where to save the rows: a list of objects.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Where to save the rows: one line each.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where to save a picture (PNG): throughput, CPU cost.")] = None,
+) -> None:
+    """How fast each mechanism reads here, and how much CPU time each GiB costs.
+
+    Options that take lists are multiplied. Each case runs in a process of its
+    own; nothing is ever written to PATH, unless it is a directory.
+    """
+    from penstock.bench.io import plan
+    from penstock.bench.io.command import io_command
+    from penstock.errors import BadSetting
+    from penstock.io.mechanisms import MECHANISMS
+
+    scratch = plan.sizes("size", size)
+    if len(scratch) != 1:
+        raise BadSetting(f"--size {size}: give one size, such as 1GiB")
+    settings = plan.Settings(
+        mech=MECHANISMS if mech.strip() == "all" else plan.words(mech),
+        bs_bytes=plan.sizes("bs", bs),
+        qd=plan.numbers("qd", qd),
+        threads=plan.numbers("threads", threads),
+        pattern=plan.words(pattern),
+        dest=plan.words(dest),
+        cold=cold,
+        runtime_s=runtime,
+        repeats=repeats,
+        scratch_bytes=scratch[0],
+        external=plan.words(external),
+    )
+    io_command(settings, path, json, csv, plot)

@@ -1,0 +1,77 @@
+"""``penstock pack``: write a source's samples as records that are read at the disk's speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from penstock.errors import BadSetting, SourceError
+
+
+def pack(
+    source: Annotated[
+        str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="The function that makes the loader.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Argument(help="A new folder, or one to go on with.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the pass that is packed.")] = 0,
+    check: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Read a packed data set and compare all checksums.")
+    ] = None,
+) -> None:
+    """Pack one pass of a loader into a folder, for `penstock feed packed:FOLDER`.
+
+    Interrupted, the same command goes on where it stopped. Nothing is overwritten.
+    """
+    if check is not None and source is None:
+        _check(check)
+    elif check is None and source is not None and folder is not None:
+        _pack(source, folder, seed)
+    else:
+        raise BadSetting("give FILE.py:FUNCTION and a folder, or --check and a folder")
+
+
+def _pack(source: str, folder: Path, seed: int) -> None:
+    from penstock.cli.function import function_at
+    from penstock.feed.recipe import recipe_of
+    from penstock.sources.packed import pack as pack_source
+
+    console = Console()
+    make = function_at(source)
+    with _progress(console) as progress:
+        task = progress.add_task("packing", total=None)
+        try:
+            done = pack_source(
+                make(),
+                folder,
+                seed=seed,
+                recipe=f"{source} ({recipe_of(make)})",
+                progress=lambda rows, of: progress.update(task, completed=rows, total=of),
+            )
+        except SourceError as error:
+            if error.traceback_text:
+                Console(stderr=True).print(error.traceback_text, markup=False, highlight=False)
+            raise
+    console.print(
+        f"Packed {done.rows:,} samples, {done.nbytes / 1e9:,.1f} GB, into [bold]{folder}[/]. "
+        f"Feed them with [bold]penstock feed packed:{folder} --name NAME[/]",
+        highlight=False,
+    )
+
+
+def _check(folder: Path) -> None:
+    from penstock.sources.packed import check
+
+    console = Console()
+    with _progress(console) as progress:
+        task = progress.add_task("reading MB", total=None)
+        right = check(folder, lambda done, of: progress.update(task, completed=done // 10**6, total=of // 10**6))
+    console.print(f"All {right.rows:,} samples in [bold]{folder}[/] are as they were packed.", highlight=False)
+
+
+def _progress(console: Console) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=console, transient=True)

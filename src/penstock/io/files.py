@@ -1,0 +1,81 @@
+"""Opening files for the mechanisms that read through the kernel's file systems."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import struct
+
+import psutil
+
+from penstock.errors import ReaderUnavailable
+
+DIRECT_ALIGNMENT = 4096
+"""What O_DIRECT wants at the most; a logical block is no larger on any disk that Linux mounts."""
+
+_AT_EMPTY_PATH = 0x1000
+_STATX_DIOALIGN = 0x2000
+_STATX_BYTES = 256
+_STATX_MASK_AT, _DIO_ALIGN_AT = 0, 0x98
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def open_file(path: str, *, direct: bool) -> tuple[int, int]:
+    """A descriptor of a file, and its size.
+
+    Raises:
+        OSError: the system refuses, or it is no file.
+        ReaderUnavailable: its file system has no O_DIRECT.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if direct:
+            _bypass_the_cache(fd, path)
+        nbytes = os.lseek(fd, 0, os.SEEK_END) if stat.S_ISBLK(status.st_mode) else status.st_size
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, nbytes
+
+
+def _bypass_the_cache(fd: int, path: str) -> None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_RDONLY | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ReaderUnavailable(
+            f"{path} lies on {file_system(path)}, which has no O_DIRECT; read it with mech='posix'"
+        ) from None
+
+
+def direct_alignment(fd: int) -> int:
+    """What O_DIRECT wants of offsets, sizes and addresses for this file, in bytes.
+
+    Linux 6.1 and newer tell for most file systems (``statx(2)``, STATX_DIOALIGN);
+    where nobody does it is what suits every disk.
+    """
+    told = ctypes.create_string_buffer(_STATX_BYTES)
+    if not hasattr(_libc, "statx") or _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, told):
+        return DIRECT_ALIGNMENT
+    (mask,) = struct.unpack_from("=I", told, _STATX_MASK_AT)
+    of_memory, of_offset = struct.unpack_from("=II", told, _DIO_ALIGN_AT)
+    if not mask & _STATX_DIOALIGN or not of_offset:
+        return DIRECT_ALIGNMENT
+    return max(of_memory, of_offset)
+
+
+def file_system(path: str) -> str:
+    """The type of the file system that a path lies on, such as "ext4"."""
+    real = os.path.realpath(path)
+    mounts = [
+        m for m in psutil.disk_partitions(all=True) if os.path.commonpath([m.mountpoint, real]) == m.mountpoint
+    ]
+    return max(mounts, key=lambda m: len(m.mountpoint)).fstype if mounts else "an unknown file system"

@@ -1,0 +1,199 @@
+"""GPUDirect Storage: reads into a GPU's memory through NVIDIA's cuFile.
+
+Library and errors: NVIDIA, "cuFile API Reference Guide". Never run on a GPU
+yet (docs/hardware.md).
+"""
+
+# cuda-bindings and torch say little of their types.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from penstock.contracts import DeviceBytes, Opened
+from penstock.errors import ReaderUnavailable
+from penstock.io.blocking import BlockingQueue
+from penstock.io.files import file_system, open_file
+
+PROBE_S = 20.0
+_PROBE = """
+import sys
+try:
+    from cuda.bindings import cufile
+    cufile.driver_open()
+    number = cufile.get_version()
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+print(f"cuFile {number // 1000}.{number % 1000 // 10}")
+"""
+
+
+@cache
+def version() -> str:
+    """Which cuFile there is.
+
+    Raises:
+        ReaderUnavailable: it does not work here; the message says why, and what to do.
+    """
+    if not Path("/proc/driver/nvidia/version").exists():
+        raise _unavailable("no NVIDIA driver is loaded")
+    return probe()
+
+
+def probe(command: Sequence[str] = (sys.executable, "-c", _PROBE), limit_s: float = PROBE_S) -> str:
+    """``version``, tried in a child: without a driver it was seen to spin for ever.
+
+    Args:
+        command: The child; it prints the version, or says on its last line why there is none.
+        limit_s: It is killed then.
+
+    Raises:
+        ReaderUnavailable: as in ``version``.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise _unavailable(
+            f"cuFile did not open within {limit_s:g} s, as where no NVIDIA driver answers"
+        ) from None
+    except OSError as error:
+        raise _unavailable(f"it cannot be tried: {error}") from None
+    if done.returncode < 0:
+        raise _unavailable(f"cuFile died of {signal.Signals(-done.returncode).name} where it was tried")
+    if done.returncode > 0:
+        raise _unavailable((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
+    return done.stdout.strip()
+
+
+def _unavailable(why: str) -> ReaderUnavailable:
+    remedy = "read with mech='direct'"
+    if "No module named" in why or "cannot import name" in why:
+        remedy = f'pip install "penstock[gpu]" (cuda-bindings 13 or newer), or {remedy}'
+    elif "libcufile" in why:
+        remedy = f"install NVIDIA's libcufile, which is part of the CUDA toolkit, or {remedy}"
+    return ReaderUnavailable(f"gds: {why}; {remedy}")
+
+
+@cache
+def _opened() -> tuple[Any, str]:
+    """cuFile, opened for the rest of the process, and its version."""
+    found = version()
+    from cuda.bindings import cufile
+
+    with suppress(Exception):  # an older library counts nothing; then the way is not known
+        cufile.set_stats_level(3)
+    try:
+        cufile.driver_open()
+    except Exception as error:
+        raise _unavailable(f"it opens in a child process, but not in this one: {error}") from None
+    return cufile, found
+
+
+class GdsQueue(BlockingQueue):
+    """``cuFileRead`` in threads.
+
+    Args:
+        depth: How many reads may be queued.
+        threads: How many of them are with cuFile at once.
+        memory: On the GPU; registered with cuFile where it lets us.
+
+    Raises:
+        ReaderUnavailable: cuFile does not work here; the message says why.
+    """
+
+    def __init__(self, depth: int, threads: int, memory: DeviceBytes) -> None:
+        self._cufile, self._version = _opened()
+        super().__init__("gds", depth, threads)
+        self._memory = memory
+        self._base = int(memory.data_ptr())
+        self._files: dict[int, int] = {}
+        self._ways: dict[int, str] = {}
+        self._refusal = ""
+        try:
+            self._cufile.buf_register(self._base, memory.nbytes, 0)
+        except Exception as error:
+            self._refusal = str(error)
+
+    @property
+    def path_taken(self) -> str:
+        memory = f"memory not registered ({self._refusal})" if self._refusal else "registered memory"
+        ways = ", ".join(dict.fromkeys(self._ways.values())) or "nothing opened yet"
+        return f"{self._version}, {ways}, {memory}, {self._limit} threads"
+
+    def open(self, path: str) -> Opened:
+        fd, nbytes = open_file(path, direct=True)
+        try:
+            described = self._cufile.Descr()
+            described.type = self._cufile.FileHandleType.OPAQUE_FD
+            described.handle.fd = fd
+            handle = self._cufile.handle_register(described.ptr)
+        except Exception as error:
+            os.close(fd)
+            raise ReaderUnavailable(
+                f"gds: cuFile refuses {path}, on {file_system(path)}: {error}; read it with mech='direct'"
+            ) from None
+        self._files[fd] = handle
+        device = os.fstat(fd).st_dev
+        if device not in self._ways and nbytes:
+            self._ways[device] = self._way(handle)
+        return Opened(fd, nbytes)
+
+    def read(self, file: int, offset: int, nbytes: int, address: int) -> int:
+        import torch
+
+        torch.cuda.set_device(self._memory.device)  # of this thread
+        try:
+            came = self._cufile.read(self._files[file], self._base, nbytes, offset, address - self._base)
+        except ValueError as error:  # the bindings take an error number of the system for one of cuFile's
+            found = re.match(r"\d+", str(error))
+            number = int(found[0]) if found else errno.EIO
+            raise OSError(number, os.strerror(number)) from None
+        except Exception as error:
+            raise OSError(errno.EIO, str(error)) from None
+        if came < 0:
+            raise OSError(errno.EIO, f"cuFile error {-came}")
+        return came
+
+    def release(self) -> None:
+        for fd, handle in self._files.items():
+            self._cufile.handle_deregister(handle)
+            os.close(fd)
+        if not self._refusal:
+            self._cufile.buf_deregister(self._base)
+
+    def _way(self, handle: int) -> str:
+        """How a first read of a file of this file system was carried, by cuFile's own counters."""
+        import torch
+
+        scratch = torch.empty(4096, dtype=torch.uint8, device=self._memory.device)
+        try:
+            before = self._counted()
+            self._cufile.stats_start()
+            self._cufile.read(handle, scratch.data_ptr(), 4096, 0, 0)
+            self._cufile.stats_stop()
+            more = {way: count - before[way] for way, count in self._counted().items()}
+        except Exception as error:
+            return f"way unknown ({error})"
+        return next((way for way, count in more.items() if count), "way unknown (cuFile counted nothing)")
+
+    def _counted(self) -> dict[str, int]:
+        told = self._cufile.StatsLevel3()
+        self._cufile.get_stats_l3(told.ptr)
+        each = [told.per_gpu_stats[i] for i in range(int(told.num_gpus))]
+        return {
+            "peer to peer (P2PDMA)": sum(int(gpu.n_p2p_reads) for gpu in each),
+            "peer to peer (nvidia-fs)": sum(int(gpu.n_nvfs_reads) for gpu in each),
+            "compatibility mode, through host memory": sum(int(gpu.n_posix_reads) for gpu in each),
+        }

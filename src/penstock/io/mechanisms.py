@@ -1,0 +1,98 @@
+"""The mechanisms by name."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeGuard
+
+import numpy as np
+
+from penstock.contracts import ByteArray, DeviceBytes, Gpu, Reader
+from penstock.errors import BadSetting
+from penstock.io.gds import GdsQueue
+from penstock.io.nvme.device import DeviceThreads
+from penstock.io.nvme.host import HostThreads
+from penstock.io.nvme.queue import GpuQueue, queue_memory
+from penstock.io.object import ObjectQueue
+from penstock.io.reader import QueueReader
+from penstock.io.threads import ThreadQueue
+from penstock.io.to_device import DeviceReader, PinnedReader
+from penstock.io.uring import UringQueue
+
+MECHANISMS = ("posix", "direct", "uring", "object", "gds", "gpu")
+FILE_MECHANISMS = ("posix", "direct", "uring", "gpu")
+"""Those that read files into host memory."""
+
+MAX_DEPTH = 4096
+MAX_THREADS = 1024
+STAGING_BYTES = 64 << 20
+
+
+def open_reader(
+    mech: str,
+    memory: ByteArray | DeviceBytes,
+    *,
+    depth: int = 128,
+    threads: int = 8,
+    gpu: Gpu | None = None,
+    staging_bytes: int = STAGING_BYTES,
+) -> Reader:
+    """A reader into this memory.
+
+    Args:
+        mech: One of ``MECHANISMS``.
+        memory: Where bytes go, for as long as the reader lives: an array of the host's, or a tensor on ``gpu``.
+        depth: Extents under way at once, 1 to 4096.
+        threads: That wait for the kernel, or submit commands, 1 to 1024, where the mechanism has such.
+        gpu: Whose memory it is, or with which the host's is registered so that copies from there are
+            asynchronous; and whose threads submit where mech is ``"gpu"``. Without one, threads of the CPU do.
+        staging_bytes: Host memory through which bytes go to the device, where the mechanism needs that.
+
+    Raises:
+        BadSetting: an argument is out of range, or the mechanism does not reach this memory.
+        ReaderUnavailable: the mechanism does not work here; the message says why.
+    """
+    if mech not in MECHANISMS:
+        raise BadSetting(f"mech={mech!r}: it is one of {', '.join(MECHANISMS)}")
+    if not 1 <= depth <= MAX_DEPTH:
+        raise BadSetting(f"depth={depth}: it lies between 1 and {MAX_DEPTH}")
+    if not 1 <= threads <= MAX_THREADS:
+        raise BadSetting(f"threads={threads}: it lies between 1 and {MAX_THREADS}")
+    if staging_bytes < 1:
+        raise BadSetting(f"staging_bytes={staging_bytes}: it is at least 1")
+    if mech == "gds":
+        if _on_host(memory):
+            raise BadSetting('mech="gds" reads into a GPU\'s memory, this is the host\'s; read with mech="direct"')
+        return QueueReader(GdsQueue(depth, min(threads, depth), memory), memory)
+    make = partial(_into_host, mech, depth, threads, gpu)
+    if _on_host(memory):
+        return make(memory) if gpu is None else PinnedReader(gpu, memory, make)
+    if gpu is None:
+        raise BadSetting("memory that is not the host's is reached through its GPU: open_reader(..., gpu=...)")
+    return DeviceReader(gpu, memory, staging_bytes, make)
+
+
+def _on_host(memory: ByteArray | DeviceBytes) -> TypeGuard[ByteArray]:
+    return isinstance(memory, np.ndarray)
+
+
+def _into_host(mech: str, depth: int, threads: int, gpu: Gpu | None, memory: ByteArray) -> Reader:
+    if mech == "uring":
+        return QueueReader(UringQueue(depth, memory), memory)
+    if mech == "object":
+        return QueueReader(ObjectQueue(depth), memory)
+    if mech == "gpu":
+        return QueueReader(_gpu_queue(depth, threads, gpu, memory), memory)
+    return QueueReader(ThreadQueue(depth, min(threads, depth), direct=mech == "direct"), memory)
+
+
+def _gpu_queue(depth: int, threads: int, gpu: Gpu | None, memory: ByteArray) -> GpuQueue:
+    backend = UringQueue(depth, memory)
+    queues = queue_memory(backend, min(threads, 2))
+    kind, _, number = gpu.name.partition(":") if gpu else ("", "", "")
+    try:
+        submitter = DeviceThreads(queues, threads, int(number)) if kind == "cuda" else HostThreads(queues, threads)
+    except BaseException:
+        backend.close()
+        raise
+    return GpuQueue(queues, submitter, backend)

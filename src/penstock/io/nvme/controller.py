@@ -1,0 +1,233 @@
+"""The other end of the queues where no disk is that a GPU can ring: a thread that serves them by plain reads."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.contracts import Numbers, Opened
+from penstock.io.nvme.layout import (
+    DATA_TRANSFER_ERROR,
+    INTERNAL_ERROR,
+    INVALID_FIELD,
+    INVALID_NAMESPACE,
+    INVALID_OPCODE,
+    LBA_OUT_OF_RANGE,
+    MAX_READ_BYTES,
+    PAGE_BYTES,
+    PRP_OFFSET_INVALID,
+    READ,
+    SUCCESS,
+    UNRECOVERED_READ_ERROR,
+    Array,
+    QueueMemory,
+)
+from penstock.io.queue import Queue, Reads, Results
+
+_SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
+
+
+class EmulatedController:
+    """Serves the queues as a solid-state disk would; a file stands for a namespace.
+
+    It sleeps while ``busy`` is clear. While it is set it waits in the backend
+    for reads, and naps between two looks at the doorbells where it has none.
+
+    Args:
+        memory: The queues.
+        backend: Reads; used by the controller's thread alone, but for ``add_namespace``.
+
+    Attributes:
+        busy: Set by whoever has commands written, cleared when all are done.
+    """
+
+    def __init__(self, memory: QueueMemory, backend: Queue) -> None:
+        self.busy = threading.Event()
+        self._memory = memory
+        self._backend = backend
+        self._mask = memory.entries - 1
+        self._words = memory.cq.view("u8").reshape(memory.queues, memory.entries, 2)
+        self._files, self._sizes = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        # Of each queue: where the next command lies, the completions so far, and those that find no room.
+        self._heads = [0] * memory.queues
+        self._tails = [0] * memory.queues
+        self._waiting = [np.zeros(0, np.uint64) for _ in range(memory.queues)]
+        # Of each read: whose it is, and what is asked of the backend.
+        self._queue, self._id, self._file, self._offset, self._address, self._span, self._wanted, self._reached = (
+            np.zeros(backend.depth, np.int64) for _ in range(8)
+        )
+        self._free = np.arange(backend.depth, dtype=np.int64)
+        self._free_count = backend.depth
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-nvme-controller", daemon=True)
+        self._thread.start()
+
+    def add_namespace(self, opened: Opened) -> int:
+        """Make a file of the backend a namespace; gives its id."""
+        # The sizes last: until then no command finds it.
+        self._files = np.append(self._files, opened.file)
+        self._sizes = np.append(self._sizes, opened.nbytes)
+        return len(self._sizes)
+
+    def check(self) -> None:
+        """Raise what ended the thread, if something did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """No command is under way."""
+        self._stopping = True
+        self.busy.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as failure:  # told to whoever waits for a completion
+            self._failure = failure
+            self._memory.doorbells[0, 0] = 1
+
+    def _serve(self) -> None:
+        nap_s = _SHORTEST_NAP_S
+        while not self._stopping:
+            moved = False
+            for queue in range(self._memory.queues):
+                moved |= self._fetch(queue)
+                moved |= self._post(queue)
+            if self._free_count < len(self._free):
+                self._settle(self._backend.pop(1))
+                moved = True
+            nap_s = _SHORTEST_NAP_S if moved else min(2 * nap_s, _LONGEST_NAP_S)
+            if not moved:
+                self.busy.wait()
+                time.sleep(nap_s)
+
+    def _fetch(self, queue: int) -> bool:
+        """Take commands in, as many as the backend has room for, and begin to read."""
+        tail = int(self._memory.doorbells[queue + 1, 0])
+        assert tail <= self._mask, f"doorbell of submission queue {queue + 1} says {tail}"
+        head = self._heads[queue]
+        count = min((tail - head) & self._mask, self._free_count)
+        if count == 0:
+            return False
+        commands = self._memory.sq[queue, (head + np.arange(count)) & self._mask]
+        self._heads[queue] = (head + count) & self._mask
+        status, offsets, nbytes, wanted, files = self._examine(commands)
+        wrong = status != SUCCESS
+        self._complete(queue, commands["id"][wrong], status[wrong])
+        if (good := np.flatnonzero(~wrong)).size:
+            self._free_count -= good.size
+            reads = self._free[self._free_count : self._free_count + good.size].copy()
+            self._queue[reads], self._id[reads], self._reached[reads] = queue, commands["id"][good], 0
+            self._file[reads], self._offset[reads] = files[good], offsets[good]
+            self._address[reads] = commands["prp1"][good].astype(np.int64)
+            self._span[reads], self._wanted[reads] = nbytes[good], wanted[good]
+            self._read(reads)
+        return True
+
+    def _examine(self, commands: Array) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
+        """What each command asks for: status, offset, bytes in blocks, bytes in the file, and file."""
+        block = self._memory.block_bytes
+        sizes = self._sizes
+        nsid = commands["nsid"].astype(np.int64)
+        known = (nsid >= 1) & (nsid <= len(sizes))
+        size = np.concatenate(([0], sizes))[nsid * known]
+        file = np.concatenate(([0], self._files))[nsid * known]
+        count = commands["last_block"].astype(np.int64) + 1
+        room = -(-size // block) - np.minimum(commands["lba"], np.uint64(1 << 53)).astype(np.int64)
+        status = np.select(
+            [
+                commands["opcode"] != READ,
+                (commands["flags"] != 0) | (count * block > MAX_READ_BYTES),
+                ~known,
+                room < count,
+                ~self._is_one_piece(commands, count * block),
+            ],
+            [INVALID_OPCODE, INVALID_FIELD, INVALID_NAMESPACE, LBA_OUT_OF_RANGE, PRP_OFFSET_INVALID],
+            SUCCESS,
+        )
+        offset = np.where(status == SUCCESS, commands["lba"].astype(np.int64), 0) * block
+        return status, offset, count * block, np.minimum(count * block, size - offset), file
+
+    def _is_one_piece(self, commands: Array, nbytes: Numbers) -> npt.NDArray[np.bool_]:
+        """Whether each command's pages lie one behind the other; the backend can read into nothing else."""
+        prp1, prp2 = commands["prp1"].astype(np.int64), commands["prp2"].astype(np.int64)
+        second = (prp1 & -PAGE_BYTES) + PAGE_BYTES
+        rest = prp1 + nbytes - second
+        right = (prp1 > 0) & (prp1 % self._backend.alignment == 0)
+        right &= (rest <= 0) | (rest > PAGE_BYTES) | (prp2 == second)
+        for i in np.flatnonzero(right & (rest > PAGE_BYTES) & (nbytes <= MAX_READ_BYTES)).tolist():
+            pages = np.arange(-(-int(rest[i]) // PAGE_BYTES)) * PAGE_BYTES + second[i]
+            right[i] = np.array_equal(self._list(int(prp2[i]), len(pages)), pages)
+        return right
+
+    def _list(self, address: int, count: int) -> Numbers:
+        """Entries of a PRP list; nothing where none can lie, as a disk would be told by the IOMMU."""
+        memory = self._memory.memory
+        at = address - memory.ctypes.data
+        if address % PAGE_BYTES or not 0 <= at < memory.nbytes:
+            return np.zeros(0, np.int64)
+        return memory[at : at + 8 * count].view(np.int64)
+
+    def _read(self, reads: Numbers) -> None:
+        ahead = self._reached[reads]
+        self._backend.push(
+            Reads(
+                reads,
+                self._file[reads],
+                self._offset[reads] + ahead,
+                self._span[reads] - ahead,
+                self._address[reads] + ahead,
+            )
+        )
+
+    def _settle(self, results: Results) -> None:
+        """Complete the commands whose reads are done; go on with those that came in part."""
+        reads, came = results.ids, results.nbytes
+        before = self._reached[reads]
+        reached = before + np.maximum(came, 0)
+        there = reached >= self._wanted[reads]
+        whole = reached - reached % self._backend.alignment
+        more = ~there & ((whole > before) | np.isin(came, (-errno.EINTR, -errno.EAGAIN)))
+        status = np.select(
+            [there, (came >= 0) | (came == -errno.EIO), came == -errno.EFAULT],
+            [SUCCESS, UNRECOVERED_READ_ERROR, DATA_TRANSFER_ERROR],
+            INTERNAL_ERROR,
+        )
+        self._reached[reads] = whole
+        if more.any():
+            self._read(reads[more])
+        done, status = reads[~more], status[~more]
+        self._free[self._free_count : self._free_count + done.size] = done
+        self._free_count += done.size
+        for queue in np.unique(self._queue[done]).tolist():
+            mine = self._queue[done] == queue
+            self._complete(queue, self._id[done[mine]], status[mine])
+            self._post(queue)
+
+    def _complete(self, queue: int, ids: npt.NDArray[Any], status: Numbers) -> None:
+        """Have completions posted as soon as there is room."""
+        entries = ids.astype(np.uint64) << np.uint64(32) | status.astype(np.uint64) << np.uint64(49)
+        self._waiting[queue] = np.concatenate((self._waiting[queue], entries))
+
+    def _post(self, queue: int) -> bool:
+        tail = self._tails[queue]
+        taken = int(self._memory.doorbells[queue + 1, 1])
+        count = min(len(self._waiting[queue]), self._mask - ((tail - taken) & self._mask))
+        if count == 0:
+            return False
+        counters = tail + np.arange(count)
+        phase = (counters // self._memory.entries + 1) & 1
+        same = self._heads[queue] | (queue + 1) << 16
+        entries = self._waiting[queue][:count] | phase.astype(np.uint64) << np.uint64(48) | np.uint64(same)
+        # One word holds all that says something: who sees the phase change sees the rest.
+        self._words[queue, counters & self._mask, 1] = entries
+        self._waiting[queue] = self._waiting[queue][count:]
+        self._tails[queue] = tail + count
+        return True

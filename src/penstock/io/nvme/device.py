@@ -1,0 +1,161 @@
+"""The submitting side on a GPU: ``queues.cuh`` compiled by NVRTC, launched for each batch of requests.
+
+No GPU has run this (docs/hardware.md). A launch ends when its requests are
+done: a kernel that ran for ever would hold up whoever synchronises the device.
+Bytes go from the controller to host memory; only commands, doorbells and
+completions cross the bus.
+"""
+
+# cuda-bindings has no annotations.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import ReaderUnavailable
+from penstock.io.nvme.host import HEADER
+from penstock.io.nvme.layout import QueueMemory
+
+_WARP = 32
+_STREAMS = 4  # so that a batch need not wait for the one before
+
+
+class DeviceThreads:
+    """Threads of a GPU that serve queues in host memory, which is registered with it.
+
+    Args:
+        memory: The queues.
+        threads: How many; whole warps are launched.
+        device: The number of the GPU in this process.
+
+    Raises:
+        ReaderUnavailable: there is no such GPU, driver or NVRTC, or it cannot map the queues.
+    """
+
+    def __init__(self, memory: QueueMemory, threads: int, device: int) -> None:
+        self._driver = driver = _driver()
+        gpu = _checked(driver.cuDeviceGet(device))
+        major, minor = (
+            _checked(driver.cuDeviceGetAttribute(getattr(driver.CUdevice_attribute, _COMPUTE + which), gpu))
+            for which in ("MAJOR", "MINOR")
+        )
+        if major < 7:
+            raise ReaderUnavailable(f"cuda:{device} is sm_{major}{minor}; mech='gpu' needs sm_70 or newer")
+        cubin = compile_for(f"sm_{major}{minor}")
+        self._warps = -(-threads // _WARP)
+        self.label = f"GPU-initiated ({self._warps * _WARP} threads on cuda:{device})"
+        self._memory = memory
+        self._undo = ExitStack()
+        self._context = _checked(driver.cuDevicePrimaryCtxRetain(gpu))  # the one that torch uses, too
+        self._undo.callback(driver.cuDevicePrimaryCtxRelease, gpu)
+        try:
+            self._prepare(cubin, device)
+        except BaseException:
+            self.close()
+            raise
+        self._next = itertools.cycle(self._streams)
+
+    def _prepare(self, cubin: bytes, device: int) -> None:
+        memory, driver = self._memory, self._driver
+        module = self._do("cuModuleLoadData", cubin)
+        self._undo.callback(self._do, "cuModuleUnload", module)
+        self._kernel = self._do("cuModuleGetFunction", module, b"penstock_serve")
+        host = memory.memory.ctypes.data
+        self._do("cuMemHostRegister", host, memory.memory.nbytes, driver.CU_MEMHOSTREGISTER_DEVICEMAP)
+        self._undo.callback(self._do, "cuMemHostUnregister", host)
+        if int(self._do("cuMemHostGetDevicePointer", host, 0)) != host:
+            raise ReaderUnavailable(f"cuda:{device} sees host memory at other addresses than this process")
+        private = self._do("cuMemAlloc", memory.private_bytes)
+        self._undo.callback(self._do, "cuMemFree", private)
+        self._do("cuMemsetD8", private, 0, memory.private_bytes)
+        self._do("cuCtxSynchronize")
+        self._work = memory.work(int(private))
+        self._streams: list[Any] = []
+        for _ in range(_STREAMS):
+            stream = self._do("cuStreamCreate", int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            self._streams.append(stream)
+            self._undo.callback(self._do, "cuStreamDestroy", stream)
+            self._undo.callback(self._do, "cuStreamSynchronize", stream)
+
+    def launch(self, limit: int) -> None:
+        bound = np.array([limit], np.uint64)
+        parameters = np.array([self._work.ctypes.data, bound.ctypes.data], np.uint64)
+        shape = self._warps, 1, 1, _WARP, 1, 1
+        self._do("cuLaunchKernel", self._kernel, *shape, 0, next(self._next), parameters.ctypes.data, 0)
+
+    def check(self) -> None:
+        for stream in self._streams:
+            with self._current():
+                status, *_ = self._driver.cuStreamQuery(stream)
+            if status != self._driver.CUresult.CUDA_ERROR_NOT_READY:
+                _checked((status,))
+
+    def close(self) -> None:
+        self._undo.close()
+
+    def _do(self, name: str, *arguments: Any) -> Any:
+        """Call the driver in this GPU's context."""
+        with self._current():
+            return _checked(getattr(self._driver, name)(*arguments))
+
+    @contextmanager
+    def _current(self) -> Generator[None]:
+        _checked(self._driver.cuCtxPushCurrent(self._context))
+        try:
+            yield
+        finally:
+            _checked(self._driver.cuCtxPopCurrent())
+
+
+_COMPUTE = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
+
+
+def compile_for(architecture: str) -> bytes:
+    """The header as machine code of a GPU, such as "sm_90".
+
+    Raises:
+        ReaderUnavailable: there is no NVRTC, or it fails.
+    """
+    try:
+        from cuda.bindings import nvrtc
+
+        program = _checked(nvrtc.nvrtcCreateProgram(HEADER.read_bytes(), HEADER.name.encode(), 0, [], []))
+    except (ImportError, RuntimeError) as error:
+        raise ReaderUnavailable(f"mech='gpu' on a GPU needs NVRTC: {error}") from None
+    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+    status, *_ = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if int(status):
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise ReaderUnavailable(f"NVRTC cannot compile {HEADER.name} for {architecture}: {log.decode()}")
+    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
+    _checked(nvrtc.nvrtcDestroyProgram(program))
+    return cubin
+
+
+def _driver() -> Any:
+    try:
+        from cuda.bindings import driver
+
+        _checked(driver.cuInit(0))
+    except ImportError:
+        raise ReaderUnavailable("mech='gpu' on a GPU needs cuda-bindings: pip install \"penstock[gpu]\"") from None
+    except RuntimeError as error:
+        raise ReaderUnavailable(f"mech='gpu' on a GPU needs a driver: {error}") from None
+    return driver
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """What a call returned beside its status."""
+    status, *values = result
+    if int(status):
+        raise ReaderUnavailable(f"CUDA refused: {status.name}")
+    return values[0] if values else None

@@ -1,0 +1,109 @@
+"""The submitting side on the CPU: ``queues.cuh`` compiled by the host's compiler, run by threads."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import ReaderUnavailable
+from penstock.io.nvme.layout import QueueMemory
+
+HEADER = Path(__file__).with_name("queues.cuh")
+_FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC")
+
+
+class HostThreads:
+    """Threads of the CPU in the place of a GPU's.
+
+    Args:
+        memory: The queues that they serve.
+        threads: How many.
+
+    Raises:
+        ReaderUnavailable: there is no C++ compiler.
+    """
+
+    def __init__(self, memory: QueueMemory, threads: int) -> None:
+        self.label = f"GPU-initiated ({threads} threads on the CPU)"
+        self._serve = ctypes.CDLL(str(library())).penstock_serve
+        self._serve.argtypes = (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
+        self._serve.restype = None
+        private = np.zeros(memory.private_bytes + 64, np.uint8)
+        self._work = memory.work(-(-private.ctypes.data // 64) * 64)
+        self._kept = memory, private  # the work holds their addresses
+        self._limit = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._run, args=(i,), name=f"penstock-gpu-{i}", daemon=True)
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def launch(self, limit: int) -> None:
+        with self._changed:
+            self._limit = limit
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Nothing ends them but the process."""
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, thread: int) -> None:
+        served = 0
+        while True:
+            with self._changed:
+                while self._limit == served and not self._closed:
+                    self._changed.wait()
+                if self._limit == served:
+                    return
+                served = self._limit
+            self._serve(self._work.ctypes.data, thread, served)
+
+
+def library() -> Path:
+    """The compiled header; compiled now unless it was before, by this compiler for this kind of machine.
+
+    Raises:
+        ReaderUnavailable: there is no C++ compiler, or it fails.
+    """
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))), None)
+    if compiler is None:
+        raise ReaderUnavailable(
+            "mech='gpu' with threads on the CPU needs a C++ compiler, and there is none (c++, g++, clang++, or "
+            "what CXX names); install one, or read with mech='uring'"
+        )
+    key = hashlib.sha256(repr((compiler, _FLAGS, platform.machine())).encode() + HEADER.read_bytes()).hexdigest()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+    compiled = folder / f"nvme-{key[:16]}.so"
+    if not compiled.exists():
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                fresh = Path(scratch) / compiled.name
+                command = [compiler, *_FLAGS, "-x", "c++", str(HEADER), "-o", str(fresh)]
+                subprocess.run(command, capture_output=True, check=True, text=True)
+                fresh.replace(compiled)  # at once: others may be compiling too
+        except subprocess.CalledProcessError as error:
+            raise ReaderUnavailable(f"{compiler} cannot compile {HEADER.name}: {error.stderr}") from None
+        except OSError as error:
+            raise ReaderUnavailable(
+                f"{folder} cannot be written ({error.strerror}); compiled code is kept there: set XDG_CACHE_HOME"
+            ) from None
+    return compiled

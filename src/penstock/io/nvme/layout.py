@@ -1,0 +1,135 @@
+"""What lies in the queues' memory, as ``queues.cuh`` lays it out, and what a status means.
+
+NVM Express Base Specification 2.0: common command format and common completion
+queue entry (section 3.3.3), status codes (3.3.3.2.1, and the NVM Command Set
+Specification 1.0 for those of reads).
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import BadSetting
+
+PAGE_BYTES = 4096
+MAX_READ_BYTES = 1 << 20
+"""The most that one command reads (MDTS); one page of PRP entries would do for twice that."""
+MAX_ENTRIES = 4096
+
+READ = 0x02
+
+SUCCESS = 0x000
+INVALID_OPCODE = 0x001
+INVALID_FIELD = 0x002
+DATA_TRANSFER_ERROR = 0x004
+INTERNAL_ERROR = 0x006
+INVALID_NAMESPACE = 0x00B
+PRP_OFFSET_INVALID = 0x013
+LBA_OUT_OF_RANGE = 0x080
+UNRECOVERED_READ_ERROR = 0x281
+
+ERRNO = {
+    INVALID_OPCODE: errno.EOPNOTSUPP,
+    INVALID_FIELD: errno.EINVAL,
+    DATA_TRANSFER_ERROR: errno.EFAULT,
+    INTERNAL_ERROR: errno.EREMOTEIO,
+    INVALID_NAMESPACE: errno.ENODEV,
+    PRP_OFFSET_INVALID: errno.EINVAL,
+    LBA_OUT_OF_RANGE: 0,
+    UNRECOVERED_READ_ERROR: errno.EIO,
+}
+"""What a status is to a reader; past the end of a namespace there are just no bytes."""
+
+COMMAND = np.dtype(
+    [
+        ("opcode", "u1"), ("flags", "u1"), ("id", "u2"), ("nsid", "u4"), ("unused", "u8"), ("metadata", "u8"),
+        ("prp1", "u8"), ("prp2", "u8"), ("lba", "u8"), ("last_block", "u2"), ("control", "u2"), ("more", "u4", 3),
+    ]
+)  # fmt: skip
+COMPLETION = np.dtype(
+    [("result", "u8"), ("sq_head", "u2"), ("sq_id", "u2"), ("id", "u2"), ("status", "u2")]
+)  # fmt: skip
+REQUEST = np.dtype([("lba", "u8"), ("address", "u8"), ("nsid", "u4"), ("blocks", "u4")])
+PAIR = np.dtype(
+    [
+        ("reserved", "u8"), ("published", "u8"), ("consumed", "u8"), ("reaped", "u8"),
+        ("publishing", "u8"), ("reaping", "u8"), ("unused", "u8", 2),
+    ]
+)  # fmt: skip
+PROGRESS = np.dtype([("taken", "u8"), ("completed", "u8")])
+WORK = np.dtype(
+    [
+        ("progress", "u8"), ("pairs", "u8"), ("written", "u8"),
+        ("sq", "u8"), ("cq", "u8"), ("doorbells", "u8"), ("prp_lists", "u8"),
+        ("requests", "u8"), ("order", "u8"), ("done", "u8"),
+        ("queues", "u4"), ("entries", "u4"), ("ids", "u4"), ("block_shift", "u4"),
+    ]
+)  # fmt: skip
+
+Array = npt.NDArray[Any]
+
+
+class QueueMemory:
+    """Queues, doorbells and the host's table of requests, in one piece of memory, zero at first.
+
+    Args:
+        queues: Pairs of a submission and a completion queue.
+        entries: Of each, a power of two; one of them is always empty.
+        depth: How many requests may be under way.
+        block_bytes: Of the namespaces, a power of two.
+    """
+
+    def __init__(self, queues: int, entries: int, depth: int, block_bytes: int) -> None:
+        if not 1 <= queues <= 64:
+            raise BadSetting(f"queues={queues}: it lies between 1 and 64")
+        if not 2 <= entries <= MAX_ENTRIES or entries & (entries - 1):
+            raise BadSetting(f"entries={entries}: it is a power of two between 2 and {MAX_ENTRIES}")
+        self.queues, self.entries, self.block_bytes = queues, entries, block_bytes
+        self.ids = 1 << (depth - 1).bit_length()
+        parts: dict[str, tuple[Any, tuple[int, ...]]] = {
+            "prp_lists": ("u8", (self.ids, PAGE_BYTES // 8)),
+            "sq": (COMMAND, (queues, entries)),
+            "cq": (COMPLETION, (queues, entries)),
+            "doorbells": ("u4", (queues + 1, 2)),
+            "requests": (REQUEST, (self.ids,)),
+            "order": ("u4", (self.ids,)),
+            "done": ("u8", (self.ids,)),
+        }
+        sizes = {name: np.dtype(dtype).itemsize * int(np.prod(shape)) for name, (dtype, shape) in parts.items()}
+        self.memory = np.frombuffer(mmap.mmap(-1, sum(_pages(n) for n in sizes.values())), np.uint8)
+        self._parts: dict[str, Array] = {}
+        at = 0
+        for name, (dtype, shape) in parts.items():
+            self._parts[name] = self.memory[at : at + sizes[name]].view(dtype).reshape(shape)
+            at += _pages(sizes[name])
+        self.sq, self.cq, self.doorbells = (self._parts[name] for name in ("sq", "cq", "doorbells"))
+        self.requests, self.order, self.done = (self._parts[name] for name in ("requests", "order", "done"))
+
+    @property
+    def private_bytes(self) -> int:
+        """What the submitting threads need besides, for themselves alone; see ``work``."""
+        return PROGRESS.itemsize + 64 + self.queues * (PAIR.itemsize + 8 * self.entries)
+
+    def work(self, private: int) -> Array:
+        """What ``penstock_serve`` is given.
+
+        Args:
+            private: Address of ``private_bytes`` zeros, a multiple of 64.
+        """
+        work = np.zeros(1, WORK)
+        pairs = private + 64
+        work["progress"], work["pairs"], work["written"] = private, pairs, pairs + self.queues * PAIR.itemsize
+        for name, part in self._parts.items():
+            work[name] = part.ctypes.data
+        work["queues"], work["entries"], work["ids"] = self.queues, self.entries, self.ids
+        work["block_shift"] = self.block_bytes.bit_length() - 1
+        return work
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES

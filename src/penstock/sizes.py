@@ -1,0 +1,42 @@
+"""Numbers of bytes as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.errors import BadSetting
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", 1)
+    for suffix, base in (("B", 1000), ("IB", 1024), ("", 1024))
+}
+
+
+def size_from(name: str, size: int | str) -> int:
+    """The bytes of ``2048``, ``"110KB"``, ``"512MiB"`` or ``"2 GB"``, to the byte; ``"4k"`` is 4 KiB, as to fio.
+
+    Raises:
+        BadSetting: it is none, or not above 0; ``name`` says which setting it was.
+    """
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?B?)\s*", size, re.IGNORECASE)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        try:
+            nbytes = int(float(match[1]) * unit) if match and unit else 0
+        except (ValueError, OverflowError):  # "1.2.3", or 400 digits
+            nbytes = 0
+    else:
+        nbytes = size
+    if nbytes <= 0:
+        raise BadSetting(f'{name}={size!r}: give bytes as a number or as text, such as "512MiB"')
+    return nbytes
+
+
+def size_text(nbytes: float) -> str:
+    """For a person: ``"64 KiB"``, or ``"110 KB"`` where that is rounder."""
+    for base, names in ((1024, ("KiB", "MiB", "GiB", "TiB")), (1000, ("KB", "MB", "GB", "TB"))):
+        power = next((p for p in (4, 3, 2, 1) if nbytes >= base**p), 0)
+        if power and (base == 1000 or nbytes * 4 % base**power == 0):
+            return f"{nbytes / base**power:,.4g} {names[power - 1]}"
+    return f"{nbytes:,.0f} bytes"

@@ -1,0 +1,133 @@
+"""An opened packed data set: which leaves are kept in memory, which are read, and whether they are the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from penstock.contracts import ByteArray
+from penstock.errors import PackDamaged
+from penstock.io.files import DIRECT_ALIGNMENT
+from penstock.memory.room import ALIGNMENT, aligned
+from penstock.sources.order import Indices
+from penstock.sources.packed.checksums import Checksums, read_rows
+from penstock.sources.packed.format import HEADER_BYTES, read_manifest
+from penstock.tree import array_nodes
+
+_SMALL_ROW_BYTES = 4096
+_EXTENT_BYTES = 1 << 20
+
+
+class PackedFiles:
+    """The files of a packed data set.
+
+    Leaves of small rows (labels, thumbnails) are kept in memory, as reading
+    such rows one by one asks more of a disk than their bytes do; the others
+    are read when they are needed.
+
+    Args:
+        folder: Where they lie.
+        keep_bytes: What may be kept in memory.
+        verify: Compare each row's checksum the first time it is read.
+    """
+
+    def __init__(self, folder: Path, *, keep_bytes: int, verify: bool) -> None:
+        self.manifest = manifest = read_manifest(folder)
+        self.layout = manifest.layout
+        self.nodes = list(array_nodes(manifest.layout))
+        self.row_bytes = [leaf.row_bytes for leaf in manifest.leaves]
+        self._folder = folder
+        self._verify = verify
+        self._paths = [folder / leaf.file for leaf in manifest.leaves]
+        self._identities = [_identity(path) for path in self._paths]
+        self._sums: list[Checksums] = []
+        self._kept: dict[int, ByteArray] = {}
+        kept: list[int] = []
+        for i in sorted(range(len(self.row_bytes)), key=self.row_bytes.__getitem__):
+            keep_bytes -= self.row_bytes[i] * manifest.rows
+            if self.row_bytes[i] < _SMALL_ROW_BYTES and keep_bytes >= 0:
+                kept.append(i)
+        self.kept = sorted(kept)
+        self.read = [i for i in range(len(self.row_bytes)) if i not in kept]
+
+    @property
+    def paths_read(self) -> list[str]:
+        return [str(self._paths[i]) for i in self.read]
+
+    def load(self) -> None:
+        """Read what is kept in memory, once.
+
+        Raises:
+            PackDamaged: it is not what was packed.
+            ReadFailed: the disk fails.
+        """
+        rows = self.manifest.rows
+        if self._verify and not self._sums:
+            self._sums = [Checksums(self._folder, leaf, rows) for leaf in self.manifest.leaves]
+        for i in self.kept:
+            if i not in self._kept:
+                content = read_rows(self._paths[i], self.row_bytes[i], 0, rows)
+                self.check(i, range(rows), content.reshape(-1))
+                self._kept[i] = content
+
+    def gather(self, leaf: int, indices: Indices, to: ByteArray) -> None:
+        """Copy rows of a leaf that is kept in memory."""
+        if to.nbytes:
+            np.take(self._kept[leaf], indices, 0, to.reshape(len(indices), -1), "clip")
+
+    def check(self, leaf: int, rows: Iterable[int], content: ByteArray) -> None:
+        """Compare what was read of a leaf's rows with their checksums, unless that has been done before."""
+        if self._sums:
+            self._sums[leaf].check(rows, content)
+
+    def check_unchanged(self) -> None:
+        """Raises PackDamaged if a file is not the one that was opened first, or has been written to."""
+        for path, before in zip(self._paths, self._identities, strict=True):
+            if _identity(path) != before:
+                raise PackDamaged(
+                    f"{path} was replaced or written to while it was being read: what came of it may be mixed. "
+                    "Pack into a new folder, and start the feed again"
+                )
+
+    def runs(self, leaf: int, indices: Indices) -> tuple[Indices, Indices]:
+        """Which rows of a block can be read at once: where each run begins in it, and how many rows it has."""
+        most = max(1, _EXTENT_BYTES // self.row_bytes[leaf])
+        at = np.arange(len(indices))
+        breaks = np.diff(indices, prepend=indices[0] - 2) != 1
+        within = at - np.maximum.accumulate(np.where(breaks, at, 0))
+        starts = np.flatnonzero(within % most == 0)
+        return starts, np.diff(starts, append=len(indices))
+
+    def offsets(self, leaf: int, rows: Indices) -> Indices:
+        """Where rows begin in the leaf's file."""
+        return HEADER_BYTES + rows * self.row_bytes[leaf]
+
+    def places(self, start: int, rows: int) -> list[int]:
+        """Where the leaves of a block lie in a memory, in a slot that begins at ``start``.
+
+        Those that are read begin as every disk wants it, so that no reader
+        needs a buffer between where their rows' size allows that.
+        """
+        places: list[int] = []
+        for i, size in enumerate(self.row_bytes):
+            if i in self.read:
+                start += -start % DIRECT_ALIGNMENT
+            places.append(start)
+            start += aligned(size * rows)
+        return places
+
+    def slot_bytes(self, rows: int) -> int:
+        """What a slot must have for a block of so many rows, wherever it begins."""
+        gaps = len(self.read) * (DIRECT_ALIGNMENT - ALIGNMENT)
+        return gaps + sum(aligned(size * rows) for size in self.row_bytes)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise PackDamaged(f"{path} cannot be read: {error.strerror}") from None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

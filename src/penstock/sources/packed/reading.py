@@ -1,0 +1,211 @@
+"""One pass over a packed data set: blocks are read ahead, many at once, each to where it will lie."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from penstock.contracts import ByteArray, Completed, Extents, Reader, SourceBlock
+from penstock.memory.slots import Filled, Slot
+from penstock.sources.order import Indices
+from penstock.sources.packed.files import PackedFiles
+from penstock.tree import Array, build, leaf_from_bytes
+
+_TAGS = 1 << 32
+"""Extents that a block may have; their tags are its number times this, and their own."""
+
+
+class Places(Protocol):
+    """Slots that can be had; ``penstock.memory.slots.Slots`` are some."""
+
+    def take(self) -> Slot | None: ...
+
+    def offer(self, slot: Slot) -> None: ...
+
+
+class Shelf:
+    """A memory, the slots in it that blocks may be read into, and what reads into it.
+
+    Args:
+        memory: All of it.
+        places: Slots of it.
+        reader: Into it; None where nothing is to be read.
+        files: What the reader gave for the leaves that are read.
+        gives_slots: Whether blocks are given as they lie there; they are copied otherwise.
+    """
+
+    def __init__(
+        self, memory: ByteArray, places: Places, reader: Reader | None, files: Sequence[int], *, gives_slots: bool
+    ) -> None:
+        self.memory = memory
+        self.places = places
+        self.reader = reader
+        self.files = files
+        self.gives_slots = gives_slots
+        self._waiting: deque[Extents] = deque()
+
+    def ask(self, extents: Extents) -> None:
+        """Read these when there is room for them."""
+        self._waiting.append(extents)
+        self._submit()
+
+    def completed(self) -> Completed:
+        """Wait for something; more is under way before this returns."""
+        assert self.reader is not None
+        completed = self.reader.completed(1)
+        self._submit()
+        return completed
+
+    def drain(self) -> None:
+        """Forget what has not begun, and wait for what has: nothing is written any more."""
+        self._waiting.clear()
+        if self.reader is not None:
+            self.reader.completed(self.reader.depth)
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+    def _submit(self) -> None:
+        assert self.reader is not None
+        while self._waiting:
+            begun = self.reader.submit(self._waiting[0])
+            if begun < len(self._waiting[0].tags):
+                self._waiting[0] = self._waiting[0].part(begun)
+                return
+            self._waiting.popleft()
+
+
+class _Block:
+    """A block on its way."""
+
+    def __init__(self, sample: int, indices: Indices, shelf: Shelf, slot: Slot, places: list[int]) -> None:
+        self.sample, self.indices, self.shelf, self.slot, self.places = sample, indices, shelf, slot, places
+        self.extents: list[tuple[int, int, int]] = []  # (leaf, first row of the block, rows)
+        self.missing = 0  # extents
+
+
+class Reading:
+    """Blocks in the order of a plan, as many under way as there are slots for.
+
+    Args:
+        files: Of the data set.
+        plan: (first sample, rows) of each block.
+        shelf: Where blocks are read to.
+        spare: Gives another that always has a slot, for when this one has none and nothing is under way.
+    """
+
+    def __init__(
+        self,
+        files: PackedFiles,
+        plan: Iterator[tuple[int, Indices]],
+        shelf: Shelf,
+        spare: Callable[[], Shelf],
+    ) -> None:
+        self._files = files
+        self._plan = plan
+        self._shelf = shelf
+        self._spare = spare
+        self._next = next(plan, None)
+        self._count = 0
+        self._under_way: dict[int, _Block] = {}  # by number, in order
+
+    def blocks(self) -> Iterator[SourceBlock]:
+        """Every block of the plan.
+
+        Raises:
+            ReadFailed: a row cannot be read.
+            PackDamaged: a row is not the one that was packed, or a file was replaced.
+        """
+        try:
+            while True:
+                self._begin()
+                if not self._under_way:
+                    return
+                number, block = next(iter(self._under_way.items()))
+                while block.missing:
+                    self._settle(block.shelf.completed())
+                self._files.check_unchanged()
+                del self._under_way[number]
+                yield self._given(block)
+        finally:
+            self._abandon()
+
+    def _begin(self) -> None:
+        """Begin to read blocks while there are slots."""
+        while self._next is not None:
+            shelf = self._shelf
+            slot = shelf.places.take()
+            if slot is None:
+                if self._under_way:
+                    return
+                # Slots come free only when this block has been given, so it must not wait for one.
+                shelf = self._spare()
+                slot = shelf.places.take()
+            assert slot is not None
+            sample, indices = self._next
+            self._next = next(self._plan, None)
+            block = _Block(sample, indices, shelf, slot, self._files.places(slot.offset, len(indices)))
+            self._under_way[self._count] = block
+            for leaf in self._files.kept:
+                self._files.gather(leaf, indices, self._memory(block, leaf, 0, len(indices)))
+            if self._files.read:
+                self._ask(block)
+            self._count += 1
+
+    def _ask(self, block: _Block) -> None:
+        pieces: list[tuple[Indices, ...]] = []
+        for handle, leaf in zip(block.shelf.files, self._files.read, strict=True):
+            size = self._files.row_bytes[leaf]
+            starts, rows = self._files.runs(leaf, block.indices)
+            offsets = self._files.offsets(leaf, block.indices[starts])
+            pieces.append((np.full(len(starts), handle), offsets, rows * size, block.places[leaf] + starts * size))
+            runs: list[tuple[int, int]] = list(zip(starts.tolist(), rows.tolist(), strict=True))
+            block.extents += [(leaf, start, count) for start, count in runs]
+        block.missing = len(block.extents)
+        tags = self._count * _TAGS + np.arange(block.missing)
+        block.shelf.ask(Extents(tags, *(np.concatenate(field) for field in zip(*pieces, strict=True))))
+
+    def _settle(self, completed: Completed) -> None:
+        if completed.failures:
+            raise completed.failures[min(completed.failures)]
+        tags: list[int] = completed.tags.tolist()
+        for tag in tags:
+            number, extent = divmod(tag, _TAGS)
+            block = self._under_way[number]
+            leaf, start, rows = block.extents[extent]
+            self._files.check(
+                leaf, block.indices[start : start + rows].tolist(), self._memory(block, leaf, start, rows)
+            )
+            block.missing -= 1
+
+    def _memory(self, block: _Block, leaf: int, start: int, rows: int) -> ByteArray:
+        """Where some rows of a block's leaf lie."""
+        size = self._files.row_bytes[leaf]
+        at = block.places[leaf] + start * size
+        return block.shelf.memory[at : at + rows * size]
+
+    def _given(self, block: _Block) -> SourceBlock:
+        rows = len(block.indices)
+        layout = self._files.layout
+        if block.shelf.gives_slots:
+            offsets = [place - block.slot.offset for place in block.places]
+            tree = Filled(block.slot, layout, rows, offsets, [size * rows for size in self._files.row_bytes])
+            return SourceBlock(block.sample, rows, tree)
+        leaves: list[object] = []
+        for leaf, node in enumerate(self._files.nodes):
+            assert isinstance(node, Array)
+            leaves.append(leaf_from_bytes(node, self._memory(block, leaf, 0, rows).copy(), rows))
+        block.shelf.places.offer(block.slot)
+        return SourceBlock(block.sample, rows, build(layout, leaves))
+
+    def _abandon(self) -> None:
+        for shelf in {id(block.shelf): block.shelf for block in self._under_way.values()}.values():
+            shelf.drain()
+        for block in self._under_way.values():
+            block.shelf.places.offer(block.slot)
+        self._under_way.clear()

@@ -1,0 +1,192 @@
+"""A packed data set as a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock
+from penstock.errors import BadSetting, ReaderUnavailable
+from penstock.io.auto import choose_reader
+from penstock.io.kept import kept_rows
+from penstock.io.mechanisms import FILE_MECHANISMS, open_reader
+from penstock.io.memory import host_memory
+from penstock.memory.room import aligned
+from penstock.memory.slots import Slot, Slots
+from penstock.sources.order import Order
+from penstock.sources.packed.files import PackedFiles
+from penstock.sources.packed.reading import Places, Reading, Shelf
+
+_AUTOMATIC = ("uring", "direct", "posix")
+_DEPTH = 128
+_SCRATCH_BYTES = 256 << 20
+
+
+class PackedSource:
+    """What ``penstock pack`` has written, read straight into the ring.
+
+    Args:
+        folder: Where it lies.
+        reader: How its rows are read: ``"uring"``, ``"direct"``, ``"posix"`` or ``"gpu"``; a function that makes a
+            ``Reader`` into a given memory; ``"auto"`` takes what ``penstock advise`` would of uring, direct and
+            posix (docs/how-to/read-mechanism.md). ``description`` names what is taken, and why.
+        batch_size: Rows of a block.
+        shuffle: A fresh random order in each cycle; False keeps the rows' order.
+        drop_last: Leave out what does not fill a block.
+        segments: Parts of a cycle at which a trainer may join.
+        seed: Of the order.
+        depth: Reads under way at once; None for the advised number, or 128.
+        verify: Compare each row with its checksum the first time it is read.
+        keep_bytes: Leaves of rows under 4 KiB are kept in memory, as long as they fit this.
+
+    Raises:
+        BadSetting: there is no packed data set, or an argument is out of range.
+        PackDamaged: a file is missing, or has another size than when it was packed.
+        ReaderUnavailable: the reader cannot be had here; the message says why.
+    """
+
+    seekable = True
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        reader: str | Callable[[ByteArray], Reader] = "auto",
+        batch_size: int = 128,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        segments: int = 16,
+        seed: int = 0,
+        depth: int | None = None,
+        verify: bool = True,
+        keep_bytes: int = 1 << 30,
+    ) -> None:
+        if batch_size < 1:
+            raise BadSetting(f"batch_size={batch_size}: a block has at least one row")
+        if isinstance(reader, str) and reader not in ("auto", *FILE_MECHANISMS):
+            raise BadSetting(f"reader={reader!r}: it is one of auto, {', '.join(FILE_MECHANISMS)}")
+        self._folder = Path(folder)
+        self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify)
+        rows = self._files.manifest.rows
+        self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        self.samples = self._order.samples
+        self.batches = self._order.batches
+        self.batch_size = batch_size
+        self.segment_starts = self._order.segment_starts
+        self.slot_bytes = self._files.slot_bytes(min(batch_size, rows))
+        self._depth = _DEPTH if depth is None else depth
+        if callable(reader):
+            self._make_reader, self._reads_by = reader, "a reader of yours"
+        elif reader == "auto":
+            self._reads_by = self._advised(depth)
+        else:
+            self._make_reader, self._reads_by = partial(open_reader, reader, depth=self._depth), reader
+            self._try_reader()
+        self._is_open = False
+        self._slots: Slots | None = None
+        self._ring: Shelf | None = None
+        self._scratch: Shelf | None = None
+        extents = sum(len(self._files.runs(i, np.arange(min(batch_size, rows)))[0]) for i in self._files.read)
+        if shuffle:
+            extents = len(self._files.read) * batch_size
+        # One block is being given, one is being finished, and others keep the reader busy.
+        self._ahead = 2 + (-(-self._depth // extents) if extents else 0)
+
+    @property
+    def description(self) -> str:
+        manifest = self._files.manifest
+        size = f"packed {self._folder.name}: {manifest.rows:,} samples, {manifest.nbytes / 1e9:,.1f} GB"
+        if not self._files.read:
+            return f"{size}, kept in memory"
+        shelf = self._ring or self._scratch
+        path_taken = f": {shelf.reader.path_taken}" if shelf is not None and shelf.reader is not None else ""
+        return f"{size}, {self._reads_by}{path_taken}"
+
+    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+        self._files.load()
+        self._files.check_unchanged()
+        if self._slots is None:
+            shelf = self._own_shelf()
+        else:
+            shelf = self._ring = self._ring or self._shelf(self._slots.ring_memory, self._slots, gives_slots=True)
+        if self._is_open:
+            raise BadSetting(f"a pass over {self._folder} is still open: close it before the next")
+        self._is_open = True
+        try:
+            yield from Reading(self._files, self._order.blocks(at), shelf, self._own_shelf).blocks()
+        finally:
+            self._is_open = False
+
+    def fill(self, slots: Slots) -> int:
+        self._slots = slots
+        return self._ahead
+
+    def close(self) -> None:
+        for shelf in (self._ring, self._scratch):
+            if shelf is not None:
+                shelf.close()
+        self._ring = self._scratch = None
+
+    def _own_shelf(self) -> Shelf:
+        """Memory of our own, from which blocks are copied."""
+        if self._scratch is None:
+            room = aligned(self.slot_bytes)
+            count = 1 if self._slots is not None else max(1, min(self._ahead, _SCRATCH_BYTES // room))
+            memory = host_memory(count * room)
+            self._scratch = self._shelf(memory, _OwnPlaces(count, room), gives_slots=False)
+        return self._scratch
+
+    def _shelf(self, memory: ByteArray, places: Places, *, gives_slots: bool) -> Shelf:
+        """Memory with a reader that has the files open."""
+        if not self._files.read:
+            return Shelf(memory, places, None, (), gives_slots=gives_slots)
+        reader = self._make_reader(memory)
+        try:
+            files = [reader.open(path).file for path in self._files.paths_read]
+        except BaseException:
+            reader.close()
+            raise
+        return Shelf(memory, places, reader, files, gives_slots=gives_slots)
+
+    def _advised(self, depth: int | None) -> str:
+        """Take the best reader of those that can be had here and can read the files; names it, and says why.
+
+        Raises:
+            ReaderUnavailable: there is none; the message says why.
+        """
+        rows = kept_rows(self._folder)
+        sample_bytes = max(self._files.row_bytes)
+        works: list[str] = list(_AUTOMATIC)
+        refusals: list[str] = []
+        while works:
+            best = choose_reader(rows, sample_bytes, works=works)
+            self._depth = best.depth if depth is None else depth
+            self._make_reader = partial(open_reader, best.mech, depth=self._depth, threads=best.threads)
+            try:
+                self._try_reader()
+            except ReaderUnavailable as error:
+                refusals.append(str(error))
+                works.remove(best.mech)
+            else:
+                return f"{best.mech} (auto: {'; '.join([*refusals, best.reason.tag])})"
+        raise ReaderUnavailable("; ".join(refusals))
+
+    def _try_reader(self) -> None:
+        """Raises ReaderUnavailable if the reader cannot be had here, or cannot read the files."""
+        self._shelf(np.zeros(1, np.uint8), _OwnPlaces(0, 0), gives_slots=False).close()
+
+
+class _OwnPlaces:
+    """Slots of one size, one after the other."""
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        self._free = [Slot(i * nbytes, nbytes) for i in range(count)]
+
+    def take(self) -> Slot | None:
+        return self._free.pop() if self._free else None
+
+    def offer(self, slot: Slot) -> None:
+        self._free.append(slot)

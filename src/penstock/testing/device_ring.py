@@ -1,0 +1,95 @@
+"""What every ring on a GPU must do besides, whatever makes the GPU: have a twin, and wait for what is computed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import ByteArray, Gpu, Ring
+from penstock.memory.device import DeviceRing, FeedersDeviceRing
+from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
+
+
+class DeviceRingContract(RingContract):
+    """The tests of a GPU's rings; a subclass named ``Test...`` runs them.
+
+    Attributes:
+        gpu_code: Python, in one expression, that makes such a GPU in another process, and its import.
+    """
+
+    gpu_code: tuple[str, str]
+
+    @abstractmethod
+    def gpu(self) -> Gpu:
+        """The GPU, made anew, as a process of its own would."""
+
+    @abstractmethod
+    def on_device(self, values: ByteArray) -> Any:
+        """A tensor of these bytes there, which may still be on its way."""
+
+    def setup_method(self) -> None:
+        self.feeders, self.trainers = self.gpu(), self.gpu()
+
+    def create(self, capacity_bytes: int) -> FeedersDeviceRing:
+        return FeedersDeviceRing(self.feeders, capacity_bytes)
+
+    def attach(self, ring: Ring) -> Ring:
+        return DeviceRing.attach(self.trainers, ring.open_for_readers(), ring.capacity_bytes)
+
+    def attach_elsewhere(self, ring: Ring) -> ReaderCode:
+        fd = ring.open_for_readers()
+        imported, made = self.gpu_code
+        return ReaderCode(
+            f"from penstock.memory.device import DeviceRing\n{imported}\n"
+            f"reader = DeviceRing.attach({made}, {fd}, {ring.capacity_bytes})",
+            (fd,),
+        )
+
+    def collect(self, reader: Ring) -> None:
+        self.trainers.collect()
+
+    def test_what_is_written_from_the_host_or_the_device_is_in_the_ring_and_in_its_twin(self) -> None:
+        ring = self.create(PAGE_BYTES)
+        values = np.arange(128, dtype=np.uint8)
+        ring.write(0, values[:64])
+        ring.write(64, self.on_device(values[64:]))
+        ring.settle()
+        assert ring.twin.readable(0, 128).tolist() == values.tolist()
+        assert self.seen(ring.readable(0, 128)).tolist() == values.tolist()
+        ring.close()
+
+    def test_what_others_write_into_the_twin_is_in_the_ring_once_it_is_told(self) -> None:
+        ring = self.create(PAGE_BYTES)
+        reader = self.attach(ring)
+        ring.twin.writable(64, 100)[:] = 5
+        ring.filled(64, 100)
+        ring.settle()
+        assert self.seen(reader.readable(64, 100)).tolist() == [5] * 100
+        ring.close()
+        reader.close()
+
+    def test_bytes_of_a_ring_come_back_to_the_host_after_a_mark(self) -> None:
+        ring = self.create(PAGE_BYTES)
+        reader = self.attach(ring)
+        ring.write(0, np.arange(64, dtype=np.uint8))
+        ring.settle()
+        there = np.zeros(64, np.uint8)
+        self.trainers.copy_out(there, reader.readable(0, 64))
+        self.trainers.mark().wait()
+        assert there.tolist() == list(range(64))
+        ring.close()
+        reader.close()
+
+    def test_what_was_handed_over_and_computed_with_can_be_taken_over(self) -> None:
+        gpu, there = self.feeders, np.zeros(64, np.uint8)
+        memory = gpu.empty(64)
+        gpu.copy(memory, np.arange(64, dtype=np.uint8), pinned=False)
+        gpu.hand_over([memory], gpu.mark())
+        doubled = memory * 2
+        assert gpu.holds(doubled)
+        gpu.take_over([doubled])
+        gpu.copy_out(there, doubled)
+        gpu.mark().wait()
+        assert there.tolist() == list(range(0, 128, 2))

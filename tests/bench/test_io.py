@@ -1,0 +1,441 @@
+"""The benchmark of read mechanisms: real reads on small files, and some that fail. No test asserts a speed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from penstock.bench.io import child, page_cache
+from penstock.bench.io.latency import Latencies
+from penstock.bench.io.loop import Loop, measure, places
+from penstock.bench.io.plan import Case, Settings, sizes
+from penstock.bench.io.report import as_csv, as_json, medians
+from penstock.bench.io.run import Report, run
+from penstock.bench.io.target import target
+from penstock.contracts import Completed, Extents
+from penstock.errors import BadSetting, ReadFailed
+from penstock.io.files import file_system
+from penstock.io.measured import Row
+
+FILE_BYTES = 4 << 20
+SHORT = Settings(bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.1, warm_up_s=0.02)
+
+FAKE = """
+import os, signal, time
+from penstock.errors import DeviceUnavailable, ReaderUnavailable
+from penstock.io.mechanisms import open_reader as real
+def crashes(mech, memory, **asked):
+    if mech == "posix":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return real(mech, memory, **asked)
+def hangs(mech, memory, **asked):
+    if mech == "posix":
+        time.sleep(600)
+    return real(mech, memory, **asked)
+def raises(mech, memory, **asked):
+    if mech == "posix":
+        raise TypeError("this mechanism has a bug")
+    return real(mech, memory, **asked)
+def is_absent(mech, memory, **asked):
+    if mech == "posix":
+        raise ReaderUnavailable("there is no such hardware here")
+    return real(mech, memory, **asked)
+def babbles(mech, memory, **asked):
+    if mech == "posix":
+        print("a library says hello", flush=True)
+        os._exit(0)
+    return real(mech, memory, **asked)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(np.random.default_rng(0).bytes(FILE_BYTES))
+    return path
+
+
+@pytest.fixture
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "fakes"
+    folder.mkdir()
+    (folder / "fake_readers.py").write_text(FAKE)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    return "fake_readers"
+
+
+def bench_io(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "bench", "io", *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "COLUMNS": "160"},
+    )
+
+
+def quietly(settings: Settings, path: Path | str) -> Report:
+    return run(settings, str(path), lambda *_: None)
+
+
+def changed(**settings: Any) -> Settings:
+    return Settings(**{name: getattr(SHORT, name) for name in SHORT.__struct_fields__} | settings)
+
+
+def test_every_mechanism_is_measured_and_told_apart_by_its_path(file: Path) -> None:
+    rows = quietly(changed(bs_bytes=(4096, 65536), pattern=("random", "sequential"), repeats=2), file).rows
+    assert len(rows) == 3 * 2 * 2 * 2
+    paths = {"posix": "preadv, page cache", "direct": "preadv, O_DIRECT", "uring": "io_uring, O_DIRECT"}
+    for row in rows:
+        assert row.path_taken.startswith(paths[row.mech]), row
+        assert row.threads == (1 if row.mech == "uring" else 2)
+        assert row.p50_us is not None
+        assert row.p99_us is not None
+        assert row.p999_us is not None
+        assert 0 < row.p50_us <= row.p99_us <= row.p999_us
+        assert row.runtime_s >= 0.1
+        assert row.machine
+        assert row.date
+    assert {row.repeat for row in rows} == {0, 1}
+
+
+def test_the_figures_of_a_row_fit_together(file: Path) -> None:
+    for row in quietly(SHORT, file).rows:
+        assert row.cpu_us_per_op > 0
+        assert row.mb_s == pytest.approx(row.iops * row.bs_bytes / 1e6, rel=1e-3)
+        assert row.cpu_s_per_gib == pytest.approx(row.cpu_us_per_op / 1e6 * 2**30 / row.bs_bytes, rel=1e-3)
+        assert row.cores_busy == pytest.approx(row.cpu_us_per_op / 1e6 * row.iops, rel=1e-3)
+        # So many are under way on average (Little's law); a median is at most twice the mean.
+        assert row.p50_us is not None
+        assert row.p50_us / 1e6 * row.iops <= 2.1 * row.qd
+        assert row.cores_busy <= 1.05 * len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("reader", "note"),
+    [
+        ("crashes", "died of SIGSEGV"),
+        ("hangs", "gave no result within"),
+        ("raises", "ended with status 1: TypeError: this mechanism has a bug"),
+        ("is_absent", "there is no such hardware here"),
+        ("babbles", "gave no result, but 'a library says hello'"),
+    ],
+)
+def test_a_mechanism_that_fails_is_a_row_with_a_note_and_the_others_go_on(
+    file: Path, fakes: str, reader: str, note: str
+) -> None:
+    rows = quietly(changed(mech=("posix", "uring"), readers=f"{fakes}:{reader}", limit_s=5.0), file).rows
+    assert [row.mech for row in rows] == ["posix", "uring"]
+    assert note in rows[0].note
+    assert (rows[0].iops, rows[0].path_taken) == (0, "")
+    assert rows[1].iops > 0
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_a_file_that_is_cut_short_is_a_row_with_a_note(file: Path) -> None:
+    with target(str(file), 0) as read:
+        os.truncate(file, 8192)
+        assert read.nbytes == FILE_BYTES
+        case = Case("posix", 4096, 4, 2, "random")
+        order = child.Order(
+            case=case, path=read.path, nbytes=read.nbytes, cold=False, runtime_s=0.1, warm_up_s=0.0, seed=0,
+            readers=Settings().readers,
+        )  # fmt: skip
+        with pytest.raises(ReadFailed, match="cut short"):
+            child.run(order)
+
+
+class Instant:
+    """A reader that has read at once, and gives what is done in any order."""
+
+    mech, path_taken = "instant", "nothing"
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.offsets: list[int] = []
+        self.most = 0
+        self._under_way: list[int] = []
+        self._random = np.random.default_rng(1)
+
+    def submit(self, extents: Extents) -> int:
+        assert not set(extents.tags.tolist()) & set(self._under_way)
+        assert (np.diff(np.sort(extents.to)) >= extents.nbytes[1:]).all()
+        self.offsets += extents.offsets.tolist()
+        self._under_way += extents.tags.tolist()
+        self.most = max(self.most, len(self._under_way))
+        assert self.most <= self.depth
+        return len(extents.tags)
+
+    def completed(self, at_least: int = 1) -> Completed:
+        assert 1 <= at_least <= len(self._under_way)
+        self._random.shuffle(self._under_way)
+        count = int(self._random.integers(at_least, len(self._under_way) + 1))
+        done, self._under_way = self._under_way[:count], self._under_way[count:]
+        return Completed(np.array(done), {})
+
+
+@pytest.mark.parametrize(("depth", "threads"), [(1, 0), (1, 1), (7, 0), (16, 8), (64, 64)])
+def test_a_loop_reads_each_block_once_and_keeps_the_depth_under_way(depth: int, threads: int) -> None:
+    reader = Instant(depth)
+    offsets = places(1000 * 4096, 4096, "random", seed=3)
+    loop = Loop(reader, 0, offsets, 4096, threads=threads, once=True)  # type: ignore[arg-type]
+    figures = measure(loop, depth, runtime_s=60.0, warm_up_s=0.0)
+    assert figures.exhausted
+    assert figures.ops == 1000
+    assert reader.most == depth
+    assert sorted(reader.offsets) == [4096 * i for i in range(1000)]
+
+
+def test_a_loop_that_is_not_to_end_begins_the_blocks_again_in_the_same_order() -> None:
+    reader = Instant(8)
+    offsets = places(10 * 4096, 4096, "random", seed=3)
+    figures = measure(
+        Loop(reader, 0, offsets, 4096, threads=0, once=False),  # type: ignore[arg-type]
+        8,
+        runtime_s=0.05,
+        warm_up_s=0.0,
+    )
+    assert not figures.exhausted
+    assert figures.ops > 100
+    for start in range(0, 100, 10):
+        assert reader.offsets[start : start + 10] == offsets.tolist()
+
+
+def test_blocks_of_a_file_come_at_random_each_once_or_in_order() -> None:
+    random = places(100 * 512 + 300, 512, "random", seed=1)
+    assert sorted(random) == [512 * i for i in range(100)]
+    assert random.tolist() != sorted(random)
+    assert places(100 * 512, 512, "sequential", seed=1).tolist() == sorted(random)
+    assert places(100 * 512, 512, "random", seed=2).tolist() != random.tolist()
+    huge = places(1 << 46, 4096, "random", seed=1)
+    assert len(huge) == 1 << 22
+    assert np.diff(np.sort(huge)).min() == 4096
+    assert huge.max() > 1 << 45
+    with pytest.raises(BadSetting, match="does not fit"):
+        places(511, 512, "random", seed=1)
+
+
+def test_percentiles_are_within_a_hundredth_of_the_sorted_times() -> None:
+    times_s = np.random.default_rng(5).lognormal(-8, 2, 200_000)
+    latencies = Latencies()
+    for part in np.array_split(times_s, 1000):
+        latencies.add(part)
+    for rank, found in zip((0.5, 0.99, 0.999), latencies.percentiles_us(0.5, 0.99, 0.999), strict=True):
+        assert found == pytest.approx(1e6 * np.quantile(times_s, rank), rel=0.011)
+    assert Latencies().percentiles_us(0.5) == (None,)
+
+
+def test_threads_are_not_multiplied_where_one_thread_drives_a_mechanism() -> None:
+    cases = [(case.mech, case.threads) for case in changed(threads=(1, 4, 64)).cases()]
+    assert cases == [*((mech, n) for mech in ("posix", "direct") for n in (1, 4, 8)), ("uring", 1)]
+
+
+def test_cold_reads_come_from_storage_and_end_when_all_was_read(file: Path) -> None:
+    with file.open("rb") as readable:
+        readable.read()
+    assert page_cache.cached_share(str(file), FILE_BYTES) == 1.0
+    if (where := file_system(str(file))) in {"tmpfs", "overlay", "zfs", "9p"}:
+        pytest.skip(f"{where} keeps files in the page cache")
+    assert page_cache.dropped(str(file), FILE_BYTES) == 0.0
+    assert page_cache.cached_share(str(file), FILE_BYTES) == 0.0
+    (row,) = quietly(changed(mech=("posix",), cold=True, runtime_s=60.0, warm_up_s=0.0), file).rows
+    assert row.cold
+    assert row.note.endswith("every block was read once")
+    assert row.runtime_s * row.iops == pytest.approx(FILE_BYTES / 4096, rel=1e-3)
+
+
+def test_what_stays_in_the_page_cache_is_said(file: Path) -> None:
+    memory = Path("/dev/shm/penstock-bench-test")
+    memory.write_bytes(file.read_bytes())
+    try:
+        report = quietly(changed(mech=("posix",), cold=True), memory)
+    finally:
+        memory.unlink()
+    (row,) = report.rows
+    assert not row.cold
+    assert "100% of the file stayed in the page cache" in row.note
+    assert any("--cold could not drop 100%" in remark for remark in report.remarks)
+
+
+def test_warm_reads_say_how_much_was_in_the_page_cache(file: Path) -> None:
+    report = quietly(changed(mech=("posix", "uring")), file)
+    assert report.rows[0].note == "100% of the file was in the page cache"
+    assert report.rows[1].note == ""
+    assert any("fits into the page cache" in remark for remark in report.remarks)
+    assert not any(
+        "fits into the page cache" in remark for remark in quietly(changed(mech=("uring",)), file).remarks
+    )
+
+
+def test_a_scratch_file_has_no_name_and_goes_with_its_process(tmp_path: Path) -> None:
+    with target(str(tmp_path), 1 << 20) as scratch:
+        assert scratch.nbytes == 1 << 20
+        assert len(set(Path(scratch.path).read_bytes())) == 256
+        assert list(tmp_path.iterdir()) == []
+    assert not Path(scratch.path).exists()
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_behind_when_it_is_interrupted(tmp_path: Path, by: signal.Signals) -> None:
+    words = ("bench", "io", str(tmp_path), "--size", "1MiB", "--mech", "posix", "--bs", "4k", "--qd", "4")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", *words, "--runtime", "600"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    children = _until(
+        lambda: [p for p in psutil.Process(process.pid).children() if "--runtime" not in p.cmdline()]
+    )
+    _until(
+        lambda: any(path.startswith("/proc/") for path in children[0].cmdline()) or children[0].num_threads() > 4
+    )
+    process.send_signal(by)
+    assert process.wait(20) != 0
+    _until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
+    assert list(tmp_path.iterdir()) == []
+
+
+def _until(found: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 20
+    while not (what := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return what
+
+
+def test_the_command_saves_json_csv_and_a_picture(file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    out = {name: str(tmp_path / f"out.{end}") for name, end in (("json", "json"), ("csv", "csv"), ("plot", "png"))}
+    words = ("--bs", "4KiB,64k", "--qd", "4,8", "--runtime", "0.05", "--external", "gdsio,bam")
+    done = bench_io(str(file), *words, *(word for name, path in out.items() for word in (f"--{name}", path)))
+    assert done.returncode == 0, done.stderr
+    assert "4 KiB random" in done.stdout
+    assert "io_uring, O_DIRECT" in done.stdout
+    if shutil.which("gdsio") is None:
+        assert "gdsio is not run: gdsio is not installed" in done.stdout
+    rows = json.loads(Path(out["json"]).read_text())
+    assert isinstance(rows, list)
+    assert len(rows) == 12
+    needed = {"mech", "bs_bytes", "qd", "threads", "pattern", "iops", "mb_s", "p99_us", "cpu_us_per_op"}
+    assert all({*Row.__struct_fields__} == set(row) >= needed | {"cpu_s_per_gib", "path_taken"} for row in rows)
+    with open(out["csv"], newline="") as lines:
+        assert [row["mech"] for row in csv.DictReader(lines)] == [row["mech"] for row in rows]
+    assert Path(out["plot"]).read_bytes().startswith(b"\x89PNG")
+    assert str(tmp_path) not in Path(out["json"]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("/does/not/exist",), "/does/not/exist: No such file or directory"),
+        (("/dev/null",), "neither a file, nor a block device, nor a directory"),
+        (("/dev/shm",), "lies under /dev"),
+        (("/proc",), "too little for a scratch file"),
+        (("FILE", "--qd", "0"), "--qd 0: it lies between 1 and 4096"),
+        (("FILE", "--qd", "1000000"), "--qd 1000000: it lies between 1 and 4096"),
+        (("FILE", "--qd", "many"), "--qd many: give whole numbers"),
+        (("FILE", "--qd", ""), "--qd: give at least one"),
+        (("FILE", "--threads", "0"), "--threads 0"),
+        (("FILE", "--bs", "nine"), "bs='nine': give bytes"),
+        (("FILE", "--bs", "1GiB", "--qd", "1"), "has only 4,194,304 bytes"),
+        (("FILE", "--bs", "1GiB", "--qd", "64"), "more memory than 8 GiB"),
+        (("FILE", "--mech", "telepathy"), "--mech telepathy: it is one of posix, direct, uring"),
+        (("FILE", "--pattern", "zigzag"), "--pattern zigzag: it is one of random, sequential"),
+        (("FILE", "--dest", "moon"), "--dest moon"),
+        (("FILE", "--external", "iozone"), "--external iozone: it is one of fio, gdsio, spdk, bam"),
+        (("FILE", "--json", "/no/where/x.json"), "its directory does not exist"),
+        (("FILE", "--plot", "x.doc"), "--plot x.doc: its name ends in one of .png"),
+        (("FILE", "--runtime", "0"), "--runtime 0"),
+        (("FILE", "--size", "1GiB,2GiB"), "give one size"),
+        (("EMPTY",), "is empty"),
+        (("s3://bucket/key", "--mech", "posix"), "is an object"),
+    ],
+)
+def test_a_mistake_gets_one_clear_message(file: Path, words: tuple[str, ...], says: str) -> None:
+    empty = file.parent / "empty"
+    empty.touch()
+    given = [str({"FILE": file, "EMPTY": empty}.get(word, word)) for word in words]
+    failed = bench_io(*given)
+    assert failed.returncode == 2
+    assert says in failed.stderr.replace("\n", " ")
+    assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everywhere")
+def test_what_must_not_be_read_or_written_is_said(file: Path, tmp_path: Path) -> None:
+    file.chmod(0)
+    assert "cannot be read: Permission denied" in bench_io(str(file)).stderr.replace("\n", " ")
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    assert "no scratch file can be written there: Permission denied" in bench_io(str(locked)).stderr.replace(
+        "\n", " "
+    )
+
+
+def test_a_gpu_that_is_not_there_is_an_error_when_it_was_the_only_destination(file: Path) -> None:
+    failed = bench_io(str(file), "--mech", "posix", "--bs", "4k", "--qd", "4", "--dest", "cuda:250")
+    assert failed.returncode == 2
+    assert "nothing could be measured" in failed.stderr
+    assert "cuda:250" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_gpu_that_is_not_there_is_a_row_beside_those_of_the_host(file: Path) -> None:
+    host, gpu = quietly(changed(mech=("posix",), dest=("host", "cuda:250")), file).rows
+    assert host.iops > 0
+    assert gpu.iops == 0
+    assert "cuda:250" in gpu.note
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("4k", 4096),
+        ("4K", 4096),
+        ("4KiB", 4096),
+        ("4KB", 4000),
+        ("1.5 MiB", 3 << 19),
+        ("512", 512),
+        ("2T", 2 << 40),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, nbytes: int) -> None:
+    assert sizes("bs", text) == (nbytes,)
+
+
+@pytest.mark.parametrize("text", ["nine", "4 X", "-4k", "4iB", "1.2.3"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(BadSetting, match="give bytes"):
+        sizes("bs", text)
+
+
+def test_repeats_become_medians_and_failures_do_not_count() -> None:
+    rows = [
+        Row(mech="posix", bs_bytes=4096, qd=1, threads=1, pattern="random", iops=n) for n in (1.0, 0.0, 9.0, 2.0)
+    ]
+    other = Row(mech="gds", bs_bytes=4096, qd=1, threads=1, pattern="random", note="no driver")
+    assert [(row.mech, row.iops, row.note) for row in medians([*rows, other])] == [
+        ("posix", 2.0, ""),
+        ("gds", 0.0, "no driver"),
+    ]
+
+
+def test_rows_come_back_from_json_and_csv() -> None:
+    row = Row(mech="posix", bs_bytes=4096, qd=1, threads=1, pattern="random", note='a "note", with commas')
+    assert json.loads(as_json([row]))[0]["note"] == row.note
+    (line,) = csv.DictReader(as_csv([row]).splitlines())
+    assert (line["note"], line["p50_us"]) == (row.note, "")

@@ -1,0 +1,159 @@
+"""``penstock advise``, as a process: on a small benchmark that was recorded, on a feed, and on nonsense."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.cli import advise as verb
+from penstock.io.kept import kept_rows
+from penstock.io.measured import Row
+
+# mech, depth, threads; then MB/s and CPU-s for each GiB at 4 KiB, 64 KiB, 1 MiB: a virtual disk, two cores.
+RECORDED = [
+    ("posix", 1, 1, (53, 7.0), (579, 0.66), (1348, 0.35)),
+    ("direct", 128, 8, (226, 2.6), (1479, 0.21), (2593, 0.05)),
+    ("direct", 128, 32, (316, 2.1), (1309, 0.24), (2279, 0.06)),
+    ("uring", 128, 1, (376, 0.96), (955, 0.11), (1496, 0.05)),
+]
+
+
+def recorded() -> list[dict[str, object]]:
+    rows = []
+    for mech, qd, threads, *figures in RECORDED:
+        origin = {"machine": "EPYC, 2 cores", "date": "2026-01-01", "cold": True}
+        for bs, (mb_s, cost) in zip((4 << 10, 64 << 10, 1 << 20), figures, strict=True):
+            iops = mb_s * 1e6 / bs
+            cpu_us = cost * bs / 2**30 * 1e6
+            row = {"mech": mech, "bs_bytes": bs, "qd": qd, "threads": threads, "pattern": "random"}
+            measured = {"iops": iops, "mb_s": mb_s, "cpu_us_per_op": cpu_us, "cpu_s_per_gib": cost}
+            rows.append({**row, **measured, **origin, "cores_busy": iops * cpu_us / 1e6, "path_taken": mech})
+    failed = {"mech": "gds", "bs_bytes": 4096, "qd": 1, "threads": 1, "pattern": "random"}
+    return [*rows, {**failed, "note": "no GPU"}]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> str:
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(recorded()))
+    return str(path)
+
+
+def advise(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "advise", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def told(*words: str) -> dict:
+    ran = advise(*words, "--json")
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_a_person_reads_the_choice_its_cost_the_reasons_and_the_remedies(bench):
+    words = ["--rate", "2GB/s", "--sample", "110KB", "--access", "random", "--cores", "1", "--gpu-share", "2%"]
+    ran = advise(bench, *words)
+    assert ran.returncode == 0, ran.stderr
+    for part in (
+        "at 2,000 MB/s, to host, on 1 core, with 2% of the GPU",
+        "measured on EPYC, 2 cores, 2026-01-01",
+        "✗ direct, depth 128, 8 threads, reads of 108 KiB",
+        "10% short of what is needed",
+        "costs 0.24 cores (0.14 CPU-s for each GiB)",
+        "interpolated between 64 KiB and 1 MiB",
+        "gds does not work here: no GPU",
+        "uring, depth 128",
+        "what to do",
+        "pack the data",
+        "measured here",
+    ):
+        assert part in ran.stdout
+
+
+def test_a_need_that_is_met_gets_no_remedies(bench):
+    advice = told(bench, "--rate", "400 MB/s", "--sample", "110KB", "--cores", "1")
+    assert (advice["choice"]["mech"], advice["choice"]["qd"], advice["suffices"]) == ("uring", 128, True)
+    assert advice["need"]["rate_bytes_per_s"] == 4e8
+    assert advice["need"]["sample_bytes"] == 110_000
+    assert advice["remedies"] == []
+    shown = advise(bench, "--rate", "400MB/s", "--sample", "110KB").stdout
+    assert "✓ uring, depth 128" in shown
+    assert "what to do" not in shown
+
+
+@pytest.fixture
+def busy_feed():
+    """A feed that somebody reads from all the time, in samples of 1 KiB."""
+    source = penstock.ArraySource({"x": np.zeros((4096, 1024), np.uint8)}, batch_size=64)
+    ended = threading.Event()
+
+    def read(loader: penstock.Loader):
+        while not ended.is_set():
+            for _ in loader:
+                pass
+
+    with penstock.share(lambda: source, name="advise/feed", batch_size=64, linger=0.1) as loader:
+        reading = threading.Thread(target=read, args=[loader])
+        reading.start()
+        yield "advise/feed"
+        ended.set()
+        reading.join()
+
+
+def test_the_need_may_be_that_of_a_feed(bench, busy_feed):
+    need = told(bench, "--feed", busy_feed)["need"]
+    assert need["sample_bytes"] == pytest.approx(1024, rel=0.2)
+    assert need["rate_bytes_per_s"] > 0
+    stored = told(bench, "--feed", busy_feed, "--sample", "4KiB", "--rate", "1MB/s")["need"]
+    assert (stored["sample_bytes"], stored["rate_bytes_per_s"]) == (4096, 1e6)
+
+
+def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monkeypatch, capsys):
+    rows = [Row(**row) for row in recorded()]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(verb, "_measured_on", lambda directory: rows)
+    verb.advise(on=tmp_path, sample="110KB", as_json=True)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["choice"]["mech"] == "direct"
+    assert "kept for reader='auto'" in printed.err
+    assert kept_rows(tmp_path) == rows
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["BENCH"], "Give --sample"),
+        (["--sample", "4KiB"], "give a file of penstock bench io"),
+        (["BENCH", "--on", ".", "--sample", "4KiB"], "one of the two"),
+        (["--on", "no/such", "--sample", "4KiB"], "it is no directory"),
+        (["no-such.json", "--sample", "4KiB"], "cannot be read"),
+        ([__file__, "--sample", "4KiB"], "is no file of penstock bench io"),
+        (["BENCH", "--sample", "4 potatoes"], "sample='4 potatoes'"),
+        (["BENCH", "--sample", "4KiB", "--rate", "2GB/min"], "rate='2GB/min'"),
+        (["BENCH", "--sample", "4KiB", "--rate", "fast"], "rate='fast'"),
+        (["BENCH", "--sample", "4KiB", "--gpu-share", "half"], "gpu_share='half'"),
+        (["BENCH", "--sample", "4KiB", "--gpu-share", "200%"], "between 0 and 1"),
+        (["BENCH", "--sample", "4KiB", "--access", "both"], "random or sequential"),
+        (["BENCH", "--sample", "4KiB", "--cores", "0"], "cores=0.0"),
+        (["BENCH", "--feed", "no/such"], "no feed 'no/such' runs"),
+    ],
+)
+def test_nonsense_is_one_clear_error(bench, words, says):
+    ran = advise(*[bench if word == "BENCH" else word for word in words])
+    assert ran.returncode == 2
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr

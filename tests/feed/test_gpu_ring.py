@@ -1,0 +1,242 @@
+"""A ring on a GPU and its twin on the host: each trainer reads the one that it can; the GPU here is a fake."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tests.faults.conftest import descriptors, ring_maps
+from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows, rows_beside_a_fake_gpu
+from torch.utils.data import DataLoader, TensorDataset
+
+import penstock
+from penstock.testing.gpu import FakeGpu
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 7, 64, 500])
+@pytest.mark.parametrize("pins", [True, False])
+def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(
+    serve: Any, batch_size: int | None, pins: bool
+) -> None:
+    feeders = FakeGpu(5, pins=pins)
+    feeder = serve(rows(), memory=feeders, window="8KiB", epochs=1)
+    with (
+        penstock.attach("feed", batch_size, device=FakeGpu(1)) as one,
+        penstock.attach("feed", 9, device=FakeGpu(2)) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        for seen in threads.map(ids_of, (one, other)):
+            assert sorted(seen) == list(range(SAMPLES))
+        assert one.statistics().handed == "copy on fake:0"
+        assert one.statistics().sharing == "ring on GPU-00000000-fake"
+    sent = feeder.statistics()
+    assert feeders.copied_bytes == sent.samples * (ROW_BYTES + 8), "host-to-device bytes are those of the blocks"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loaders_workers_write_where_the_gpu_copies_from(serve: Any, workers: int) -> None:
+    feeders = FakeGpu(5)
+    data = TensorDataset(torch.arange(200), torch.arange(200).to(torch.uint8)[:, None].expand(-1, 50))
+    serve(DataLoader(data, batch_size=8, shuffle=True, num_workers=workers), memory=feeders, window="64KiB")
+    with penstock.attach("feed", 12, device=FakeGpu()) as loader:
+        for _ in range(2):
+            seen: list[int] = []
+            for ids, payload in loader:
+                assert (payload == ids.to(torch.uint8)[:, None]).all()
+                seen += ids.tolist()
+            assert sorted(seen) == list(range(200))
+
+
+def test_views_on_a_gpu_hold_their_blocks_until_they_die(serve: Any) -> None:
+    feeder = serve(rows(), memory=FakeGpu(5), window="8KiB")
+    with penstock.attach("feed", 10, device=FakeGpu(1), borrow=True) as loader:
+        assert sorted(ids_of(loader)) == list(range(SAMPLES))
+        kept = next(iter(loader))
+        assert loader.statistics().viewed_bytes > 0
+        wanted = kept["id"].tolist()
+        for _ in range(3):
+            ids_of(loader, most=5)
+        assert kept["id"].tolist() == wanted
+    assert (kept["bytes"] == (kept["id"] % 251).to(torch.uint8)[:, None]).all()
+    assert feeder.statistics().trainers, "it stays for its view"
+    del kept
+
+
+def test_strings_come_from_a_ring_on_the_gpu_too(serve: Any) -> None:
+    serve([{"x": torch.arange(4), "names": ["a", "b", "c", "d"]}], memory=FakeGpu())
+    with penstock.attach("feed", 2, device=FakeGpu()) as loader:
+        assert [name for batch in loader for name in batch["names"]] == ["a", "b", "c", "d"]
+
+
+UNREACHED = "the feed's ring on GPU-00000000-fake cannot be mapped: it is another GPU's memory, and this is a test"
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 7, 64, 500])
+@pytest.mark.parametrize("pins", [True, False])
+def test_a_trainer_that_cannot_map_the_ring_trains_from_its_twin_and_says_so(
+    serve: Any, batch_size: int | None, pins: bool
+) -> None:
+    feeders, trainers = FakeGpu(5), FakeGpu(1, reaches=False, pins=pins)
+    serve(rows(), memory=feeders, window="8KiB")
+    with penstock.attach("feed", batch_size, device=trainers) as loader:
+        for _ in range(2):
+            assert sorted(ids_of(loader)) == list(range(SAMPLES))
+        statistics = loader.statistics()
+    assert statistics.sharing == "host twin of the ring on GPU-00000000-fake"
+    how = "from the pinned ring (" if pins else "by way of a buffer (fake:0 cannot register "
+    assert statistics.handed.startswith(f"copy on fake:0 {how}")
+    assert statistics.handed.endswith(f"{UNREACHED})")
+    assert not trainers.pinned
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_trainers_on_the_host_and_on_gpus_that_reach_the_ring_or_not_share_a_small_window(
+    serve: Any, pins: bool
+) -> None:
+    feeders = FakeGpu(5, pins=pins)
+    feeder = serve(rows(), memory=feeders, window="8KiB", epochs=1)
+    with (
+        penstock.attach("feed", 16, device=FakeGpu(1)) as on_it,
+        penstock.attach("feed", 7, device=FakeGpu(2, reaches=False)) as elsewhere,
+        penstock.attach("feed", 3) as on_host,
+        penstock.attach("feed", 10, borrow=True) as views,
+        ThreadPoolExecutor() as threads,
+    ):
+        loops = [
+            threads.submit(ids_of, on_it),
+            threads.submit(ids_of, elsewhere),
+            threads.submit(ids_of_host, on_host),
+            threads.submit(ids_of_host, views),
+        ]
+        for loop in loops:
+            assert sorted(loop.result()) == list(range(SAMPLES))
+        assert on_it.statistics().sharing == "ring on GPU-00000000-fake"
+        for loader in (elsewhere, on_host, views):
+            assert loader.statistics().sharing == "host twin of the ring on GPU-00000000-fake"
+        assert views.statistics().viewed_bytes > 0
+    sent = feeder.statistics()
+    assert feeders.copied_bytes == sent.samples * (ROW_BYTES + 8), "each block goes to the GPU once"
+    how = "copied from its pinned twin" if pins else "by way of a buffer (fake:0 cannot register"
+    assert how in sent.sharing
+
+
+def test_what_a_loaders_workers_write_is_right_in_the_ring_and_in_its_twin(serve: Any) -> None:
+    data = TensorDataset(torch.arange(200), torch.arange(200).to(torch.uint8)[:, None].expand(-1, 50))
+    feeder = serve(
+        DataLoader(data, batch_size=8, shuffle=True, num_workers=2), memory=FakeGpu(5), window="64KiB", epochs=2
+    )
+
+    def loop(loader: penstock.Loader) -> None:
+        for _ in range(2):
+            seen: list[int] = []
+            for ids, payload in loader:
+                assert (payload == ids.to(torch.uint8)[:, None]).all()
+                seen += ids.tolist()
+            assert sorted(seen) == list(range(200))
+
+    with (
+        penstock.attach("feed", 12, device=FakeGpu(1)) as on_it,
+        penstock.attach("feed", device=FakeGpu(2, reaches=False)) as elsewhere,
+        penstock.attach("feed", 5) as on_host,
+        ThreadPoolExecutor() as threads,
+    ):
+        list(threads.map(loop, (on_it, elsewhere, on_host)))
+        statistics = feeder.statistics()
+    assert statistics.blocks_in_place >= 0.6 * statistics.blocks
+
+
+def test_views_of_a_ring_that_cannot_be_mapped_are_an_error_that_says_what_to_do(serve: Any) -> None:
+    serve(rows(), memory=FakeGpu())
+    with pytest.raises(penstock.DeviceUnavailable, match=rf"borrow=True.*{UNREACHED}.*Leave borrow out"):
+        penstock.attach("feed", device=FakeGpu(reaches=False), borrow=True)
+    assert not penstock.feeds()[0].trainers
+
+
+def test_a_trainer_of_the_twin_that_is_evicted_hands_out_nothing_that_was_overwritten(serve: Any) -> None:
+    serve(rows(1000), memory=FakeGpu(5), window="8KiB", stall_timeout=0.3)
+    with (
+        penstock.attach("feed", 10, device=FakeGpu(2, reaches=False)) as slow,
+        penstock.attach("feed", 10, device=FakeGpu(3)) as fast,
+    ):
+        batches = iter(slow)
+        next(batches)
+        assert len(ids_of(fast)) == 1000
+        with pytest.raises(penstock.TrainerEvicted):
+            ids_of(batches)
+
+
+def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read() -> None:
+    gpus = [FakeGpu(1), FakeGpu(2, reaches=False), None]
+    make = partial(rows_beside_a_fake_gpu, 1000)
+
+    def loop(loader: penstock.Loader) -> list[int]:
+        seen: list[int] = []
+        for i, batch in enumerate(loader):
+            assert (torch.as_tensor(batch["bytes"])[:, 0] == torch.as_tensor(batch["id"]) % 251).all()
+            seen += batch["id"].tolist()
+            if i == 20 and loader is loaders[0]:
+                os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
+        return seen
+
+    loaders = [
+        penstock.share(make, "failover", 10, memory="fake:0", device=gpu, linger=1.0, window="8KiB")
+        for gpu in gpus
+    ]
+    with ThreadPoolExecutor() as threads:
+        for loader, seen in zip(loaders, threads.map(loop, loaders), strict=True):
+            assert sorted(seen) == list(range(1000))
+            assert loader.statistics().failovers == 1
+            loader.close()
+    assert not any(gpu.pinned for gpu in gpus if gpu)
+
+
+def test_nothing_is_left_of_a_ring_on_a_gpu_and_its_twin() -> None:
+    maps, before = ring_maps(), descriptors()
+    feeders = FakeGpu()
+    feeder = penstock.Feeder(rows(), "feed", memory=feeders, window="1MiB")
+    loaders = [penstock.attach("feed", device=gpu) for gpu in (FakeGpu(), FakeGpu(reaches=False), None)]
+    assert feeders.pinned
+    assert ring_maps() > maps
+    for loader in loaders:
+        loader.close()
+    feeder.close()
+    assert not feeders.pinned
+    del feeder, feeders, loader, loaders
+    assert ring_maps() == maps
+    assert descriptors() == before
+
+
+def test_a_window_that_the_gpu_has_no_room_for_leaves_nothing_behind() -> None:
+    with pytest.raises(penstock.DeviceUnavailable, match="are free"):
+        penstock.Feeder(rows(), "feed", memory=FakeGpu(memory_bytes=4096), window="1MiB")
+    assert penstock.feeds() == []
+
+
+def test_a_feeder_that_is_gone_takes_no_view_with_it(serve: Any) -> None:
+    feeder = serve(rows(1000), memory=FakeGpu(5), window="8KiB")
+    with penstock.attach("feed", 10, device=FakeGpu(1), borrow=True) as loader:
+        batches = iter(loader)
+        kept = [next(batches) for _ in range(3)]
+        feeder.close()
+        with pytest.raises(penstock.FeederLost):
+            kept += list(batches)
+    for batch in kept:
+        assert (batch["bytes"] == (batch["id"] % 251).to(torch.uint8)[:, None]).all()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_ring_on_a_gpu_that_is_not_there_is_an_error_under_share_too() -> None:
+    with pytest.raises(penstock.DeviceUnavailable, match=r"device='cuda:0'.*CUDA|no GPU that works"):
+        penstock.share(rows, "feed", memory="cuda:0")
+    assert penstock.feeds() == []
+
+
+def test_who_asks_for_another_memory_is_told_so(serve: Any) -> None:
+    serve(rows(), memory=FakeGpu())
+    with pytest.raises(penstock.SettingsDiffer, match="memory='fake:0' where you asked for 'host'"):
+        penstock.share(rows, "feed", memory="host", device=FakeGpu())

@@ -1,0 +1,55 @@
+"""The probe says of every mechanism whether it works here, and why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.io import mechanisms, probe
+from penstock.io.mechanisms import MECHANISMS
+from penstock.io.threads import ThreadQueue
+
+
+def test_every_mechanism_is_tried_and_no_file_stays(tmp_path: Path) -> None:
+    found = {each.what: each for each in probe.probe(tmp_path)}
+    assert list(found) == [f"reader {mech}" for mech in MECHANISMS]
+    assert found["reader posix"].verdict == "works"
+    assert "page cache" in found["reader posix"].found
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mechanism_that_cannot_be_had_is_limited_with_reason_and_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    found = {each.what: each for each in probe.probe(tmp_path)}["reader object"]
+    assert found.verdict == "limited"
+    assert found.found.endswith("not installed")
+    assert found.remedy == 'pip install "penstock[s3]"'
+
+
+def test_other_bytes_than_those_of_the_file_are_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Liar(ThreadQueue):
+        def read(self, file: int, offset: int, nbytes: int, address: int) -> int:
+            return super().read(file, offset, nbytes - 1, address + 1) + 1
+
+    monkeypatch.setattr(mechanisms, "ThreadQueue", Liar)
+    found = {each.what: each for each in probe.probe(tmp_path)}["reader posix"]
+    assert (found.verdict, found.remedy) == ("fails", "do not read with 'posix'")
+
+
+def test_a_folder_that_cannot_be_written_is_told() -> None:
+    (found,) = probe.probe("/proc")
+    assert found.verdict == "limited"
+    assert "/proc" in found.found
+
+
+def test_the_doctor_tells_of_the_readers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "doctor"], capture_output=True, text=True, timeout=100, check=False
+    )
+    for mech in MECHANISMS:
+        assert f"reader {mech}" in done.stdout

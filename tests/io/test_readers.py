@@ -1,0 +1,307 @@
+"""Every reader of files: the contract, with storage that behaves and with storage that does not."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.contracts import ByteArray, Reader
+from penstock.errors import BadSetting, ReaderUnavailable, ReadFailed
+from penstock.io.files import direct_alignment
+from penstock.io.mechanisms import MECHANISMS, open_reader
+from penstock.io.queue import Queue, Reads, Results
+from penstock.io.reader import QueueReader
+from penstock.io.threads import ThreadQueue
+from penstock.io.uring import UringQueue
+from penstock.testing.queue import FaultyQueue
+from penstock.testing.reader import FILE_BYTES, ReaderContract, extents_of, new_memory, read_all
+
+QUEUES = {
+    "posix": lambda memory: ThreadQueue(16, 4, direct=False),
+    "direct": lambda memory: ThreadQueue(16, 4, direct=True),
+    "uring": lambda memory: UringQueue(16, memory),
+    "uring through the page cache": lambda memory: UringQueue(16, memory, direct=False),
+}
+
+
+class TestPosix(ReaderContract):
+    def make(self, memory: ByteArray, depth: int) -> Reader:
+        return open_reader("posix", memory, depth=depth)
+
+
+class TestDirect(ReaderContract):
+    def make(self, memory: ByteArray, depth: int) -> Reader:
+        return open_reader("direct", memory, depth=depth)
+
+
+class TestUring(ReaderContract):
+    def make(self, memory: ByteArray, depth: int) -> Reader:
+        return open_reader("uring", memory, depth=depth)
+
+
+class Faulty(ReaderContract):
+    """Short reads, EINTR, and results in any order change nothing."""
+
+    mech = ""
+
+    def make(self, memory: ByteArray, depth: int) -> Reader:
+        if not 0 < depth <= 16:
+            return open_reader(self.mech, memory, depth=depth)
+        queue = QUEUES[self.mech](memory)
+        queue.depth = depth
+        return QueueReader(FaultyQueue(queue, seed=3, shorts=0.4, repeats=0.2), memory)
+
+
+class TestFaultyPosix(Faulty):
+    mech = "posix"
+
+
+class TestFaultyDirect(Faulty):
+    mech = "direct"
+
+
+class TestFaultyUring(Faulty):
+    mech = "uring"
+
+
+@pytest.mark.parametrize("make", QUEUES.values(), ids=QUEUES)
+def test_a_disk_error_fails_its_extent_alone_with_path_offset_and_errno(
+    make: Callable[[ByteArray], Queue], tmp_path: Path
+) -> None:
+    memory = new_memory()
+    content = np.random.default_rng(1).bytes(FILE_BYTES)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    queue = FaultyQueue(make(memory), seed=8, errors=0.2, shorts=0.2)
+    reader = QueueReader(queue, memory)
+    offsets = [4096 * i for i in range(70)]
+    done = read_all(reader, extents_of(reader.open(str(path)).file, offsets, [4096] * 70, offsets))
+    reader.close()
+    assert 0 < len(done.failures) == len(queue.failed) < 70
+    for tag, offset in enumerate(offsets):
+        if (failure := done.failures.get(tag)) is None:
+            assert memory[offset : offset + 4096].tobytes() == content[offset : offset + 4096]
+        else:
+            assert (failure.path, failure.offset, failure.errno) == (str(path), offset, errno.EIO)
+            assert os.strerror(errno.EIO) in str(failure)
+            assert f"{offset:,}" in str(failure)
+
+
+def test_a_real_io_error_is_told() -> None:
+    """The kernel answers EIO where this process has no memory."""
+    memory = new_memory()
+    for queue in (ThreadQueue(4, 1, direct=False), UringQueue(4, memory, direct=False)):
+        reader = QueueReader(queue, memory)
+        file, _ = reader.open("/proc/self/mem")
+        done = read_all(reader, extents_of(file, [0], [4096], [0]))
+        reader.close()
+        assert done.failures[0].errno == errno.EIO
+
+
+@pytest.mark.parametrize("mech", ["posix", "direct", "uring"])
+def test_a_folder_is_no_file(mech: str, tmp_path: Path) -> None:
+    reader = open_reader(mech, new_memory())
+    with pytest.raises(ReadFailed, match="Is a directory") as caught:
+        reader.open(str(tmp_path))
+    assert caught.value.errno == errno.EISDIR
+    reader.close()
+
+
+@pytest.mark.parametrize("mech", ["direct", "uring"])
+def test_a_file_system_without_o_direct_is_named_with_the_way_out(mech: str) -> None:
+    reader = open_reader(mech, new_memory())
+    with pytest.raises(ReaderUnavailable, match=r"proc, which has no O_DIRECT.*posix"):
+        reader.open("/proc/self/status")
+    reader.close()
+
+
+@pytest.mark.parametrize("threads", [0, 100_000])
+def test_threads_out_of_range_are_refused(threads: int) -> None:
+    with pytest.raises(BadSetting, match="threads"):
+        open_reader("posix", np.zeros(1, np.uint8), threads=threads)
+
+
+def test_an_unknown_mechanism_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(BadSetting, match=", ".join(MECHANISMS)):
+        open_reader("telepathy", np.zeros(1, np.uint8))
+
+
+def test_memory_of_more_than_one_registered_buffer_is_read_across_its_seam(tmp_path: Path) -> None:
+    """The kernel registers at most 1 GiB in one piece."""
+    memory = np.zeros((1 << 30) + (1 << 20), np.uint8)
+    memory = memory[-memory.ctypes.data % 4096 :]
+    content = np.random.default_rng(1).bytes(16384)
+    (tmp_path / "file").write_bytes(content)
+    reader = QueueReader(UringQueue(4, memory), memory)
+    seam = (1 << 30) - 8192
+    file, _ = reader.open(str(tmp_path / "file"))
+    done = read_all(reader, extents_of(file, [0, 4096], [16384, 4096], [seam, 1 << 30]).part(0, 1))
+    reader.close()
+    assert not done.failures
+    assert memory[seam : seam + 16384].tobytes() == content
+    assert "registered memory" in reader.path_taken
+
+
+def test_more_files_than_the_kernel_registers_can_be_read(tmp_path: Path) -> None:
+    memory = new_memory()
+    reader = open_reader("uring", memory)
+    paths = [tmp_path / str(i) for i in range(1030)]
+    for i, path in enumerate(paths):
+        path.write_bytes(bytes([i % 251]) * 4096)
+    files = [reader.open(str(path)).file for path in paths]
+    for i in (0, 1023, 1024, 1029):
+        done = read_all(reader, extents_of(files[i], [0], [4096], [0]))
+        assert not done.failures
+        assert (memory[:4096] == i % 251).all()
+    reader.close()
+
+
+def test_memory_that_cannot_be_registered_is_read_into_and_named(tmp_path: Path) -> None:
+    """The kernel does not register pages of a file."""
+    backing = tmp_path / "backing"
+    backing.write_bytes(bytes(8192))
+    content = np.random.default_rng(1).bytes(8192)
+    (tmp_path / "file").write_bytes(content)
+    with backing.open("r+b") as file:
+        memory = np.frombuffer(mmap.mmap(file.fileno(), 8192), np.uint8)
+    reader = open_reader("uring", memory)
+    done = read_all(reader, extents_of(reader.open(str(tmp_path / "file")).file, [0], [8192], [0]))
+    reader.close()
+    assert not done.failures
+    assert memory.tobytes() == content
+    assert "memory not registered" in reader.path_taken
+
+
+def test_a_kernel_without_io_uring_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.io.uring._SETUP", 100_000)  # a system call that no kernel has
+    with pytest.raises(ReaderUnavailable, match=r"this kernel has none.*direct"):
+        open_reader("uring", new_memory())
+
+
+@pytest.mark.parametrize("mech", ["direct", "uring"])
+def test_what_lies_as_the_disk_wants_it_is_read_without_a_detour(mech: str, tmp_path: Path) -> None:
+    """A disk of sectors of 512 bytes takes any multiple of them, which the kernel tells."""
+    (tmp_path / "file").write_bytes(bytes(8192))
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    unit = direct_alignment(fd)
+    os.close(fd)
+    assert unit in (512, 1024, 2048, 4096)
+    memory = new_memory()
+    queue = Overheard(QUEUES[mech](memory))
+    reader = QueueReader(queue, memory)
+    file, _ = reader.open(str(tmp_path / "file"))
+    assert queue.alignment == unit
+    read_all(reader, extents_of(file, [unit], [unit], [3 * unit]))
+    assert queue.asked == [(unit, unit, memory.ctypes.data + 3 * unit)]
+    read_all(reader, extents_of(file, [unit], [unit], [3 * unit + 1]))
+    assert queue.asked[1] != (unit, unit, memory.ctypes.data + 3 * unit + 1)
+    reader.close()
+
+
+def test_buffers_of_detours_are_used_again(tmp_path: Path) -> None:
+    content = np.random.default_rng(2).bytes(20_000)
+    (tmp_path / "file").write_bytes(content)
+    memory = new_memory()
+    queue = Overheard(QUEUES["direct"](memory))
+    reader = QueueReader(queue, memory)
+    file, _ = reader.open(str(tmp_path / "file"))
+    for offset in (1, 4097, 8193):
+        assert not read_all(reader, extents_of(file, [offset], [5000], [0])).failures
+        assert memory[:5000].tobytes() == content[offset : offset + 5000]
+    reader.close()
+    assert len({address for _, _, address in queue.asked}) == 1
+
+
+class Overheard(FaultyQueue):
+    """A queue without faults that notes (offset, nbytes, address) of what it is asked."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(queue, seed=0, disorder=False)
+        self.asked: list[tuple[int, ...]] = []
+
+    def push(self, reads: Reads) -> None:
+        self.asked += zip(
+            *(field.tolist() for field in (reads.offsets, reads.nbytes, reads.addresses)), strict=True
+        )
+        super().push(reads)
+
+
+class Exhausted(Overheard):
+    """A mechanism that cannot begin what it is first asked."""
+
+    def push(self, reads: Reads) -> None:
+        if not self.asked:
+            self.asked.append(())
+            raise MemoryError("no room for requests")
+        super().push(reads)
+
+
+def test_a_reader_goes_on_after_a_submit_that_failed(tmp_path: Path) -> None:
+    content = np.random.default_rng(4).bytes(70_000)
+    (tmp_path / "file").write_bytes(content)
+    memory = new_memory()
+    reader = QueueReader(Exhausted(QUEUES["direct"](memory)), memory)
+    file, _ = reader.open(str(tmp_path / "file"))
+    at = [4099 * i for i in range(16)]
+    with pytest.raises(MemoryError):
+        reader.submit(extents_of(file, at, [4000] * 16, at))
+    assert len(reader.completed(1).tags) == 0
+    assert not read_all(reader, extents_of(file, at, [4000] * 16, at)).failures
+    assert all(memory[start : start + 4000].tobytes() == content[start : start + 4000] for start in at)
+    reader.close()
+
+
+def test_where_the_system_gives_no_more_threads_those_that_there_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(FILE_BYTES))
+    reader = open_reader("posix", new_memory(), threads=8)
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.endswith("3"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    file, _ = reader.open(str(tmp_path / "file"))
+    at = [4096 * i for i in range(16)]
+    assert not read_all(reader, extents_of(file, at, [4096] * 16, at)).failures
+    assert reader.path_taken == "preadv, page cache, 3 threads"
+    reader.close()
+
+
+class Held(FaultyQueue):
+    """Reads that do not come before they are let go."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(queue, seed=0)
+        self.waited_for, self.let_go = threading.Event(), threading.Event()
+
+    def pop(self, at_least: int) -> Results:
+        self.waited_for.set()
+        assert self.let_go.wait(20)
+        return super().pop(at_least)
+
+
+def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(FILE_BYTES))
+    memory = new_memory()
+    queue = Held(QUEUES["posix"](memory))
+    reader = QueueReader(queue, memory)
+    reader.submit(extents_of(reader.open(str(tmp_path / "file")).file, [0], [4096], [0]))
+    closing = threading.Thread(target=reader.close)
+    closing.start()
+    assert queue.waited_for.wait(20)
+    assert closing.is_alive()
+    queue.let_go.set()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert (memory[:4096] == 0).all()

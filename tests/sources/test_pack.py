@@ -1,0 +1,260 @@
+"""Packing: any source, the same files however often it was interrupted, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import fcntl
+import filecmp
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import penstock
+from penstock.contracts import Cursor
+from penstock.sources.packed import PackedSource, pack
+from penstock.sources.packed.format import JOURNAL, MANIFEST
+
+SLOW = """
+import sys, time
+import numpy as np
+import penstock
+
+class Slow:
+    samples, batches, batch_size, segment_starts, seekable = 400, 40, 10, (0,), True
+    description = "slow rows"
+    def open(self, at):
+        for sample in range(at.sample // 10 * 10, 400, 10):
+            time.sleep(float(sys.argv[2]))
+            at_row = np.arange(sample, sample + 10)
+            rows = np.random.default_rng(sample).integers(0, 256, (10, 3000), np.uint8)
+            yield penstock.contracts.SourceBlock(sample, 10, {"id": at_row, "image": rows})
+    def close(self):
+        pass
+
+penstock.pack(Slow(), sys.argv[1], commit_bytes=50_000)
+"""
+
+
+def ids(folder: Path) -> list[int]:
+    source = PackedSource(folder, batch_size=10, shuffle=False)
+    return [int(i) for block in source.open(Cursor(0, 0)) for i in np.asarray(block.tree["id"])]
+
+
+class Dicts(TensorDataset):
+    def __getitem__(self, i: Any) -> Any:
+        return {"id": super().__getitem__(i)[0]}
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter({"id": i} for i in range(23))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_shuffles_is_packed_in_the_order_of_its_dataset(tmp_path: Path, workers: int) -> None:
+    loader = DataLoader(Dicts(torch.arange(50)), batch_size=8, shuffle=True, num_workers=workers)
+    assert pack(loader, tmp_path / "set").rows == 50
+    assert ids(tmp_path / "set") == list(range(50))
+
+
+def test_every_kind_of_source_can_be_packed(tmp_path: Path) -> None:
+    rows = np.arange(23)
+    things: dict[str, Any] = {
+        "arrays": {"id": rows},
+        "batches": [{"id": rows[i : i + 5]} for i in range(0, 23, 5)],
+        "stream": DataLoader(Stream(), batch_size=4),
+    }
+    for name, thing in things.items():
+        assert pack(thing, tmp_path / name).rows == 23
+        assert ids(tmp_path / name) == list(range(23))
+    pack(PackedSource(tmp_path / "arrays", shuffle=False), tmp_path / "again")
+    assert ids(tmp_path / "again") == list(range(23))
+    pack(penstock.ArraySource({"id": rows}, batch_size=5, seed=4), tmp_path / "shuffled")
+    assert ids(tmp_path / "shuffled") != sorted(ids(tmp_path / "shuffled")) == list(range(23))
+
+
+def test_numpy_alone_reads_what_was_packed(tmp_path: Path) -> None:
+    tree = {"image": torch.rand(9, 3, 5).to(torch.bfloat16), "label": np.arange(9) * 1.5, "size": 7}
+    pack(tree, tmp_path / "set")
+    told = json.loads((tmp_path / "set" / MANIFEST).read_text())
+    assert (told["format"], told["rows"]) == ("penstock packed 1", 9)
+    image, label = told["leaves"]
+    assert (image["name"], label["name"]) == ("batch['image']", "batch['label']")
+    bits = np.load(tmp_path / "set" / image["file"], mmap_mode="r")
+    np.testing.assert_array_equal(bits, tree["image"].view(torch.uint16).numpy())
+    np.testing.assert_array_equal(np.load(tmp_path / "set" / label["file"]), tree["label"])
+    sums = np.load(tmp_path / "set" / image["checksums"])
+    assert sums.tolist() == [zlib.crc32(row.tobytes()) for row in bits]
+    assert image["checksums_crc32"] == zlib.crc32(sums.tobytes())
+
+
+def test_a_packing_that_is_killed_again_and_again_ends_with_the_same_files(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    subprocess.run([sys.executable, script, tmp_path / "at once", "0"], check=True, timeout=60)
+    cut = tmp_path / "cut"
+    reached: list[int] = []
+    for until in (1, 100, 250):
+        process = subprocess.Popen([sys.executable, script, cut, "0.03"])
+        while not (cut / JOURNAL).exists() or (rows := json.loads((cut / JOURNAL).read_text())["rows"]) < until:
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+        reached.append(rows)
+        assert not (cut / MANIFEST).exists()
+        with pytest.raises(penstock.BadSetting, match="not packed to its end"):
+            PackedSource(cut)
+    assert reached == sorted(reached)
+    assert reached[-1] < 400
+    subprocess.run([sys.executable, script, cut, "0"], check=True, timeout=60)
+    names = sorted(os.listdir(cut))
+    assert names == sorted(os.listdir(tmp_path / "at once"))
+    assert filecmp.cmpfiles(cut, tmp_path / "at once", names, shallow=False)[0] == names
+    assert ids(cut) == list(range(400))
+
+
+def test_what_was_written_after_the_last_safe_row_is_cut_off(tmp_path: Path) -> None:
+    class Breaks(Exception):
+        pass
+
+    def stop(rows: int, _: int | None) -> None:
+        if rows >= 60:
+            raise Breaks
+
+    tree = {"id": np.arange(100), "x": np.random.default_rng(1).random((100, 50))}
+    source = lambda rows=10: penstock.ArraySource(tree, batch_size=rows, shuffle=False)  # noqa: E731
+    with pytest.raises(Breaks):
+        pack(source(), tmp_path / "cut", commit_bytes=12_000, progress=stop)
+    assert json.loads((tmp_path / "cut" / JOURNAL).read_text())["rows"] == 30 * 2
+    with open(tmp_path / "cut" / "1-x.npy", "ab") as file:
+        file.write(bytes(100_000))
+    pack(source(rows=7), tmp_path / "cut")  # its block that holds row 60 begins at row 56
+    pack(source(), tmp_path / "whole")
+    names = sorted(os.listdir(tmp_path / "whole"))
+    assert filecmp.cmpfiles(tmp_path / "cut", tmp_path / "whole", names, shallow=False)[0] == names
+
+
+def test_one_that_was_killed_after_its_last_step_is_whole(tmp_path: Path) -> None:
+    def keep(_rows: int, _: int | None) -> None:
+        journal.append((tmp_path / "set" / JOURNAL).read_bytes())
+
+    journal: list[bytes] = []
+    pack({"id": np.arange(10)}, tmp_path / "set", progress=keep)
+    (tmp_path / "set" / JOURNAL).write_bytes(journal[-1])
+    assert pack({"id": np.arange(10)}, tmp_path / "set").rows == 10
+    assert not (tmp_path / "set" / JOURNAL).exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    tree = {"id": np.arange(10)}
+    pack(tree, tmp_path / "set")
+    before = (tmp_path / "set" / MANIFEST).stat().st_mtime_ns
+    with pytest.raises(penstock.BadSetting, match=r"holds a packed data set already \(10 rows\)"):
+        pack(tree, tmp_path / "set")
+    assert (tmp_path / "set" / MANIFEST).stat().st_mtime_ns == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    with pytest.raises(penstock.BadSetting, match=r"is not empty: it holds thesis.tex"):
+        pack(tree, tmp_path / "other")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(penstock.BadSetting, match="is no folder"):
+        pack(tree, tmp_path / "file")
+
+
+@pytest.mark.parametrize("changed", [{"recipe": "b.py:make"}, {"seed": 1}, {"rows": 11}])
+def test_what_was_begun_from_something_else_is_not_gone_on_with(tmp_path: Path, changed: dict[str, Any]) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack({"id": np.arange(10)}, tmp_path / "set", recipe="a.py:make", progress=stop)
+    options = {"recipe": "a.py:make", **changed}
+    rows = options.pop("rows", 10)
+    with pytest.raises(penstock.BadSetting, match="the packing of something else was begun: 10 rows"):
+        pack({"id": np.arange(rows)}, tmp_path / "set", **options)
+
+
+def test_two_cannot_pack_into_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    fd = os.open(tmp_path / "set", os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with pytest.raises(penstock.BadSetting, match="another process is packing into"):
+        pack({"id": np.arange(10)}, tmp_path / "set")
+    os.close(fd)
+    pack({"id": np.arange(10)}, tmp_path / "set")
+
+
+def test_rows_without_a_fixed_size_are_refused_with_the_leaf(tmp_path: Path) -> None:
+    with pytest.raises(penstock.UnsupportedLeaf, match=r"leaf batch\['name'\] is a list of strings"):
+        pack({"id": np.arange(2), "name": ["a", "b"]}, tmp_path / "strings")
+    growing = [{"id": np.zeros((4, n))} for n in (3, 5)]
+    with pytest.raises(penstock.SourceError, match=r"changed at sample 4: leaf batch\['id'\].*Packed rows"):
+        pack(growing, tmp_path / "growing")
+    with pytest.raises(penstock.UnsupportedLeaf, match="constant or key of the batch is of bytes"):
+        pack({"id": np.arange(2), "size": float("nan")}, tmp_path / "constants")
+    with pytest.raises(penstock.SourceError, match=r"made 1 rows of 2 samples"):
+        pack(
+            DataLoader(Dicts(torch.arange(2)), batch_size=2, collate_fn=lambda rows: {"id": rows[0]["id"][None]}),
+            tmp_path / "less",
+        )
+    for name in ("strings", "growing", "constants", "less"):
+        assert not (tmp_path / name / MANIFEST).exists()
+
+
+def test_a_source_that_raises_or_is_empty_is_told(tmp_path: Path) -> None:
+    class Broken(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield {"id": 1}
+            raise ValueError("the disk is gone")
+
+    with pytest.raises(penstock.SourceError, match="the source raised ValueError: the disk is gone") as caught:
+        pack(DataLoader(Broken(), batch_size=1), tmp_path / "set")
+    assert "in __iter__" in caught.value.traceback_text
+    with pytest.raises(penstock.SourceError, match="no sample"):
+        pack([], tmp_path / "empty")
+
+
+def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(tmp_path: Path) -> None:
+    """The system refuses to let the file grow, as a full disk does."""
+    script = tmp_path / "full.py"
+    script.write_text(
+        textwrap.dedent("""
+            import resource, sys
+            import numpy as np
+            import penstock
+            if sys.argv[2] == "full":
+                resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+            tree = {"id": np.arange(100), "x": np.ones((100, 10_000), np.uint8)}
+            source = penstock.ArraySource(tree, batch_size=10, shuffle=False)
+            try:
+                penstock.pack(source, sys.argv[1], commit_bytes=100_000)
+            except penstock.PackStopped as error:
+                sys.exit(str(error))
+        """)
+    )
+    full = [sys.executable, script, tmp_path / "set", "full"]
+    stopped = subprocess.run(full, capture_output=True, text=True, timeout=60, check=False)
+    assert "File too large. What is written is kept" in stopped.stderr
+    assert json.loads((tmp_path / "set" / JOURNAL).read_text())["rows"] == 20
+    subprocess.run([*full[:3], "free"], check=True, timeout=60)
+    assert ids(tmp_path / "set") == list(range(100))
+
+
+def test_a_data_set_that_cannot_fit_is_refused_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 79})())
+    with pytest.raises(penstock.PackStopped, match=r"10 samples take 0\.0 GB"):
+        pack({"id": np.arange(10)}, tmp_path / "set")
