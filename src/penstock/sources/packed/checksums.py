@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from penstock.contracts import ByteArray
 from penstock.errors import PackDamaged, ReadFailed
@@ -31,7 +31,7 @@ class Checksums:
     def __init__(self, folder: Path, leaf: Leaf, rows: int) -> None:
         path = folder / leaf.checksums
         content = read_rows(path, SUM.itemsize, 0, rows)
-        if (found := zlib.crc32(content.data)) != leaf.checksums_crc32:
+        if (found := crc32(content.data)) != leaf.checksums_crc32:
             raise PackDamaged(
                 f"{path} is damaged: its CRC-32 is {found:08x}, and {leaf.checksums_crc32:08x} was packed"
             )
@@ -49,7 +49,7 @@ class Checksums:
         for i, row in enumerate(rows):
             if not self._is_new[row]:
                 continue
-            found = zlib.crc32(content[i * self._row_bytes : (i + 1) * self._row_bytes].data)
+            found = crc32(content[i * self._row_bytes : (i + 1) * self._row_bytes].data)
             if found != self._sums[row]:
                 offset = HEADER_BYTES + row * self._row_bytes
                 raise PackDamaged(

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import zlib
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from isal.isal_zlib import crc32
 
 from penstock.contracts import SourceBlock
 from penstock.errors import PackDamaged, PackStopped, SourceError, UnsupportedLeaf
@@ -100,7 +100,7 @@ class Writer:
             ):
                 size = leaf.row_bytes
                 content = bytes_of(node, values)[skipped * size :]
-                sums = [zlib.crc32(content[i * size : (i + 1) * size].data) for i in range(parts.rows - skipped)]
+                sums = [crc32(content[i * size : (i + 1) * size].data) for i in range(parts.rows - skipped)]
                 files[0].write(content)
                 files[1].write(np.array(sums, SUM))
                 self.unsafe_bytes += content.nbytes
@@ -129,7 +129,7 @@ class Writer:
                 sums.write(header(SUM.str, (self.rows,)))
                 sums.flush()
                 content = np.fromfile(self._folder / leaf.checksums, np.uint8, offset=HEADER_BYTES)
-                leaves.append(msgspec.structs.replace(leaf, checksums_crc32=zlib.crc32(content.data)))
+                leaves.append(msgspec.structs.replace(leaf, checksums_crc32=crc32(content.data)))
         self.commit()
         manifest = Manifest(
             format=FORMAT,
