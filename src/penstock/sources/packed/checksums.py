@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from isal.isal_zlib import crc32
+from isal import isal_zlib
 
 from penstock.contracts import ByteArray
 from penstock.errors import PackDamaged, ReadFailed
 from penstock.sources.packed.format import HEADER_BYTES, SUM, Leaf, Manifest, read_manifest
 
 _CHUNK_BYTES = 16 << 20
+
+
+def crc32(content: ByteArray) -> int:
+    """As ``zlib.crc32`` has it, by ISA-L, which takes a sixth of the time."""
+    return isal_zlib.crc32(content.data)  # pyright: ignore[reportUnknownMemberType]
 
 
 class Checksums:
@@ -31,7 +36,7 @@ class Checksums:
     def __init__(self, folder: Path, leaf: Leaf, rows: int) -> None:
         path = folder / leaf.checksums
         content = read_rows(path, SUM.itemsize, 0, rows)
-        if (found := crc32(content.data)) != leaf.checksums_crc32:
+        if (found := crc32(content)) != leaf.checksums_crc32:
             raise PackDamaged(
                 f"{path} is damaged: its CRC-32 is {found:08x}, and {leaf.checksums_crc32:08x} was packed"
             )
@@ -49,7 +54,7 @@ class Checksums:
         for i, row in enumerate(rows):
             if not self._is_new[row]:
                 continue
-            found = crc32(content[i * self._row_bytes : (i + 1) * self._row_bytes].data)
+            found = crc32(content[i * self._row_bytes : (i + 1) * self._row_bytes])
             if found != self._sums[row]:
                 offset = HEADER_BYTES + row * self._row_bytes
                 raise PackDamaged(

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from isal.isal_zlib import crc32
 
 from penstock.contracts import SourceBlock
 from penstock.errors import PackDamaged, PackStopped, SourceError, UnsupportedLeaf
+from penstock.sources.packed.checksums import crc32
 from penstock.sources.packed.format import (
     FORMAT,
     HEADER_BYTES,
@@ -100,7 +100,7 @@ class Writer:
             ):
                 size = leaf.row_bytes
                 content = bytes_of(node, values)[skipped * size :]
-                sums = [crc32(content[i * size : (i + 1) * size].data) for i in range(parts.rows - skipped)]
+                sums = [crc32(content[i * size : (i + 1) * size]) for i in range(parts.rows - skipped)]
                 files[0].write(content)
                 files[1].write(np.array(sums, SUM))
                 self.unsafe_bytes += content.nbytes
@@ -129,7 +129,7 @@ class Writer:
                 sums.write(header(SUM.str, (self.rows,)))
                 sums.flush()
                 content = np.fromfile(self._folder / leaf.checksums, np.uint8, offset=HEADER_BYTES)
-                leaves.append(msgspec.structs.replace(leaf, checksums_crc32=crc32(content.data)))
+                leaves.append(msgspec.structs.replace(leaf, checksums_crc32=crc32(content)))
         self.commit()
         manifest = Manifest(
             format=FORMAT,
