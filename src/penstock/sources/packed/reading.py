@@ -14,6 +14,9 @@ from penstock.sources.order import Indices
 from penstock.sources.packed.files import PackedFiles
 from penstock.tree import Array, build, leaf_from_bytes
 
+_PARTS = 4
+"""Of the reads under way, how many are waited for at once: a turn of Python serves all of them."""
+
 _TAGS = 1 << 32
 """Extents that a block may have; their tags are its number times this, and their own."""
 
@@ -52,10 +55,14 @@ class Shelf:
         self._waiting.append(extents)
         self._submit()
 
-    def completed(self) -> Completed:
-        """Wait for something; more is under way before this returns."""
+    def completed(self, missing: int) -> Completed:
+        """Wait for some of these extents, or others; more is under way before this returns.
+
+        Args:
+            missing: Extents without which the caller cannot go on.
+        """
         assert self.reader is not None
-        completed = self.reader.completed(1)
+        completed = self.reader.completed(min(missing, max(1, self.reader.depth // _PARTS)))
         self._submit()
         return completed
 
@@ -128,7 +135,7 @@ class Reading:
                     return
                 number, block = next(iter(self._under_way.items()))
                 while block.missing:
-                    self._settle(block.shelf.completed())
+                    self._settle(block.shelf.completed(block.missing))
                 self._files.check_unchanged()
                 del self._under_way[number]
                 yield self._given(block)
