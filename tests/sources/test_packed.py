@@ -325,8 +325,24 @@ def test_a_file_that_was_cut_short_is_refused_with_both_sizes(small: Path) -> No
     with pytest.raises(PackDamaged, match=rf"{path} has {whole - 1:,} bytes and should have {whole:,}"):
         PackedSource(small)
     path.unlink()
-    with pytest.raises(PackDamaged, match="No such file"):
+    with pytest.raises(PackDamaged, match=rf"image.npy is missing. Restore it from a copy, or delete {small} and"):
         PackedSource(small)
+
+
+@pytest.mark.parametrize(
+    ("file", "told", "lie"),
+    [("0-id.npy", b"'<i8'", b"'<f8'"), ("1-image.npy", b"(40, ", b"(04, "), ("0-id.crc32.npy", b"<u4", b"<i4")],
+)
+def test_a_header_that_says_something_else_than_the_manifest_is_found(
+    small: Path, file: str, told: bytes, lie: bytes
+) -> None:
+    content = (small / file).read_bytes()
+    assert told in content
+    (small / file).write_bytes(content.replace(told, lie, 1))
+    with pytest.raises(PackDamaged, match=rf"header of {small / file} is not.*pack again"):
+        check(small)
+    (small / file).write_bytes(content)
+    assert check(small).rows == 40
 
 
 def test_a_file_that_is_cut_short_while_it_is_read_ends_the_pass(small: Path) -> None:
@@ -352,13 +368,15 @@ def test_a_file_that_is_replaced_while_it_is_read_ends_the_feed(serve: Any, smal
 
 
 def test_what_is_no_packed_data_set_is_refused(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(penstock.BadSetting, match=r"holds no packed data set: it has no penstock.json"):
+    with pytest.raises(penstock.BadSetting, match=r"holds no packed data set: there is no such folder"):
         PackedSource(tmp_path / "nowhere")
+    with pytest.raises(penstock.BadSetting, match=r"it has no penstock.json. Restore it .* with penstock pack"):
+        PackedSource(tmp_path)
     told = (small / "penstock.json").read_text()
     elsewhere = told.replace("1-image.npy", "../x")
     for spoilt in (told[:-100], told.replace('"rows": 40', '"rows": "forty"'), elsewhere):
         (small / "penstock.json").write_text(spoilt)
-        with pytest.raises(PackDamaged, match=r"penstock.json is damaged"):
+        with pytest.raises(PackDamaged, match=r"penstock.json is damaged: .*, or delete .* and pack again"):
             PackedSource(small)
     (small / "penstock.json").write_text(told.replace("packed 1", "packed 9"))
     with pytest.raises(penstock.BadSetting, match="'penstock packed 9', and this Penstock reads"):

@@ -10,7 +10,7 @@ from isal import isal_zlib
 
 from penstock.contracts import ByteArray
 from penstock.errors import PackDamaged, ReadFailed
-from penstock.sources.packed.format import HEADER_BYTES, SUM, Leaf, Manifest, read_manifest
+from penstock.sources.packed.format import HEADER_BYTES, SUM, Leaf, Manifest, check_header, read_manifest, remedy
 
 _CHUNK_BYTES = 16 << 20
 
@@ -38,7 +38,8 @@ class Checksums:
         content = read_rows(path, SUM.itemsize, 0, rows)
         if (found := crc32(content)) != leaf.checksums_crc32:
             raise PackDamaged(
-                f"{path} is damaged: its CRC-32 is {found:08x}, and {leaf.checksums_crc32:08x} was packed"
+                f"{path} is damaged: its CRC-32 is {found:08x}, and {leaf.checksums_crc32:08x} was packed. "
+                f"{remedy(folder)}"
             )
         self._path = folder / leaf.file
         self._row_bytes = leaf.row_bytes
@@ -59,13 +60,13 @@ class Checksums:
                 offset = HEADER_BYTES + row * self._row_bytes
                 raise PackDamaged(
                     f"row {row:,} of {self._path} ({self._row_bytes:,} bytes at {offset:,}) is damaged: its "
-                    f"CRC-32 is {found:08x}, and {self._sums[row]:08x} was packed"
+                    f"CRC-32 is {found:08x}, and {self._sums[row]:08x} was packed. {remedy(self._path.parent)}"
                 )
             self._is_new[row] = False
 
 
 def check(folder: str | Path, progress: Callable[[int, int], None] | None = None) -> Manifest:
-    """Read a whole packed data set and compare every checksum.
+    """Read a whole packed data set: compare every checksum, and every header with the manifest.
 
     Args:
         folder: Where it lies.
@@ -73,11 +74,14 @@ def check(folder: str | Path, progress: Callable[[int, int], None] | None = None
 
     Raises:
         BadSetting: there is no finished one.
-        PackDamaged: a row is not the one that was packed.
+        PackDamaged: a row or a header is not the one that was packed.
         ReadFailed: the disk fails.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
+    for leaf in manifest.leaves:
+        check_header(folder / leaf.file, leaf.dtype, (manifest.rows, *leaf.shape))
+        check_header(folder / leaf.checksums, SUM.str, (manifest.rows,))
     done = 0
     for leaf in manifest.leaves:
         sums = Checksums(folder, leaf, manifest.rows)
@@ -100,5 +104,6 @@ def read_rows(path: Path, row_bytes: int, start: int, rows: int) -> ByteArray:
     except OSError as error:
         raise ReadFailed(f"{path}: {error.strerror}", str(path), offset, error.errno or 0) from None
     if content.nbytes != rows * row_bytes:
-        raise PackDamaged(f"{path} ends {rows * row_bytes - content.nbytes:,} bytes early: it was cut short")
+        missing = rows * row_bytes - content.nbytes
+        raise PackDamaged(f"{path} ends {missing:,} bytes early: it was cut short. {remedy(path.parent)}")
     return content.reshape(rows, row_bytes)

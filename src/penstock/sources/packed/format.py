@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.errors import BadSetting, PackDamaged
+from penstock.errors import BadSetting, PackDamaged, ReadFailed
 from penstock.tree import Node, array_nodes
 
 FORMAT = "penstock packed 1"
@@ -78,6 +78,32 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + text.encode().ljust(room - 1) + b"\n"
 
 
+def remedy(folder: Path) -> str:
+    """What to do about a data set that is damaged."""
+    return f"Restore it from a copy, or delete {folder} and pack again"
+
+
+def check_header(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    """Compare what a file says of itself to NumPy with what the manifest says of it.
+
+    Raises:
+        PackDamaged: they differ, or it has no such header.
+        ReadFailed: the disk fails.
+    """
+    try:
+        with open(path, "rb") as file:
+            found = file.read(HEADER_BYTES)
+    except OSError as error:
+        raise ReadFailed(f"{path}: {error.strerror}", str(path), 0, error.errno or 0) from None
+    packed = header(dtype, shape)
+    if found != packed:
+        texts = [part[10:].decode("ascii", "replace").strip()[:200] for part in (found, packed)]
+        raise PackDamaged(
+            f"the header of {path} is not the one that was packed, so NumPy would read it wrongly: it says "
+            f"{texts[0]!r}, and {MANIFEST} says {texts[1]!r}. {remedy(path.parent)}"
+        )
+
+
 def read_manifest(folder: Path) -> Manifest:
     """What a folder says of itself, compared with the sizes of its files.
 
@@ -91,17 +117,24 @@ def read_manifest(folder: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         if (folder / JOURNAL).exists():
             raise BadSetting(f"{folder} is not packed to its end: run the same penstock pack again") from None
-        raise BadSetting(f"{folder} holds no packed data set: it has no {MANIFEST}") from None
+        what = f"it has no {MANIFEST}" if folder.exists() else "there is no such folder"
+        raise BadSetting(
+            f"{folder} holds no packed data set: {what}. Restore it from a copy, or make a new one with "
+            "penstock pack"
+        ) from None
     try:
         version: Any = msgspec.json.decode(told, type=dict[str, Any]).get("format")
         if version != FORMAT:
-            raise BadSetting(f"{path} is of format {version!r}, and this Penstock reads {FORMAT!r}")
+            raise BadSetting(
+                f"{path} is of format {version!r}, and this Penstock reads {FORMAT!r}: read it with the Penstock "
+                "that packed it, or pack again into a new folder"
+            )
         manifest = msgspec.json.decode(told, type=Manifest)
         _check_sense(manifest)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         if isinstance(error, BadSetting):
             raise
-        raise PackDamaged(f"{path} is damaged: {error}") from None
+        raise PackDamaged(f"{path} is damaged: {error}. {remedy(folder)}") from None
     for leaf in manifest.leaves:
         check_size(folder / leaf.file, HEADER_BYTES + manifest.rows * leaf.row_bytes)
         check_size(folder / leaf.checksums, HEADER_BYTES + manifest.rows * SUM.itemsize)
@@ -121,9 +154,12 @@ def _check_sense(manifest: Manifest) -> None:
 def check_size(path: Path, nbytes: int) -> None:
     try:
         found = path.stat().st_size
+    except FileNotFoundError:
+        raise PackDamaged(f"{path} is missing. {remedy(path.parent)}") from None
     except OSError as error:
         raise PackDamaged(f"{path} cannot be read: {error.strerror}") from None
     if found != nbytes:
         raise PackDamaged(
-            f"{path} has {found:,} bytes and should have {nbytes:,}: it was cut short, or is another file"
+            f"{path} has {found:,} bytes and should have {nbytes:,}: it was cut short, or is another file. "
+            f"{remedy(path.parent)}"
         )
