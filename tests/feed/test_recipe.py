@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import penstock
-from penstock.feed.recipe import recipe_of, same_recipe
+from penstock.feed.recipe import Recipe, recipe_difference, recipe_of, same_recipe
 
 BEFORE = """
 import functools, numpy as np
@@ -42,7 +43,7 @@ def train():
 """
 
 
-def recipe(source: str, expression: str = "make") -> str:
+def recipe(source: str, expression: str = "make") -> Recipe:
     module: dict[str, Any] = {"__name__": "script"}
     exec(compile(source, "script.py", "exec"), module)
     return recipe_of(eval(expression, module))
@@ -66,6 +67,43 @@ def recipe(source: str, expression: str = "make") -> str:
 def test_an_edit_of_what_makes_the_loader_is_another_recipe(old: str, new: str) -> None:
     assert old in BEFORE
     assert not same_recipe(recipe(BEFORE), recipe(BEFORE.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("SIZE = 100", "SIZE = 101", "SIZE is 100 there and 101 in yours"),
+        (
+            'Path("/data/a")',
+            'Path("/data/b")',
+            "FOLDER is PosixPath('/data/a') there and PosixPath('/data/b') in yours",
+        ),
+        ('"a", "b", "c"', '"a", "b", "d"', "NAMES is {'a', 'b', 'c'} there and {'a', 'b', 'd'} in yours"),
+        ("workers=2", "workers=4", "make(workers=) is 2 there and 4 in yours"),
+        ("crop = 224", "crop = 192", "Photos.crop is 224 there and 192 in yours"),
+        ("i * 2", "i * 3", "the code of load differs"),
+        ("self.folder = folder", "self.directory = folder", "the code of Photos.__init__ differs"),
+        ("SIZE = 100", f"SIZE = [{'1, ' * 5000} 3]", "SIZE is 100 there and [1, 1, 1, 1, 1, 1, ...] in yours"),
+        ("np.arange(3)", "load(3, RATE)", "the code of make differs, only yours uses RATE"),
+    ],
+)
+def test_what_differs_is_told(old: str, new: str, told: str) -> None:
+    assert old in BEFORE
+    assert recipe_difference(recipe(BEFORE), recipe(BEFORE.replace(old, new))) == told
+
+
+def test_values_that_read_the_same_when_shortened_are_told_without_them() -> None:
+    one, other = (BEFORE.replace("100", f"'{'/data' * 50}/{i}/{'x' * 100}'") for i in "ab")
+    assert recipe_difference(recipe(one), recipe(other)) == "SIZE differs"
+
+
+def test_a_function_of_very_many_parts_travels_in_a_small_message() -> None:
+    lines = [f"N{i} = {'é' * 500!r}" for i in range(500)]
+    code = "\n".join([*lines, "def make():", f"    return {', '.join(f'N{i}' for i in range(500))}"])
+    one, other = recipe(code), recipe(code.replace("N499 = 'é", "N499 = 'è"))
+    assert len(msgspec.msgpack.encode(one)) < 20_000
+    assert not same_recipe(one, other)
+    assert recipe_difference(one, other) == "its code, or a value that it uses, differs"
 
 
 @pytest.mark.parametrize(
@@ -189,8 +227,8 @@ def test_functions_that_call_each_other_end() -> None:
 
 
 def test_recipes_of_two_pythons_are_not_compared() -> None:
-    assert same_recipe("3.11 aaaa", "3.12 bbbb")
-    assert not same_recipe("3.11 aaaa", "3.11 bbbb")
+    assert same_recipe(Recipe("3.11 aaaa"), Recipe("3.12 bbbb"))
+    assert not same_recipe(Recipe("3.11 aaaa"), Recipe("3.11 bbbb"))
 
 
 def make_of(rows: int) -> penstock.ArraySource:
@@ -201,7 +239,9 @@ def test_a_later_caller_with_another_data_set_is_refused_and_told_how_to_go_on()
     with penstock.share(functools.partial(make_of, 100), "my feed", linger=0.2) as one:
         with penstock.share(functools.partial(make_of, 100), "my feed") as other:
             assert len(one) == len(other) == 10
-        with pytest.raises(penstock.SettingsDiffer, match=r"another make_loader.*penstock stop 'my feed'"):
+        with pytest.raises(
+            penstock.SettingsDiffer, match=r"argument 1 of make_of is 100 there and 200 in.*stop 'my feed'"
+        ):
             penstock.share(functools.partial(make_of, 200), "my feed")
         assert len(next(iter(one))["id"]) == 10, "the feed goes on"
 

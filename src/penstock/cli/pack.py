@@ -48,7 +48,7 @@ def _pack(source: str, folder: Path, seed: int) -> None:
                 make(),
                 folder,
                 seed=seed,
-                recipe=f"{source} ({recipe_of(make)})",
+                recipe=f"{source} ({recipe_of(make).fingerprint})",
                 progress=lambda rows, of: progress.update(task, completed=rows, total=of),
             )
         except SourceError as error:

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 import cloudpickle
 
 from penstock.errors import BadSetting
+from penstock.feed.recipe import Recipe
 from penstock.feed.settings import Settings
 
 
@@ -24,7 +25,7 @@ class Commission(NamedTuple):
     make_loader: Callable[[], Any]
     name: str
     settings: Settings
-    recipe: str
+    recipe: Recipe
     argv: list[str]
 
 

@@ -17,6 +17,7 @@ from penstock.feed import wire
 from penstock.feed.ahead import Ahead
 from penstock.feed.directory import Place
 from penstock.feed.failures import cause
+from penstock.feed.recipe import Recipe
 from penstock.feed.roster import Roster
 from penstock.feed.server import Server, Turn
 from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
@@ -60,7 +61,7 @@ class Feeder:
             returns a block with as many rows (normalised, embedded by a frozen encoder).
             With the ring on a GPU it is given tensors there, and may return such.
         lock: The feed's lock, where this process was handed it.
-        recipe: Fingerprint of what made the loader, which ``share`` compares.
+        recipe: Tells what made the loader from others, which ``share`` compares.
 
     Raises:
         FeedExists: another feeder serves this name.
@@ -84,7 +85,7 @@ class Feeder:
         memory: str | Gpu = "host",
         transform: Callable[[Tree], Tree] | None = None,
         lock: FileIO | None = None,
-        recipe: str = "",
+        recipe: Recipe | None = None,
     ) -> None:
         self.settings = Settings(
             **checked(

@@ -5,20 +5,46 @@ from __future__ import annotations
 import dis
 import hashlib
 import inspect
+import reprlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
+import msgspec
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_CONTAINERS = (tuple, list, set, frozenset, dict)
 _MOST_ITEMS = 1000
+_MOST_PARTS = 64
 _NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
-def recipe_of(make_loader: Callable[[], Any]) -> str:
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Something that a function uses: a fingerprint of it, and if it is a value, how that reads, shortened."""
+
+    digest: str
+    shown: str = ""
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """What tells a function from others.
+
+    Attributes:
+        fingerprint: Of all, after the version of Python.
+        parts: The first of those that it is made of, by name: ``"the code of make"``, ``"args.data"``.
+    """
+
+    fingerprint: str
+    parts: dict[str, Part] = {}
+
+
+def recipe_of(make_loader: Callable[[], Any]) -> Recipe:
     """A fingerprint of a function's code and of what it uses from its own module.
 
     That is: functions and classes of that module, and numbers, strings and
@@ -29,15 +55,46 @@ def recipe_of(make_loader: Callable[[], Any]) -> str:
     Fingerprints of two versions of Python cannot be compared, so each begins
     with its own.
     """
+    walk = _Walk(getattr(_function(make_loader), "__module__", None))
+    texts: dict[str, list[str]] = {}
+    whole: list[str] = []
+    for name, text in walk.parts("make_loader", make_loader):
+        texts.setdefault(name, []).append(text)
+        whole.append(text)
+    parts = {
+        name[:80]: Part(_digest(of, 8), walk.shown.get(name, ""))
+        for name, of in islice(texts.items(), _MOST_PARTS)
+    }
+    return Recipe(f"{sys.version_info.major}.{sys.version_info.minor} {_digest(whole, 16)}", parts)
+
+
+def same_recipe(one: Recipe, other: Recipe) -> bool:
+    """Whether two may be of the same function."""
+    (python, digest), (other_python, other_digest) = one.fingerprint.split(), other.fingerprint.split()
+    return python != other_python or digest == other_digest
+
+
+def recipe_difference(feeds: Recipe, yours: Recipe) -> str:
+    """What differs, in words, as far as the parts tell."""
+    found: list[str] = []
+    for name in {**feeds.parts, **yours.parts}:
+        one, other = feeds.parts.get(name), yours.parts.get(name)
+        if one is None or other is None:
+            lacks = feeds if one is None else yours
+            if len(lacks.parts) < _MOST_PARTS:
+                found.append(f"only {'yours' if one is None else 'that of the feed'} uses {name}")
+        elif one.digest != other.digest:
+            told = one.shown and other.shown and one.shown != other.shown
+            found.append(f"{name} is {one.shown} there and {other.shown} in yours" if told else f"{name} differs")
+    more = f", and {len(found) - 4} more" if len(found) > 4 else ""
+    return ", ".join(found[:4]) + more or "its code, or a value that it uses, differs"
+
+
+def _digest(texts: Iterable[str], length: int) -> str:
     digest = hashlib.sha256()
-    for part in _Walk(getattr(_function(make_loader), "__module__", None)).parts(make_loader):
-        digest.update(part.encode(errors="surrogatepass") + b"\0")
-    return f"{sys.version_info.major}.{sys.version_info.minor} {digest.hexdigest()[:16]}"
-
-
-def same_recipe(one: str, other: str) -> bool:
-    """Whether two fingerprints may be of the same function; an empty one is of none."""
-    return one == other or one.partition(" ")[0] != other.partition(" ")[0]
+    for text in texts:
+        digest.update(text.encode(errors="surrogatepass") + b"\0")
+    return digest.hexdigest()[:length]
 
 
 def _function(thing: Any) -> Any:
@@ -47,76 +104,105 @@ def _function(thing: Any) -> Any:
 
 
 class _Walk:
-    """Yields what tells a thing from others, in a fixed order.
+    """Yields what tells a thing from others, in a fixed order, each with the name of what it is a part of.
 
     Args:
         module: Where the code lives that counts.
+
+    Attributes:
+        shown: Values by name, shortened.
     """
 
     def __init__(self, module: str | None) -> None:
+        self.shown: dict[str, str] = {}
         self._module = module
         self._seen: set[int] = set()  # code, all of which lives as long as what is walked
         self._within: set[int] = set()  # containers
 
-    def parts(self, thing: Any) -> Iterator[str]:
+    def parts(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
         if type(thing) in _PLAIN or isinstance(thing, PurePath):
-            yield repr(thing)
-        elif isinstance(thing, (tuple, list, set, frozenset, dict)):
+            yield name, repr(thing)
+        elif isinstance(thing, _CONTAINERS):
             if id(cast("object", thing)) not in self._within:
                 self._within.add(id(cast("object", thing)))
-                yield from self._items(thing)
+                yield from self._items(name, thing)
                 self._within.remove(id(cast("object", thing)))
         elif id(thing) not in self._seen:
             self._seen.add(id(thing))
-            yield from self._code(thing)
+            yield from self._code(name, thing)
 
-    def _value(self, thing: Any, attributes: list[str]) -> Iterator[str]:
+    def _named(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
+        if isinstance(thing, (*_PLAIN, *_CONTAINERS, PurePath)):
+            self.shown[name] = _SHORT.repr(thing)[:80]
+        yield from self.parts(name, thing)
+
+    def _value(self, path: list[str], thing: Any) -> Iterator[tuple[str, str]]:
         """A thing that is looked up, or what is read of it, where it is an object that only holds values."""
+        name, *attributes = path
         if not isinstance(thing, (ModuleType, type, FunctionType)):
-            for name in attributes:
+            for attribute in attributes:
                 values: dict[str, Any] = getattr(cast("object", thing), "__dict__", {})
-                if name not in values:
+                if attribute not in values:
                     break
-                thing = values[name]
-        yield from self.parts(thing)
+                thing = values[attribute]
+                name += f".{attribute}"
+        yield from self._named(name, thing)
 
-    def _items(self, container: Any) -> Iterator[str]:
-        yield f"{type(container).__name__} of {len(container)}"
+    def _items(self, name: str, container: Any) -> Iterator[tuple[str, str]]:
+        yield name, f"{type(container).__name__} of {len(container)}"
         if isinstance(container, (set, frozenset)):
-            items: list[list[str]] = sorted(list(self.parts(item)) for item in cast("set[Any]", container))
-            yield from (part for item in items for part in item)
+            items = sorted([text for _, text in self.parts(name, item)] for item in cast("set[Any]", container))
+            yield from ((name, text) for item in items for text in item)
             return
         if isinstance(container, dict):
             container = cast("dict[Any, Any]", container).items()
         for item in islice(container, _MOST_ITEMS):
-            yield from self.parts(item)
+            yield from self.parts(name, item)
 
-    def _code(self, thing: Any) -> Iterator[str]:
+    def _code(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
         if isinstance(thing, partial):
             held = cast("partial[Any]", thing)
-            yield from self.parts((held.func, held.args, held.keywords))
+            yield from self.parts(name, held.func)
+            function = getattr(held.func, "__qualname__", name)
+            given = {f"argument {i} of {function}": value for i, value in enumerate(held.args, 1)}
+            yield from self._arguments(name, given)
+            yield from self._arguments(name, {f"{function}({key}=)": v for key, v in held.keywords.items()})
         elif isinstance(thing, (MethodType, staticmethod, classmethod)):
-            yield from self.parts(cast(Any, thing).__func__)
+            yield from self.parts(name, cast(Any, thing).__func__)
         elif isinstance(thing, property):
-            yield from self.parts((thing.fget, thing.fset, thing.fdel))
+            yield from self.parts(name, (thing.fget, thing.fset, thing.fdel))
         elif isinstance(thing, CodeType):
-            yield thing.co_code.hex()
-            yield from self.parts((thing.co_names, thing.co_consts))
+            yield name, thing.co_code.hex()
+            yield from self.parts(name, (thing.co_names, thing.co_consts))
         elif getattr(thing, "__module__", None) != self._module:
             return
         elif isinstance(thing, FunctionType):
-            yield from self.parts((thing.__code__, thing.__defaults__, thing.__kwdefaults__))
-            held = {**thing.__globals__, **inspect.getclosurevars(thing).nonlocals}
-            for name, *attributes in _read_by(thing.__code__):
-                yield from self._value(held.get(name), attributes)
+            yield from self._function(thing)
         elif isinstance(thing, type):
-            yield from self.parts(thing.__bases__)
-            for name, value in sorted(vars(thing).items()):
-                if name not in _NOT_CODE:
-                    yield name
-                    yield from self.parts(value)
+            yield from self.parts(f"the bases of {thing.__qualname__}", thing.__bases__)
+            for attribute, value in sorted(vars(thing).items()):
+                if attribute not in _NOT_CODE:
+                    yield f"{thing.__qualname__}.{attribute}", attribute
+                    yield from self._named(f"{thing.__qualname__}.{attribute}", value)
         elif hasattr(thing, "__wrapped__"):  # functools.cache and its like
-            yield from self.parts(thing.__wrapped__)
+            yield from self.parts(name, thing.__wrapped__)
+
+    def _function(self, function: FunctionType) -> Iterator[tuple[str, str]]:
+        name, code = function.__qualname__, function.__code__
+        yield from self.parts(f"the code of {name}", code)
+        defaults = function.__defaults__ or ()
+        arguments = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        given = {**dict(zip(arguments, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+        yield from self._arguments(f"the code of {name}", {f"{name}({key}=)": v for key, v in given.items()})
+        held = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        for path in _read_by(code):
+            yield from self._value(path, held.get(path[0]))
+
+    def _arguments(self, name: str, given: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        yield name, f"{len(given)} given"
+        for argument, value in given.items():
+            yield argument, argument
+            yield from self._named(argument, value)
 
 
 def _read_by(code: CodeType) -> list[list[str]]:

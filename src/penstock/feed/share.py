@@ -24,7 +24,7 @@ from penstock.feed.directory import Place
 from penstock.feed.framework import Framework
 from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
-from penstock.feed.recipe import recipe_of, same_recipe
+from penstock.feed.recipe import Recipe, recipe_difference, recipe_of, same_recipe
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
 
 _RETRY_S = 0.02
@@ -137,15 +137,16 @@ def _check_callable(make_loader: Any) -> None:
         ) from None
 
 
-def _check_same(welcome: wire.Welcome, asked: dict[str, Any], recipe: str) -> None:
+def _check_same(welcome: wire.Welcome, asked: dict[str, Any], recipe: Recipe) -> None:
     feed = f"feed {welcome.name!r} (feeder {welcome.pid})"
     if differs := welcome.settings.difference(asked):
         raise SettingsDiffer(
             f"{feed} runs with {differs}. Ask for the same, leave the setting out, or share under another name"
         )
     if welcome.recipe and not same_recipe(welcome.recipe, recipe):
+        differs = recipe_difference(welcome.recipe, recipe)
         raise SettingsDiffer(
-            f"{feed} was made by another make_loader than yours: its code, or a value that it uses, differs. "
+            f"{feed} was made by another make_loader than yours: {differs}. "
             f"If yours was edited, end that feed first (penstock stop {shlex.quote(welcome.name)}); to feed "
             "something else beside it, share under another name"
         )

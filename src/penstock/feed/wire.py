@@ -11,11 +11,12 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.feed.recipe import Recipe
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.tree import Node
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -95,7 +96,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
     batches: int | None
     batch_size: int | None
     segment_starts: tuple[int, ...]
-    recipe: str = ""
+    recipe: Recipe | None = None
 
 
 class Rejected(msgspec.Struct, tag="rejected"):
