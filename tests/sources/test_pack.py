@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.sources.packed import PackedSource, pack
+from penstock.sources.packed import PackedSource, pack, rows_begun
 from penstock.sources.packed.format import JOURNAL, MANIFEST
 
 SLOW = """
@@ -44,6 +44,10 @@ class Slow:
 
 penstock.pack(Slow(), sys.argv[1], commit_bytes=50_000)
 """
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def ids(folder: Path) -> list[int]:
@@ -173,17 +177,69 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         pack(tree, tmp_path / "file")
 
 
-@pytest.mark.parametrize("changed", [{"recipe": "b.py:make"}, {"seed": 1}, {"rows": 11}])
-def test_what_was_begun_from_something_else_is_not_gone_on_with(tmp_path: Path, changed: dict[str, Any]) -> None:
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"recipe": {"code": "1", "size": "4"}}, ": size was 3 and is 4. Undo that"),
+        ({"recipe": {"code": "1", "crop": "5"}}, "size was 3 and is not there; crop was not there and is 5"),
+        ({"seed": 1}, "the seed was 0 and is 1"),
+        ({"rows": 11}, "its length was 10 samples and is 11 samples"),
+    ],
+)
+def test_what_was_begun_from_something_else_is_not_gone_on_with(
+    tmp_path: Path, changed: dict[str, Any], told: str
+) -> None:
+    recipe = {"code": "1", "size": "3"}
     with pytest.raises(KeyboardInterrupt):
-        pack({"id": np.arange(10)}, tmp_path / "set", recipe="a.py:make", progress=stop)
-    options = {"recipe": "a.py:make", **changed}
+        pack({"id": np.arange(10)}, tmp_path / "set", recipe=recipe, progress=interrupt)
+    options = {"recipe": recipe, **changed}
     rows = options.pop("rows", 10)
-    with pytest.raises(penstock.BadSetting, match="the packing of something else was begun: 10 rows"):
+    with pytest.raises(penstock.BadSetting, match=rf"and 10 rows of it are there.*{told}"):
         pack({"id": np.arange(rows)}, tmp_path / "set", **options)
+
+
+def test_another_record_format_is_told(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pack({"id": np.arange(10)}, tmp_path / "set", progress=interrupt)
+    journal = tmp_path / "set" / JOURNAL
+    journal.write_text(journal.read_text().replace("packed 1", "packed 0"))
+    with pytest.raises(penstock.BadSetting, match="record format was penstock packed 0 and is penstock packed 1"):
+        pack({"id": np.arange(10)}, tmp_path / "set")
+
+
+def test_what_was_packed_until_an_interruption_is_safe(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pack({"id": np.arange(10)}, tmp_path / "set", progress=interrupt)
+    assert rows_begun(tmp_path / "set") == (10, 10)
+
+
+def test_a_packing_that_ends_before_its_first_row_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for name in ("set", "mine"):
+        with pytest.raises(penstock.UnsupportedLeaf):
+            pack({"id": np.arange(2), "name": ["a", "b"]}, tmp_path / name)
+        with pytest.raises(penstock.SourceError):
+            pack([], tmp_path / name)
+    assert os.listdir(tmp_path) == ["mine"]
+    assert os.listdir(tmp_path / "mine") == []
+
+
+def test_one_that_was_killed_before_its_first_row_begins_again_from_anything(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    origin = {"source": "other", "samples": None, "seed": 5, "recipe": {}}
+    (tmp_path / "set" / JOURNAL).write_text(json.dumps({"format": "penstock packed 1", "origin": origin}))
+    (tmp_path / "set" / "0-other.npy").write_bytes(bytes(5000))
+    pack({"id": np.arange(10)}, tmp_path / "set")
+    assert ids(tmp_path / "set") == list(range(10))
+    assert not (tmp_path / "set" / "0-other.npy").exists()
+
+
+def test_only_the_last_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(penstock.BadSetting, match=rf"no folder {tmp_path}/dta to make set in: make it, or mend"):
+        pack({"id": np.arange(10)}, tmp_path / "dta" / "set")
+    assert os.listdir(tmp_path) == []
+    monkeypatch.chdir(tmp_path)
+    assert pack({"id": np.arange(10)}, "set").rows == 10
 
 
 def test_two_cannot_pack_into_one_folder(tmp_path: Path) -> None:
@@ -234,8 +290,8 @@ def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(tmp_path: Path
             import resource, sys
             import numpy as np
             import penstock
-            if sys.argv[2] == "full":
-                resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+            if most := int(sys.argv[2]):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
             tree = {"id": np.arange(100), "x": np.ones((100, 10_000), np.uint8)}
             source = penstock.ArraySource(tree, batch_size=10, shuffle=False)
             try:
@@ -244,11 +300,15 @@ def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(tmp_path: Path
                 sys.exit(str(error))
         """)
     )
-    full = [sys.executable, script, tmp_path / "set", "full"]
+    full = [sys.executable, script, tmp_path / "set", "5000"]
+    stopped = subprocess.run(full, capture_output=True, text=True, timeout=60, check=False)
+    assert "File too large. Nothing has been packed" in stopped.stderr
+    assert not (tmp_path / "set").exists()
+    full[3] = "300000"
     stopped = subprocess.run(full, capture_output=True, text=True, timeout=60, check=False)
     assert "File too large. What is written is kept" in stopped.stderr
     assert json.loads((tmp_path / "set" / JOURNAL).read_text())["rows"] == 20
-    subprocess.run([*full[:3], "free"], check=True, timeout=60)
+    subprocess.run([*full[:3], "0"], check=True, timeout=60)
     assert ids(tmp_path / "set") == list(range(100))
 
 
@@ -256,5 +316,7 @@ def test_a_data_set_that_cannot_fit_is_refused_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 79})())
-    with pytest.raises(penstock.PackStopped, match=r"10 samples take 0\.0 GB"):
+    with pytest.raises(
+        penstock.PackStopped, match=r"10 samples take 80 bytes, and .* has room for 79 bytes: make room"
+    ):
         pack({"id": np.arange(10)}, tmp_path / "set")

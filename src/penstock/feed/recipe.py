@@ -43,6 +43,13 @@ class Recipe(msgspec.Struct, frozen=True):
     fingerprint: str
     parts: dict[str, Part] = {}
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """By name, without the values, for a file that others may read."""
+        python, whole = self.fingerprint.split()
+        digests = {"Python": python, **{name: f"#{part.digest}" for name, part in self.parts.items()}}
+        return digests if len(self.parts) < _MOST_PARTS else {**digests, "all that it uses": f"#{whole}"}
+
 
 def recipe_of(make_loader: Callable[[], Any]) -> Recipe:
     """A fingerprint of a function's code and of what it uses from its own module.

@@ -2,6 +2,6 @@
 
 from penstock.sources.packed.checksums import check
 from penstock.sources.packed.source import PackedSource
-from penstock.sources.packed.writing import pack
+from penstock.sources.packed.writing import pack, rows_begun
 
-__all__ = ["PackedSource", "check", "pack"]
+__all__ = ["PackedSource", "check", "pack", "rows_begun"]

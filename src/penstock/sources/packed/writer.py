@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.contracts import SourceBlock
 from penstock.errors import PackDamaged, PackStopped, SourceError, UnsupportedLeaf
+from penstock.sizes import size_text
 from penstock.sources.packed.checksums import crc32
 from penstock.sources.packed.format import (
     FORMAT,
@@ -29,14 +30,16 @@ from penstock.sources.packed.format import (
 )
 from penstock.tree import Array, Node, Parts, Strings, array_nodes, bytes_of, describe, difference, leaf_names
 
+_NEW = f"{JOURNAL}.new"
+
 
 class Origin(msgspec.Struct, frozen=True):
-    """What is being packed, as far as it can be told from another."""
+    """What is being packed, as far as it can be told from another; ``recipe`` is texts by name."""
 
     source: str
     samples: int | None
     seed: int
-    recipe: str
+    recipe: dict[str, str]
 
 
 class Journal(msgspec.Struct, frozen=True):
@@ -54,9 +57,9 @@ def stopping(path: Path, rows: int) -> Generator[None]:
     try:
         yield
     except OSError as error:
+        kept = "What is written is kept: once that is mended, the same command goes on with it"
         raise PackStopped(
-            f"{path} after {rows:,} rows: {error.strerror}. What is written is kept: once that is mended, the "
-            "same command goes on with it"
+            f"{path} after {rows:,} rows: {error.strerror}. {kept if rows else 'Nothing has been packed'}"
         ) from error
 
 
@@ -74,11 +77,7 @@ class Writer:
         self.unsafe_bytes = 0
         self._folder = folder
         self._files: list[tuple[Any, Any]] = []
-        if journal.layout is None:
-            for left in folder.glob("*.npy"):
-                left.unlink()
-            self._write(JOURNAL, journal)
-        else:
+        if journal.layout is not None:
             try:
                 for leaf in journal.leaves:
                     self._open(leaf)
@@ -141,6 +140,14 @@ class Writer:
         self._write(MANIFEST, manifest)
         (self._folder / JOURNAL).unlink()
 
+    def stop(self) -> None:
+        """Make safe what is written; if it is nothing, leave nothing."""
+        if self.rows == 0:
+            self._clear()
+            return
+        with suppress(PackStopped):  # the disk is full: what was safe before is so still
+            self.commit()
+
     def close(self) -> None:
         for file in (file for pair in self._files for file in pair):
             with suppress(OSError):  # a full disk has been told of
@@ -171,8 +178,11 @@ class Writer:
         free = shutil.disk_usage(self._folder).free
         if need > free:
             raise PackStopped(
-                f"{samples:,} samples take {need / 1e9:,.1f} GB, and {self._folder} has room for {free / 1e9:,.1f}"
+                f"{samples:,} samples take {size_text(need)}, and {self._folder} has room for {size_text(free)}: "
+                "make room, or give a folder on another disk"
             )
+        self._clear()
+        self._write(JOURNAL, self.journal)
         for leaf in leaves:
             self._open(leaf)
         self.journal = msgspec.structs.replace(self.journal, leaves=leaves, layout=layout)
@@ -193,9 +203,14 @@ class Writer:
                 file.seek(end)
         self._files.append((pair[0], pair[1]))
 
+    def _clear(self) -> None:
+        """Remove what a packing without rows has left."""
+        for left in (*self._folder.glob("*.npy"), self._folder / _NEW, self._folder / JOURNAL):
+            left.unlink(missing_ok=True)
+
     def _write(self, name: str, content: Journal | Manifest) -> None:
         """Replace a file so that it is there wholly, the old or the new, whenever the machine stops."""
-        new = self._folder / f"{JOURNAL}.new"
+        new = self._folder / _NEW
         with stopping(self._folder, self.rows):
             with open(new, "wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")

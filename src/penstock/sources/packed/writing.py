@@ -6,8 +6,8 @@ import fcntl
 import os
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def pack(
     folder: str | Path,
     *,
     seed: int = 0,
-    recipe: str = "",
+    recipe: str | Mapping[str, str] = "",
     commit_bytes: int = _COMMIT_BYTES,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Manifest:
@@ -41,36 +41,51 @@ def pack(
 
     Args:
         loader: What a ``Feeder`` takes.
-        folder: A new or empty one, or one whose packing was interrupted.
+        folder: A new one in a folder that is there, an empty one, or one whose packing was interrupted.
         seed: Of the pass.
-        recipe: Anything that tells the loader from another; to go on, it must be the same.
+        recipe: Anything that tells the loader from another; to go on, it must be the same. Of texts by name,
+            a refusal names those that differ.
         commit_bytes: After so many, or after 5 s, what is written is made safe.
         progress: Told the rows that are written, and of how many, if that is known.
 
     Raises:
-        BadSetting: the folder holds something else, or another process packs into it.
+        BadSetting: the folder holds something else, cannot be made, or another process packs into it.
         UnsupportedLeaf: a leaf's rows have no fixed size.
         SourceError: the source raised, or its blocks vary.
         PackStopped: the disk is full, or fails.
     """
     folder = Path(folder)
     with closing(adapt(loader, segments=1, seed=seed, in_order=True)) as source, _held(folder):
-        origin = Origin(source.description, source.samples, seed, recipe)
+        texts = dict(recipe) if isinstance(recipe, Mapping) else {"the recipe": recipe}
+        origin = Origin(source.description, source.samples, seed, texts)
         journal = _begun(folder, origin)
         if (folder / MANIFEST).exists():  # it was interrupted between its last two steps
             (folder / JOURNAL).unlink()
             return read_manifest(folder)
         with closing(Writer(folder, journal)) as writer:
-            safe = time.monotonic()
-            for block in _blocks(source, writer.journal.rows):
-                writer.add(block, source.samples)
-                if writer.unsafe_bytes >= commit_bytes or time.monotonic() - safe > _COMMIT_S:
-                    writer.commit()
-                    safe = time.monotonic()
-                if progress is not None:
-                    progress(writer.rows, source.samples)
-            writer.finish()
+            try:
+                safe = time.monotonic()
+                for block in _blocks(source, writer.journal.rows):
+                    writer.add(block, source.samples)
+                    if writer.unsafe_bytes >= commit_bytes or time.monotonic() - safe > _COMMIT_S:
+                        writer.commit()
+                        safe = time.monotonic()
+                    if progress is not None:
+                        progress(writer.rows, source.samples)
+                writer.finish()
+            except BaseException:
+                writer.stop()
+                raise
     return read_manifest(folder)
+
+
+def rows_begun(folder: Path) -> tuple[int, int | None]:
+    """How many rows of an interrupted packing are safe in a folder, and of how many, if that is known."""
+    try:
+        journal = msgspec.json.decode((folder / JOURNAL).read_bytes(), type=Journal)
+    except (OSError, msgspec.MsgspecError):
+        return 0, None
+    return journal.rows, journal.origin.samples
 
 
 @contextmanager
@@ -78,8 +93,11 @@ def _held(folder: Path) -> Generator[None]:
     """The folder, made if need be, for this process alone."""
     if folder.exists() and not folder.is_dir():
         raise BadSetting(f"{folder} is no folder")
+    is_new = not folder.exists()
+    if is_new and not folder.absolute().parent.is_dir():
+        raise BadSetting(f"there is no folder {folder.parent} to make {folder.name} in: make it, or mend the name")
     with stopping(folder, 0):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -87,6 +105,11 @@ def _held(folder: Path) -> Generator[None]:
         except BlockingIOError:
             raise BadSetting(f"another process is packing into {folder}") from None
         yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # rows are in it
+                folder.rmdir()
+        raise
     finally:
         os.close(fd)
 
@@ -95,8 +118,8 @@ def _begun(folder: Path, origin: Origin) -> Journal:
     """The journal of this packing, which begins here unless it was begun before."""
     if (folder / MANIFEST).exists() and not (folder / JOURNAL).exists():
         raise BadSetting(
-            f"{folder} holds a packed data set already ({read_manifest(folder).rows:,} rows): choose another "
-            "folder, or delete that one"
+            f"{folder} holds a packed data set already ({read_manifest(folder).rows:,} rows): feed it with "
+            f"penstock feed packed:{folder}, choose another folder, or delete that one"
         )
     if not (folder / JOURNAL).exists():
         found = sorted(path.name for path in folder.iterdir() if path.name != JOURNAL + ".new")
@@ -107,16 +130,34 @@ def _begun(folder: Path, origin: Origin) -> Journal:
         journal = msgspec.json.decode((folder / JOURNAL).read_bytes(), type=Journal)
     except msgspec.MsgspecError as error:
         raise PackDamaged(f"{folder / JOURNAL} is damaged ({error}): delete {folder}, and pack again") from None
-    if journal.origin != origin or journal.format != FORMAT:
+    if not journal.rows:
+        return Journal(FORMAT, origin)
+    if differs := _difference(journal, Journal(FORMAT, origin)):
         raise BadSetting(
-            f"in {folder} the packing of something else was begun: {_words(journal.origin)}, where you give "
-            f"{_words(origin)}. Give another folder, or delete that one"
+            f"in {folder} the packing of something else was begun, and {journal.rows:,} rows of it are there: "
+            f"{differs}. Undo that to go on, give another folder, or delete {folder} to begin again"
         )
     return journal
 
 
-def _words(origin: Origin) -> str:
-    return f"{origin.source}, seed {origin.seed}" + (f", {origin.recipe}" if origin.recipe else "")
+def _difference(begun: Journal, now: Journal) -> str:
+    """What keeps a packing from being gone on with, in words."""
+    before, after = ({"the record format": j.format, **_told(j.origin)} for j in (begun, now))
+    found = [
+        f"{name} was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]
+    return "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+
+
+def _told(origin: Origin) -> dict[str, str]:
+    return {
+        "the source": origin.source,
+        "its length": "unknown" if origin.samples is None else f"{origin.samples:,} samples",
+        "the seed": str(origin.seed),
+        **origin.recipe,
+    }
 
 
 def _blocks(source: Source, rows: int) -> Iterator[SourceBlock]:
