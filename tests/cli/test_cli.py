@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,19 @@ import pytest
 import penstock
 
 LOADER = """
+import time
 import numpy as np
 import penstock
 def make_loader():
     return penstock.ArraySource({"id": np.arange(200)}, batch_size=20)
+def slow():
+    def blocks():
+        for i in range(200):
+            time.sleep(0.01)
+            yield {"id": np.arange(20) + 20 * i}
+    class Again:
+        __iter__ = staticmethod(blocks)
+    return Again()
 def broken():
     def blocks():
         raise ValueError("the disk is gone")
@@ -138,6 +148,27 @@ def test_a_source_that_fails_while_it_is_packed_shows_its_own_traceback(loader_f
     assert failed.returncode == 2
     assert "my_loader.py" in failed.stderr
     assert "penstock: the source raised ValueError: the disk is gone" in failed.stderr
+
+
+def test_an_interrupted_packing_says_how_far_it_came_and_goes_on(loader_file: Path, tmp_path: Path):
+    folder = tmp_path / "packed"
+    command = "pack", f"{loader_file}:slow", str(folder)
+    process = subprocess.Popen([sys.executable, "-m", "penstock.cli", *command], stderr=subprocess.PIPE, text=True)
+    while not (folder / "0-id.npy").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=20)[1].replace("\n", " ")
+    assert process.returncode == 130
+    rows = json.loads((folder / "packing.json").read_text())["rows"]
+    assert 0 < rows < 4000
+    assert f"Interrupted. {rows:,} samples are packed in" in told
+    assert "Traceback" not in told
+    loader_file.write_text(LOADER.replace("range(200)", "range(199)"))
+    assert "the code of slow was #" in penstock_command(*command).stderr.replace("\n", " ")
+    loader_file.write_text(LOADER)
+    assert "Packed 4,000 samples, 31.25 KiB" in penstock_command(*command).stdout
 
 
 def test_a_loader_is_packed_checked_and_fed(loader_file: Path, tmp_path: Path):

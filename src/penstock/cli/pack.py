@@ -7,9 +7,21 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from penstock.errors import BadSetting, SourceError
+from penstock.sizes import size_text
+
+_INTERRUPTED = 130
+"""As a shell has it: 128, and the number of SIGINT."""
 
 
 def pack(
@@ -29,7 +41,11 @@ def pack(
     if check is not None and source is None:
         _check(check)
     elif check is None and source is not None and folder is not None:
-        _pack(source, folder, seed)
+        try:
+            _pack(source, folder, seed)
+        except KeyboardInterrupt:
+            Console(stderr=True).print(f"Interrupted. {_begun(folder)}", highlight=False)
+            raise typer.Exit(_INTERRUPTED) from None
     else:
         raise BadSetting("give FILE.py:FUNCTION and a folder, or --check and a folder")
 
@@ -41,14 +57,14 @@ def _pack(source: str, folder: Path, seed: int) -> None:
 
     console = Console()
     make = function_at(source)
-    with _progress(console) as progress:
+    with _progress(console, MofNCompleteColumn()) as progress:
         task = progress.add_task("packing", total=None)
         try:
             done = pack_source(
                 make(),
                 folder,
                 seed=seed,
-                recipe=f"{source} ({recipe_of(make).fingerprint})",
+                recipe={"the function": source, **recipe_of(make).digests},
                 progress=lambda rows, of: progress.update(task, completed=rows, total=of),
             )
         except SourceError as error:
@@ -56,22 +72,40 @@ def _pack(source: str, folder: Path, seed: int) -> None:
                 Console(stderr=True).print(error.traceback_text, markup=False, highlight=False)
             raise
     console.print(
-        f"Packed {done.rows:,} samples, {done.nbytes / 1e9:,.1f} GB, into [bold]{folder}[/]. "
+        f"Packed {done.rows:,} samples, {size_text(done.nbytes)}, into [bold]{folder}[/]. "
         f"Feed them with [bold]penstock feed packed:{folder} --name NAME[/]",
         highlight=False,
     )
+
+
+def _begun(folder: Path) -> str:
+    """How far an interrupted packing has come."""
+    from penstock.sources.packed import rows_begun
+
+    rows, samples = rows_begun(folder)
+    if not rows:
+        return "Nothing has been packed."
+    of = "" if samples is None else f" of {samples:,}"
+    return f"{rows:,}{of} samples are packed in [bold]{folder}[/]: run the same command again to go on from there."
 
 
 def _check(folder: Path) -> None:
     from penstock.sources.packed import check
 
     console = Console()
-    with _progress(console) as progress:
-        task = progress.add_task("reading MB", total=None)
-        right = check(folder, lambda done, of: progress.update(task, completed=done // 10**6, total=of // 10**6))
-    console.print(f"All {right.rows:,} samples in [bold]{folder}[/] are as they were packed.", highlight=False)
+    with _progress(console, DownloadColumn()) as progress:
+        task = progress.add_task("reading", total=None)
+        try:
+            right = check(folder, lambda done, of: progress.update(task, completed=done, total=of))
+        except KeyboardInterrupt:
+            Console(stderr=True).print("Interrupted: the rest has not been checked.")
+            raise typer.Exit(_INTERRUPTED) from None
+    console.print(
+        f"All {right.rows:,} samples in [bold]{folder}[/] ({size_text(right.nbytes)}) are as they were packed.",
+        highlight=False,
+    )
 
 
-def _progress(console: Console) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+def _progress(console: Console, count: ProgressColumn) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn()
     return Progress(*columns, console=console, transient=True)
