@@ -21,6 +21,16 @@ import numpy as np
 import penstock
 def make_loader():
     return penstock.ArraySource({"id": np.arange(200)}, batch_size=20)
+def needs(folder): ...
+def find(images):
+    return images["images"]
+def raises():
+    return find({})
+def chains():
+    try:
+        find({})
+    except KeyError as error:
+        raise OSError("no [images] here") from error
 def slow():
     def blocks():
         for i in range(200):
@@ -114,7 +124,7 @@ def test_nothing_runs_says_what_to_do():
         (("stop", "nobody"), "no feed is named 'nobody'"),
         (("feed", "nowhere.py:make_loader", "--name", "x"), "there is no file nowhere.py"),
         (("feed", "nowhere.py", "--name", "x"), "write FILE.py:FUNCTION"),
-        (("feed", "my_loader.py:other", "--name", "x"), "it has: broken, make_loader"),
+        (("feed", "my_loader.py:other", "--name", "x"), "it has: broken, chains, find, make_loader"),
         (("feed", "my_loader.py:make_loader", "--name", "x", "--window", "much"), "give bytes as a number"),
         (("feed", "my_loader.py:make_loader", "--name", "x", "--segments", "0"), "segments=0"),
         (
@@ -122,6 +132,7 @@ def test_nothing_runs_says_what_to_do():
             "--reader: only for packed:FOLDER",
         ),
         (("feed", "packed:nowhere", "--name", "x"), "nowhere holds no packed data set"),
+        (("feed", "my_loader.py:needs", "--name", "x"), "needs is called without arguments, and needs some"),
         (("pack", "my_loader.py:make_loader"), "give FILE.py:FUNCTION and a folder"),
     ],
 )
@@ -130,6 +141,38 @@ def test_a_mistake_gets_one_clear_message(loader_file: Path, words, says):
     assert failed.returncode == 2
     assert says in failed.stderr.replace("\n", " ")
     assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("function", "frames", "told"),
+    [
+        ("raises", ["raises", "find"], "raises() in {} raised KeyError: 'images'"),
+        ("chains", ["chains", "find", "chains"], "chains() in {} raised OSError: no [images] here"),
+    ],
+)
+def test_what_the_function_raises_is_shown_from_its_own_file_on(loader_file: Path, function, frames, told):
+    where = f"{loader_file.name}:{function}"
+    for words in (("feed", where, "--name", "x"), ("pack", where, "out")):
+        failed = penstock_command(*words, cwd=loader_file.parent)
+        assert failed.returncode == 1
+        assert f"penstock: {told.format(loader_file.name)}" in failed.stderr
+        shown = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
+        assert all(str(loader_file) in line for line in shown)
+        assert [line.rpartition(" ")[2] for line in shown] == frames
+        assert not (loader_file.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "shown", "told"),
+    [("def f(:\n", "line 1", "my_loader.py raised SyntaxError"), ("import nowhere\n", "in <module>", "No module")],
+)
+def test_a_file_that_cannot_be_run_is_shown_without_our_frames(loader_file: Path, content, shown, told):
+    loader_file.write_text(content)
+    failed = penstock_command("feed", "my_loader.py:f", "--name", "x", cwd=loader_file.parent)
+    assert failed.returncode == 1
+    assert told in failed.stderr.splitlines()[-1]
+    (line,) = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
+    assert line.endswith(shown)
 
 
 def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
@@ -146,7 +189,8 @@ def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
 def test_a_source_that_fails_while_it_is_packed_shows_its_own_traceback(loader_file: Path, tmp_path: Path):
     failed = penstock_command("pack", f"{loader_file}:broken", str(tmp_path / "packed"))
     assert failed.returncode == 2
-    assert "my_loader.py" in failed.stderr
+    (line,) = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
+    assert "my_loader.py" in line
     assert "penstock: the source raised ValueError: the disk is gone" in failed.stderr
 
 

@@ -117,6 +117,7 @@ def test_a_make_loader_that_raises_is_reported_and_a_later_call_succeeds(
         assert error["error"] == "SourceError"
         assert "RuntimeError: no such bucket" in error["message"]
         assert "in failing" in error["traceback"]
+        assert "penstock/feed" not in error["traceback"]
         assert trainer.wait() == 0
     assert not list(feeds_directory.iterdir())
     (tmp_path / "mended").touch()

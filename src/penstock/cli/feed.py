@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from penstock.cli.function import function_at
+from penstock.cli.function import call, function_at
 from penstock.errors import BadSetting, SourceError
 from penstock.feed.settings import DEFAULT_WINDOW
 from penstock.sources.adapt import PACKED
@@ -96,4 +96,4 @@ def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any
     if given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise BadSetting(f"{names}: only for packed:FOLDER; what {where} makes has its own")
-    return function_at(where)()
+    return call(function_at(where), where)

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, PenstockError
+from penstock.tracebacks import users_traceback
+
+
+class FunctionFailed(Exception):
+    """The user's own code raised.
+
+    Attributes:
+        traceback_text: From its file on.
+    """
+
+    def __init__(self, message: str, traceback_text: str) -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
 
 
 def function_at(where: str) -> Callable[[], Any]:
     """Run the file, and give its function.
 
     Raises:
-        BadSetting: there is no such file or function; the message says what there is.
+        BadSetting: there is no such file or function, and the message says what there is; or it needs arguments.
+        FunctionFailed: the file raised.
     """
     path, _, function = where.rpartition(":")
     if not path or not function.isidentifier():
@@ -28,7 +44,43 @@ def function_at(where: str) -> Callable[[], Any]:
             name for name, thing in vars(module).items() if callable(thing) and thing.__module__ == module.__name__
         )
         raise BadSetting(f"{path} has no function {function!r}; it has: {', '.join(named) or 'none'}")
+    _check_takes_nothing(make, where)
     return make
+
+
+def call(make: Callable[[], Any], where: str) -> Any:
+    """What a function returns that was found at ``where``.
+
+    Raises:
+        FunctionFailed: it raised.
+    """
+    path, _, function = where.rpartition(":")
+    with _users_code(f"{function}() in {path}"):
+        return make()
+
+
+@contextmanager
+def _users_code(what: str) -> Generator[None]:
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise FunctionFailed(f"{what} raised {type(error).__name__}: {error}", users_traceback(error)) from error
+
+
+def _check_takes_nothing(make: Callable[..., Any], where: str) -> None:
+    try:
+        signature = inspect.signature(make)
+    except ValueError:  # some built-in callables have none
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise BadSetting(
+            f"{where} is called without arguments, and needs some ({error}): give them defaults, or name a "
+            "function that takes none"
+        ) from None
 
 
 def _module(path: Path) -> ModuleType:
@@ -40,5 +92,6 @@ def _module(path: Path) -> ModuleType:
         raise BadSetting(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # workers find the dataset's class by this name
-    spec.loader.exec_module(module)
+    with _users_code(str(path)):
+        spec.loader.exec_module(module)
     return module

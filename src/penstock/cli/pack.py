@@ -51,17 +51,18 @@ def pack(
 
 
 def _pack(source: str, folder: Path, seed: int) -> None:
-    from penstock.cli.function import function_at
+    from penstock.cli.function import call, function_at
     from penstock.feed.recipe import recipe_of
     from penstock.sources.packed import pack as pack_source
 
     console = Console()
     make = function_at(source)
+    loader = call(make, source)
     with _progress(console, MofNCompleteColumn()) as progress:
         task = progress.add_task("packing", total=None)
         try:
             done = pack_source(
-                make(),
+                loader,
                 folder,
                 seed=seed,
                 recipe={"the function": source, **recipe_of(make).digests},

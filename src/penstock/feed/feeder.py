@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import closing
 from io import FileIO
@@ -31,6 +30,7 @@ from penstock.memory.host import HostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import adapt
+from penstock.tracebacks import users_traceback
 
 
 class Feeder:
@@ -274,7 +274,7 @@ class Feeder:
 
     def _failure(self, error: Exception) -> SourceError:
         """Tell the trainers of an error, and give it the form in which ``run`` raises it."""
-        text = "".join(traceback.format_exception(error))
+        text = users_traceback(error)
         if isinstance(error, SourceError):
             told = error
         elif isinstance(error, PenstockError):

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from io import FileIO
 from types import FrameType
 
@@ -18,6 +17,7 @@ from penstock.feed.commission import read_commission
 from penstock.feed.feeder import Feeder
 from penstock.feed.fork import close_in_children
 from penstock.feed.share import Ready
+from penstock.tracebacks import users_traceback
 
 _GRACE_S = 2.0
 _LAST_GRACE_S = 15.0
@@ -72,7 +72,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _report(error: BaseException) -> Ready:
-    text = traceback.format_exc()
+    text = users_traceback(error)
     if isinstance(error, PenstockError):
         return Ready(str(error), type(error).__name__, text)
     return Ready(f"make_loader raised {type(error).__name__}: {error}\n\nIn the feeder:\n{text}", "", text)

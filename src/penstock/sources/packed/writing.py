@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from penstock.errors import BadSetting, PackDamaged, PenstockError, SourceError
 from penstock.sources.adapt import adapt
 from penstock.sources.packed.format import FORMAT, JOURNAL, MANIFEST, Manifest, read_manifest
 from penstock.sources.packed.writer import Journal, Origin, Writer, stopping
+from penstock.tracebacks import users_traceback
 
 _COMMIT_BYTES = 64 << 20
 _COMMIT_S = 5.0
@@ -173,7 +173,7 @@ def _blocks(source: Source, rows: int) -> Iterator[SourceBlock]:
                 raise
             except Exception as error:
                 what = f"the source raised {type(error).__name__}: {error}"
-                raise SourceError(what, traceback.format_exc()) from error
+                raise SourceError(what, users_traceback(error)) from error
             if block is None:
                 return
             yield block
