@@ -367,6 +367,22 @@ def test_a_file_that_is_replaced_while_it_is_read_ends_the_feed(serve: Any, smal
                 list(trainer)
 
 
+def test_a_window_that_can_never_hold_a_block_is_refused_before_the_feed_runs(serve: Any, small: Path) -> None:
+    block_bytes = PackedSource(small, batch_size=20).block_bytes
+    assert block_bytes == 20 * 8192 + 192  # and 20 ids, on whole lines
+    too_small = 20 * 8192
+    with pytest.raises(
+        penstock.BlockTooLarge, match=rf"{block_bytes:,} bytes \(20 samples\).*{too_small:,} bytes"
+    ):
+        penstock.Feeder(PackedSource(small, batch_size=20), "feed", window=too_small)
+    with pytest.raises(penstock.BlockTooLarge, match="which holds four such blocks"):
+        penstock.share(lambda: PackedSource(small, batch_size=20), "shared", window=too_small)
+    assert not penstock.feeds()
+    serve(PackedSource(small, batch_size=20), window=block_bytes)
+    with penstock.attach("feed", 20) as trainer:
+        assert sorted(int(i) for batch in trainer for i in batch["id"]) == list(range(40))
+
+
 def test_what_is_no_packed_data_set_is_refused(small: Path, tmp_path: Path) -> None:
     with pytest.raises(penstock.BadSetting, match=r"holds no packed data set: there is no such folder"):
         PackedSource(tmp_path / "nowhere")

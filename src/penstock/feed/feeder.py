@@ -23,7 +23,7 @@ from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.throughput import Throughput
 from penstock.feed.transform import DeviceTransform
-from penstock.feed.writer import BlockWriter
+from penstock.feed.writer import BlockWriter, check_fits
 from penstock.memory.cuda import gpu_of
 from penstock.memory.device import FeedersDeviceRing
 from penstock.memory.host import HostRing
@@ -66,6 +66,7 @@ class Feeder:
     Raises:
         FeedExists: another feeder serves this name.
         BadSetting: a setting is out of range, or the source cannot be fed.
+        BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
         InsecureDirectory: others could enter the directory of the sockets.
         DeviceUnavailable: there is no such GPU, or no room for the window on it.
     """
@@ -101,6 +102,9 @@ class Feeder:
         )
         self.name = name
         self._source = adapt(loader, segments=segments, seed=seed)
+        if isinstance(self._source, SizedSlotSource) and transform is None:
+            rows = min(self._source.batch_size or 1, self._source.samples or 1)
+            check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
         self._place = Place(name)
         self._pid = os.getpid()
         self._lock = _held(lock, self._place)

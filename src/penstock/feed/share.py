@@ -16,7 +16,7 @@ import msgspec
 
 from penstock import errors
 from penstock.contracts import Gpu, Tree
-from penstock.errors import BadSetting, FeedNotFound, PenstockError, SettingsDiffer, SourceError
+from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceError
 from penstock.feed import wire
 from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
@@ -78,6 +78,7 @@ def share(
         SettingsDiffer: the feed runs with other settings than those given here,
             or was made by another function, or by the same one before it was edited.
         SourceError: ``make_loader`` raised.
+        BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
     """
     _check_callable(make_loader)
     asked = checked(
@@ -176,8 +177,8 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
         if ready.error:
             place.remove(lock)
             kind = getattr(errors, ready.kind, SourceError)
-            if issubclass(kind, SourceError) or not issubclass(kind, PenstockError):
-                raise SourceError(ready.error, ready.traceback_text)
+            if issubclass(kind, SourceError):
+                raise kind(ready.error, ready.traceback_text)
             raise kind(ready.error)
 
 

@@ -29,6 +29,16 @@ _LEAF_BYTES = 18
 """What a leaf's offset and size take in a message, at the most."""
 
 
+def check_fits(nbytes: int, rows: int, window_bytes: int) -> None:
+    """Raises BlockTooLarge if a block can never lie in a window."""
+    if nbytes > window_bytes:
+        raise BlockTooLarge(
+            f"a block of {nbytes:,} bytes ({rows:,} samples) is larger than the window of {window_bytes:,} bytes: "
+            f'pass window="{-(-nbytes * 4 >> 20)}MiB" to the feeder or share() (--window to penstock feed), which '
+            "holds four such blocks, or make the source's batches smaller"
+        )
+
+
 class Parcel(NamedTuple):
     """A block that is ready for the ring, or lies there in a slot: what it is, and where each leaf lies in it.
 
@@ -81,12 +91,7 @@ class BlockWriter:
         data = [self._bytes_of(node, leaf) for node, leaf in zip(self._nodes, described.leaves, strict=True)]
         sizes = [part.nbytes for part in data]
         offsets, nbytes = placed(sizes)
-        if nbytes > self._ring.capacity_bytes:
-            raise BlockTooLarge(
-                f"a block of {nbytes:,} bytes ({block.rows} samples) is larger than the window of "
-                f'{self._ring.capacity_bytes:,} bytes: pass window="{-(-nbytes * 4 >> 20)}MiB" to the feeder or '
-                "share(), which holds four such blocks, or make the source's batches smaller"
-            )
+        check_fits(nbytes, block.rows, self._ring.capacity_bytes)
         return Parcel(layout, offsets, sizes, nbytes, data)
 
     def write(self, parcel: Parcel, offset: int) -> None:

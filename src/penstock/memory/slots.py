@@ -49,10 +49,18 @@ class SlotSource(Protocol):
 
 @runtime_checkable
 class SizedSlotSource(SlotSource, Protocol):
-    """One that knows before its first block how large a slot it needs."""
+    """One that knows before its first block how large a slot it needs.
+
+    Attributes:
+        slot_bytes: Of a slot, wherever it begins.
+        block_bytes: Of a full block as it lies in a ring.
+    """
 
     @property
     def slot_bytes(self) -> int: ...
+
+    @property
+    def block_bytes(self) -> int: ...
 
 
 class Slots:

@@ -77,6 +77,7 @@ class PackedSource:
         self.batch_size = batch_size
         self.segment_starts = self._order.segment_starts
         self.slot_bytes = self._files.slot_bytes(min(batch_size, rows))
+        self.block_bytes = sum(aligned(size * min(batch_size, rows)) for size in self._files.row_bytes)
         self._depth = _DEPTH if depth is None else depth
         if callable(reader):
             self._make_reader, self._reads_by = reader, "a reader of yours"
