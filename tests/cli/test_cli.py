@@ -131,6 +131,9 @@ def test_nothing_runs_says_what_to_do():
             ("feed", "my_loader.py:make_loader", "--name", "x", "--reader", "uring"),
             "--reader: only for packed:FOLDER",
         ),
+        (("feed", "packed:", "--name", "x"), "without a folder: write packed:FOLDER"),
+        (("feed", "packed", "--name", "x"), "has made, write packed:FOLDER"),
+        (("feed", ".", "--name", "x"), "has made, write packed:."),
         (("feed", "packed:nowhere", "--name", "x"), "nowhere holds no packed data set"),
         (("feed", "my_loader.py:needs", "--name", "x"), "needs is called without arguments, and needs some"),
         (("pack", "my_loader.py:make_loader"), "give FILE.py:FUNCTION and a folder"),
@@ -219,7 +222,7 @@ def test_a_loader_is_packed_checked_and_fed(loader_file: Path, tmp_path: Path):
     folder = tmp_path / "packed"
     packed = penstock_command("pack", f"{loader_file}:make_loader", str(folder))
     assert packed.returncode == 0, packed.stderr
-    assert "Packed 200 samples" in packed.stdout
+    assert "Packed 200 samples, 1.6 KB" in packed.stdout
     again = penstock_command("pack", f"{loader_file}:make_loader", str(folder))
     assert again.returncode == 2
     assert "holds a packed data set already" in again.stderr
@@ -242,6 +245,25 @@ def test_a_loader_is_packed_checked_and_fed(loader_file: Path, tmp_path: Path):
         assert [len(batch["id"]) for batch in loader] == [30] * 6 + [20]
     assert "packed packed: 200 samples" in feeding.communicate(timeout=20)[0]
     assert feeding.returncode == 0
+    words = (
+        "feed",
+        f"packed:{folder}",
+        "--name",
+        "one",
+        "--batch-size",
+        "9999",
+        "--window",
+        "4KiB",
+        "--linger",
+        "0.1",
+    )
+    feeding = subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], stdout=subprocess.PIPE, text=True)
+    with penstock.attach("one", 200, wait_s=30) as loader:
+        assert len(next(iter(loader))["id"]) == 200
+    told = " ".join(feeding.communicate(timeout=20)[0].split())
+    assert "samples, 1.6 KB, kept in memory, window 4 KiB, 1 segment." in told
+    assert "1 segment, not 16: 200 samples make 1 block of up to 9,999. With a smaller --batch-size" in told
+    assert "No block is read into the window" in told
     with open(folder / "0-id.npy", "r+b") as file:
         file.seek(-8, os.SEEK_END)
         file.write(b"wrong")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,7 +13,11 @@ from rich.console import Console
 from penstock.cli.function import call, function_at
 from penstock.errors import BadSetting, SourceError
 from penstock.feed.settings import DEFAULT_WINDOW
+from penstock.sizes import size_text
 from penstock.sources.adapt import PACKED
+
+if TYPE_CHECKING:
+    from penstock.sources.packed import PackedSource
 
 
 def feed(
@@ -58,8 +65,9 @@ def feed(
 
     console = Console()
     packed = {"reader": reader, "batch_size": batch_size, "depth": depth, "shuffle": shuffle, "verify": verify}
+    source = _loader(loader, packed, {"segments": segments, "seed": seed})
     feeder = Feeder(
-        _loader(loader, packed, {"segments": segments, "seed": seed}),
+        source,
         name,
         segments=segments,
         seed=seed,
@@ -72,10 +80,13 @@ def feed(
     )
     stands = feeder.statistics()
     console.print(
-        f"Feeding [bold]{name}[/] from {stands.source}, window {stands.window_bytes >> 20} MiB, "
-        f"{stands.segments} segments. Attach with [bold]penstock.attach({name!r})[/]; Ctrl-C ends it.",
+        f"Feeding [bold]{name}[/] from {stands.source}, window {size_text(stands.window_bytes)}, "
+        f"{_counted(stands.segments, 'segment')}. Attach with [bold]penstock.attach({name!r})[/]; Ctrl-C ends it.",
         highlight=False,
     )
+    if loader.startswith(PACKED):
+        for note in _notes(source, segments, stands.window_bytes):
+            console.print(note, style="yellow", highlight=False)
     try:
         serve(feeder)
     except KeyboardInterrupt:
@@ -92,8 +103,35 @@ def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any
     if where.startswith(PACKED):
         from penstock.sources.packed import PackedSource
 
-        return PackedSource(where.removeprefix(PACKED), **given, **settings)
+        return PackedSource(os.path.expanduser(where.removeprefix(PACKED)), **given, **settings)
+    if f"{where}:" == PACKED or Path(where).is_dir():
+        folder = "FOLDER" if f"{where}:" == PACKED else where
+        raise BadSetting(
+            f"{where!r} names no function; to feed what penstock pack has made, write {PACKED}{folder}"
+        )
     if given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise BadSetting(f"{names}: only for packed:FOLDER; what {where} makes has its own")
     return call(function_at(where), where)
+
+
+def _notes(source: PackedSource, segments: int, window_bytes: int) -> Iterator[str]:
+    """What a packed data set cannot have as it was asked."""
+    from penstock.feed.ahead import RING_SHARE
+
+    if source.batches < segments:
+        yield (
+            f"{_counted(source.batches, 'segment')}, not {segments}: {source.samples:,} samples make "
+            f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller --batch-size a "
+            "trainer that comes later waits less."
+        )
+    if not window_bytes // RING_SHARE // source.slot_bytes:
+        yield (
+            f"No block is read into the window, but elsewhere and copied: 1/{RING_SHARE} of the window is for "
+            f"that, and a block takes {size_text(source.block_bytes)}. "
+            f"--window {-(-source.slot_bytes * 16 >> 20)}MiB holds sixteen."
+        )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + "s" * (count != 1)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+from penstock.sizes import size_text
 
 
 def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
@@ -26,7 +27,7 @@ def _head(feed: FeederStatistics) -> Text:
     text.append(f"cycle {feed.cycle}, sample {feed.sample:,}{of_cycle}")
     text.append(f"   {feed.samples_per_s:,.0f} samples/s", "bold")
     used = feed.used_bytes / feed.window_bytes
-    text.append(f"   window {used:4.0%} of {feed.window_bytes >> 20:,} MiB   ")
+    text.append(f"   window {used:4.0%} of {size_text(feed.window_bytes)}   ")
     if feed.held_back_by is not None and len(feed.trainers) == 1:
         text.append("the loader is faster than the training", "dim")
     elif feed.held_back_by is not None:

@@ -16,6 +16,7 @@ from penstock.io.mechanisms import FILE_MECHANISMS, open_reader
 from penstock.io.memory import host_memory
 from penstock.memory.room import aligned
 from penstock.memory.slots import Slot, Slots
+from penstock.sizes import size_text
 from penstock.sources.order import Order
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.reading import Places, Reading, Shelf
@@ -64,6 +65,10 @@ class PackedSource:
         verify: bool = True,
         keep_bytes: int = 1 << 30,
     ) -> None:
+        if not str(folder):
+            raise BadSetting("packed: without a folder: write packed:FOLDER, as penstock pack has made it")
+        if depth is not None and depth < 1:
+            raise BadSetting(f"depth={depth}: at least one read is under way")
         if batch_size < 1:
             raise BadSetting(f"batch_size={batch_size}: a block has at least one row")
         if isinstance(reader, str) and reader not in ("auto", *FILE_MECHANISMS):
@@ -99,7 +104,7 @@ class PackedSource:
     @property
     def description(self) -> str:
         manifest = self._files.manifest
-        size = f"packed {self._folder.name}: {manifest.rows:,} samples, {manifest.nbytes / 1e9:,.1f} GB"
+        size = f"packed {self._folder.name}: {manifest.rows:,} samples, {size_text(manifest.nbytes)}"
         if not self._files.read:
             return f"{size}, kept in memory"
         shelf = self._ring or self._scratch
