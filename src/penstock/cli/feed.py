@@ -19,18 +19,21 @@ from penstock.sources.adapt import PACKED
 if TYPE_CHECKING:
     from penstock.sources.packed import PackedSource
 
+_PACKED = "Only of packed:FOLDER"
+
 
 def feed(
     loader: Annotated[
         str,
         typer.Argument(
-            metavar="FILE.py:FUNCTION", help="The function that makes the loader; or packed:FOLDER, as packed."
+            metavar="FILE.py:FUNCTION",
+            help="The function that makes the loader; or packed:FOLDER, which penstock pack made.",
         ),
     ],
     name: Annotated[str, typer.Option(help="Trainers attach to this name.")],
     segments: Annotated[int, typer.Option(help="Parts of a cycle at which a trainer may join.")] = 16,
     seed: Annotated[int, typer.Option(help="Of the order of samples.")] = 0,
-    window: Annotated[str, typer.Option(help="Memory for blocks that are on their way.")] = DEFAULT_WINDOW,
+    window: Annotated[str, typer.Option(help="Memory for blocks on their way, such as 2GiB.")] = DEFAULT_WINDOW,
     epochs: Annotated[int | None, typer.Option(help="Epochs for each trainer; without end unless given.")] = None,
     linger: Annotated[float | None, typer.Option(help="End so many seconds after the last trainer.")] = None,
     stall_timeout: Annotated[
@@ -41,19 +44,25 @@ def feed(
     ] = False,
     memory: Annotated[str, typer.Option(help="Where blocks lie: host, or a GPU, such as cuda:0.")] = "host",
     reader: Annotated[
-        str | None, typer.Option(help="How packed rows are read: auto, posix, direct, uring, gpu.")
+        str | None,
+        typer.Option(help="How rows are read: auto, posix, direct, uring, gpu.", rich_help_panel=_PACKED),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Rows of a block, of packed ones; 128 if not given.")
+        int | None, typer.Option(help="Rows of a block; 128 if not given.", rich_help_panel=_PACKED)
     ] = None,
     depth: Annotated[
-        int | None, typer.Option(help="Reads of packed rows under way; 128, or what is advised.")
+        int | None, typer.Option(help="Reads under way; 128, or what is advised.", rich_help_panel=_PACKED)
     ] = None,
     shuffle: Annotated[
-        bool | None, typer.Option("--shuffle/--in-order", help="Of packed rows; shuffled if not given.")
+        bool | None, typer.Option("--shuffle/--in-order", help="Shuffled if not given.", rich_help_panel=_PACKED)
     ] = None,
     verify: Annotated[
-        bool | None, typer.Option("--verify/--no-verify", help="Compare packed rows with their checksums.")
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Compare rows with their checksums; done if not given.",
+            rich_help_panel=_PACKED,
+        ),
     ] = None,
 ) -> None:
     """Run a feeder here, until it is interrupted or stopped.

@@ -28,13 +28,20 @@ def pack(
     source: Annotated[
         str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="The function that makes the loader.")
     ] = None,
-    folder: Annotated[Path | None, typer.Argument(help="A new folder, or one to go on with.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="FOLDER", help="A new folder, or one whose packing was interrupted.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the pass that is packed.")] = 0,
     check: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Read a packed data set and compare all checksums.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Instead: read a packed data set, and compare all checksums and headers."
+        ),
     ] = None,
 ) -> None:
     """Pack one pass of a loader into a folder, for `penstock feed packed:FOLDER`.
+
+    FUNCTION takes nothing and returns a DataLoader, arrays, or batches.
 
     Interrupted, the same command goes on where it stopped. Nothing is overwritten.
     """
