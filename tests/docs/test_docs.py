@@ -21,14 +21,24 @@ def name(page: Path) -> str:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if CODE.search(p.read_text())], ids=name)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path):
-    script = tmp_path / "page.py"
+    run_code(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "penstock.pack(" in p.read_text()], ids=name)
+def test_a_page_that_packs_can_be_run_twice(page: Path, tmp_path: Path):
+    run_code(page, tmp_path)
+    run_code(page, tmp_path)
+
+
+def run_code(page: Path, folder: Path) -> None:
+    script = folder / "page.py"
     script.write_text("\n\n".join(CODE.findall(page.read_text())).replace("import penstock\n", QUICK, 1))
     ran = subprocess.run(
         [sys.executable, "-W", "error", script],
         capture_output=True,
         text=True,
         timeout=100,
-        cwd=tmp_path,
+        cwd=folder,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
