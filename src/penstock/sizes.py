@@ -12,6 +12,9 @@ _UNITS = {"": 1, "B": 1} | {
     for suffix, base in (("B", 1000), ("IB", 1024), ("", 1024))
 }
 
+_EXAMPLES = {"sample": "110KB", "bs": "64KiB", "dataset": "100GB", "rate": "2GB"}
+"""Of what each setting may be; 512MiB for others."""
+
 
 def size_from(name: str, size: int | str) -> int:
     """The bytes of ``2048``, ``"110KB"``, ``"512MiB"`` or ``"2 GB"``, to the byte; ``"4k"`` is 4 KiB, as to fio.
@@ -29,7 +32,8 @@ def size_from(name: str, size: int | str) -> int:
     else:
         nbytes = size
     if nbytes <= 0:
-        raise BadSetting(f'{name}={size!r}: give bytes as a number or as text, such as "512MiB"')
+        example = _EXAMPLES.get(name, "512MiB")
+        raise BadSetting(f'{name}={size!r}: give bytes as a number or as text, such as "{example}"')
     return nbytes
 
 

@@ -142,7 +142,15 @@ def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monk
         (["--on", "no/such", "--sample", "4KiB"], "it is no directory"),
         (["no-such.json", "--sample", "4KiB"], "cannot be read"),
         ([__file__, "--sample", "4KiB"], "is no file of penstock bench io"),
-        (["BENCH", "--sample", "4 potatoes"], "sample='4 potatoes'"),
+        (
+            ["BENCH", "--sample", "4 potatoes"],
+            "sample='4 potatoes': give bytes as a number or as text, such as \"110KB\"",
+        ),
+        (["BENCH", "--sample", "4KiB", "--dataset", "all"], 'such as "100GB"'),
+        (
+            ["BENCH", "--sample", "4KiB", "--dataset", "4KB"],
+            "dataset_bytes=4,000 is less than one sample of 4,096",
+        ),
         (["BENCH", "--sample", "4KiB", "--rate", "2GB/min"], "rate='2GB/min'"),
         (["BENCH", "--sample", "4KiB", "--rate", "fast"], "rate='fast'"),
         (["BENCH", "--sample", "4KiB", "--gpu-share", "half"], "gpu_share='half'"),

@@ -131,7 +131,7 @@ def test_every_statement_says_where_it_comes_from(rows, sample, rate, cores, des
         rate_bytes_per_s=rate,
         cores=cores,
         dest=dest,
-        dataset_bytes=dataset,
+        dataset_bytes=None if dataset is None else max(sample, dataset),
         memory_bytes=1 << 34,
         access=access,
     )
@@ -348,6 +348,7 @@ def test_the_gpu_may_ask_by_itself_where_that_is_known_to_work():
         {"sample_bytes": 4096, "access": "both"},
         {"sample_bytes": 4096, "dest": "gpu"},
         {"sample_bytes": 4096, "dataset_bytes": 0},
+        {"sample_bytes": 4096, "dataset_bytes": 4095},
     ],
 )
 def test_a_need_that_makes_no_sense_is_refused(wrong):

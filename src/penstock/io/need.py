@@ -41,7 +41,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: Memory that could keep them; 0 if not known.
 
     Raises:
-        BadSetting: a value is out of range.
+        BadSetting: a value is out of range, or all data are less than a sample.
     """
 
     sample_bytes: int
@@ -62,6 +62,11 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise BadSetting(f"{name}={value!r}: it is a number above 0")
+        if self.dataset_bytes is not None and self.dataset_bytes < self.sample_bytes:
+            raise BadSetting(
+                f"dataset_bytes={self.dataset_bytes:,} is less than one sample of {self.sample_bytes:,} bytes: "
+                "give the size of all samples together"
+            )
         if self.gpu_share is not None and not 0 <= self.gpu_share <= 1:
             raise BadSetting(f"gpu_share={self.gpu_share!r}: it lies between 0 and 1 (0% and 100%)")
 

@@ -37,7 +37,7 @@ def _pack(rows: Sequence[Row], best: Choice, need: Need, rate_mb_s: float) -> It
     larger = [
         _fastest(rows, msgspec.structs.replace(need, sample_bytes=nbytes))
         for nbytes in sorted({*_PACKED_BYTES, *(row.bs_bytes for row in rows)})
-        if nbytes > need.sample_bytes
+        if need.sample_bytes < nbytes <= (need.dataset_bytes or nbytes)
     ]
     known = [choice for choice in larger if choice and choice.basis != "extrapolated" and choice.mb_s > best.mb_s]
     if not known:
