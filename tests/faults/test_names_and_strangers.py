@@ -354,7 +354,7 @@ def test_strange_messages_cost_a_trainer_nothing_whatever_they_are(clean, serve,
     trainer = train(epochs=None, until=until, delay_s=0.001)
     trainer.wait_for("epoch")
     chance = random.Random(messages)
-    sent = dropped = 0
+    sent = rejected = 0
     while sent < messages:
         with Place("feed").connect() as peer:
             peer.setblocking(False)
@@ -366,18 +366,33 @@ def test_strange_messages_cost_a_trainer_nothing_whatever_they_are(clean, serve,
                 sent += 1
                 try:
                     peer.send(mutated(chance))
-                except BlockingIOError:
+                except (BlockingIOError, BrokenPipeError, ConnectionResetError):
                     break
-                except (BrokenPipeError, ConnectionResetError):
-                    dropped += 1
-                    break
-    assert dropped
+            if chance.random() < 0.5:  # the others leave without a look at the answer
+                rejected += was_rejected(peer)
+    assert rejected
     (tmp_path / "until").touch()
     trainer.has_all(1000)
     eventually(lambda: not feeder.statistics().trainers)
     assert feeder.statistics().used_bytes == 0
     with penstock.attach("feed", 33) as loader:
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(1000))
+
+
+def was_rejected(peer: socket.socket) -> bool:
+    """Whether the feeder says so, of all that it says until it hangs up."""
+    peer.settimeout(30)
+    said = False
+    with suppress(OSError):
+        peer.shutdown(socket.SHUT_WR)
+    while True:
+        try:
+            answer = peer.recv(wire.MAX_PACKET_BYTES)
+        except ConnectionResetError:  # told first where it did not read all; what it said follows
+            continue
+        if not answer:
+            return said
+        said |= isinstance(wire.decode_from_feeder(answer), wire.Rejected)
 
 
 def test_a_stranger_that_says_nonsense_is_told_so_and_dropped(clean, serve):
