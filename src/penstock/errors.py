@@ -60,7 +60,7 @@ class ReadFailed(PenstockError):
         errno: What the system said, as in ``errno.h``; 0 where the file ended too early.
     """
 
-    def __init__(self, message: str, path: str, offset: int = 0, errno: int = 0) -> None:
+    def __init__(self, message: str, path: str = "", offset: int = 0, errno: int = 0) -> None:
         super().__init__(message)
         self.path = path
         self.offset = offset
