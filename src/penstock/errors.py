@@ -48,7 +48,17 @@ class PinningRefused(PenstockError):
 
 
 class ReaderUnavailable(PenstockError):
-    """A way of reading that was asked for cannot be had here; the message says why, and what can."""
+    """A way of reading that was asked for cannot be had here; the message says why, and what can.
+
+    Attributes:
+        why: What is missing.
+        remedy: What to do, or what to read with instead; empty where nothing helps.
+    """
+
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(f"{why}; {remedy}" if remedy else why)
+        self.why = why
+        self.remedy = remedy
 
 
 class ReadFailed(PenstockError):

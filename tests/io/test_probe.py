@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from penstock.errors import ReaderUnavailable
 from penstock.io import mechanisms, probe
 from penstock.io.mechanisms import MECHANISMS
 from penstock.io.threads import ThreadQueue
@@ -53,3 +55,25 @@ def test_the_doctor_tells_of_the_readers() -> None:
     )
     for mech in MECHANISMS:
         assert f"reader {mech}" in done.stdout
+
+
+def test_the_remedy_is_the_errors_own_whatever_its_text_holds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(depth: int, memory: object) -> None:
+        raise ReaderUnavailable("io_uring: error 1; error 2", "read with mech='direct'; it works everywhere")
+
+    monkeypatch.setattr(mechanisms, "UringQueue", refused)
+    found = {each.what: each for each in probe.probe(tmp_path)}["reader uring"]
+    assert (found.found, found.remedy) == (
+        "io_uring: error 1; error 2",
+        "read with mech='direct'; it works everywhere",
+    )
+
+
+def test_an_error_says_its_remedy_last_and_keeps_it_on_its_way_to_another_process() -> None:
+    error = ReaderUnavailable("no such hardware", "buy it")
+    assert str(error) == "no such hardware; buy it"
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.why, again.remedy) == (str(error), "no such hardware", "buy it")
+    assert str(ReaderUnavailable("nothing helps")) == "nothing helps"

@@ -52,7 +52,7 @@ def _bypass_the_cache(fd: int, path: str) -> None:
         if error.errno != errno.EINVAL:
             raise
         raise ReaderUnavailable(
-            f"{path} lies on {file_system(path)}, which has no O_DIRECT; read it with mech='posix'"
+            f"{path} lies on {file_system(path)}, which has no O_DIRECT", "read it with mech='posix'"
         ) from None
 
 

@@ -83,7 +83,7 @@ def _unavailable(why: str) -> ReaderUnavailable:
         remedy = f'pip install "penstock[gpu]" (cuda-bindings 13 or newer), or {remedy}'
     elif "libcufile" in why:
         remedy = f"install NVIDIA's libcufile, which is part of the CUDA toolkit, or {remedy}"
-    return ReaderUnavailable(f"gds: {why}; {remedy}")
+    return ReaderUnavailable(f"gds: {why}", remedy)
 
 
 @cache
@@ -142,7 +142,7 @@ class GdsQueue(BlockingQueue):
         except Exception as error:
             os.close(fd)
             raise ReaderUnavailable(
-                f"gds: cuFile refuses {path}, on {file_system(path)}: {error}; read it with mech='direct'"
+                f"gds: cuFile refuses {path}, on {file_system(path)}: {error}", "read it with mech='direct'"
             ) from None
         self._files[fd] = handle
         device = os.fstat(fd).st_dev

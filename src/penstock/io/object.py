@@ -48,7 +48,7 @@ class ObjectQueue(BlockingQueue):
             import obstore
         except ImportError:
             raise ReaderUnavailable(
-                'mech="object" reads with obstore, which is not installed; pip install "penstock[s3]"'
+                'mech="object" reads with obstore, which is not installed', 'pip install "penstock[s3]"'
             ) from None
         super().__init__("object", depth, min(depth, MAX_REQUESTS))
         self._obstore: Any = obstore
@@ -157,9 +157,10 @@ def _split(path: str) -> tuple[str, str]:
     if scheme in ("http", "https") and url.netloc and not url.query:
         return f"{scheme}://{url.netloc}", unquote(url.path).lstrip("/")
     if url.query and scheme != "s3":
-        raise ReaderUnavailable(f"{path} has a query, such as a signed URL's; give s3://bucket/key")
+        raise ReaderUnavailable(f"{path} has a query, such as a signed URL's", "give s3://bucket/key")
     raise ReaderUnavailable(
-        f"{path} is no s3://bucket/key and no http(s) URL; files are read with mech='posix', 'direct' or 'uring'"
+        f"{path} is no s3://bucket/key and no http(s) URL",
+        "files are read with mech='posix', 'direct' or 'uring'",
     )
 
 

@@ -54,8 +54,7 @@ def _try(mech: str, path: str, content: ByteArray) -> Finding:
         finally:
             reader.close()
     except ReaderUnavailable as error:
-        found, _, remedy = str(error).rpartition("; ")
-        return Finding(what, "limited", found or remedy, remedy if found else "")
+        return Finding(what, "limited", error.why, error.remedy)
     except (PenstockError, OSError) as error:
         return Finding(what, "fails", str(error))
     if not np.array_equal(memory, content):

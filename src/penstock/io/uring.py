@@ -74,7 +74,7 @@ class UringQueue:
         try:
             self._fd = _call(_SETUP, depth, params.ctypes.data)
         except OSError as error:
-            raise ReaderUnavailable(f"io_uring: {_why(error)}; read with mech='direct'") from None
+            raise ReaderUnavailable(f"io_uring: {_why(error)}", "read with mech='direct'") from None
         try:
             self._map(params[0])
         except BaseException:

@@ -147,7 +147,7 @@ def _driver() -> Any:
 
         _checked(driver.cuInit(0))
     except ImportError:
-        raise ReaderUnavailable("mech='gpu' on a GPU needs cuda-bindings: pip install \"penstock[gpu]\"") from None
+        raise ReaderUnavailable("mech='gpu' on a GPU needs cuda-bindings", 'pip install "penstock[gpu]"') from None
     except RuntimeError as error:
         raise ReaderUnavailable(f"mech='gpu' on a GPU needs a driver: {error}") from None
     return driver

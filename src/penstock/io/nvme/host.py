@@ -87,7 +87,8 @@ def library() -> Path:
     if compiler is None:
         raise ReaderUnavailable(
             "mech='gpu' with threads on the CPU needs a C++ compiler, and there is none (c++, g++, clang++, or "
-            "what CXX names); install one, or read with mech='uring'"
+            "what CXX names)",
+            "install one, or read with mech='uring'",
         )
     key = hashlib.sha256(repr((compiler, _FLAGS, platform.machine())).encode() + HEADER.read_bytes()).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
@@ -104,6 +105,7 @@ def library() -> Path:
             raise ReaderUnavailable(f"{compiler} cannot compile {HEADER.name}: {error.stderr}") from None
         except OSError as error:
             raise ReaderUnavailable(
-                f"{folder} cannot be written ({error.strerror}); compiled code is kept there: set XDG_CACHE_HOME"
+                f"{folder} cannot be written ({error.strerror}), and compiled code is kept there",
+                "set XDG_CACHE_HOME",
             ) from None
     return compiled
