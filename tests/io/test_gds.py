@@ -59,7 +59,7 @@ def test_a_child_that_cannot_be_started_is_told() -> None:
 
 
 def test_a_child_that_ends_without_a_word_is_told() -> None:
-    with pytest.raises(ReaderUnavailable, match="ended with 3"):
+    with pytest.raises(ReaderUnavailable, match="cuFile ended with status 3 where"):
         probe(child("raise SystemExit(3)"))
 
 

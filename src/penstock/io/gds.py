@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from typing import Any
 from penstock.contracts import DeviceBytes, Opened
 from penstock.errors import ReaderUnavailable
 from penstock.io.blocking import BlockingQueue
+from penstock.io.exit_status import in_words
 from penstock.io.files import file_system, open_file
 
 PROBE_S = 20.0
@@ -70,10 +70,9 @@ def probe(command: Sequence[str] = (sys.executable, "-c", _PROBE), limit_s: floa
         ) from None
     except OSError as error:
         raise _unavailable(f"it cannot be tried: {error}") from None
-    if done.returncode < 0:
-        raise _unavailable(f"cuFile died of {signal.Signals(-done.returncode).name} where it was tried")
-    if done.returncode > 0:
-        raise _unavailable((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
+    if done.returncode:
+        said = done.stderr.strip().splitlines() if done.returncode > 0 else []
+        raise _unavailable(said[-1] if said else f"cuFile {in_words(done.returncode)} where it was tried")
     return done.stdout.strip()
 
 

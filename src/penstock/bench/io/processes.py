@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
+from penstock.io.exit_status import in_words
 
 
 class MeasurementFailed(PenstockError):
@@ -61,9 +62,8 @@ def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answ
 
 
 def _end(status: int, errors: str) -> str:
-    how = f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    return f"{how}: {lines[-1]}" if lines else how
+    return f"{in_words(status)}: {lines[-1]}" if lines else in_words(status)
 
 
 def _children_cpu_s() -> float:

@@ -1,0 +1,10 @@
+"""How a process ended."""
+
+from __future__ import annotations
+
+import signal
+
+
+def in_words(status: int) -> str:
+    """An exit status that is not 0, as ``subprocess`` gives it."""
+    return f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
