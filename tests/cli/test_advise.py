@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,36 @@ def test_the_need_may_be_that_of_a_feed(bench, busy_feed):
     assert need["rate_bytes_per_s"] > 0
     stored = told(bench, "--feed", busy_feed, "--sample", "4KiB", "--rate", "1MB/s")["need"]
     assert (stored["sample_bytes"], stored["rate_bytes_per_s"]) == (4096, 1e6)
+
+
+def test_a_rate_that_the_source_bounds_is_said_to_be_no_more_than_that(bench, busy_feed):
+    ran = advise(bench, "--feed", busy_feed)
+    assert "advise/feed publishes as fast as its source yields" in ran.stderr
+    assert "Give --rate" in ran.stderr
+    assert "publishes" not in advise(bench, "--feed", busy_feed, "--rate", "1MB/s").stderr
+
+
+@pytest.fixture
+def idle_feed():
+    """A feed that somebody has read from a moment ago, and nobody reads from now."""
+    source = penstock.ArraySource({"x": np.zeros((4096, 1024), np.uint8)}, batch_size=64)
+    with penstock.share(lambda: source, name="advise/idle", batch_size=64, linger=0.1):
+        with penstock.attach("advise/idle") as loader:
+            for _ in loader:
+                time.sleep(0.002)  # so that there is a rate of the last seconds
+        while penstock.feeds()[0].waits_for != "nobody reads":
+            time.sleep(0.01)
+        yield "advise/idle"
+
+
+def test_the_rate_of_a_feed_that_nobody_reads_from_is_no_need(bench, idle_feed):
+    with pytest.raises(
+        penstock.BadSetting, match=r"nobody reads .*\(1 trainer attached\).*trains.*or give --rate"
+    ):
+        verb.advise(Path(bench), feed=idle_feed)
+    need = told(bench, "--feed", idle_feed, "--rate", "1MB/s")["need"]
+    assert need["rate_bytes_per_s"] == 1e6
+    assert need["sample_bytes"] == pytest.approx(1024, rel=0.2)
 
 
 def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monkeypatch, capsys):

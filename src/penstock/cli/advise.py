@@ -14,7 +14,11 @@ from penstock.errors import BadSetting, FeedNotFound
 from penstock.sizes import size_from
 
 if TYPE_CHECKING:
+    from penstock.feed.statistics import FeederStatistics
     from penstock.io.measured import Row
+
+_FULL = 0.5
+"""A window that is fuller than that is paced by its trainers."""
 
 
 def advise(
@@ -31,7 +35,9 @@ def advise(
     gpu_share: Annotated[str | None, typer.Option(help="Of the GPU that reading may take, such as 2%.")] = None,
     dest: Annotated[str, typer.Option(help="host, or a GPU, such as cuda:0.")] = "host",
     dataset: Annotated[str | None, typer.Option(help="Size of all data, such as 100GB.")] = None,
-    feed: Annotated[str | None, typer.Option(help="Take rate and sample from this feed, as it runs now.")] = None,
+    feed: Annotated[
+        str | None, typer.Option(help="Take rate and sample from this feed, as trainings draw from it now.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
 ) -> None:
     """Say which mechanism to read with, what it costs, and what to do if none suffices.
@@ -47,8 +53,7 @@ def advise(
     rate_bytes_per_s = None if rate is None else _rate(rate)
     sample_bytes = None if sample is None else size_from("sample", sample)
     if feed is not None:
-        fed_rate, sample_bytes = _of_feed(feed, sample_bytes)
-        rate_bytes_per_s = rate_bytes_per_s or fed_rate
+        rate_bytes_per_s, sample_bytes = _of_feed(feed, rate_bytes_per_s, sample_bytes)
     if sample_bytes is None:
         raise BadSetting("how large is a sample? Give --sample, such as --sample 110KB, or --feed NAME")
     need = Need(
@@ -90,20 +95,48 @@ def _share(text: str) -> float:
         raise BadSetting(f"gpu_share={text!r}: give a part, such as 2% or 0.02") from None
 
 
-def _of_feed(name: str, sample_bytes: int | None) -> tuple[float, int]:
-    """The bytes a second that a feed publishes now, and those of a sample; as it is stored, if that is given."""
+def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None) -> tuple[float, int]:
+    """The bytes a second that a feed's trainings draw now, and those of a sample; each unless it is given."""
     from penstock.feed.feeds import feeds
 
     running = {found.name: found for found in feeds()}
     if name not in running:
         raise FeedNotFound(f"no feed {name!r} runs; those that do: {', '.join(running) or 'none'}")
     found = running[name]
-    if not found.samples or not found.samples_per_s:
+    if sample_bytes is None:
+        if not found.samples:
+            raise BadSetting(f"feed {name!r} has published nothing yet: how large is a sample? Give --sample")
+        sample_bytes = max(1, found.bytes // found.samples)
+    return rate_bytes_per_s or _drawn_samples_per_s(found) * sample_bytes, sample_bytes
+
+
+def _drawn_samples_per_s(feed: FeederStatistics) -> float:
+    """What trainings draw now; said to be a guess where the window is not full.
+
+    Raises:
+        BadSetting: they draw nothing, so that nobody knows what they need.
+    """
+    if feed.waits_for == "nobody reads":
+        attached = len(feed.trainers)
         raise BadSetting(
-            f"feed {name!r} publishes nothing now ({found.waits_for or 'it has just begun'}); give --rate"
+            f"nobody reads from feed {feed.name!r} ({attached} trainer{'s' * (attached != 1)} attached), so that "
+            "nothing tells what rate is needed. Ask again while a trainer trains from it, or give --rate"
         )
-    sample_bytes = sample_bytes or max(1, found.bytes // found.samples)
-    return found.samples_per_s * sample_bytes, sample_bytes
+    if not feed.samples_per_s:
+        why = f"it waits for its {feed.waits_for}" if feed.waits_for else "it has just begun"
+        raise BadSetting(
+            f"feed {feed.name!r} has published nothing in the last seconds: {why}. Ask again when it goes on, or "
+            "give --rate"
+        )
+    part = feed.used_bytes / feed.window_bytes
+    if part < _FULL:
+        Console(stderr=True).print(
+            f"! {feed.name} publishes as fast as its source yields, its window is {part:.0%} full: the trainings "
+            "may want more or, if they have only begun, less. Give --rate if you know it",
+            highlight=False,
+            markup=False,
+        )
+    return feed.samples_per_s
 
 
 def _quick(directory: Path) -> list[Row]:
