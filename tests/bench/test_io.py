@@ -338,6 +338,25 @@ def test_the_command_saves_json_csv_and_a_picture(file: Path, tmp_path: Path) ->
     assert str(tmp_path) not in Path(out["json"]).read_text()
 
 
+def of_cache(mech: str, *, cold: bool) -> Row:
+    figures = {"iops": 1.0, "mb_s": 100.0, "cpu_s_per_gib": 1.0, "date": "2026-01-01"}
+    return Row(mech=mech, bs_bytes=4096, qd=8, threads=1, pattern="random", cold=cold, **figures)
+
+
+def hollow(*rows: Row) -> tuple[int, bool]:
+    """How many points of the picture are hollow, and whether its legend says what that means."""
+    drawn = pytest.importorskip("penstock.bench.io.plot").picture(rows)
+    points = sum(len(line.get_xdata()) for line in drawn.axes[0].lines if line.get_markerfacecolor() == "white")
+    return points, any("page cache" in text.get_text() for legend in drawn.legends for text in legend.texts)
+
+
+def test_the_picture_tells_what_may_have_come_from_the_page_cache() -> None:
+    buffered, direct = of_cache("posix", cold=False), of_cache("direct", cold=False)
+    assert hollow(buffered, of_cache("fio:psync-buffered", cold=False), direct) == (2, True)
+    assert hollow(of_cache("posix", cold=True), direct) == (0, False)
+    assert hollow(of_cache("posix", cold=True), buffered) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -432,6 +451,11 @@ def test_repeats_become_medians_and_failures_do_not_count() -> None:
         ("posix", 2.0, ""),
         ("gds", 0.0, "no driver"),
     ]
+
+
+def test_a_median_is_cold_only_if_all_its_repeats_were() -> None:
+    assert medians([of_cache("posix", cold=True)] * 2)[0].cold
+    assert not medians([of_cache("posix", cold=True), of_cache("posix", cold=False)])[0].cold
 
 
 def test_rows_come_back_from_json_and_csv() -> None:

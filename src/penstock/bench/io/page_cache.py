@@ -9,6 +9,9 @@ import time
 
 import numpy as np
 
+BUFFERED = frozenset({"posix", "fio:psync-buffered"})
+"""Mechanisms that read through the page cache."""
+
 _WINDOW_BYTES = 1 << 30
 _TRIES, _PAUSE_S = 5, 0.05  # pages that are just being read stay
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from penstock.bench.io.page_cache import BUFFERED
 from penstock.bench.io.report import medians
 from penstock.io.measured import Row
 from penstock.sizes import size_text
@@ -33,6 +35,11 @@ _COLUMNS = 3
 
 def save(rows: Sequence[Row], path: Path) -> None:
     """Draw the rows that were measured; the file's name says the format."""
+    picture(rows).savefig(path)
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """A panel for each size, pattern and destination; what may have come from the page cache is hollow."""
     rows = sorted(medians(rows), key=_place)
     panels = [(key, list(group)) for key, group in groupby(rows, key=_place)]
     columns = min(_COLUMNS, len(panels))
@@ -40,7 +47,9 @@ def save(rows: Sequence[Row], path: Path) -> None:
     known = [mech for mech in _COLORS if any(row.mech == mech for row in rows)]
     mechs = [*known, *sorted({row.mech for row in rows} - {*known})]
     in_line = 3 * max(2, columns) - 1
-    head, width = 1.65 + 0.25 * -(-len(mechs) // in_line), max(8.5, 1.4 + 4.6 * columns)
+    cached = any(map(_from_the_cache, rows))
+    legend = 0.25 * -(-len(mechs) // in_line)
+    head, width = 1.65 + legend + 0.25 * cached, max(8.5, 1.4 + 4.6 * columns)
     height = 0.65 + head + 3.2 * lines + 1.0 * (lines - 1)
     figure: Any = Figure(figsize=(width, height), dpi=120, facecolor="white")
     FigureCanvasAgg(figure)
@@ -71,7 +80,22 @@ def save(rows: Sequence[Row], path: Path) -> None:
         handletextpad=0.4,
         columnspacing=1.4,
     )
-    figure.savefig(path)
+    if cached:
+        hollow = Line2D([], [], ls="", marker="s", ms=6.5, color=_FAINT, markerfacecolor="white")
+        figure.legend(
+            [hollow],
+            ["hollow: buffered and not cold, so that bytes may have come from the page cache, not from storage"],
+            loc="upper left",
+            bbox_to_anchor=(left - 0.1 / width, 1 - (1.1 + legend) / height),
+            frameon=False,
+            fontsize=9.5,
+            handletextpad=0.4,
+        )
+    return figure
+
+
+def _from_the_cache(row: Row) -> bool:
+    return row.mech in BUFFERED and not row.cold
 
 
 def _place(row: Row) -> tuple[bool, str, str, int]:
@@ -113,6 +137,16 @@ def _panel(
             ms=6.5,
             lw=1.6,
             color=_COLORS.get(mech) or _OTHERS[other % len(_OTHERS)],
+        )
+        hollow = [row for row in points if _from_the_cache(row)]
+        axes.plot(
+            [row.cpu_s_per_gib for row in hollow],
+            [row.mb_s for row in hollow],
+            ls="",
+            marker=handles[mech].get_marker(),
+            ms=6.5,
+            color=handles[mech].get_color(),
+            markerfacecolor="white",
         )
     _scales(axes)
     _depths(axes, rows, {mech: handles[mech].get_color() for mech in handles})

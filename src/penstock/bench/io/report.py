@@ -51,10 +51,20 @@ def _median(rows: Sequence[Row]) -> Row:
     if not measured:
         return rows[0]
     found: dict[str, float | None] = {}
-    for field in ("iops", "mb_s", "p50_us", "p99_us", "p999_us", "cpu_us_per_op", "cpu_s_per_gib", "cores_busy"):
+    for field in (
+        "iops",
+        "mb_s",
+        "p50_us",
+        "p99_us",
+        "p999_us",
+        "cpu_us_per_op",
+        "cpu_s_per_gib",
+        "cores_busy",
+        "sm_share",
+    ):
         values = [value for row in measured if (value := getattr(row, field)) is not None]
         found[field] = statistics.median(values) if values else None
-    return msgspec.structs.replace(measured[0], **found)
+    return msgspec.structs.replace(measured[0], cold=all(row.cold for row in measured), **found)
 
 
 def table(rows: Sequence[Row], title: str) -> Table:

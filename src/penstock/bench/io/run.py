@@ -23,7 +23,6 @@ from penstock.sizes import size_text
 Tell = Callable[[int, int, str], None]
 """Told of progress: (cases done, cases in all, what comes now)."""
 
-_THROUGH_THE_CACHE = frozenset({"posix", "fio:psync-buffered"})
 _STILL_COLD = 0.01
 
 
@@ -102,7 +101,7 @@ class _Bench:
             *settings.mech,
             *(case.mech for known in self._tools.values() for case in known.tool.cases(settings)),
         }
-        if not mechs & _THROUGH_THE_CACHE:
+        if not mechs & page_cache.BUFFERED:
             return []
         memory = psutil.virtual_memory().total
         if read.nbytes > memory:
@@ -139,7 +138,7 @@ class _Bench:
         path, nbytes = self._target.path, self._target.nbytes
         if nbytes is None:
             return False, ""
-        buffered = case.mech in _THROUGH_THE_CACHE
+        buffered = case.mech in page_cache.BUFFERED
         if not self._settings.cold:
             share = page_cache.cached_share(path, nbytes) if buffered else None
             return False, "" if share is None else f"{share:.0%} of the file was in the page cache"
