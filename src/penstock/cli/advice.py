@@ -51,7 +51,7 @@ def _verdict(advice: Advice) -> Text:
 
 
 def _cost(choice: Choice) -> str:
-    gpu = "" if not choice.sm_share else f" and {choice.sm_share:.1%} of the GPU"
+    gpu = "" if not choice.sm_share else f" and at most {choice.sm_share:.1%} of the GPU"
     return f"{choice.cores:.2g} cores ({choice.cpu_s_per_gib:.2g} CPU-s for each GiB){gpu}"
 
 

@@ -27,7 +27,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         cpu_s_per_gib: The same for each GiB.
         cores_busy: CPU time over elapsed time.
         gpu_threads: Threads of the GPU that asked; None where it did not ask.
-        sm_share: Part of the GPU's multiprocessors that were busy, 0 to 1; None if not known.
+        sm_share: Part of the GPU's multiprocessors that were busy, 0 to 1, or the most that can have been; the
+            note says which. None if not known.
         copy_included: Whether the bytes had to be copied to the GPU, and were, within these numbers.
         path_taken: What carried the bytes.
         repeat: Number of the repetition, from 0.

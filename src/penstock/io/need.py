@@ -95,7 +95,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         cpu_us_per_read: CPU time of one read.
         cpu_s_per_gib: The same for each GiB of samples.
         cores: What it takes at the need's rate, or at ``mb_s`` where that is less or no rate is needed.
-        sm_share: Part of the GPU's multiprocessors; None where it takes none, or nobody knows.
+        sm_share: The most of the GPU's multiprocessors, 0 to 1; None where it takes none, or nobody knows.
         basis: ``"measured"`` at this size, ``"interpolated"`` between two, ``"extrapolated"`` beyond all.
         measured_bytes: The sizes that it was measured at and that this comes from.
         cold: Whether nothing came from the page cache.

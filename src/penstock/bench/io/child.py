@@ -12,8 +12,9 @@ from contextlib import ExitStack
 import msgspec
 
 from penstock.bench.io.loop import Loop, measure, places, stride
+from penstock.bench.io.multiprocessors import Multiprocessors
 from penstock.bench.io.plan import ONE_THREAD, Case
-from penstock.contracts import Reader
+from penstock.contracts import Gpu, Reader
 from penstock.errors import PenstockError, ReadFailed
 from penstock.io.measured import Row
 from penstock.io.memory import host_memory
@@ -47,7 +48,8 @@ def run(order: Order) -> Row:
     """
     case = order.case
     with ExitStack() as stack:
-        reader = _reader(order, stack)
+        gpu = _gpu(case)
+        reader = _reader(order, gpu, stack)
         opened = reader.open(order.path)
         nbytes = opened.nbytes if order.nbytes is None else order.nbytes
         offsets = places(nbytes, case.bs_bytes, case.pattern, order.seed)
@@ -55,14 +57,17 @@ def run(order: Order) -> Row:
         once = order.cold and case.mech == "posix"
         threads = 0 if case.mech in ONE_THREAD else case.threads
         loop = Loop(reader, opened.file, offsets, case.bs_bytes, threads=threads, once=once)
-        figures = measure(loop, case.qd, runtime_s=order.runtime_s, warm_up_s=0.0 if once else order.warm_up_s)
+        watches = [Multiprocessors(gpu.name, case.threads)] if gpu and case.mech == "gpu" else []
+        warm_up_s = 0.0 if once else order.warm_up_s
+        figures = measure(loop, case.qd, runtime_s=order.runtime_s, warm_up_s=warm_up_s, watches=watches)
         if figures.ops == 0:
             raise ReadFailed(
                 f"all {len(offsets):,} blocks were read before anything was counted; a larger file, "
                 "or smaller blocks, would do",
                 order.path,
             )
-        note = f"ended after {figures.elapsed_s:.2f} s: every block was read once" if figures.exhausted else ""
+        notes = [f"ended after {figures.elapsed_s:.2f} s: every block was read once"] * figures.exhausted
+        busy = [watch.busy for watch in watches]
         p50_us, p99_us, p999_us = figures.latencies.percentiles_us(0.5, 0.99, 0.999)
         return case.measured(
             figures.ops,
@@ -72,14 +77,23 @@ def run(order: Order) -> Row:
             p50_us=p50_us,
             p99_us=p99_us,
             p999_us=p999_us,
-            gpu_threads=case.threads if case.mech == "gpu" and case.dest != "host" else None,
+            gpu_threads=case.threads if busy else None,
+            sm_share=busy[0].share if busy else None,
             copy_included=case.dest.startswith("cuda") and case.mech != "gds",
             path_taken=reader.path_taken,
-            note=note,
+            note="; ".join([*notes, *(each.note for each in busy)]),
         )
 
 
-def _reader(order: Order, stack: ExitStack) -> Reader:
+def _gpu(case: Case) -> Gpu | None:
+    if case.dest == "host":
+        return None
+    from penstock.memory.cuda import CudaGpu
+
+    return CudaGpu("cuda" if case.dest == "pinned" else case.dest)
+
+
+def _reader(order: Order, gpu: Gpu | None, stack: ExitStack) -> Reader:
     module, _, name = order.readers.partition(":")
     open_reader: Callable[..., Reader] = getattr(importlib.import_module(module), name)
     case = order.case
@@ -87,14 +101,11 @@ def _reader(order: Order, stack: ExitStack) -> Reader:
     nbytes = case.qd * stride(case.bs_bytes)
     memory = host_memory(nbytes)
     memory[:] = 0  # so that no page is made while it is timed
-    if case.dest != "host":
-        from penstock.memory.cuda import CudaGpu
-
-        pinned = case.dest == "pinned"
-        gpu = CudaGpu("cuda" if pinned else case.dest)
-        reader = open_reader(case.mech, memory if pinned else gpu.empty(nbytes), gpu=gpu, **asked)
-    else:
+    if gpu is None:
         reader = open_reader(case.mech, memory, **asked)
+    else:
+        to = memory if case.dest == "pinned" else gpu.empty(nbytes)
+        reader = open_reader(case.mech, to, gpu=gpu, **asked)
     stack.callback(reader.close)
     return reader
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import mmap
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from penstock.bench.io.latency import Latencies
 from penstock.contracts import Extents, Numbers, Reader
 from penstock.errors import BadSetting
+
+if TYPE_CHECKING:
+    from penstock.bench.cell import Watch
 
 _PART = 4
 """The loop waits for this part of what nobody has in hand, then begins as many again with one call."""
@@ -112,8 +116,10 @@ class Loop:
         return len(done.tags)
 
 
-def measure(loop: Loop, depth: int, *, runtime_s: float, warm_up_s: float) -> Figures:
-    """Run a loop: first to warm up, then counted.
+def measure(
+    loop: Loop, depth: int, *, runtime_s: float, warm_up_s: float, watches: Sequence[Watch] = ()
+) -> Figures:
+    """Run a loop: first to warm up, then counted and watched.
 
     Raises:
         ReadFailed: a read failed.
@@ -124,9 +130,14 @@ def measure(loop: Loop, depth: int, *, runtime_s: float, warm_up_s: float) -> Fi
         loop.turn()
     loop.latencies = Latencies()
     ops = 0
+    for watch in watches:
+        watch.begin()
     cpu_s, began_s = time.process_time(), time.perf_counter()
     now_s = began_s
     while loop.under_way and now_s - began_s < runtime_s:
         ops += loop.turn()
         now_s = time.perf_counter()
-    return Figures(ops, now_s - began_s, time.process_time() - cpu_s, loop.latencies, exhausted=not loop.under_way)
+    cpu_s = time.process_time() - cpu_s
+    for watch in watches:
+        watch.end()
+    return Figures(ops, now_s - began_s, cpu_s, loop.latencies, exhausted=not loop.under_way)

@@ -114,6 +114,21 @@ class DeviceThreads:
             _checked(self._driver.cuCtxPopCurrent())
 
 
+def most_busy_share(threads: int, device: int) -> float:
+    """The most of a GPU's multiprocessors that so many threads can keep busy, 0 to 1.
+
+    A warp is a block of its own and lies on one multiprocessor; as many
+    launches as there are streams may run at once.
+
+    Raises:
+        ReaderUnavailable: there is no such GPU, or no driver.
+    """
+    driver = _driver()
+    count = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+    multiprocessors = _checked(driver.cuDeviceGetAttribute(count, _checked(driver.cuDeviceGet(device))))
+    return min(1.0, _STREAMS * -(-threads // _WARP) / multiprocessors)
+
+
 _COMPUTE = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
 
 

@@ -1,0 +1,110 @@
+"""What a row tells of the GPU that asked: with a driver and an NVML that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.bench.test_share_gpu import Nvml
+from tests.io.test_nvme_device import FakeDriver
+
+from penstock.bench.io import child, multiprocessors
+from penstock.bench.io.plan import Case, Settings
+from penstock.bench.io.report import medians
+from penstock.bench.nvml import Meter
+from penstock.io.measured import Row
+from penstock.io.nvme import device
+from penstock.io.nvme.device import most_busy_share
+from penstock.testing.gpu import FakeGpu
+
+MULTIPROCESSORS = 132
+
+
+class Driver(FakeDriver):
+    """That of a GPU with so many multiprocessors."""
+
+    CUdevice_attribute = SimpleNamespace(
+        **vars(FakeDriver.CUdevice_attribute), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=MULTIPROCESSORS
+    )
+
+
+class CudaGpu(FakeGpu):
+    """One that carries the name of a real one, so that its threads are launched."""
+
+    name = "cuda:0"
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    monkeypatch.setattr(device, "_driver", lambda: driver)
+    monkeypatch.setattr(device, "compile_for", lambda architecture: b"")
+    monkeypatch.setattr("penstock.memory.cuda.CudaGpu", CudaGpu)
+
+
+def measured(
+    path: Path, monkeypatch: pytest.MonkeyPatch, meter: Any, mech: str = "gpu", dest: str = "cuda"
+) -> Row:
+    asked: list[str] = []
+    monkeypatch.setattr(multiprocessors, "meter_of", lambda name: asked.append(name) or meter)
+    path.write_bytes(bytes(1 << 20))
+    order = child.Order(
+        case=Case(mech, 4096, 8, 8, "random", dest),
+        path=str(path),
+        nbytes=1 << 20,
+        cold=False,
+        runtime_s=0.1,
+        warm_up_s=0.01,
+        seed=0,
+        readers=Settings().readers,
+    )
+    row = child.run(order)
+    assert row.iops > 0
+    assert asked == ["cuda:0"] * (mech == "gpu" and dest != "host")
+    return row
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("dest", ["cuda", "cuda:0", "pinned"])
+def test_the_share_of_multiprocessors_is_what_the_gpu_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dest: str
+) -> None:
+    row = measured(tmp_path / "file", monkeypatch, Meter(Nvml(gpm=True), "GPU-1"), dest=dest)
+    assert (row.gpu_threads, row.sm_share) == (8, 0.75)
+    assert "told by NVML, of all that ran on the GPU" in row.note
+
+
+@pytest.mark.usefixtures("gpu")
+def test_where_the_gpu_does_not_tell_it_the_share_is_the_most_that_its_threads_can_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = measured(tmp_path / "file", monkeypatch, Meter(Nvml(gpm=False), "GPU-1"))
+    assert row.sm_share == pytest.approx(4 * 1 / MULTIPROCESSORS)  # four launches of one warp
+    assert "SMs: at most so many" in row.note
+    assert "SM activity: Not Supported" in row.note
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("mech", "dest"), [("gpu", "host"), ("uring", "cuda")])
+def test_what_the_gpu_does_not_ask_for_takes_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mech: str, dest: str
+) -> None:
+    row = measured(tmp_path / "file", monkeypatch, None, mech, dest)
+    assert (row.gpu_threads, row.sm_share, row.note) == (None, None, "")
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("threads", "blocks"), [(1, 4), (32, 4), (33, 8), (1024, 128), (4096, MULTIPROCESSORS)])
+def test_a_warp_takes_one_multiprocessor_at_most(threads: int, blocks: int) -> None:
+    assert most_busy_share(threads, 0) == pytest.approx(blocks / MULTIPROCESSORS)
+
+
+def test_the_share_of_repeats_is_their_median() -> None:
+    case = Case("gpu", 4096, 8, 8, "random", "cuda:0")
+    rows = [case.measured(10, 1.0, 0.1, sm_share=share) for share in (0.1, 0.3, 0.2)]
+    assert medians(rows)[0].sm_share == 0.2
