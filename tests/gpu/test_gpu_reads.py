@@ -37,7 +37,7 @@ def test_every_byte_is_right_and_every_error_is_told(threads: int, tmp_path: Pat
     content = np.random.default_rng(threads).bytes(MEMORY_BYTES)
     (tmp_path / "file").write_bytes(content)
     memory = new_memory()
-    backend = FaultyQueue(UringQueue(256, memory, direct=False), threads, errors=0.01, shorts=0.1, repeats=0.05)
+    backend = FaultyQueue(UringQueue(256, memory), threads, errors=0.01, shorts=0.1, repeats=0.05)
     between = queue_memory(backend, queues=4, entries=16)
     reader = QueueReader(GpuQueue(between, DeviceThreads(between, threads, 0), backend), memory)
     file, _ = reader.open(str(tmp_path / "file"))

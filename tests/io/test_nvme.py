@@ -59,7 +59,7 @@ def test_every_byte_of_100_000_random_reads_is_right_and_every_error_is_told(
     contents = [rng.bytes(512 * 999 + 13), rng.bytes(512 * 2000)]
     memory = new_memory()
     depth = 64
-    inner = UringQueue(depth, memory, direct=False)
+    inner = UringQueue(depth, memory)
     backend = FaultyQueue(inner, seed=threads, errors=0.01, shorts=0.1, repeats=0.05)
     reader = gpu_reader(backend, memory, queues=queues, entries=entries, threads=threads)
     paths = [tmp_path / "one", tmp_path / "other"]

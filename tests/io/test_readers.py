@@ -21,13 +21,12 @@ from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
 from penstock.testing.queue import FaultyQueue
-from penstock.testing.reader import FILE_BYTES, ReaderContract, extents_of, new_memory, read_all
+from penstock.testing.reader import FILE_BYTES, MEMORY_BYTES, ReaderContract, extents_of, new_memory, read_all
 
 QUEUES = {
     "posix": lambda memory: ThreadQueue(16, 4, direct=False),
     "direct": lambda memory: ThreadQueue(16, 4, direct=True),
     "uring": lambda memory: UringQueue(16, memory),
-    "uring through the page cache": lambda memory: UringQueue(16, memory, direct=False),
 }
 
 
@@ -94,15 +93,25 @@ def test_a_disk_error_fails_its_extent_alone_with_path_offset_and_errno(
             assert f"{offset:,}" in str(failure)
 
 
+@pytest.mark.parametrize("make", QUEUES.values(), ids=QUEUES)
+def test_an_error_of_the_kernels_own_is_told(make: Callable[[ByteArray], Queue], tmp_path: Path) -> None:
+    """It answers EFAULT where it may not write."""
+    (tmp_path / "file").write_bytes(bytes(4096))
+    locked = np.frombuffer(mmap.mmap(-1, MEMORY_BYTES, prot=mmap.PROT_READ), np.uint8)
+    reader = QueueReader(make(locked), locked)
+    done = read_all(reader, extents_of(reader.open(str(tmp_path / "file")).file, [0], [4096], [0]))
+    reader.close()
+    assert done.failures[0].errno == errno.EFAULT
+
+
 def test_a_real_io_error_is_told() -> None:
     """The kernel answers EIO where this process has no memory."""
     memory = new_memory()
-    for queue in (ThreadQueue(4, 1, direct=False), UringQueue(4, memory, direct=False)):
-        reader = QueueReader(queue, memory)
-        file, _ = reader.open("/proc/self/mem")
-        done = read_all(reader, extents_of(file, [0], [4096], [0]))
-        reader.close()
-        assert done.failures[0].errno == errno.EIO
+    reader = QueueReader(ThreadQueue(4, 1, direct=False), memory)
+    file, _ = reader.open("/proc/self/mem")
+    done = read_all(reader, extents_of(file, [0], [4096], [0]))
+    reader.close()
+    assert done.failures[0].errno == errno.EIO
 
 
 @pytest.mark.parametrize("mech", ["posix", "direct", "uring"])

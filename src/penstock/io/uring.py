@@ -52,12 +52,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class UringQueue:
-    """An io_uring whose files and memory are registered with the kernel, once.
+    """An io_uring whose files and memory are registered with the kernel, once; it reads with O_DIRECT.
 
     Args:
         depth: How many reads may be under way.
         memory: Where most reads go.
-        direct: Past the page cache (O_DIRECT).
 
     Raises:
         ReaderUnavailable: this kernel, or whoever runs this process, does not allow it.
@@ -65,10 +64,9 @@ class UringQueue:
 
     mech = "uring"
 
-    def __init__(self, depth: int, memory: ByteArray, *, direct: bool = True) -> None:
+    def __init__(self, depth: int, memory: ByteArray) -> None:
         self.depth = depth
         self.alignment = 1
-        self._direct = direct
         params = np.zeros(1, _PARAMS)
         params["flags"] = _COOP_TASKRUN
         try:
@@ -103,17 +101,15 @@ class UringQueue:
 
     @property
     def path_taken(self) -> str:
-        cache = "O_DIRECT" if self._direct else "page cache"
         memory = f"memory not registered ({self._memory_refusal})" if self._memory_refusal else "registered memory"
         files = f", files not registered ({self._files_refusal})" if self._files_refusal else ""
-        return f"io_uring, {cache}, {memory}{files}"
+        return f"io_uring, O_DIRECT, {memory}{files}"
 
     def open(self, path: str) -> Opened:
-        fd, nbytes = open_file(path, direct=self._direct)
+        fd, nbytes = open_file(path, direct=True)
         index = len(self._fds)
         self._fds.append(fd)
-        if self._direct:
-            self.alignment = max(self.alignment, direct_alignment(fd))
+        self.alignment = max(self.alignment, direct_alignment(fd))
         if self._is_registered(index):
             update = np.zeros(1, np.dtype([("offset", "u4"), ("rest", "u4"), ("fds", "u8")]))
             number = np.array([fd], np.int32)
