@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,24 @@ class Trainer(Run):
         assert epochs is None or ended == list(range(epochs))
         for epoch in ended:
             assert sorted(self.ids(epoch)) == list(range(samples)), f"epoch {epoch}"
+
+
+def all_is_given_back(feeder: penstock.Feeder) -> None:
+    """No trainer is there any more, and no block is held for one."""
+    eventually(lambda: not feeder.statistics().trainers)
+    assert feeder.statistics().used_bytes == 0
+
+
+@contextmanager
+def unhurt(feeder: penstock.Feeder, trainers: Sequence[Trainer], until: Path) -> Iterator[None]:
+    """What happens within costs these trainers nothing: they began before, and end after ``until`` is there."""
+    for trainer in trainers:
+        trainer.wait_for("epoch")
+    yield
+    until.touch()
+    for trainer in trainers:
+        trainer.has_all(1000)
+    all_is_given_back(feeder)
 
 
 def descriptors() -> dict[str, int]:

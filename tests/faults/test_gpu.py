@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.faults.conftest import eventually
+from tests.faults.conftest import all_is_given_back, eventually, unhurt
 from tests.faults.sources import rows
 
 from penstock.testing.gpu import FakeGpu
@@ -28,29 +28,24 @@ def on_a_gpu(device: dict[str, Any], **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("memory", ["host", FakeGpu.name])
 def test_a_trainer_killed_while_it_copies_to_a_gpu_costs_nobody_else(clean, serve, train, tmp_path, memory, kills):
     feeder = serve(rows(), window=100_000, memory="host" if memory == "host" else FakeGpu(5))
-    until = str(tmp_path / "until")
+    until = tmp_path / "until"
+    order = {"epochs": None, "until": str(until), "delay_s": 0.001}
     others = [
-        train(epochs=None, until=until, delay_s=0.001, **on_a_gpu(REACHES)),
-        train(epochs=None, until=until, delay_s=0.001, batch_size=64, **on_a_gpu(ELSEWHERE)),
-        train(epochs=None, until=until, delay_s=0.001, batch_size=33),
+        train(**order, **on_a_gpu(REACHES)),
+        train(**order, batch_size=64, **on_a_gpu(ELSEWHERE)),
+        train(**order, batch_size=33),
     ]
-    for other in others:
-        other.wait_for("epoch")
     chance = random.Random(kills)
-    for _ in range(kills // 2):
-        victims = [
-            train(epochs=None, batch_size=chance.choice([1, 10, 33, 250]), **on_a_gpu(device))
-            for device in (REACHES, ELSEWHERE)
-        ]
-        for victim in victims:
-            victim.wait_for("joined")
-            time.sleep(chance.uniform(0, 0.1))
-            victim.kill()
-    (tmp_path / "until").touch()
-    for other in others:
-        other.has_all(1000)
-    eventually(lambda: not feeder.statistics().trainers)
-    assert feeder.statistics().used_bytes == 0
+    with unhurt(feeder, others, until):
+        for _ in range(kills // 2):
+            victims = [
+                train(epochs=None, batch_size=chance.choice([1, 10, 33, 250]), **on_a_gpu(device))
+                for device in (REACHES, ELSEWHERE)
+            ]
+            for victim in victims:
+                victim.wait_for("joined")
+                time.sleep(chance.uniform(0, 0.1))
+                victim.kill()
 
 
 @pytest.mark.parametrize("place", ["copy", "batch"])
@@ -62,8 +57,7 @@ def test_a_trainer_killed_with_a_batch_half_copied_to_a_gpu_costs_nobody_else(cl
     for victim in victims:
         assert victim.wait() == -signal.SIGKILL
     other.has_all(300, 4)
-    eventually(lambda: not feeder.statistics().trainers)
-    assert feeder.statistics().used_bytes == 0
+    all_is_given_back(feeder)
 
 
 def test_trainers_that_hold_views_on_a_gpu_are_told_that_their_feeder_was_killed_and_keep_them(feed, train):
@@ -122,5 +116,4 @@ def test_a_trainer_that_runs_out_of_device_memory_is_told_so_and_the_others_go_o
         assert 5 < len(hoard.wait_for("kept")["kept"]) < 20, "in the middle of its epoch"
         assert hoard.wait_for("kept")["kept_right"]
     other.has_all(1000, 2)
-    eventually(lambda: not feeder.statistics().trainers)
-    assert feeder.statistics().used_bytes == 0
+    all_is_given_back(feeder)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.faults.conftest import eventually
+from tests.faults.conftest import all_is_given_back, eventually
 from tests.faults.sources import rows
 
 import penstock
@@ -373,8 +373,7 @@ def test_strange_messages_cost_a_trainer_nothing_whatever_they_are(clean, serve,
     assert rejected
     (tmp_path / "until").touch()
     trainer.has_all(1000)
-    eventually(lambda: not feeder.statistics().trainers)
-    assert feeder.statistics().used_bytes == 0
+    all_is_given_back(feeder)
     with penstock.attach("feed", 33) as loader:
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(1000))
 

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from tests.faults.conftest import eventually
+from tests.faults.conftest import all_is_given_back, eventually, unhurt
 from tests.faults.sources import rows
 
 import penstock
@@ -22,24 +22,20 @@ SOAK = pytest.mark.soak
 @pytest.mark.parametrize("kills", [15, pytest.param(200, marks=[SOAK, pytest.mark.timeout(1200)])])
 def test_a_trainer_killed_at_a_random_instant_costs_nobody_else(clean, serve, train, tmp_path, kills):
     feeder = serve(rows(), window=100_000)
-    until = str(tmp_path / "until")
-    others = [train(epochs=None, until=until, batch_size=size, delay_s=0.001) for size in (7, 64)]
-    for other in others:
-        other.wait_for("epoch")
+    until = tmp_path / "until"
+    others = [train(epochs=None, until=str(until), batch_size=size, delay_s=0.001) for size in (7, 64)]
     chance = random.Random(kills)
-    for i in range(kills):
-        victim = train(epochs=None, batch_size=chance.choice([1, 10, 33, 250]), delay_s=chance.choice([0, 0.005]))
-        if i % 5:
-            victim.wait_for("joined")
-            time.sleep(chance.uniform(0, 0.1))
-        else:
-            time.sleep(chance.uniform(0, 0.3))
-        victim.kill()
-    (tmp_path / "until").touch()
-    for other in others:
-        other.has_all(1000)
-    eventually(lambda: not feeder.statistics().trainers)
-    assert feeder.statistics().used_bytes == 0
+    with unhurt(feeder, others, until):
+        for i in range(kills):
+            victim = train(
+                epochs=None, batch_size=chance.choice([1, 10, 33, 250]), delay_s=chance.choice([0, 0.005])
+            )
+            if i % 5:
+                victim.wait_for("joined")
+                time.sleep(chance.uniform(0, 0.1))
+            else:
+                time.sleep(chance.uniform(0, 0.3))
+            victim.kill()
 
 
 @pytest.mark.parametrize("place", ["copy", "batch", "epoch end"])
@@ -55,8 +51,7 @@ def test_a_trainer_killed_in_the_middle_of_a_batch_or_at_its_end_costs_nobody_el
     if place == "epoch end":
         for epoch in range(nth):
             assert sorted(victim.ids(epoch)) == list(range(300))
-    eventually(lambda: not feeder.statistics().trainers)
-    assert feeder.statistics().used_bytes == 0
+    all_is_given_back(feeder)
 
 
 @pytest.mark.parametrize("stop_s", [2, pytest.param(30, marks=SOAK)])
