@@ -32,8 +32,8 @@ def size_from(name: str, size: int | str) -> int:
     else:
         nbytes = size
     if nbytes <= 0:
-        example = _EXAMPLES.get(name, "512MiB")
-        raise BadSetting(f'{name}={size!r}: give bytes as a number or as text, such as "{example}"')
+        example = _EXAMPLES.get(name.removeprefix("--"), "512MiB")
+        raise BadSetting(f'{name}={size!r}: give bytes as a number above 0 or as text, such as "{example}"')
     return nbytes
 
 

@@ -377,6 +377,12 @@ def test_the_picture_tells_what_may_have_come_from_the_page_cache() -> None:
         (("FILE", "--dest", "moon"), "--dest moon"),
         (("FILE", "--external", "iozone"), "--external iozone: it is one of fio, gdsio, spdk, bam"),
         (("FILE", "--json", "/no/where/x.json"), "its directory does not exist"),
+        (("FILE", "--csv", "/tmp"), "/tmp is a directory; give the name of a file"),
+        (("FILE", "--bs", "0"), "--bs='0': give bytes as a number above 0"),
+        (
+            ("FILE", "--mech", "fio"),
+            "--mech fio: it is one of posix, direct, uring, object, gds, gpu; other tools are --ext",
+        ),
         (("FILE", "--plot", "x.doc"), "--plot x.doc: its name ends in one of .png"),
         (("FILE", "--runtime", "0"), "--runtime 0"),
         (("FILE", "--size", "1GiB,2GiB"), "give one size"),
@@ -394,12 +400,32 @@ def test_a_mistake_gets_one_clear_message(file: Path, words: tuple[str, ...], sa
     assert "Traceback" not in failed.stderr
 
 
+def test_a_file_that_cannot_be_written_is_told_without_a_traceback(file: Path) -> None:
+    failed = bench_io(
+        str(file), "--mech", "posix", "--bs", "4k", "--qd", "4", "--runtime", "0.05", "--json", "/dev/full"
+    )
+    assert failed.returncode == 2
+    assert "/dev/full could not be written: No space left on device" in failed.stderr.replace("\n", " ")
+    assert "Traceback" not in failed.stderr
+
+
+def test_reads_that_end_within_a_block_are_said_to_bring_more_than_was_asked_for(file: Path) -> None:
+    def remarks(mech: str, nbytes: int) -> str:
+        return " ".join(quietly(changed(mech=(mech,), bs_bytes=(nbytes,)), file).remarks)
+
+    assert "--bs 3072: no multiple of 4096; uring may read more" in remarks("uring", 3072)
+    assert "no multiple" not in remarks("uring", 8192) + remarks("posix", 3072)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everywhere")
 def test_what_must_not_be_read_or_written_is_said(file: Path, tmp_path: Path) -> None:
     file.chmod(0)
     assert "cannot be read: Permission denied" in bench_io(str(file)).stderr.replace("\n", " ")
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
+    file.chmod(0o600)
+    saved = bench_io(str(file), "--json", str(locked / "x.json"))
+    assert "x.json must not be written" in saved.stderr.replace("\n", " ")
     assert "no scratch file can be written there: Permission denied" in bench_io(str(locked)).stderr.replace(
         "\n", " "
     )

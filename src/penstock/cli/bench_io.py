@@ -17,13 +17,15 @@ def io(
             "the time being; or an object, s3://… or http(s)://….",
         ),
     ],
-    mech: Annotated[str, typer.Option(help="Mechanisms with commas between them, or all.")] = "posix,direct,uring",
+    mech: Annotated[
+        str, typer.Option(help="posix, direct, uring, object, gds, gpu, with commas between them; or all.")
+    ] = "posix,direct,uring",
     bs: Annotated[str, typer.Option(help="Sizes of one read.")] = "4KiB,64KiB,1MiB",
     qd: Annotated[str, typer.Option(help="How many reads are under way.")] = "32,128",
     threads: Annotated[
         str, typer.Option(help="Threads that wait for the kernel, or ask on the GPU; uring needs one.")
     ] = "8",
-    pattern: Annotated[str, typer.Option(help="random, sequential, or both.")] = "random",
+    pattern: Annotated[str, typer.Option(help="random, sequential, or random,sequential.")] = "random",
     dest: Annotated[str, typer.Option(help="Where bytes go: host, pinned, or a GPU such as cuda:0.")] = "host",
     cold: Annotated[
         bool,
@@ -37,7 +39,9 @@ def io(
     ] = "",
     json: Annotated[Path | None, typer.Option(help="Where to save the rows: a list of objects.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Where to save the rows: one line each.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where to save a picture (PNG): throughput, CPU cost.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where to save a picture (PNG, SVG, PDF): throughput, CPU cost.")
+    ] = None,
 ) -> None:
     """How fast each mechanism reads here, and how much CPU time each GiB costs.
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -24,9 +27,8 @@ def io_command(settings: Settings, path: str, json: Path | None, csv: Path | Non
         BadSetting: a setting is out of range, the path cannot be read, or a file could not be written afterwards.
         ReaderUnavailable: nothing could be measured; the message says why.
     """
-    for file in (json, csv, plot):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise BadSetting(f"{file}: its directory does not exist")
+    for file in filter(None, (json, csv, plot)):
+        _check_writable(file)
     if plot is not None:
         _check_picture(plot)
     console = Console(width=max(WIDTH, Console().width))
@@ -45,20 +47,36 @@ def io_command(settings: Settings, path: str, json: Path | None, csv: Path | Non
         for remark in report.remarks:
             console.print(f"[yellow]![/] {escape(remark)}", highlight=False)
     if json is not None:
-        json.write_bytes(as_json(report.rows))
-        console.print(f"saved: {json}")
+        _save(json, partial(json.write_bytes, as_json(report.rows)), console)
     if csv is not None:
-        csv.write_text(as_csv(report.rows))
-        console.print(f"saved: {csv}")
+        _save(csv, partial(csv.write_text, as_csv(report.rows)), console)
     if not measured:
         why = dict.fromkeys(f"{row.mech}: {row.note}" for row in report.rows) or report.remarks
         raise ReaderUnavailable(f"nothing could be measured. {'; '.join(why)}")
     if plot is not None:
         from penstock.bench.io.plot import save
 
-        save(measured, plot)
-        console.print(f"saved: {plot}")
+        _save(plot, partial(save, measured, plot), console)
     return report
+
+
+def _check_writable(file: Path) -> None:
+    """Before anything is measured: nobody waits for minutes to be told."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise BadSetting(f"{file}: its directory does not exist")
+    if file.is_dir():
+        raise BadSetting(f"{file} is a directory; give the name of a file")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise BadSetting(f"{file} must not be written; give another place")
+
+
+def _save(file: Path, write: Callable[[], object], console: Console) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise BadSetting(f"{file} could not be written: {error.strerror}") from None
+    console.print(f"saved: {file}")
 
 
 def _check_picture(plot: Path) -> None:

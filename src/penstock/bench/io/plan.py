@@ -96,7 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ):
             for word in given:
                 if word not in known:
-                    raise BadSetting(f"--{option} {word}: it is one of {', '.join(known)}")
+                    other = "; other tools are --external" if option == "mech" and word in EXTERNAL else ""
+                    raise BadSetting(f"--{option} {word}: it is one of {', '.join(known)}{other}")
         for word in self.dest:
             if not re.fullmatch(r"host|pinned|cuda(:\d+)?", word):
                 raise BadSetting(f"--dest {word}: it is host, pinned, or a GPU such as cuda:0")
@@ -161,7 +162,7 @@ def sizes(option: str, text: str) -> tuple[int, ...]:
     Raises:
         BadSetting: one is no size.
     """
-    return tuple(size_from(option, part) for part in words(text))
+    return tuple(size_from(f"--{option}", part) for part in words(text))
 
 
 def _short(value: float) -> float:

@@ -17,6 +17,7 @@ from penstock.bench.io.processes import MeasurementFailed, answer
 from penstock.bench.io.target import Target, is_url, target
 from penstock.bench.machine import Machine, describe
 from penstock.errors import BadSetting
+from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.io.measured import Row
 from penstock.sizes import size_text
 
@@ -93,7 +94,7 @@ class _Bench:
         return msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note)))) if row.iops else row
 
     def warnings(self) -> list[str]:
-        """What the page cache did to the figures."""
+        """What odd sizes and the page cache did to the figures."""
         read, settings = self._target, self._settings
         if read.nbytes is None:
             return ["--cold says nothing about objects"] if settings.cold else []
@@ -101,12 +102,24 @@ class _Bench:
             *settings.mech,
             *(case.mech for known in self._tools.values() for case in known.tool.cases(settings)),
         }
-        if not mechs & page_cache.BUFFERED:
+        return [*self._of_sizes(), *(self._of_cache(read.nbytes) if mechs & page_cache.BUFFERED else [])]
+
+    def _of_sizes(self) -> list[str]:
+        odd = [str(nbytes) for nbytes in self._settings.bs_bytes if nbytes % DIRECT_ALIGNMENT]
+        direct = [mech for mech in self._settings.mech if mech not in {*page_cache.BUFFERED, "object"}]
+        if not odd or not direct:
             return []
+        return [
+            f"--bs {','.join(odd)}: no multiple of {DIRECT_ALIGNMENT}; {', '.join(direct)} may read more, whole "
+            "blocks of the disk; MB/s count what was asked for"
+        ]
+
+    def _of_cache(self, nbytes: int) -> list[str]:
+        read, settings = self._target, self._settings
         memory = psutil.virtual_memory().total
-        if read.nbytes > memory:
+        if nbytes > memory:
             return []
-        fits = f"{read.name} ({size_text(read.nbytes)}) fits into the page cache ({size_text(memory)} of memory)"
+        fits = f"{read.name} ({size_text(nbytes)}) fits into the page cache ({size_text(memory)} of memory)"
         if not settings.cold:
             return [f"{fits}: buffered reads need not come from storage; --cold empties it before each case"]
         if self._kept > _STILL_COLD:
