@@ -85,6 +85,20 @@ def test_a_person_reads_the_choice_its_cost_the_reasons_and_the_remedies(bench):
         assert part in ran.stdout
 
 
+@pytest.mark.parametrize(
+    ("rate", "says"),
+    [
+        ("500GB/s", "1,809 MB/s, 276 times as much is needed"),
+        ("4GB/s", "1,809 MB/s, 2.21 times as much is needed"),
+        ("2GB/s", "1,809 MB/s, 10% short of what is needed"),
+        ("1500MB/s", "1,809 MB/s, 21% more than needed"),
+        ("100MB/s", "1,127 MB/s, 11.3 times what is needed"),
+    ],
+)
+def test_what_is_reached_is_compared_with_what_is_needed(bench, rate, says):
+    assert says in advise(bench, "--sample", "110KB", "--cores", "1", "--rate", rate).stdout
+
+
 def test_a_need_that_is_met_gets_no_remedies(bench):
     advice = told(bench, "--rate", "400 MB/s", "--sample", "110KB", "--cores", "1")
     assert (advice["choice"]["mech"], advice["choice"]["qd"], advice["suffices"]) == ("uring", 128, True)
@@ -164,6 +178,17 @@ def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monk
     assert kept_rows(tmp_path) == rows
 
 
+def test_what_cannot_be_kept_is_said_and_the_advice_given(tmp_path: Path, monkeypatch, capsys):
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(verb, "_measured_on", lambda directory: [Row(**row) for row in recorded()])
+    verb.advise(on=tmp_path, sample="110KB", as_json=True)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["choice"]["mech"] == "direct"
+    assert f"not kept for reader='auto': {tmp_path}" in printed.err
+    assert "Not a directory" in printed.err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -172,7 +197,6 @@ def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monk
         (["BENCH", "--on", ".", "--sample", "4KiB"], "one of the two"),
         (["--on", "no/such", "--sample", "4KiB"], "it is no directory"),
         (["no-such.json", "--sample", "4KiB"], "cannot be read"),
-        ([__file__, "--sample", "4KiB"], "is no file of penstock bench io"),
         (
             ["BENCH", "--sample", "4 potatoes"],
             "sample='4 potatoes': give bytes as a number or as text, such as \"110KB\"",
@@ -182,9 +206,10 @@ def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monk
             ["BENCH", "--sample", "4KiB", "--dataset", "4KB"],
             "dataset_bytes=4,000 is less than one sample of 4,096",
         ),
+        ([__file__, "--sample", "4KiB"], "give what its --json has saved"),
         (["BENCH", "--sample", "4KiB", "--rate", "2GB/min"], "rate='2GB/min'"),
         (["BENCH", "--sample", "4KiB", "--rate", "fast"], "rate='fast'"),
-        (["BENCH", "--sample", "4KiB", "--gpu-share", "half"], "gpu_share='half'"),
+        (["BENCH", "--sample", "4KiB", "--gpu-share", "half"], "--gpu-share='half'"),
         (["BENCH", "--sample", "4KiB", "--gpu-share", "200%"], "between 0 and 1"),
         (["BENCH", "--sample", "4KiB", "--access", "both"], "random or sequential"),
         (["BENCH", "--sample", "4KiB", "--cores", "0"], "cores=0.0"),

@@ -42,12 +42,25 @@ def _verdict(advice: Advice) -> Text:
     text.append(str(choice), "bold cyan")
     text.append(f", reads of {size_text(choice.bs_bytes)}")
     text.append(f"\n  reaches {choice.mb_s:,.0f} MB/s")
-    if advice.headroom is not None and advice.suffices:
-        text.append(f", {advice.headroom:.0%} more than needed")
-    elif advice.headroom is not None:
-        text.append(f", {-advice.headroom:.0%} short of what is needed", "bold red")
+    if advice.headroom is not None:
+        text.append(f", {_compared(1 + advice.headroom)}", "" if advice.suffices else "bold red")
     text.append(f"\n  costs {_cost(choice)}")
     return text
+
+
+def _compared(part: float) -> str:
+    """What is reached, as a part of what is needed."""
+    if part >= 2:
+        return f"{_times(part)} what is needed"
+    if part >= 1:
+        return f"{part - 1:.0%} more than needed"
+    if part > 0.5:
+        return f"{1 - part:.0%} short of what is needed"
+    return f"{_times(1 / part)} as much is needed"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 
 
 def _cost(choice: Choice) -> str:

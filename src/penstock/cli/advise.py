@@ -23,7 +23,7 @@ _FULL = 0.5
 
 def advise(
     benchmark: Annotated[
-        Path | None, typer.Argument(metavar="[BENCH.json]", help="What penstock bench io has measured here.")
+        Path | None, typer.Argument(metavar="BENCH.json", help="What penstock bench io --json has saved.")
     ] = None,
     on: Annotated[
         Path | None, typer.Option(help="Measure quickly in this directory instead, and keep it for reader='auto'.")
@@ -38,7 +38,7 @@ def advise(
     feed: Annotated[
         str | None, typer.Option(help="Take rate and sample from this feed, as trainings draw from it now.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Say which mechanism to read with, what it costs, and what to do if none suffices.
 
@@ -51,7 +51,7 @@ def advise(
     from penstock.io.need import Need
 
     rate_bytes_per_s = None if rate is None else _rate(rate)
-    sample_bytes = None if sample is None else size_from("sample", sample)
+    sample_bytes = None if sample is None else size_from("--sample", sample)
     if feed is not None:
         rate_bytes_per_s, sample_bytes = _of_feed(feed, rate_bytes_per_s, sample_bytes)
     if sample_bytes is None:
@@ -63,7 +63,7 @@ def advise(
         cores=cores,
         gpu_share=None if gpu_share is None else _share(gpu_share),
         dest=dest,
-        dataset_bytes=None if dataset is None else size_from("dataset", dataset),
+        dataset_bytes=None if dataset is None else size_from("--dataset", dataset),
         memory_bytes=psutil.virtual_memory().available,
     )
     if (benchmark is None) == (on is None):
@@ -83,8 +83,8 @@ def advise(
 def _rate(text: str) -> float:
     size, slash, unit = text.partition("/")
     if slash and unit.strip() != "s":
-        raise BadSetting(f"rate={text!r}: give bytes a second, such as 2GB/s")
-    return size_from("rate", size)
+        raise BadSetting(f"--rate={text!r}: give bytes a second, such as 2GB/s")
+    return size_from("--rate", size)
 
 
 def _share(text: str) -> float:
@@ -92,7 +92,7 @@ def _share(text: str) -> float:
     try:
         return float(number) / (100 if percent else 1)
     except ValueError:
-        raise BadSetting(f"gpu_share={text!r}: give a part, such as 2% or 0.02") from None
+        raise BadSetting(f"--gpu-share={text!r}: give a part, such as 2% or 0.02") from None
 
 
 def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None) -> tuple[float, int]:
@@ -141,13 +141,16 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
 
 def _quick(directory: Path) -> list[Row]:
     """What a short benchmark tells of the file system that a directory lies on; kept for ``reader="auto"``."""
-    from penstock.io.kept import keep
+    from penstock.io.kept import keep, kept_at
 
     if not directory.is_dir():
         raise BadSetting(f"--on {directory}: it is no directory")
     rows = _measured_on(directory)
-    path = keep(rows, directory)
-    Console(stderr=True).print(f"kept for reader='auto': {path}", highlight=False)
+    try:
+        said = f"kept for reader='auto': {keep(rows, directory)}"
+    except OSError as error:
+        said = f"! not kept for reader='auto': {kept_at(directory)} cannot be written ({error.strerror})"
+    Console(stderr=True).print(said, highlight=False, markup=False, soft_wrap=True)
     return rows
 
 

@@ -37,10 +37,12 @@ def read_benchmark(path: str | Path) -> Benchmark:
     try:
         found = msgspec.json.decode(text, type=Benchmark | list[Row])
     except msgspec.DecodeError as error:
-        raise BadSetting(f"{path} is no file of penstock bench io: {error}") from None
+        raise BadSetting(
+            f"{path} is no file of penstock bench io ({error}); give what its --json has saved"
+        ) from None
     benchmark = found if isinstance(found, Benchmark) else Benchmark(found)
     if not benchmark.rows:
-        raise BadSetting(f"{path} holds no row; measure with: penstock bench io")
+        raise BadSetting(f"{path} holds no row; measure with: penstock bench io PATH --json FILE")
     return benchmark
 
 
