@@ -199,7 +199,7 @@ def test_what_cannot_be_kept_is_said_and_the_advice_given(tmp_path: Path, monkey
         (["no-such.json", "--sample", "4KiB"], "cannot be read"),
         (
             ["BENCH", "--sample", "4 potatoes"],
-            "sample='4 potatoes': give bytes as a number or as text, such as \"110KB\"",
+            "sample='4 potatoes': give bytes as a number above 0 or as text, such as \"110KB\"",
         ),
         (["BENCH", "--sample", "4KiB", "--dataset", "all"], 'such as "100GB"'),
         (
