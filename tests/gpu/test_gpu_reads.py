@@ -11,6 +11,7 @@ import torch
 from penstock.contracts import ByteArray, Extents, Reader
 from penstock.io.mechanisms import open_reader
 from penstock.io.nvme.device import DeviceThreads
+from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.queue import GpuQueue, queue_memory
 from penstock.io.reader import QueueReader
 from penstock.io.uring import UringQueue
@@ -39,7 +40,9 @@ def test_every_byte_is_right_and_every_error_is_told(threads: int, tmp_path: Pat
     memory = new_memory()
     backend = FaultyQueue(UringQueue(256, memory), threads, errors=0.01, shorts=0.1, repeats=0.05)
     between = queue_memory(backend, queues=4, entries=16)
-    reader = QueueReader(GpuQueue(between, DeviceThreads(between, threads, 0), backend), memory)
+    reader = QueueReader(
+        GpuQueue(EmulatedController(between, backend), DeviceThreads(between, threads, 0)), memory
+    )
     file, _ = reader.open(str(tmp_path / "file"))
     at = np.arange(0, MEMORY_BYTES, 2048)
     failures = 0

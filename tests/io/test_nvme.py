@@ -19,6 +19,7 @@ from penstock.errors import ReaderUnavailable
 from penstock.io.mechanisms import open_reader
 from penstock.io.nvme import layout
 from penstock.io.nvme.device import DeviceThreads
+from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.host import HEADER, HostThreads, library
 from penstock.io.nvme.layout import QueueMemory
 from penstock.io.nvme.queue import GpuQueue, queue_memory
@@ -32,7 +33,7 @@ from penstock.testing.reader import MEMORY_BYTES, ReaderContract, extents_of, ne
 
 def gpu_reader(backend: Queue, memory: ByteArray, *, queues: int, entries: int, threads: int) -> QueueReader:
     between = queue_memory(backend, queues, entries)
-    return QueueReader(GpuQueue(between, HostThreads(between, threads), backend), memory)
+    return QueueReader(GpuQueue(EmulatedController(between, backend), HostThreads(between, threads)), memory)
 
 
 class TestGpu(ReaderContract):
@@ -165,7 +166,7 @@ class Broken:
 def test_a_controller_that_dies_is_told_to_whoever_waits() -> None:
     memory = queue_memory(Broken(), 1, 8)
     threads = HostThreads(memory, 1)
-    queue = GpuQueue(memory, threads, Broken())
+    queue = GpuQueue(EmulatedController(memory, Broken()), threads)
     file, _ = queue.open("x")
     queue.push(Reads(*np.array([[0], [file], [0], [4096], [new_memory().ctypes.data]])))
     with pytest.raises(RuntimeError, match="the backend has failed"):
@@ -185,8 +186,10 @@ def test_no_compiler_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    reader = open_reader("gpu", new_memory())
     with pytest.raises(ReaderUnavailable, match=r"C\+\+ compiler.*uring"):
-        open_reader("gpu", new_memory())
+        reader.open(str(tmp_path))
+    reader.close()
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
 
@@ -217,15 +220,11 @@ def test_a_folder_for_compiled_code_that_cannot_be_written_is_told(
         library()
 
 
-def test_a_disk_under_bams_module_is_refused_with_what_is_missing() -> None:
-    reader = open_reader("gpu", new_memory())
-    with pytest.raises(ReaderUnavailable, match="admin queue"):
-        reader.open("/dev/libnvm0")
-    reader.close()
-
-
-def test_the_path_says_who_submits_and_who_serves() -> None:
+def test_the_path_says_who_submits_and_who_serves(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
     reader = open_reader("gpu", new_memory(), threads=3)
+    assert "decided by what is read" in reader.path_taken
+    reader.open(str(tmp_path / "file"))
     assert "GPU-initiated (3 threads on the CPU)" in reader.path_taken
     assert "CPU-served: io_uring" in reader.path_taken
     reader.close()

@@ -17,6 +17,7 @@ import pytest
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme import device
 from penstock.io.nvme.device import DeviceThreads
+from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.host import library
 from penstock.io.nvme.layout import WORK
 from penstock.io.nvme.queue import GpuQueue, queue_memory
@@ -148,7 +149,7 @@ def test_batches_that_are_launched_at_the_same_time_lose_and_repeat_nothing(
     memory = new_memory()
     backend = FaultyQueue(ThreadQueue(64, 4, direct=False), seed=1, errors=0.01, shorts=0.1)
     between = queue_memory(backend, queues=3, entries=8)
-    reader = QueueReader(GpuQueue(between, DeviceThreads(between, 20, 0), backend), memory)
+    reader = QueueReader(GpuQueue(EmulatedController(between, backend), DeviceThreads(between, 20, 0)), memory)
     assert "GPU-initiated (32 threads on cuda:0)" in reader.path_taken
     at = [1024 * i for i in range(MEMORY_BYTES // 1024)]
     done = read_all(reader, extents_of(reader.open(str(tmp_path / "file")).file, at, [1024] * len(at), at))
@@ -164,7 +165,7 @@ def test_a_kernel_that_fails_is_told_to_whoever_waits(driver: FakeDriver, tmp_pa
     (tmp_path / "file").write_bytes(bytes(4096))
     backend = ThreadQueue(4, 1, direct=False)
     between = queue_memory(backend)
-    queue = GpuQueue(between, DeviceThreads(between, 32, 0), backend)
+    queue = GpuQueue(EmulatedController(between, backend), DeviceThreads(between, 32, 0))
     reader = QueueReader(queue, new_memory())
     reader.submit(extents_of(reader.open(str(tmp_path / "file")).file, [0], [4096], [0]))
     with pytest.raises(ReaderUnavailable, match="ILLEGAL_ADDRESS"):

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import BadSetting
 from penstock.io.nvme import layout
-from penstock.io.nvme.controller import EmulatedController
+from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.host import library
 from penstock.io.nvme.layout import COMMAND, COMPLETION, PAIR, PROGRESS, REQUEST, WORK, QueueMemory
 from penstock.io.queue import Queue
@@ -62,10 +62,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     backend = ThreadQueue(16, 2, direct=False)
     disk = Disk(backend)
     (tmp_path / "file").write_bytes(bytes(FILE_BYTES))
-    assert disk.controller.add_namespace(backend.open(str(tmp_path / "file"))) == 1
+    assert disk.controller.open(str(tmp_path / "file")).file == 1
     yield disk
     disk.controller.close()
-    backend.close()
 
 
 def eventually(seen: Callable[[], Any]) -> Any:
@@ -112,7 +111,7 @@ def test_a_command_is_answered_with_the_status_that_it_deserves(
 
 def test_the_status_codes_are_those_of_the_specification() -> None:
     """NVM Express Base Specification 2.0, figures for generic command status and media errors."""
-    types_and_codes = {divmod(code, 256) for code in layout.ERRNO}
+    types_and_codes = {divmod(code, 256) for code in layout.STATUSES}
     assert types_and_codes == {(0, 1), (0, 2), (0, 4), (0, 6), (0, 0xB), (0, 0x13), (0, 0x80), (2, 0x81)}
 
 
@@ -153,7 +152,7 @@ class Thread:
         """A request to begin, and the completion of another that is there already, which lets the thread end."""
         place = int(self.progress["completed"][0])
         self.memory.order[place] = request
-        self.memory.requests[request] = (request, 4096, 1, 1)
+        self.memory.requests[request] = (request, 4096, 0, 1, 1)
         self.memory.cq[0, place] = (0, sq_head, 1, done, 1)
         self._serve(ctypes.c_void_p(self._work.ctypes.data), 0, ctypes.c_uint64(place + 1))
 
@@ -202,7 +201,7 @@ def test_a_full_queue_is_not_written_to_until_the_controller_tells_that_it_has_r
 
 
 def test_the_layouts_are_those_of_the_header() -> None:
-    compiled = list((ctypes.c_uint32 * 23).in_dll(ctypes.CDLL(str(library())), "penstock_layout"))
+    compiled = list((ctypes.c_uint32 * 28).in_dll(ctypes.CDLL(str(library())), "penstock_layout"))
 
     def offsets(dtype: np.dtype[Any], *names: str) -> list[int]:
         assert dtype.fields is not None
@@ -211,10 +210,12 @@ def test_the_layouts_are_those_of_the_header() -> None:
     assert compiled == [
         *offsets(COMMAND, "id", "nsid", "prp1", "prp2", "lba", "last_block"),
         *offsets(COMPLETION, "sq_head", "sq_id", "id", "status"),
-        *offsets(REQUEST, "address", "nsid", "blocks"),
+        *offsets(REQUEST, "address", "pages", "nsid", "blocks"),
         *offsets(PAIR),
         *offsets(PROGRESS),
-        *offsets(WORK, "sq", "requests", "queues", "block_shift"),
+        *offsets(
+            WORK, "sq", "list_pages", "gone", "requests", "queues", "block_shift", "cq_stride", "doorbell_stride"
+        ),
     ]
 
 

@@ -12,6 +12,7 @@ import struct
 import psutil
 
 from penstock.errors import ReaderUnavailable
+from penstock.io.nvme.libnvm.paths import refuse_disk
 
 DIRECT_ALIGNMENT = 4096
 """What O_DIRECT wants at the most; a logical block is no larger on any disk that Linux mounts."""
@@ -29,8 +30,9 @@ def open_file(path: str, *, direct: bool) -> tuple[int, int]:
 
     Raises:
         OSError: the system refuses, or it is no file.
-        ReaderUnavailable: its file system has no O_DIRECT.
+        ReaderUnavailable: its file system has no O_DIRECT, or the kernel does not read it at all.
     """
+    refuse_disk(path)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)

@@ -10,9 +10,7 @@ import numpy as np
 from penstock.contracts import ByteArray, DeviceBytes, Gpu, Reader
 from penstock.errors import BadSetting
 from penstock.io.gds import GdsQueue
-from penstock.io.nvme.device import DeviceThreads
-from penstock.io.nvme.host import HostThreads
-from penstock.io.nvme.queue import GpuQueue, queue_memory
+from penstock.io.nvme.first_path import GpuOfFirstPath
 from penstock.io.object import ObjectQueue
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
@@ -82,17 +80,6 @@ def _into_host(mech: str, depth: int, threads: int, gpu: Gpu | None, memory: Byt
     if mech == "object":
         return QueueReader(ObjectQueue(depth), memory)
     if mech == "gpu":
-        return QueueReader(_gpu_queue(depth, threads, gpu, memory), memory)
+        queue = GpuOfFirstPath(depth, threads, gpu, memory)
+        return QueueReader(queue, memory, queue.new_buffer)
     return QueueReader(ThreadQueue(depth, min(threads, depth), direct=mech == "direct"), memory)
-
-
-def _gpu_queue(depth: int, threads: int, gpu: Gpu | None, memory: ByteArray) -> GpuQueue:
-    backend = UringQueue(depth, memory)
-    queues = queue_memory(backend, min(threads, 2))
-    kind, _, number = gpu.name.partition(":") if gpu else ("", "", "")
-    try:
-        submitter = DeviceThreads(queues, threads, int(number)) if kind == "cuda" else HostThreads(queues, threads)
-    except BaseException:
-        backend.close()
-        raise
-    return GpuQueue(queues, submitter, backend)

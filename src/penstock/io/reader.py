@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,13 +28,20 @@ class QueueReader:
     Args:
         queue: The mechanism; closed with the reader.
         memory: Where bytes go; a device's only if nothing is read by way of a buffer.
+        new_buffer: Makes one of so many bytes, that begins on a page.
     """
 
-    def __init__(self, queue: Queue, memory: ByteArray | DeviceBytes) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        memory: ByteArray | DeviceBytes,
+        new_buffer: Callable[[int], ByteArray] = lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8),
+    ) -> None:
         self.mech = queue.mech
         self.depth = queue.depth
         self._queue = queue
         self._memory = memory
+        self._new_buffer = new_buffer
         on_device = not isinstance(memory, np.ndarray)
         assert not on_device or queue.alignment == 1
         self._address = int(memory.data_ptr() if on_device else memory.ctypes.data)
@@ -175,9 +183,9 @@ class QueueReader:
         skip = start % unit
         span = -(-(skip + nbytes) // unit) * unit
         room = 1 << (span - 1).bit_length()
-        # A map begins on a page. Pages that have been used cost far less than new ones, which the kernel clears.
+        # Pages that have been used cost far less than new ones, which the kernel clears.
         used = self._buffers[room]
-        buffer = used.pop() if used else np.frombuffer(mmap.mmap(-1, room), np.uint8)
+        buffer = used.pop() if used else self._new_buffer(room)
         self._detours[i] = _Detour(buffer, skip, nbytes, int(self._targets[i]))
         self._starts[i], self._spans[i], self._targets[i] = start - skip, span, buffer.ctypes.data
 

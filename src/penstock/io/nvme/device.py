@@ -3,7 +3,8 @@
 No GPU has run this (docs/hardware.md). A launch ends when its requests are
 done: a kernel that ran for ever would hold up whoever synchronises the device.
 Bytes go from the controller to host memory; only commands, doorbells and
-completions cross the bus.
+completions cross the bus. A disk's doorbells are its registers, mapped for the
+GPU too (CUDA Driver API, cuMemHostRegister, CU_MEMHOSTREGISTER_IOMEMORY).
 """
 
 # cuda-bindings has no annotations.
@@ -21,7 +22,7 @@ import numpy as np
 
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme.host import HEADER
-from penstock.io.nvme.layout import QueueMemory
+from penstock.io.nvme.layout import Array, QueueMemory
 
 _WARP = 32
 _STREAMS = 4  # so that a batch need not wait for the one before
@@ -67,22 +68,38 @@ class DeviceThreads:
         module = self._do("cuModuleLoadData", cubin)
         self._undo.callback(self._do, "cuModuleUnload", module)
         self._kernel = self._do("cuModuleGetFunction", module, b"penstock_serve")
-        host = memory.memory.ctypes.data
-        self._do("cuMemHostRegister", host, memory.memory.nbytes, driver.CU_MEMHOSTREGISTER_DEVICEMAP)
-        self._undo.callback(self._do, "cuMemHostUnregister", host)
-        if int(self._do("cuMemHostGetDevicePointer", host, 0)) != host:
+        mapped = driver.CU_MEMHOSTREGISTER_DEVICEMAP
+        if self._register(memory.memory, mapped) != memory.memory.ctypes.data:
             raise ReaderUnavailable(f"cuda:{device} sees host memory at other addresses than this process")
+        registers = None
+        if memory.registers is not None:
+            registers = self._register(memory.registers, mapped | driver.CU_MEMHOSTREGISTER_IOMEMORY)
         private = self._do("cuMemAlloc", memory.private_bytes)
         self._undo.callback(self._do, "cuMemFree", private)
         self._do("cuMemsetD8", private, 0, memory.private_bytes)
         self._do("cuCtxSynchronize")
-        self._work = memory.work(int(private))
+        self._work = memory.work(int(private), registers)
+        self._tables = self._undo.enter_context(ExitStack())  # given back when no kernel runs any more
         self._streams: list[Any] = []
         for _ in range(_STREAMS):
             stream = self._do("cuStreamCreate", int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
             self._streams.append(stream)
             self._undo.callback(self._do, "cuStreamDestroy", stream)
             self._undo.callback(self._do, "cuStreamSynchronize", stream)
+
+    def _register(self, memory: Array, flags: int) -> int:
+        """Map memory, or a disk's registers, for the GPU too; gives the address where it sees them."""
+        at = memory.ctypes.data
+        self._do("cuMemHostRegister", at, memory.nbytes, flags)
+        self._undo.callback(self._do, "cuMemHostUnregister", at)
+        return int(self._do("cuMemHostGetDevicePointer", at, 0))
+
+    def keep(self, table: Array) -> int:
+        """A copy in the GPU's memory: over the bus each look at an entry would take a microsecond."""
+        copy = self._do("cuMemAlloc", table.nbytes)
+        self._tables.callback(self._do, "cuMemFree", copy)
+        self._do("cuMemcpyHtoD", copy, table.ctypes.data, table.nbytes)
+        return int(copy)
 
     def launch(self, limit: int) -> None:
         bound = np.array([limit], np.uint64)

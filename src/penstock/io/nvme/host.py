@@ -11,11 +11,12 @@ import subprocess
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme.layout import QueueMemory
+from penstock.io.nvme.layout import Array, QueueMemory
 
 HEADER = Path(__file__).with_name("queues.cuh")
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC")
@@ -39,7 +40,7 @@ class HostThreads:
         self._serve.restype = None
         private = np.zeros(memory.private_bytes + 64, np.uint8)
         self._work = memory.work(-(-private.ctypes.data // 64) * 64)
-        self._kept = memory, private  # the work holds their addresses
+        self._kept: list[Any] = [memory, private]  # the work holds their addresses
         self._limit = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -49,6 +50,10 @@ class HostThreads:
         ]
         for thread in self._threads:
             thread.start()
+
+    def keep(self, table: Array) -> int:
+        self._kept.append(table)
+        return table.ctypes.data
 
     def launch(self, limit: int) -> None:
         with self._changed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import mmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ PAGE_BYTES = 4096
 MAX_READ_BYTES = 1 << 20
 """The most that one command reads (MDTS); one page of PRP entries would do for twice that."""
 MAX_ENTRIES = 4096
+MAX_QUEUES = 64
 
 READ = 0x02
 
@@ -32,8 +33,18 @@ INVALID_NAMESPACE = 0x00B
 PRP_OFFSET_INVALID = 0x013
 LBA_OUT_OF_RANGE = 0x080
 UNRECOVERED_READ_ERROR = 0x281
+STATUSES = {
+    INVALID_OPCODE: "invalid opcode",
+    INVALID_FIELD: "invalid field",
+    DATA_TRANSFER_ERROR: "data transfer error",
+    INTERNAL_ERROR: "internal error",
+    INVALID_NAMESPACE: "invalid namespace or format",
+    PRP_OFFSET_INVALID: "PRP offset invalid",
+    LBA_OUT_OF_RANGE: "LBA out of range",
+    UNRECOVERED_READ_ERROR: "unrecovered read error",
+}
 
-ERRNO = {
+_ERRNO = {
     INVALID_OPCODE: errno.EOPNOTSUPP,
     INVALID_FIELD: errno.EINVAL,
     DATA_TRANSFER_ERROR: errno.EFAULT,
@@ -41,9 +52,28 @@ ERRNO = {
     INVALID_NAMESPACE: errno.ENODEV,
     PRP_OFFSET_INVALID: errno.EINVAL,
     LBA_OUT_OF_RANGE: 0,
-    UNRECOVERED_READ_ERROR: errno.EIO,
 }
-"""What a status is to a reader; past the end of a namespace there are just no bytes."""
+
+_CODE_BITS = 0x7FF
+_MEDIA_ERRORS = 2
+
+
+def code_of(status: int) -> int:
+    """A status without what does not belong to its meaning: whether to repeat, and whether the log has more."""
+    return status & _CODE_BITS
+
+
+def errno_of(status: int) -> int:
+    """What a status is to a reader; past the end of a namespace there are just no bytes."""
+    code = code_of(status)
+    return errno.EIO if code >> 8 == _MEDIA_ERRORS else _ERRNO.get(code, errno.EREMOTEIO)
+
+
+def status_text(status: int) -> str:
+    """A status in words, and as the specification numbers it."""
+    code = code_of(status)
+    return f"{STATUSES.get(code, 'refused by the disk')} (NVMe status type {code >> 8}, code 0x{code & 0xFF:02x})"
+
 
 COMMAND = np.dtype(
     [
@@ -54,7 +84,7 @@ COMMAND = np.dtype(
 COMPLETION = np.dtype(
     [("result", "u8"), ("sq_head", "u2"), ("sq_id", "u2"), ("id", "u2"), ("status", "u2")]
 )  # fmt: skip
-REQUEST = np.dtype([("lba", "u8"), ("address", "u8"), ("nsid", "u4"), ("blocks", "u4")])
+REQUEST = np.dtype([("lba", "u8"), ("address", "u8"), ("pages", "u8"), ("nsid", "u4"), ("blocks", "u4")])
 PAIR = np.dtype(
     [
         ("reserved", "u8"), ("published", "u8"), ("consumed", "u8"), ("reaped", "u8"),
@@ -66,36 +96,58 @@ WORK = np.dtype(
     [
         ("progress", "u8"), ("pairs", "u8"), ("written", "u8"),
         ("sq", "u8"), ("cq", "u8"), ("doorbells", "u8"), ("prp_lists", "u8"),
-        ("requests", "u8"), ("order", "u8"), ("done", "u8"),
+        ("list_pages", "u8"), ("gone", "u8"), ("requests", "u8"), ("order", "u8"), ("done", "u8"),
         ("queues", "u4"), ("entries", "u4"), ("ids", "u4"), ("block_shift", "u4"),
+        ("sq_stride", "u4"), ("cq_stride", "u4"), ("doorbell_stride", "u4"), ("unused", "u4"),
     ]
 )  # fmt: skip
 
 Array = npt.NDArray[Any]
 
 
+class Doorbells(NamedTuple):
+    """The doorbells that a disk has among its registers.
+
+    Attributes:
+        registers: All that are mapped, as words of 32 bits, from the beginning of a page.
+        first: Where the doorbells begin, in words.
+        stride: From one to the next, in words.
+    """
+
+    registers: Array
+    first: int
+    stride: int
+
+
 class QueueMemory:
     """Queues, doorbells and the host's table of requests, in one piece of memory, zero at first.
+
+    Each queue begins on a page, as a disk wants it.
 
     Args:
         queues: Pairs of a submission and a completion queue.
         entries: Of each, a power of two; one of them is always empty.
         depth: How many requests may be under way.
         block_bytes: Of the namespaces, a power of two.
+        doorbells: The disk's; without them, there are some in this memory.
     """
 
-    def __init__(self, queues: int, entries: int, depth: int, block_bytes: int) -> None:
-        if not 1 <= queues <= 64:
-            raise BadSetting(f"queues={queues}: it lies between 1 and 64")
+    def __init__(
+        self, queues: int, entries: int, depth: int, block_bytes: int, doorbells: Doorbells | None = None
+    ) -> None:
+        if not 1 <= queues <= MAX_QUEUES:
+            raise BadSetting(f"queues={queues}: it lies between 1 and {MAX_QUEUES}")
         if not 2 <= entries <= MAX_ENTRIES or entries & (entries - 1):
             raise BadSetting(f"entries={entries}: it is a power of two between 2 and {MAX_ENTRIES}")
         self.queues, self.entries, self.block_bytes = queues, entries, block_bytes
         self.ids = 1 << (depth - 1).bit_length()
         parts: dict[str, tuple[Any, tuple[int, ...]]] = {
             "prp_lists": ("u8", (self.ids, PAGE_BYTES // 8)),
-            "sq": (COMMAND, (queues, entries)),
-            "cq": (COMPLETION, (queues, entries)),
+            "sq": (COMMAND, (queues, max(entries, PAGE_BYTES // COMMAND.itemsize))),
+            "cq": (COMPLETION, (queues, max(entries, PAGE_BYTES // COMPLETION.itemsize))),
             "doorbells": ("u4", (queues + 1, 2)),
+            "list_pages": ("u8", (self.ids,)),
+            "gone": ("u4", (1,)),
             "requests": (REQUEST, (self.ids,)),
             "order": ("u4", (self.ids,)),
             "done": ("u8", (self.ids,)),
@@ -107,27 +159,45 @@ class QueueMemory:
         for name, (dtype, shape) in parts.items():
             self._parts[name] = self.memory[at : at + sizes[name]].view(dtype).reshape(shape)
             at += _pages(sizes[name])
-        self.sq, self.cq, self.doorbells = (self._parts[name] for name in ("sq", "cq", "doorbells"))
+        self.sq, self.cq = self._parts["sq"][:, :entries], self._parts["cq"][:, :entries]
+        self.prp_lists, self.list_pages, self.gone = (
+            self._parts[name] for name in ("prp_lists", "list_pages", "gone")
+        )
         self.requests, self.order, self.done = (self._parts[name] for name in ("requests", "order", "done"))
+        # Who serves them sees the addresses of this process, unless it says otherwise.
+        self.list_pages[:] = self.prp_lists.ctypes.data + PAGE_BYTES * np.arange(self.ids, dtype=np.uint64)
+        self.registers: Array | None = None
+        self.doorbells = self._parts["doorbells"]
+        self._stride = 1
+        if doorbells is not None:
+            self.registers, first, self._stride = doorbells
+            count = 2 * (queues + 1) * self._stride
+            self.doorbells = self.registers[first : first + count].reshape(queues + 1, 2, self._stride)[:, :, 0]
 
     @property
     def private_bytes(self) -> int:
         """What the submitting threads need besides, for themselves alone; see ``work``."""
         return PROGRESS.itemsize + 64 + self.queues * (PAIR.itemsize + 8 * self.entries)
 
-    def work(self, private: int) -> Array:
+    def work(self, private: int, registers: int | None = None) -> Array:
         """What ``penstock_serve`` is given.
 
         Args:
             private: Address of ``private_bytes`` zeros, a multiple of 64.
+            registers: Where the threads see the disk's; None if that is where this process does.
         """
         work = np.zeros(1, WORK)
         pairs = private + 64
         work["progress"], work["pairs"], work["written"] = private, pairs, pairs + self.queues * PAIR.itemsize
         for name, part in self._parts.items():
             work[name] = part.ctypes.data
+        work["doorbells"] = self.doorbells.ctypes.data
+        if self.registers is not None and registers is not None:
+            work["doorbells"] = registers + self.doorbells.ctypes.data - self.registers.ctypes.data
         work["queues"], work["entries"], work["ids"] = self.queues, self.entries, self.ids
         work["block_shift"] = self.block_bytes.bit_length() - 1
+        work["sq_stride"], work["cq_stride"] = (self._parts[name].shape[1] for name in ("sq", "cq"))
+        work["doorbell_stride"] = self._stride
         return work
 
 

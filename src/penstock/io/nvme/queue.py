@@ -2,19 +2,79 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from typing import Protocol
 
 import numpy as np
 
-from penstock.contracts import Opened
+from penstock.contracts import ByteArray, Opened
 from penstock.io.files import DIRECT_ALIGNMENT
-from penstock.io.nvme import libnvm
-from penstock.io.nvme.controller import EmulatedController
-from penstock.io.nvme.layout import ERRNO, MAX_READ_BYTES, SUCCESS, QueueMemory
+from penstock.io.nvme.layout import PAGE_BYTES, SUCCESS, Array, QueueMemory, errno_of, status_text
 from penstock.io.queue import Queue, Reads, Results
 
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 200e-6
+
+
+class Controller(Protocol):
+    """What takes the commands in, at the other end of the queues: a disk, or what stands for one."""
+
+    @property
+    def memory(self) -> QueueMemory:
+        """The queues that it serves."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """How many commands it is given at once."""
+        ...
+
+    @property
+    def max_read_bytes(self) -> int:
+        """The most that one command reads."""
+        ...
+
+    @property
+    def path_taken(self) -> str:
+        """Who serves, in words for a person."""
+        ...
+
+    def open(self, path: str) -> Opened:
+        """Find a namespace: its id, and its size.
+
+        Raises:
+            OSError: the system refuses.
+            ReaderUnavailable: it has none of this name.
+        """
+        ...
+
+    def map(self, memory: ByteArray) -> Array | None:
+        """Let it write into this memory, until it is closed.
+
+        Returns:
+            The bus address of each page of 4096 bytes that the memory touches; None if it needs none.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Commands are on their way."""
+        ...
+
+    def rest(self) -> None:
+        """All are completed."""
+        ...
+
+    def check(self, waited_s: float) -> None:
+        """Raise if no completion can be expected any more; the submitting threads end then.
+
+        Args:
+            waited_s: Since the last completion, with reads under way.
+        """
+        ...
+
+    def close(self) -> None:
+        """No thread submits any more; afterwards nothing is written into memory."""
+        ...
 
 
 class Submitter(Protocol):
@@ -23,6 +83,10 @@ class Submitter(Protocol):
     @property
     def label(self) -> str:
         """What they are, in words for a person."""
+        ...
+
+    def keep(self, table: Array) -> int:
+        """Have them see an array that will not change; gives the address where they do."""
         ...
 
     def launch(self, limit: int) -> None:
@@ -39,78 +103,111 @@ class Submitter(Protocol):
 
 
 class GpuQueue:
-    """Reads through NVMe queues; the controller behind them is emulated.
+    """Reads through NVMe queues.
 
     Args:
-        memory: The queues; ``queue_memory`` gives what fits the backend.
-        submitter: Begins the reads.
-        backend: What the controller reads with; closed with this.
+        controller: Serves them; closed with this.
+        submitter: Begins the reads; closed with this.
     """
 
     mech = "gpu"
 
-    def __init__(self, memory: QueueMemory, submitter: Submitter, backend: Queue) -> None:
-        self.depth = min(memory.ids, backend.depth)
-        self.alignment = memory.block_bytes
-        self._memory = memory
+    def __init__(self, controller: Controller, submitter: Submitter) -> None:
+        self.depth = controller.depth
+        self.alignment = controller.memory.block_bytes
+        self._memory = controller.memory
         self._submitter = submitter
-        self._backend = backend
-        self._controller = EmulatedController(memory, backend)
-        self._sizes = np.zeros(1, np.int64)
-        self._asked = np.zeros(memory.ids, np.int64)
+        self._controller = controller
+        self._size_of = np.zeros(1, np.int64)
+        # Memory that has bus addresses: where each piece begins, and where the threads find its table.
+        self._starts, self._tables = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._asked = np.zeros(self._memory.ids, np.int64)
         self._published = self._popped = 0
 
     @property
     def path_taken(self) -> str:
         queues = f"{self._memory.queues} queues of {self._memory.entries} entries"
-        return f"{self._submitter.label}, {queues}, CPU-served: {self._backend.path_taken}"
+        return f"{self._submitter.label}, {queues}, {self._controller.path_taken}"
 
     def open(self, path: str) -> Opened:
-        libnvm.refuse(path)
-        opened = self._backend.open(path)
-        nsid = self._controller.add_namespace(opened)
-        self._sizes = np.append(self._sizes, opened.nbytes)
-        return Opened(nsid, opened.nbytes)
+        opened = self._controller.open(path)
+        sizes = np.zeros(max(opened.file + 1, len(self._size_of)), np.int64)
+        sizes[: len(self._size_of)] = self._size_of
+        sizes[opened.file] = opened.nbytes
+        self._size_of = sizes
+        return opened
+
+    def reach(self, memory: ByteArray) -> None:
+        """Let reads go into this memory, until the queue is closed.
+
+        Raises:
+            ReaderUnavailable: the controller cannot be given it.
+        """
+        table = self._controller.map(memory)
+        if table is None:
+            return
+        start = memory.ctypes.data & -PAGE_BYTES
+        at = int(np.searchsorted(self._starts, start))
+        self._starts = np.insert(self._starts, at, start)
+        self._tables = np.insert(self._tables, at, self._submitter.keep(table))
+
+    def new_buffer(self, nbytes: int) -> ByteArray:
+        """Memory that reads can go into; it begins on a page.
+
+        Raises:
+            ReaderUnavailable: the controller cannot be given it.
+        """
+        buffer: ByteArray = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+        self.reach(buffer)
+        return buffer
 
     def push(self, reads: Reads) -> None:
         ids, files, offsets, nbytes, addresses = reads
         block = self.alignment
-        size = self._sizes[files]
+        size = self._size_of[files]
         there = -(-size // block) * block - offsets
         # What begins past the end is asked for all the same: the controller says that it is not there.
-        span = np.minimum(np.minimum(nbytes, MAX_READ_BYTES), np.where(there > 0, there, nbytes))
+        span = np.minimum(np.minimum(nbytes, self._controller.max_read_bytes), np.where(there > 0, there, nbytes))
         self._asked[ids] = np.minimum(span, size - offsets)
         requests = self._memory.requests
         requests["lba"][ids], requests["address"][ids] = offsets // block, addresses
         requests["nsid"][ids], requests["blocks"][ids] = files, span // block
+        if len(self._starts):
+            piece = np.searchsorted(self._starts, addresses, side="right") - 1
+            requests["pages"][ids] = self._tables[piece] + 8 * ((addresses - self._starts[piece]) // PAGE_BYTES)
         places = self._published + np.arange(len(ids))
         self._memory.order[places & (self._memory.ids - 1)] = ids
         self._published += len(ids)
-        self._controller.busy.set()
+        self._controller.wake()
         self._submitter.launch(self._published)
 
     def pop(self, at_least: int) -> Results:
         nap_s = _SHORTEST_NAP_S
+        seen, since_s = 0, time.monotonic()
         while len(done := self._ready()) < at_least:
-            self._controller.check()
+            now_s = time.monotonic()
+            if len(done) > seen:
+                seen, since_s = len(done), now_s
+            self._controller.check(now_s - since_s)
             self._submitter.check()
             time.sleep(nap_s)
             nap_s = min(2 * nap_s, _LONGEST_NAP_S)
         self._popped += len(done)
         if self._popped == self._published:
-            self._controller.busy.clear()
+            self._controller.rest()
         ids, status = (done & 0xFFFF).astype(np.int64), (done >> 16 & 0xFFFF).astype(np.int64)
         nbytes = self._asked[ids]
+        reasons: dict[int, str] = {}
         for i in np.flatnonzero(status != SUCCESS).tolist():
-            nbytes[i] = -ERRNO[int(status[i])]
-        return Results(ids, nbytes)
+            nbytes[i] = -errno_of(int(status[i]))
+            reasons[int(ids[i])] = status_text(int(status[i]))
+        return Results(ids, nbytes, reasons)
 
     def close(self) -> None:
         try:
             self._submitter.close()
         finally:
             self._controller.close()
-            self._backend.close()
 
     def _ready(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         """The entries of ``done`` that follow the last one popped without a gap."""

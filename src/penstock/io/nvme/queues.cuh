@@ -99,6 +99,7 @@ struct Completion {  // of 16 bytes
 
 struct Request {  // what the host wants read; its index is the command's id
     u64 lba, address;
+    const u64 *pages;  // bus addresses of the page that `address` lies in, and of those behind it; null: just these
     u32 nsid, blocks;
 };
 
@@ -124,14 +125,18 @@ struct Work {
     // The controller sees these.
     Command *sq;
     Completion *cq;
-    u32 *doorbells;  // of queue y, from 1 on: the submission tail at 2 y, the completion head at 2 y + 1;
-                     // at 0, where a disk's admin queue would be: not 0 once the controller is gone
+    u32 *doorbells;  // of queue y, from 1 on: the submission tail at 2 y, the completion head at 2 y + 1, in strides;
+                     // a disk's are its own registers, and at 0 and 1 lie those of its admin queue
     u64 *prp_lists;  // a page for each request
-    // The host writes the first two and reads the last; `order` and `done` are as long as there are request ids.
+    // The host writes all but the last; `order` and `done` are as long as there are request ids.
+    const u64 *list_pages;  // bus address of each page of `prp_lists`
+    u32 *gone;  // not 0 once there is nothing to wait for: the controller has failed
     Request *requests;
     u32 *order;
     u64 *done;  // a lap (32 bits, from 1 on), the status (16) and the request (16), in one word
     u32 queues, entries, ids, block_shift;
+    u32 sq_stride, cq_stride;  // entries from one queue to the next: each begins on a page
+    u32 doorbell_stride, unused;  // words from one doorbell to the next
 };
 
 #define PENSTOCK_READ 2
@@ -157,17 +162,23 @@ PENSTOCK_CODE Command read_command(const Work *work, u32 id) {
     command.nsid = request->nsid;
     command.lba = request->lba;
     command.last_block = (u16)(request->blocks - 1);
-    command.prp1 = request->address;
-    u64 page = (request->address & ~(PENSTOCK_PAGE - 1)) + PENSTOCK_PAGE;
-    u64 end = request->address + ((u64)request->blocks << work->block_shift);
-    if (end > page + PENSTOCK_PAGE) {
+    u64 within = request->address & (PENSTOCK_PAGE - 1), first = request->address - within;
+    u64 count = (within + ((u64)request->blocks << work->block_shift) + PENSTOCK_PAGE - 1) / PENSTOCK_PAGE;
+    const u64 *pages = request->pages;
+    command.prp1 = (pages ? pages[0] : first) + within;
+    if (count > 2) {
         u64 *list = work->prp_lists + id * (PENSTOCK_PAGE / sizeof(u64));
-        command.prp2 = (u64)list;
-        for (; page < end; page += PENSTOCK_PAGE) store_plain(list++, page);
-    } else if (end > page) {
-        command.prp2 = page;
+        for (u64 i = 1; i < count; ++i) store_plain(list++, pages ? pages[i] : first + i * PENSTOCK_PAGE);
+        command.prp2 = work->list_pages[id];
+    } else if (count == 2) {
+        command.prp2 = pages ? pages[1] : first + PENSTOCK_PAGE;
     }
     return command;
+}
+
+// The doorbell of a queue's submission tail (which = 0) or completion head (1); the first queue here is a disk's second.
+PENSTOCK_CODE u32 *doorbell(const Work *work, u32 queue, u32 which) {
+    return &work->doorbells[(2 * (queue + 1) + which) * work->doorbell_stride];
 }
 
 // Write the request's command into a slot of this queue; false if all are taken.
@@ -177,14 +188,14 @@ PENSTOCK_CODE bool submit(const Work *work, u32 queue, u32 id) {
     do {  // one slot stays empty, or full would look like empty
         if (slot - load(&pair->consumed) >= work->entries - 1) return false;
     } while (!replace(&pair->reserved, &slot, slot + 1));
-    u64 at = queue * (u64)work->entries + (slot & (work->entries - 1));
+    u64 in_queue = slot & (work->entries - 1), at = queue * (u64)work->sq_stride + in_queue;
     union {
         Command command;
         u64 words[sizeof(Command) / sizeof(u64)];
     } entry;
     entry.command = read_command(work, id);
     for (u32 i = 0; i < sizeof(Command) / sizeof(u64); ++i) store_plain((u64 *)&work->sq[at] + i, entry.words[i]);
-    store(&work->written[at], slot + 1);
+    store(&work->written[queue * (u64)work->entries + in_queue], slot + 1);
     return true;
 }
 
@@ -197,7 +208,7 @@ PENSTOCK_CODE bool publish(const Work *work, u32 queue) {
     u64 from = load(&pair->published), tail = from;
     while (load(&written[tail & (work->entries - 1)]) == tail + 1) ++tail;
     if (tail != from) {
-        ring(&work->doorbells[2 * (queue + 1)], (u32)tail & (work->entries - 1));
+        ring(doorbell(work, queue, 0), (u32)tail & (work->entries - 1));
         store(&pair->published, tail);
     }
     store(&pair->publishing, 0);
@@ -209,7 +220,7 @@ PENSTOCK_CODE bool reap(const Work *work, u32 queue) {
     Pair *pair = &work->pairs[queue];
     u64 nobody = 0;
     if (!replace(&pair->reaping, &nobody, 1)) return false;
-    const Completion *cq = &work->cq[queue * (u64)work->entries];
+    const Completion *cq = &work->cq[queue * (u64)work->cq_stride];
     u64 mask = work->entries - 1, from = load(&pair->reaped), head = from, consumed = load(&pair->consumed);
     for (;;) {
         // In one word: the controller may be writing it.
@@ -223,7 +234,7 @@ PENSTOCK_CODE bool reap(const Work *work, u32 queue) {
         ++head;
     }
     if (head != from) {
-        ring(&work->doorbells[2 * (queue + 1) + 1], (u32)(head & mask));
+        ring(doorbell(work, queue, 1), (u32)(head & mask));
         store(&pair->consumed, consumed);
         store(&pair->reaped, head);
     }
@@ -235,7 +246,7 @@ PENSTOCK_CODE bool reap(const Work *work, u32 queue) {
 // this launch that is late is then among those of a later one, whose threads wait for it.
 PENSTOCK_CODE void serve(const Work *work, u32 thread, u64 limit) {
     u32 queue = thread % work->queues, held = PENSTOCK_NONE, idle = 0;
-    while (load_plain(work->doorbells) == 0 && (held != PENSTOCK_NONE || load(&work->progress->completed) < limit)) {
+    while (load_plain(work->gone) == 0 && (held != PENSTOCK_NONE || load(&work->progress->completed) < limit)) {
         bool moved = false;
         if (held == PENSTOCK_NONE) held = take(work, limit);
         if (held != PENSTOCK_NONE && submit(work, queue, held)) {
@@ -264,9 +275,10 @@ extern "C" const u32 penstock_layout[] = {
     offsetof(Command, prp2), offsetof(Command, lba), offsetof(Command, last_block),
     sizeof(Completion), offsetof(Completion, sq_head), offsetof(Completion, sq_id), offsetof(Completion, id),
     offsetof(Completion, status),
-    sizeof(Request), offsetof(Request, address), offsetof(Request, nsid), offsetof(Request, blocks),
+    sizeof(Request), offsetof(Request, address), offsetof(Request, pages), offsetof(Request, nsid), offsetof(Request, blocks),
     sizeof(Pair), sizeof(Progress),
-    sizeof(Work), offsetof(Work, sq), offsetof(Work, requests), offsetof(Work, queues), offsetof(Work, block_shift),
+    sizeof(Work), offsetof(Work, sq), offsetof(Work, list_pages), offsetof(Work, gone), offsetof(Work, requests),
+    offsetof(Work, queues), offsetof(Work, block_shift), offsetof(Work, cq_stride), offsetof(Work, doorbell_stride),
 };
 
 #endif

@@ -1,4 +1,4 @@
-"""The other end of the queues where no disk is that a GPU can ring: a thread that serves them by plain reads."""
+"""The controller where no disk is that a GPU can ring: a thread that serves the queues by plain reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.contracts import Numbers, Opened
+from penstock.contracts import ByteArray, Numbers, Opened
 from penstock.io.nvme.layout import (
     DATA_TRANSFER_ERROR,
     INTERNAL_ERROR,
@@ -40,15 +40,18 @@ class EmulatedController:
 
     Args:
         memory: The queues.
-        backend: Reads; used by the controller's thread alone, but for ``add_namespace``.
+        backend: Reads; used by the controller's thread alone, but for ``open``. Closed with this.
 
     Attributes:
-        busy: Set by whoever has commands written, cleared when all are done.
+        busy: Set while there are commands that it has not completed.
     """
 
+    max_read_bytes = MAX_READ_BYTES
+
     def __init__(self, memory: QueueMemory, backend: Queue) -> None:
+        self.memory = memory
+        self.depth = min(memory.ids, backend.depth)
         self.busy = threading.Event()
-        self._memory = memory
         self._backend = backend
         self._mask = memory.entries - 1
         self._words = memory.cq.view("u8").reshape(memory.queues, memory.entries, 2)
@@ -68,36 +71,50 @@ class EmulatedController:
         self._thread = threading.Thread(target=self._run, name="penstock-nvme-controller", daemon=True)
         self._thread.start()
 
-    def add_namespace(self, opened: Opened) -> int:
-        """Make a file of the backend a namespace; gives its id."""
+    @property
+    def path_taken(self) -> str:
+        return f"CPU-served: {self._backend.path_taken}"
+
+    def open(self, path: str) -> Opened:
+        """Make a file of the backend a namespace."""
+        opened = self._backend.open(path)
         # The sizes last: until then no command finds it.
         self._files = np.append(self._files, opened.file)
         self._sizes = np.append(self._sizes, opened.nbytes)
-        return len(self._sizes)
+        return Opened(len(self._sizes), opened.nbytes)
 
-    def check(self) -> None:
-        """Raise what ended the thread, if something did."""
+    def map(self, memory: ByteArray) -> None:
+        """It sees all the memory of this process."""
+
+    def wake(self) -> None:
+        self.busy.set()
+
+    def rest(self) -> None:
+        self.busy.clear()
+
+    def check(self, waited_s: float) -> None:
+        """Raise what ended the thread, if something did; the backend may take as long as it likes."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """No command is under way."""
         self._stopping = True
         self.busy.set()
         self._thread.join()
+        self._backend.close()
 
     def _run(self) -> None:
         try:
             self._serve()
         except BaseException as failure:  # told to whoever waits for a completion
             self._failure = failure
-            self._memory.doorbells[0, 0] = 1
+            self.memory.gone[0] = 1
 
     def _serve(self) -> None:
         nap_s = _SHORTEST_NAP_S
         while not self._stopping:
             moved = False
-            for queue in range(self._memory.queues):
+            for queue in range(self.memory.queues):
                 moved |= self._fetch(queue)
                 moved |= self._post(queue)
             if self._free_count < len(self._free):
@@ -110,13 +127,13 @@ class EmulatedController:
 
     def _fetch(self, queue: int) -> bool:
         """Take commands in, as many as the backend has room for, and begin to read."""
-        tail = int(self._memory.doorbells[queue + 1, 0])
+        tail = int(self.memory.doorbells[queue + 1, 0])
         assert tail <= self._mask, f"doorbell of submission queue {queue + 1} says {tail}"
         head = self._heads[queue]
         count = min((tail - head) & self._mask, self._free_count)
         if count == 0:
             return False
-        commands = self._memory.sq[queue, (head + np.arange(count)) & self._mask]
+        commands = self.memory.sq[queue, (head + np.arange(count)) & self._mask]
         self._heads[queue] = (head + count) & self._mask
         status, offsets, nbytes, wanted, files = self._examine(commands)
         wrong = status != SUCCESS
@@ -133,7 +150,7 @@ class EmulatedController:
 
     def _examine(self, commands: Array) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
         """What each command asks for: status, offset, bytes in blocks, bytes in the file, and file."""
-        block = self._memory.block_bytes
+        block = self.memory.block_bytes
         sizes = self._sizes
         nsid = commands["nsid"].astype(np.int64)
         known = (nsid >= 1) & (nsid <= len(sizes))
@@ -169,7 +186,7 @@ class EmulatedController:
 
     def _list(self, address: int, count: int) -> Numbers:
         """Entries of a PRP list; nothing where none can lie, as a disk would be told by the IOMMU."""
-        memory = self._memory.memory
+        memory = self.memory.memory
         at = address - memory.ctypes.data
         if address % PAGE_BYTES or not 0 <= at < memory.nbytes:
             return np.zeros(0, np.int64)
@@ -218,12 +235,12 @@ class EmulatedController:
 
     def _post(self, queue: int) -> bool:
         tail = self._tails[queue]
-        taken = int(self._memory.doorbells[queue + 1, 1])
+        taken = int(self.memory.doorbells[queue + 1, 1])
         count = min(len(self._waiting[queue]), self._mask - ((tail - taken) & self._mask))
         if count == 0:
             return False
         counters = tail + np.arange(count)
-        phase = (counters // self._memory.entries + 1) & 1
+        phase = (counters // self.memory.entries + 1) & 1
         same = self._heads[queue] | (queue + 1) << 16
         entries = self._waiting[queue][:count] | phase.astype(np.uint64) << np.uint64(48) | np.uint64(same)
         # One word holds all that says something: who sees the phase change sees the rest.

@@ -1,0 +1,112 @@
+"""The mechanism ``gpu`` as it is opened: which controller serves it is known when the first path is."""
+
+from __future__ import annotations
+
+from penstock.contracts import ByteArray, Gpu, Opened
+from penstock.errors import ReaderUnavailable
+from penstock.io.files import DIRECT_ALIGNMENT
+from penstock.io.nvme.device import DeviceThreads
+from penstock.io.nvme.emulated import EmulatedController
+from penstock.io.nvme.host import HostThreads
+from penstock.io.nvme.layout import MAX_QUEUES
+from penstock.io.nvme.libnvm import module
+from penstock.io.nvme.libnvm.controller import DiskController
+from penstock.io.nvme.libnvm.paths import DiskPath, disk_path
+from penstock.io.nvme.queue import Controller, GpuQueue, queue_memory
+from penstock.io.queue import Reads, Results
+from penstock.io.uring import UringQueue
+
+_EMULATED_QUEUES = 2
+
+
+class GpuOfFirstPath:
+    """A disk under BaM's kernel module serves itself, files are served by the CPU; one reader reads either.
+
+    Nothing is prepared for files before a path is seen: a disk needs no
+    io_uring, and memory that is registered with it twice would count twice.
+
+    Args:
+        depth: Reads under way at once.
+        threads: That submit.
+        gpu: Whose threads they are; None for threads of the CPU.
+        memory: Where bytes go.
+    """
+
+    mech = "gpu"
+
+    def __init__(self, depth: int, threads: int, gpu: Gpu | None, memory: ByteArray) -> None:
+        self.depth = depth
+        self._threads, self._gpu, self._memory = threads, gpu, memory
+        self._queue: GpuQueue | None = None
+        self._device: str | None = None  # the disk, if one is read
+
+    @property
+    def alignment(self) -> int:
+        return self._queue.alignment if self._queue else DIRECT_ALIGNMENT
+
+    @property
+    def path_taken(self) -> str:
+        return (
+            self._queue.path_taken if self._queue else "NVMe queues; what serves them is decided by what is read"
+        )
+
+    def open(self, path: str) -> Opened:
+        disk = disk_path(path)
+        if self._queue is None:
+            self._queue = self._on_files() if disk is None else self._on_disk(disk)
+            self._device = disk and disk.device
+        elif disk is not None and self._device is None:
+            raise ReaderUnavailable(f"{path} is a disk, and this reader reads files; make another for it")
+        return self._queue.open(path)
+
+    def new_buffer(self, nbytes: int) -> ByteArray:
+        assert self._queue is not None
+        return self._queue.new_buffer(nbytes)
+
+    def push(self, reads: Reads) -> None:
+        assert self._queue is not None
+        self._queue.push(reads)
+
+    def pop(self, at_least: int) -> Results:
+        assert self._queue is not None
+        return self._queue.pop(at_least)
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
+
+    def _on_files(self) -> GpuQueue:
+        backend = UringQueue(self.depth, self._memory)
+        memory = queue_memory(backend, min(self._threads, _EMULATED_QUEUES))
+        return begun_by(self._threads, self._gpu, EmulatedController(memory, backend))
+
+    def _on_disk(self, disk: DiskPath) -> GpuQueue:
+        controller = DiskController(
+            module.LibnvmModule(disk.device), disk.nsid, depth=self.depth, queues=min(self._threads, MAX_QUEUES)
+        )
+        queue = begun_by(self._threads, self._gpu, controller)
+        try:
+            queue.reach(self._memory)
+        except BaseException:
+            queue.close()
+            raise
+        return queue
+
+
+def begun_by(threads: int, gpu: Gpu | None, controller: Controller) -> GpuQueue:
+    """A queue whose reads are begun by threads of a GPU, or of the CPU where there is none.
+
+    Args:
+        controller: Closed with the queue, also where there cannot be one.
+
+    Raises:
+        ReaderUnavailable: there are no such threads.
+    """
+    kind, _, number = gpu.name.partition(":") if gpu else ("", "", "")
+    memory = controller.memory
+    try:
+        submitter = DeviceThreads(memory, threads, int(number)) if kind == "cuda" else HostThreads(memory, threads)
+    except BaseException:
+        controller.close()
+        raise
+    return GpuQueue(controller, submitter)

@@ -1,0 +1,162 @@
+"""Reset, and the admin queue: NVM Express Base Specification 2.0, 3.5 (initialization), 5 (admin commands)."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from contextlib import suppress
+
+import numpy as np
+
+from penstock.contracts import ByteArray
+from penstock.errors import ReaderUnavailable
+from penstock.io.nvme.layout import COMMAND, COMPLETION, PAGE_BYTES, SUCCESS, code_of, status_text
+from penstock.io.nvme.libnvm import registers as at
+from penstock.io.nvme.libnvm.module import Module
+
+DELETE_SQ, CREATE_SQ, DELETE_CQ, CREATE_CQ, IDENTIFY, SET_FEATURES = 0x00, 0x01, 0x04, 0x05, 0x06, 0x09
+NUMBER_OF_QUEUES = 0x07
+_CONTIGUOUS = 1
+
+_ENTRIES = 32
+_LIMIT_S = 60.0
+_NAP_S, _LONG_NAP_S = 50e-6, 1e-3
+
+
+class Admin:
+    """Resets a disk and asks it, one command at a time.
+
+    Args:
+        module: Of the disk.
+        limit_s: In which each command is answered.
+
+    Raises:
+        ReaderUnavailable: the disk is not one that can be driven here; so do all methods, where the disk refuses.
+    """
+
+    def __init__(self, module: Module, limit_s: float = _LIMIT_S) -> None:
+        self._path, self._limit_s = module.path, limit_s
+        self._registers = module.registers(mmap.PAGESIZE)
+        self.capabilities = told = at.capabilities(self._registers)
+        if self.status == at.OFF_THE_BUS:
+            raise ReaderUnavailable(f"{self._path} does not answer on the bus; see dmesg, or power it off and on")
+        if not told.reads_blocks or told.least_page_bytes > PAGE_BYTES:
+            raise ReaderUnavailable(
+                f"{self._path}: the NVM command set with pages of {PAGE_BYTES} bytes is needed, and this disk has "
+                f"{'it' if told.reads_blocks else 'none'} with pages of {told.least_page_bytes} bytes or more; "
+                "read it by another way"
+            )
+        self._registers = module.registers((at.DOORBELLS + 2 * told.doorbell_stride) * 4)
+        memory: ByteArray = np.frombuffer(mmap.mmap(-1, 3 * PAGE_BYTES), np.uint8)
+        self._buses = [int(bus) for bus in module.map_host(memory)]
+        sq, cq, self._data = memory.reshape(3, PAGE_BYTES)
+        self._sq, self._cq = sq.view(COMMAND)[:_ENTRIES], cq.view(COMPLETION)[:_ENTRIES]
+        self._words = self._cq.view(np.uint64).reshape(_ENTRIES, 2)
+        self._count = 0
+
+    @property
+    def status(self) -> int:
+        """Register CSTS."""
+        return int(self._registers[at.CSTS])
+
+    def reset(self) -> None:
+        """Have the disk forget all, and be ready for commands."""
+        self.disable()
+        self._sq[:], self._cq[:], self._count = 0, 0, 0
+        registers = self._registers
+        registers[at.INTMS] = 0xFFFF_FFFF  # nobody would answer an interrupt
+        registers[at.AQA] = (_ENTRIES - 1) << 16 | (_ENTRIES - 1)
+        for register, bus in zip((at.ASQ, at.ACQ), self._buses, strict=False):
+            registers[register], registers[register + 1] = bus & 0xFFFF_FFFF, bus >> 32
+        registers[at.CC] = at.CONFIGURATION
+        registers[at.CC] = at.CONFIGURATION | at.ENABLE
+        self._wait(ready=True)
+
+    def disable(self) -> None:
+        """Have the disk end all that it does; once it has, it writes into no memory any more."""
+        enabled, status = int(self._registers[at.CC]) & at.ENABLE, self.status
+        if status == at.OFF_THE_BUS:
+            return
+        if enabled and not status & (at.READY | at.FATAL):
+            with suppress(ReaderUnavailable):  # it must not be turned off while it starts (3.1.3.6)
+                self._wait(ready=True)
+        self._registers[at.CC] = int(self._registers[at.CC]) & ~at.ENABLE
+        self._wait(ready=False)
+
+    def identify(self, which: int, nsid: int = 0) -> bytes:
+        """The page that tells of a namespace (which = 0) or of the controller (1)."""
+        self._data[:] = 0
+        self.command(IDENTIFY, "identify itself", nsid=nsid, prp1=self._buses[2], dwords=(which, 0))
+        return self._data.tobytes()
+
+    def request_queues(self, count: int) -> int:
+        """How many pairs of queues the disk gives of so many."""
+        wanted = (count - 1) << 16 | (count - 1)
+        given = self.command(SET_FEATURES, "give queues", dwords=(NUMBER_OF_QUEUES, wanted))
+        return min(count, (given & 0xFFFF) + 1, (given >> 16) + 1)
+
+    def create_pair(self, number: int, entries: int, sq_bus: int, cq_bus: int) -> None:
+        """A submission queue and its completion queue, both of this number, from 1 on; each in one piece."""
+        size = (entries - 1) << 16 | number
+        what = f"create queue {number} of {entries} entries"
+        self.command(CREATE_CQ, what, prp1=cq_bus, dwords=(size, _CONTIGUOUS))
+        self.command(CREATE_SQ, what, prp1=sq_bus, dwords=(size, number << 16 | _CONTIGUOUS))
+
+    def delete_pair(self, number: int) -> None:
+        for opcode in (DELETE_SQ, DELETE_CQ):
+            self.command(opcode, f"delete queue {number}", dwords=(number, 0))
+
+    def command(
+        self, opcode: int, what: str, *, nsid: int = 0, prp1: int = 0, dwords: tuple[int, int] = (0, 0)
+    ) -> int:
+        """Give one command, and wait for it.
+
+        Args:
+            what: It is to do, for errors.
+            dwords: The command's dwords 10 and 11.
+
+        Returns:
+            The answer's dword 0.
+        """
+        slot, lap = self._count % _ENTRIES, self._count // _ENTRIES
+        entry = np.zeros((), COMMAND)
+        entry["opcode"], entry["id"], entry["nsid"], entry["prp1"] = opcode, slot, nsid, prp1
+        entry["lba"] = dwords[1] << 32 | dwords[0]
+        self._sq[slot] = entry
+        self._count += 1
+        self._ring(0)
+        deadline_s = time.monotonic() + self._limit_s
+        while (word := int(self._words[slot, 1])) >> 48 & 1 == lap & 1:
+            late = time.monotonic() > deadline_s
+            if late or self.status & at.FATAL:  # all bits are set of a disk that is off the bus
+                why = f"no answer within {self._limit_s:g} s" if late else "the disk has failed"
+                raise ReaderUnavailable(f"{self._path} does not {what}: {why} {self._state()}")
+            time.sleep(_NAP_S)
+        self._ring(1)
+        if code_of(word >> 49) != SUCCESS:
+            raise ReaderUnavailable(
+                f"{self._path} refuses to {what}: {status_text(word >> 49)}; is its firmware up to date?"
+            )
+        return int(self._cq["result"][slot]) & 0xFFFF_FFFF
+
+    def _ring(self, which: int) -> None:
+        """Both rings have as many entries, and one command is under way: they move together."""
+        self._registers[at.DOORBELLS + which * self.capabilities.doorbell_stride] = self._count % _ENTRIES
+
+    def _wait(self, *, ready: bool) -> None:
+        deadline_s = time.monotonic() + self.capabilities.ready_limit_s
+        while bool((status := self.status) & at.READY) != ready or status == at.OFF_THE_BUS:
+            late = time.monotonic() > deadline_s
+            if late or status == at.OFF_THE_BUS or (ready and status & at.FATAL):
+                why = (
+                    f"not within the {self.capabilities.ready_limit_s:g} s that it asks for"
+                    if late
+                    else "it has failed"
+                )
+                raise ReaderUnavailable(
+                    f"{self._path} does not {'become ready' if ready else 'stop'}: {why} {self._state()}"
+                )
+            time.sleep(_LONG_NAP_S)
+
+    def _state(self) -> str:
+        return f"(CC 0x{int(self._registers[at.CC]):08x}, CSTS 0x{self.status:08x}); power it off and on"

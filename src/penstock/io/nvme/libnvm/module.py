@@ -1,0 +1,165 @@
+"""The kernel module's file of a disk: its registers, and memory that the disk may write to.
+
+Requests and their layout: github.com/enfiskutensykkel/ssd-gpu-dma, src/linux/ioctl.h,
+which github.com/ZaidQureshi/bam has kept. Of memory, the module maps whole pages,
+and gives the bus address of each.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Protocol
+
+import numpy as np
+
+from penstock.contracts import ByteArray
+from penstock.errors import ReaderUnavailable
+from penstock.io.nvme.layout import PAGE_BYTES, Array
+from penstock.io.nvme.libnvm.paths import devices
+
+MAP_REQUEST = struct.Struct("QQQ")
+"""Where the memory begins, how many pages it has, and where to write their bus addresses."""
+UNMAP_REQUEST = struct.Struct("Q")
+
+_TYPE = 0x80
+_WRITE = 1  # _IOC_WRITE of <asm/ioctl.h>: the kernel reads what the request points to
+
+
+def _request(number: int, argument: struct.Struct) -> int:
+    """``_IOW`` of <asm/ioctl.h>."""
+    return _WRITE << 30 | argument.size << 16 | _TYPE << 8 | number
+
+
+NVM_MAP_HOST_MEMORY = _request(1, MAP_REQUEST)
+NVM_UNMAP_MEMORY = _request(3, UNMAP_REQUEST)
+
+_NOT_MAPPED = 2**64 - 1
+
+
+class Module(Protocol):
+    """A disk as the kernel module gives it to one process."""
+
+    @property
+    def path(self) -> str: ...
+
+    def registers(self, nbytes: int) -> Array:
+        """The disk's first registers (BAR 0), as words of 32 bits.
+
+        Raises:
+            ReaderUnavailable: they cannot be mapped.
+        """
+        ...
+
+    def map_host(self, memory: ByteArray) -> Array:
+        """Let the disk write to memory of the host, which stays where it is until ``close``.
+
+        Returns:
+            The bus address of each page of 4096 bytes that it touches.
+
+        Raises:
+            ReaderUnavailable: the module refuses.
+        """
+        ...
+
+    def close(self, *, unmap: bool = True) -> None:
+        """Undo all.
+
+        Args:
+            unmap: Not where the disk may still write: the pages then stay taken until the module is unloaded.
+        """
+        ...
+
+
+class LibnvmModule:
+    """The real one.
+
+    A mapping belongs to the thread that made it, which alone can undo it (the
+    module compares ``current``), and outlives the file and the process. So one
+    thread makes and undoes all.
+
+    Args:
+        path: Such as ``/dev/libnvm0``.
+
+    Raises:
+        ReaderUnavailable: there is no such disk, it may not be opened, or another reader has it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with ExitStack() as undo:
+            try:
+                self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                undo.callback(os.close, self._fd)
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ReaderUnavailable(_refusal(path, error)) from None
+            # The registers' map holds the file, too, for as long as anybody looks into it.
+            undo.callback(fcntl.flock, self._fd, fcntl.LOCK_UN)
+            self._thread = ThreadPoolExecutor(1, "penstock-libnvm")
+            undo.callback(self._thread.shutdown)
+            self._undo = undo.pop_all()
+        self._mapped: dict[int, ByteArray] = {}  # by where it begins, kept until the disk has no part in it
+
+    def registers(self, nbytes: int) -> Array:
+        try:
+            return np.frombuffer(mmap.mmap(self._fd, nbytes), np.uint32)
+        except OSError as error:
+            raise ReaderUnavailable(
+                f"{self.path}: {nbytes:,} bytes of registers cannot be mapped "
+                f"({error.strerror}, errno {error.errno}); the kernel's log may tell more: dmesg"
+            ) from None
+
+    def map_host(self, memory: ByteArray) -> Array:
+        start = memory.ctypes.data & -PAGE_BYTES
+        pages = -(-(memory.ctypes.data + memory.nbytes - start) // PAGE_BYTES)
+        table = np.full(pages, _NOT_MAPPED, np.uint64)
+        try:
+            self._ask(NVM_MAP_HOST_MEMORY, MAP_REQUEST.pack(start, pages, table.ctypes.data))
+        except OSError as error:
+            raise ReaderUnavailable(
+                f"{self.path}: {memory.nbytes:,} bytes of host memory cannot be mapped for the disk "
+                f"({error.strerror}, errno {error.errno}); give less memory, or see the kernel's log: dmesg"
+            ) from None
+        self._mapped[start] = memory
+        if missing := np.count_nonzero(table == _NOT_MAPPED):
+            raise ReaderUnavailable(
+                f"{self.path}: {missing:,} of {pages:,} pages of host memory were not mapped for the disk; "
+                "memory that this process may not write cannot be read into"
+            )
+        return table
+
+    def close(self, *, unmap: bool = True) -> None:
+        with self._undo:
+            if unmap:
+                # Upwards: the module takes an address for that of a mapping which begins up to 64 KiB before, too.
+                for start in sorted(self._mapped):
+                    self._ask(NVM_UNMAP_MEMORY, UNMAP_REQUEST.pack(start))
+                    del self._mapped[start]
+
+    def _ask(self, request: int, argument: bytes) -> None:
+        self._thread.submit(fcntl.ioctl, self._fd, request, argument).result()
+
+
+def _refusal(path: str, error: OSError) -> str:
+    if error.errno in (errno.ENOENT, errno.ENXIO, errno.ENODEV):
+        here = ", ".join(devices()) or "none"
+        return (
+            f"{path} is not there (disks under BaM's kernel module: {here}); load the module (libnvm.ko of "
+            "github.com/ZaidQureshi/bam), and bind the disk to it"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"{path} cannot be opened by you (errno {error.errno}); who may use it can have the disk "
+            f"write anywhere in memory, so only root may, until it says: chown {os.environ.get('USER', 'YOU')} {path}"
+        )
+    if error.errno == errno.EWOULDBLOCK:
+        return f"{path} is read by another reader already, and a disk has one; close that"
+    return (
+        f"{path} cannot be opened: {error.strerror} (errno {error.errno}); the kernel's log may tell more: dmesg"
+    )
