@@ -156,7 +156,7 @@ def _refusal(path: str, error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
         return (
             f"{path} cannot be opened by you (errno {error.errno}); who may use it can have the disk "
-            f"write anywhere in memory, so only root may, until it says: chown {os.environ.get('USER', 'YOU')} {path}"
+            f"write anywhere in memory, so only root may, until it says: chown {os.geteuid()} {path}"
         )
     if error.errno == errno.EWOULDBLOCK:
         return f"{path} is read by another reader already, and a disk has one; close that"

@@ -1,4 +1,4 @@
-"""A disk's registers: NVM Express Base Specification 2.0, 3.1.3; doorbells: NVMe over PCIe Transport 1.0, 3.1.2."""
+"""A disk's registers: NVM Express Base Specification 2.0, 3.1.3; doorbells: NVMe over PCIe Transport 1.0."""
 
 from __future__ import annotations
 
