@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from penstock.contracts import ByteArray, Gpu, Opened
 from penstock.errors import ReaderUnavailable
 from penstock.io.files import DIRECT_ALIGNMENT
@@ -78,35 +80,31 @@ class GpuOfFirstPath:
     def _on_files(self) -> GpuQueue:
         backend = UringQueue(self.depth, self._memory)
         memory = queue_memory(backend, min(self._threads, _EMULATED_QUEUES))
-        return begun_by(self._threads, self._gpu, EmulatedController(memory, backend))
+        return queue_into(self._memory, EmulatedController(memory, backend), self._threads, self._gpu)
 
     def _on_disk(self, disk: DiskPath) -> GpuQueue:
         controller = DiskController(
             module.LibnvmModule(disk.device), disk.nsid, depth=self.depth, queues=min(self._threads, MAX_QUEUES)
         )
-        queue = begun_by(self._threads, self._gpu, controller)
-        try:
-            queue.reach(self._memory)
-        except BaseException:
-            queue.close()
-            raise
-        return queue
+        return queue_into(self._memory, controller, self._threads, self._gpu)
 
 
-def begun_by(threads: int, gpu: Gpu | None, controller: Controller) -> GpuQueue:
-    """A queue whose reads are begun by threads of a GPU, or of the CPU where there is none.
+def queue_into(memory: ByteArray, controller: Controller, threads: int, gpu: Gpu | None) -> GpuQueue:
+    """A queue of reads into this memory, begun by threads of a GPU, or of the CPU where there is none.
 
     Args:
         controller: Closed with the queue, also where there cannot be one.
 
     Raises:
-        ReaderUnavailable: there are no such threads.
+        ReaderUnavailable: there are no such threads, or the controller cannot be given the memory.
     """
     kind, _, number = gpu.name.partition(":") if gpu else ("", "", "")
-    memory = controller.memory
-    try:
-        submitter = DeviceThreads(memory, threads, int(number)) if kind == "cuda" else HostThreads(memory, threads)
-    except BaseException:
-        controller.close()
-        raise
-    return GpuQueue(controller, submitter)
+    queues = controller.memory
+    with ExitStack() as undo:
+        undo.callback(controller.close)
+        submitter = DeviceThreads(queues, threads, int(number)) if kind == "cuda" else HostThreads(queues, threads)
+        undo.callback(submitter.close)
+        queue = GpuQueue(controller, submitter)
+        queue.reach(memory)
+        undo.pop_all()
+    return queue
