@@ -140,7 +140,7 @@ def test_a_tool_that_is_missing_or_has_nothing_to_do_is_a_remark(
     assert list(tools) == ["gdsio"]
     assert remarks == ["fio is not run: it has nothing to measure for --dest cuda:0"]
     tools, remarks = installed(settings, Target("s3://a/b", "s3://a/b", None))
-    assert remarks == [f"{name} is not run: it reads files, not objects" for name in ("fio", "gdsio")]
+    assert remarks == [f"{name} is not run: it reads files, and s3://a/b is none" for name in ("fio", "gdsio")]
 
 
 def test_a_tool_that_fails_is_a_row_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

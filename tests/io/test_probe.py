@@ -12,7 +12,10 @@ import pytest
 from penstock.errors import ReaderUnavailable
 from penstock.io import mechanisms, probe
 from penstock.io.mechanisms import MECHANISMS
+from penstock.io.nvme.libnvm import module
+from penstock.io.nvme.libnvm.registers import CC, CSTS, FATAL, OFF_THE_BUS
 from penstock.io.threads import ThreadQueue
+from penstock.testing.nvme_disk import FakeDisk, FakeModule
 
 
 def test_every_mechanism_is_tried_and_no_file_stays(tmp_path: Path) -> None:
@@ -47,6 +50,35 @@ def test_a_folder_that_cannot_be_written_is_told() -> None:
     (found,) = probe.probe("/proc")
     assert found.verdict == "limited"
     assert "/proc" in found.found
+
+
+def test_a_disk_under_bams_module_is_looked_at_but_not_reset(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    disk = FakeDisk({1: bytes(4096)})
+    monkeypatch.setattr(probe, "devices", lambda: ["/dev/libnvm0"])
+    monkeypatch.setattr(module, "LibnvmModule", lambda path: FakeModule(disk, path))
+    for status, verdict, what in (
+        (0, "works", "NVMe 1.4, queues of up to 1024 entries"),
+        (FATAL, "works", "it has failed, and would be reset"),
+        (OFF_THE_BUS, "fails", "does not answer on the bus"),
+    ):
+        disk.registers[CSTS] = status
+        *_, found = probe.probe(tmp_path)
+        assert (found.what, found.verdict) == ("disk /dev/libnvm0", verdict)
+        assert what in found.found
+    assert not disk.registers[CC]
+    assert not disk.taken
+
+
+def test_a_disk_that_cannot_be_opened_is_limited_with_reason_and_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(probe, "devices", lambda: ["/dev/libnvm99"])
+    *_, found = probe.probe(tmp_path)
+    assert (found.what, found.verdict) == ("disk /dev/libnvm99", "limited")
+    assert "is not there" in found.found
+    assert found.remedy.startswith("load the module")
 
 
 def test_the_doctor_tells_of_the_readers() -> None:

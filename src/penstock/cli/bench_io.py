@@ -14,7 +14,7 @@ def io(
         typer.Argument(
             metavar="PATH",
             help="A file or block device, which is only read; a directory, in which a scratch file is made for "
-            "the time being; or an object, s3://… or http(s)://….",
+            "the time being; an object, s3://… or http(s)://…; or a disk under BaM's kernel module, /dev/libnvm0.",
         ),
     ],
     mech: Annotated[

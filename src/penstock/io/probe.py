@@ -15,23 +15,27 @@ from penstock.io import gds
 from penstock.io.files import file_system
 from penstock.io.finding import Finding
 from penstock.io.mechanisms import MECHANISMS, open_reader
+from penstock.io.nvme.libnvm import module
+from penstock.io.nvme.libnvm.paths import devices
+from penstock.io.nvme.libnvm.registers import CSTS, FATAL, OFF_THE_BUS, capabilities
 
 _NBYTES = 65_536
 
 
 def probe(folder: str | Path = ".") -> list[Finding]:
-    """Try each mechanism; on a small file in this folder, where it reads files."""
+    """Try each mechanism, on a small file in this folder where it reads files; and look at disks for ``"gpu"``."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".penstock-probe-") as file:
             content = np.random.default_rng(0).integers(0, 256, _NBYTES, np.uint8)
             file.write(content.tobytes())
             file.flush()
             os.fsync(file.fileno())
-            return [_try(mech, file.name, content) for mech in MECHANISMS]
+            found = [_try(mech, file.name, content) for mech in MECHANISMS]
     except OSError as error:
-        return [
+        found = [
             Finding("readers", "limited", f"no file can be written to {folder}: {error.strerror}", "try elsewhere")
         ]
+    return [*found, *map(_look_at, devices())]
 
 
 def _try(mech: str, path: str, content: ByteArray) -> Finding:
@@ -62,3 +66,24 @@ def _try(mech: str, path: str, content: ByteArray) -> Finding:
             what, "fails", f"{found}: other bytes came than the file holds", f"do not read with {mech!r}"
         )
     return Finding(what, "works", found)
+
+
+def _look_at(path: str) -> Finding:
+    """A disk under BaM's kernel module; it is not reset, for another program may be reading it."""
+    what = f"disk {path}"
+    try:
+        disk = module.LibnvmModule(path)
+        try:
+            registers = disk.registers(mmap.PAGESIZE)
+            told, status = capabilities(registers), int(registers[CSTS])
+        finally:
+            disk.close()
+    except ReaderUnavailable as error:
+        found, _, remedy = str(error).rpartition("; ")
+        return Finding(what, "limited", found, remedy)
+    if status == OFF_THE_BUS:
+        return Finding(what, "fails", "it does not answer on the bus", "see dmesg, or power it off and on")
+    state = "it has failed, and would be reset" if status & FATAL else "no read was tried, which would reset it"
+    return Finding(
+        what, "works", f"NVMe {told.version}, queues of up to {told.entries} entries; mech='gpu' reads it; {state}"
+    )

@@ -19,6 +19,7 @@ from penstock.bench.machine import Machine, describe
 from penstock.errors import BadSetting
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.io.measured import Row
+from penstock.io.nvme.libnvm.paths import disk_path
 from penstock.sizes import size_text
 
 Tell = Callable[[int, int, str], None]
@@ -48,7 +49,7 @@ def run(settings: Settings, path: str, tell: Tell) -> Report:
     Raises:
         BadSetting: a setting is out of range, or the path cannot be read.
     """
-    settings = _for_objects(settings, path) if is_url(path) else settings
+    settings = _for_path(settings, path)
     settings.check()
     machine = describe()
     tell(0, 1, "making ready")
@@ -97,7 +98,7 @@ class _Bench:
         """What odd sizes and the page cache did to the figures."""
         read, settings = self._target, self._settings
         if read.nbytes is None:
-            return ["--cold says nothing about objects"] if settings.cold else []
+            return [f"--cold says nothing about {read.name}: it is not in the page cache"] if settings.cold else []
         mechs = {
             *settings.mech,
             *(case.mech for known in self._tools.values() for case in known.tool.cases(settings)),
@@ -150,7 +151,7 @@ class _Bench:
         """(whether the file is not in the page cache now, what is to be said of that)."""
         path, nbytes = self._target.path, self._target.nbytes
         if nbytes is None:
-            return False, ""
+            return disk_path(path) is not None, ""
         buffered = case.mech in page_cache.BUFFERED
         if not self._settings.cold:
             share = page_cache.cached_share(path, nbytes) if buffered else None
@@ -164,15 +165,21 @@ class _Bench:
         return True, ""
 
 
-def _for_objects(settings: Settings, path: str) -> Settings:
-    """The same with the mechanism that reads objects.
+def _for_path(settings: Settings, path: str) -> Settings:
+    """The same with the one mechanism that reads what is no file of the kernel's.
 
     Raises:
         BadSetting: another was asked for.
     """
-    if settings.mech not in {Settings().mech, ("object",)}:
-        raise BadSetting(f"--mech {','.join(settings.mech)}: {path} is an object, which only mech 'object' reads")
-    return msgspec.structs.replace(settings, mech=("object",))
+    if is_url(path):
+        what, only = "an object", "object"
+    elif disk_path(path):
+        what, only = "a disk under BaM's kernel module", "gpu"
+    else:
+        return settings
+    if settings.mech not in {Settings().mech, (only,)}:
+        raise BadSetting(f"--mech {','.join(settings.mech)}: {path} is {what}, which only mech {only!r} reads")
+    return msgspec.structs.replace(settings, mech=(only,))
 
 
 def _words(machine: Machine) -> str:

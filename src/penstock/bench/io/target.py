@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.errors import BadSetting
 from penstock.io.files import open_file
+from penstock.io.nvme.libnvm.paths import disk_path
 from penstock.sizes import size_text
 
 _PIECE_BYTES = 16 << 20
@@ -26,7 +27,8 @@ class Target(NamedTuple):
     Attributes:
         path: As a reader opens it.
         name: For a person.
-        nbytes: Its size; None of an object, which the reader knows.
+        nbytes: Its size; None of what the kernel has no file of, whose size the reader knows: an object, or a disk
+            under BaM's kernel module.
     """
 
     path: str
@@ -34,8 +36,8 @@ class Target(NamedTuple):
     nbytes: int | None
 
     @property
-    def is_remote(self) -> bool:
-        return self.nbytes is None
+    def is_file(self) -> bool:
+        return self.nbytes is not None
 
 
 def is_url(path: str) -> bool:
@@ -53,7 +55,7 @@ def target(path: str, scratch_bytes: int) -> Generator[Target]:
     Raises:
         BadSetting: it is not there, is empty, must not be read, or there is no room for a scratch file.
     """
-    if is_url(path):
+    if is_url(path) or disk_path(path):
         yield Target(path, path, None)
         return
     try:

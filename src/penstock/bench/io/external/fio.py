@@ -30,7 +30,7 @@ class Fio:
     programs = ("fio",)
 
     def refusal(self, target: Target) -> str:
-        return "it reads files, not objects" if target.is_remote else ""
+        return "" if target.is_file else f"it reads files, and {target.name} is none"
 
     def cases(self, settings: Settings) -> Iterator[Case]:
         if "host" not in settings.dest:

@@ -28,7 +28,7 @@ class Gdsio:
     programs = ("gdsio", "/usr/local/cuda/gds/tools/gdsio")
 
     def refusal(self, target: Target) -> str:
-        return "it reads files, not objects" if target.is_remote else ""
+        return "" if target.is_file else f"it reads files, and {target.name} is none"
 
     def cases(self, settings: Settings) -> Iterator[Case]:
         for bs, pattern, dest, threads in product(

@@ -138,9 +138,19 @@ class LibnvmModule:
         with self._undo:
             if unmap:
                 # Upwards: the module takes an address for that of a mapping which begins up to 64 KiB before, too.
-                for start in sorted(self._mapped):
-                    self._ask(NVM_UNMAP_MEMORY, UNMAP_REQUEST.pack(start))
-                    del self._mapped[start]
+                refused = [why for start in sorted(self._mapped) if (why := self._unmap(start))]
+                if refused:
+                    raise ReaderUnavailable(
+                        f"{self.path}: {len(refused)} of {len(self._mapped)} mappings of memory cannot be undone "
+                        f"({refused[0]}); they stay until the kernel module is unloaded"
+                    )
+
+    def _unmap(self, start: int) -> str:
+        try:
+            self._ask(NVM_UNMAP_MEMORY, UNMAP_REQUEST.pack(start))
+        except OSError as error:
+            return f"{error.strerror}, errno {error.errno}"
+        return ""
 
     def _ask(self, request: int, argument: bytes) -> None:
         self._thread.submit(fcntl.ioctl, self._fd, request, argument).result()

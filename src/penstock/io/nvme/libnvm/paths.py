@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.errors import ReaderUnavailable
 
-_PATH = re.compile(r"(/dev/libnvm\d+)(?:n(\d+))?")
+_PATH = re.compile(r"(/dev/libnvm\d+)(?:n([1-9]\d*))?")
 
 
 class DiskPath(NamedTuple):
