@@ -18,11 +18,15 @@ from penstock.errors import ReaderUnavailable
 from penstock.io.nvme import device
 from penstock.io.nvme.device import DeviceThreads
 from penstock.io.nvme.emulated import EmulatedController
+from penstock.io.nvme.first_path import queue_into
 from penstock.io.nvme.host import library
 from penstock.io.nvme.layout import WORK
+from penstock.io.nvme.libnvm.controller import DiskController
 from penstock.io.nvme.queue import GpuQueue, queue_memory
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
+from penstock.testing.nvme_admin import Traits
+from penstock.testing.nvme_disk import FakeDisk, FakeModule
 from penstock.testing.queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory, read_all
 
@@ -31,6 +35,16 @@ class Status(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
+
+
+_libc = ctypes.CDLL(None)
+_libc.mremap.restype = ctypes.c_void_p
+_MREMAP_MAYMOVE = 1
+
+
+def _seen_again(address: int, nbytes: int) -> int:
+    """Another address of the same shared memory (mremap(2): an old size of 0)."""
+    return _libc.mremap(ctypes.c_void_p(address), ctypes.c_size_t(0), ctypes.c_size_t(nbytes), _MREMAP_MAYMOVE)
 
 
 class Stream:
@@ -46,6 +60,7 @@ class FakeDriver:
     """What ``DeviceThreads`` uses of ``cuda.bindings.driver``; kernels of several streams run at the same time."""
 
     CU_MEMHOSTREGISTER_DEVICEMAP = 2
+    CU_MEMHOSTREGISTER_IOMEMORY = 4
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUdevice_attribute = SimpleNamespace(
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0
@@ -55,8 +70,10 @@ class FakeDriver:
     def __init__(self, *, broken: bool = False, moved: int = 0) -> None:
         self._serve = ctypes.CDLL(str(library())).penstock_serve
         self._broken, self._moved = broken, moved
-        self.held: dict[str, Any] = {}
+        self.held: dict[int, Any] = {}  # by address, what is to be given back: its size, or the memory
+        self.registers: dict[int, int] = {}  # where the device sees those that are registered
         self.launches = 0
+        self.running: set[threading.Thread] = set()
 
     def cuDeviceGet(self, device: int) -> Any:  # noqa: N802
         return Status.CUDA_SUCCESS, device
@@ -67,26 +84,35 @@ class FakeDriver:
     def cuMemAlloc(self, nbytes: int) -> Any:  # noqa: N802
         memory = np.full(nbytes + 256, 0xA5, np.uint8)
         address = -(-memory.ctypes.data // 256) * 256
-        self.held["memory"] = memory
+        self.held[address] = memory
         return Status.CUDA_SUCCESS, address
+
+    def cuMemcpyHtoD(self, to: int, origin: int, nbytes: int) -> Any:  # noqa: N802
+        ctypes.memmove(to, origin, nbytes)
+        return (Status.CUDA_SUCCESS,)
 
     def cuMemsetD8(self, address: int, value: int, nbytes: int) -> Any:  # noqa: N802
         ctypes.memset(address, value, nbytes)
         return (Status.CUDA_SUCCESS,)
 
     def cuMemFree(self, address: int) -> Any:  # noqa: N802
-        del self.held["memory"]
+        assert not self.running, "a kernel may use it"
+        del self.held[address]
         return (Status.CUDA_SUCCESS,)
 
     def cuMemHostRegister(self, address: int, nbytes: int, flags: int) -> Any:  # noqa: N802
-        self.held["registered"] = address
+        self.held[address] = nbytes
+        if flags & self.CU_MEMHOSTREGISTER_IOMEMORY:
+            self.registers[address] = _seen_again(address, nbytes)
         return (Status.CUDA_SUCCESS,)
 
     def cuMemHostGetDevicePointer(self, address: int, flags: int) -> Any:  # noqa: N802
-        return Status.CUDA_SUCCESS, address + self._moved
+        return Status.CUDA_SUCCESS, self.registers.get(address, address + self._moved)
 
     def cuMemHostUnregister(self, address: int) -> Any:  # noqa: N802
-        assert self.held.pop("registered") == address
+        nbytes = self.held.pop(address)
+        if address in self.registers:
+            _libc.munmap(ctypes.c_void_p(self.registers.pop(address)), ctypes.c_size_t(nbytes))
         return (Status.CUDA_SUCCESS,)
 
     def cuStreamCreate(self, flags: int) -> Any:  # noqa: N802
@@ -122,10 +148,12 @@ class FakeDriver:
         running = [
             threading.Thread(target=self._serve, args=(work, i, ctypes.c_uint64(limit))) for i in range(threads)
         ]
+        self.running.update(running)
         for thread in running:
             thread.start()
         for thread in running:
             thread.join()
+        self.running.difference_update(running)
 
     def __getattr__(self, name: str) -> Any:
         """What has no effect that anybody could see."""
@@ -158,6 +186,43 @@ def test_batches_that_are_launched_at_the_same_time_lose_and_repeat_nothing(
     assert 0 < len(done.failures) == len(backend.failed)
     for tag in set(range(len(at))) - set(done.failures):
         assert memory[at[tag] : at[tag] + 1024].tobytes() == content[at[tag] : at[tag] + 1024]
+
+
+@pytest.mark.parametrize("stride_log2", [0, 2])
+def test_a_disk_is_rung_where_the_device_sees_its_registers(driver: FakeDriver, stride_log2: int) -> None:
+    content = np.random.default_rng(2).bytes(MEMORY_BYTES)
+    memory = new_memory()
+    with FakeDisk({1: content}, Traits(doorbell_stride_log2=stride_log2, mdts=1), {(1, 77): 0x281}) as disk:
+        gpu = SimpleNamespace(name="cuda:0")
+        controller = DiskController(FakeModule(disk), 1, depth=64, queues=3)
+        queue = queue_into(memory, controller, 20, gpu)  # type: ignore[arg-type]
+        reader = QueueReader(queue, memory, queue.new_buffer)
+        assert "GPU-initiated (32 threads on cuda:0), 2 queues of 64 entries, disk-served" in reader.path_taken
+        assert len(driver.registers) == 1
+        at = [10_000 * i for i in range(100)]
+        done = read_all(reader, extents_of(reader.open("/dev/libnvm0").file, at, [9_999] * 100, at))
+        reader.close()
+        assert not disk.wrongs
+        assert disk.bus.count == 0
+    assert set(done.failures) == {3}
+    for tag in set(range(100)) - {3}:
+        assert memory[at[tag] : at[tag] + 9_999].tobytes() == content[at[tag] : at[tag] + 9_999]
+
+
+def test_tables_are_given_back_when_no_kernel_reads_them_any_more(driver: FakeDriver) -> None:
+    with FakeDisk({1: bytes(MEMORY_BYTES)}) as disk:
+        disk.fatal_after = 3
+        memory = new_memory()
+        queue = queue_into(
+            memory, DiskController(FakeModule(disk), 1, depth=64, queues=2), 32, SimpleNamespace(name="cuda:0")
+        )  # type: ignore[arg-type]
+        reader = QueueReader(queue, memory, queue.new_buffer)
+        at = [4096 * i for i in range(64)]
+        reader.submit(extents_of(reader.open("/dev/libnvm0").file, at, [4096] * 64, at))
+        with pytest.raises(ReaderUnavailable, match="has failed"):
+            reader.close()
+        assert disk.bus.count == 0
+        assert not disk.wrongs
 
 
 @pytest.mark.parametrize("driver", [{"broken": True}], indirect=True)
