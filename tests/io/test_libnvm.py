@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.contracts import ByteArray, Extents, Opened, Reader
 from penstock.errors import BadSetting, ReaderUnavailable, ReadFailed
 from penstock.io.mechanisms import open_reader
+from penstock.io.memory import host_memory
 from penstock.io.nvme import layout
 from penstock.io.nvme.first_path import queue_into
 from penstock.io.nvme.libnvm import module
@@ -164,7 +165,7 @@ def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(
     block, blocks, count, depth, room = traits.block_bytes, 700, 4000, 32, 32_768
     contents = {nsid: rng.bytes(block * blocks) for nsid in (1, 2)}
     bad = {(int(rng.integers(1, 3)), int(lba)): BAD_BLOCK for lba in rng.integers(0, blocks, 10)}
-    memory = np.zeros(depth * room + 4096, np.uint8)[8:]  # not on a page
+    memory = host_memory(depth * room)
     nsids = rng.integers(1, 3, count)
     nbytes = rng.integers(1, room - 512, count)
     offsets = (rng.random(count) * (blocks * block - nbytes)).astype(np.int64)
@@ -335,6 +336,20 @@ def test_a_disk_that_does_not_stop_keeps_the_memory() -> None:
         assert disk.bus.count > 0
         assert not disk.taken
         assert not disk.wrongs
+
+
+def test_a_disk_that_is_given_wrong_addresses_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has 50 s to become ready, and the command 60 s; nobody waits for those."""
+    right = FakeModule.map_host
+    for wrong, why in ((8, "does not become ready: it has failed"), (4096, "does not identify itself: the disk")):
+        monkeypatch.setattr(
+            FakeModule, "map_host", lambda self, memory, by=wrong: right(self, memory) + np.uint64(by)
+        )
+        with FakeDisk({1: bytes(4096)}, Traits(ready_limit=100)) as disk:
+            with pytest.raises(ReaderUnavailable, match=why):
+                reader_on(disk, new_memory())
+            assert disk.wrongs
+            assert disk.bus.count == 0
 
 
 @pytest.mark.parametrize("how", ["fatal", "silent", "off the bus", "turned off"])

@@ -5,16 +5,21 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
+import re
 import shutil
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
+from penstock.io.memory import host_memory
 from penstock.io.nvme.libnvm import module
 from penstock.io.nvme.libnvm.module import (
     MAP_REQUEST,
@@ -78,7 +83,7 @@ class Kernel:
             return 0
         assert request == NVM_UNMAP_MEMORY
         (at,) = UNMAP_REQUEST.unpack(argument)
-        for mapping in self.mapped:
+        for mapping in reversed(self.mapped):  # in which order it looks is not ours to know
             if mapping[0] == thread and mapping[1] in (at, at & ~0xFFFF):
                 self.mapped.remove(mapping)
                 return 0
@@ -112,7 +117,7 @@ def test_memory_is_mapped_by_whole_pages_and_unmapped_whoever_closes(kernel: Ker
     disk = LibnvmModule(path)
     whole = new_memory()
     first = -whole.ctypes.data % 65_536
-    later, sooner = whole[first + 8192 + 5 : first + 16_384], whole[first : first + 4097]
+    later, sooner = whole[first + 8192 : first + 16_384], whole[first : first + 8192]
     assert len(disk.map_host(later)) == 2
     start = sooner.ctypes.data
     assert disk.map_host(sooner).tolist() == [0x7000_0000 + start // 2, 0x7000_0001 + start // 2]
@@ -122,6 +127,43 @@ def test_memory_is_mapped_by_whole_pages_and_unmapped_whoever_closes(kernel: Ker
     closing.join()
     assert not kernel.mapped
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-libnvm")]
+
+
+@pytest.mark.parametrize(("skip", "lack"), [(8, 0), (0, 8), (512, 512)])
+def test_memory_that_shares_a_page_with_something_else_is_refused(
+    kernel: Kernel, path: str, skip: int, lack: int
+) -> None:
+    disk = LibnvmModule(path)
+    memory = new_memory()
+    with pytest.raises(ReaderUnavailable, match=r"whole pages.*host_memory"):
+        disk.map_host(memory[skip : memory.nbytes - lack])
+    assert not kernel.mapped
+    disk.close()
+
+
+@pytest.mark.parametrize("make", [host_memory, lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)])
+def test_no_child_gets_private_memory_that_a_disk_writes_to(
+    kernel: Kernel, path: str, make: Callable[[int], ByteArray]
+) -> None:
+    """After a fork one of us would write to a copy, and the disk to the other's; shared memory has one copy."""
+    memory = make(1 << 16)
+    memory[:] = 7
+    disk = LibnvmModule(path)
+    disk.map_host(memory)
+    assert children_get(memory) == (make is not host_memory)
+    disk.close()
+    assert children_get(memory)
+
+
+def children_get(memory: ByteArray) -> bool:
+    """Whether a fork copies the mapping (``VmFlags`` of ``/proc/PID/smaps``, proc(5): "dc", do not copy)."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(bounds[1], 16) <= memory.ctypes.data < int(bounds[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            return "dc" not in line.split()
+    raise AssertionError("it lies nowhere")
 
 
 def test_memory_that_a_disk_may_still_write_to_stays_mapped(kernel: Kernel, path: str) -> None:

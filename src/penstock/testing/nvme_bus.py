@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 
 import numpy as np
@@ -24,7 +23,7 @@ class Bus:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._pages: dict[int, tuple[ByteArray, ByteArray]] = {}
+        self._pages: dict[int, ByteArray] = {}
 
     @property
     def count(self) -> int:
@@ -32,14 +31,12 @@ class Bus:
         return len(self._pages)
 
     def map(self, memory: ByteArray) -> Array:
-        """The address of each page that the memory touches."""
-        start, stop = memory.ctypes.data & -PAGE_BYTES, memory.ctypes.data + memory.nbytes
+        """The address of each page of the memory."""
         table: list[int] = []
-        for at in range(start, stop, PAGE_BYTES):
+        for at in range(0, memory.nbytes, PAGE_BYTES):
             bus = self._random.randrange(1, 1 << 40) * PAGE_BYTES
             assert bus not in self._pages
-            whole = np.frombuffer(memoryview((ctypes.c_uint8 * PAGE_BYTES).from_address(at)), np.uint8)
-            self._pages[bus] = whole, memory  # which is kept as long as its pages
+            self._pages[bus] = memory[at : at + PAGE_BYTES]
             table.append(bus)
         return np.array(table, np.uint64)
 
@@ -56,4 +53,4 @@ class Bus:
         within = bus % PAGE_BYTES
         if bus - within not in self._pages or within + nbytes > PAGE_BYTES:
             raise BusFault(f"{nbytes} bytes at bus address 0x{bus:x}")
-        return self._pages[bus - within][0][within : within + nbytes]
+        return self._pages[bus - within][within : within + nbytes]

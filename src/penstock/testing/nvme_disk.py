@@ -220,6 +220,7 @@ class FakeModule:
         return self._disk.registers[: nbytes // 4]
 
     def map_host(self, memory: ByteArray) -> Array:
+        assert not (memory.ctypes.data | memory.nbytes) % layout.PAGE_BYTES, "whole pages"
         if self._room is not None and (room := self._room - memory.nbytes) < 0:
             raise ReaderUnavailable(f"{self.path}: no room for {-room} bytes")
         if self._room is not None:

@@ -52,7 +52,10 @@ class Controller(Protocol):
         """Let it write into this memory, until it is closed.
 
         Returns:
-            The bus address of each page of 4096 bytes that the memory touches; None if it needs none.
+            The bus address of each page of 4096 bytes; None if it needs none.
+
+        Raises:
+            ReaderUnavailable: it cannot be given this memory.
         """
         ...
 
@@ -146,7 +149,7 @@ class GpuQueue:
         table = self._controller.map(memory)
         if table is None:
             return
-        start = memory.ctypes.data & -PAGE_BYTES
+        start = memory.ctypes.data
         at = int(np.searchsorted(self._starts, start))
         self._starts = np.insert(self._starts, at, start)
         self._tables = np.insert(self._tables, at, self._submitter.keep(table))
@@ -157,9 +160,9 @@ class GpuQueue:
         Raises:
             ReaderUnavailable: the controller cannot be given it.
         """
-        buffer: ByteArray = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+        buffer: ByteArray = np.frombuffer(mmap.mmap(-1, -(-nbytes // PAGE_BYTES) * PAGE_BYTES), np.uint8)
         self.reach(buffer)
-        return buffer
+        return buffer[:nbytes]
 
     def push(self, reads: Reads) -> None:
         ids, files, offsets, nbytes, addresses = reads

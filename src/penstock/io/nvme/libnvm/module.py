@@ -21,6 +21,7 @@ import numpy as np
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme.layout import PAGE_BYTES, Array
+from penstock.io.nvme.libnvm.fork import give_to_children, keep_from_children
 from penstock.io.nvme.libnvm.paths import devices
 
 MAP_REQUEST = struct.Struct("QQQ")
@@ -60,10 +61,10 @@ class Module(Protocol):
         """Let the disk write to memory of the host, which stays where it is until ``close``.
 
         Returns:
-            The bus address of each page of 4096 bytes that it touches.
+            The bus address of each page of 4096 bytes.
 
         Raises:
-            ReaderUnavailable: the module refuses.
+            ReaderUnavailable: it is not made of whole pages, or the module refuses.
         """
         ...
 
@@ -104,6 +105,7 @@ class LibnvmModule:
             self._thread = ThreadPoolExecutor(1, "penstock-libnvm")
             undo.callback(self._thread.shutdown)
             self._undo = undo.pop_all()
+        self._kept_from_children: list[ByteArray] = []
         self._mapped: dict[int, ByteArray] = {}  # by where it begins, kept until the disk has no part in it
 
     def registers(self, nbytes: int) -> Array:
@@ -116,10 +118,17 @@ class LibnvmModule:
             ) from None
 
     def map_host(self, memory: ByteArray) -> Array:
-        start = memory.ctypes.data & -PAGE_BYTES
-        pages = -(-(memory.ctypes.data + memory.nbytes - start) // PAGE_BYTES)
+        start, pages = memory.ctypes.data, memory.nbytes // PAGE_BYTES
+        if start % PAGE_BYTES or memory.nbytes % PAGE_BYTES:
+            raise ReaderUnavailable(
+                f"{self.path}: a disk reads into whole pages, and these {memory.nbytes:,} bytes begin at byte "
+                f"{start % PAGE_BYTES} of one and end at byte {(start + memory.nbytes) % PAGE_BYTES}; take memory "
+                "of penstock.io.memory.host_memory, a multiple of 4096 bytes"
+            )
         table = np.full(pages, _NOT_MAPPED, np.uint64)
         try:
+            if keep_from_children(memory):
+                self._kept_from_children.append(memory)
             self._ask(NVM_MAP_HOST_MEMORY, MAP_REQUEST.pack(start, pages, table.ctypes.data))
         except OSError as error:
             raise ReaderUnavailable(
@@ -137,8 +146,10 @@ class LibnvmModule:
     def close(self, *, unmap: bool = True) -> None:
         with self._undo:
             if unmap:
-                # Upwards: the module takes an address for that of a mapping which begins up to 64 KiB before, too.
+                # Upwards: an address also means, to the module, a mapping that begins up to 64 KiB before it.
                 refused = [why for start in sorted(self._mapped) if (why := self._unmap(start))]
+                for memory in self._kept_from_children:
+                    give_to_children(memory)
                 if refused:
                     raise ReaderUnavailable(
                         f"{self.path}: {len(refused)} of {len(self._mapped)} mappings of memory cannot be undone "
