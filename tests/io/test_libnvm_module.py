@@ -234,7 +234,9 @@ def test_a_disk_that_may_not_be_opened_is_told(monkeypatch: pytest.MonkeyPatch) 
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(module.os, "open", refuse)
-    with pytest.raises(ReaderUnavailable, match=r"/dev/libnvm0 cannot be opened by you \(errno 13\); .*chown"):
+    with pytest.raises(
+        ReaderUnavailable, match=r"/dev/libnvm0 cannot be opened by you \(errno 13\): .*as root: chown"
+    ):
         LibnvmModule("/dev/libnvm0")
 
 

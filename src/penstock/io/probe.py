@@ -79,8 +79,7 @@ def _look_at(path: str) -> Finding:
         finally:
             disk.close()
     except ReaderUnavailable as error:
-        found, _, remedy = str(error).rpartition("; ")
-        return Finding(what, "limited", found, remedy)
+        return Finding(what, "limited", error.why, error.remedy)
     if status == OFF_THE_BUS:
         return Finding(what, "fails", "it does not answer on the bus", "see dmesg, or power it off and on")
     state = "it has failed, and would be reset" if status & FATAL else "no read was tried, which would reset it"

@@ -58,7 +58,7 @@ class GpuOfFirstPath:
             self._queue = self._on_files() if disk is None else self._on_disk(disk)
             self._device = disk and disk.device
         elif disk is not None and self._device is None:
-            raise ReaderUnavailable(f"{path} is a disk, and this reader reads files; make another for it")
+            raise ReaderUnavailable(f"{path} is a disk, and this reader reads files", "make another for it")
         return self._queue.open(path)
 
     def new_buffer(self, nbytes: int) -> ByteArray:

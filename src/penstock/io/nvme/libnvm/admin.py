@@ -21,6 +21,7 @@ _CONTIGUOUS = 1
 _ENTRIES = 32
 _LIMIT_S = 60.0
 _NAP_S, _LONG_NAP_S = 50e-6, 1e-3
+_POWER = "power it off and on"
 
 
 class Admin:
@@ -39,12 +40,14 @@ class Admin:
         self._registers = module.registers(mmap.PAGESIZE)
         self.capabilities = told = at.capabilities(self._registers)
         if self.status == at.OFF_THE_BUS:
-            raise ReaderUnavailable(f"{self._path} does not answer on the bus; see dmesg, or power it off and on")
+            raise ReaderUnavailable(
+                f"{self._path} does not answer on the bus", "see dmesg, or power it off and on"
+            )
         if not told.reads_blocks or told.least_page_bytes > PAGE_BYTES:
             raise ReaderUnavailable(
                 f"{self._path}: the NVM command set with pages of {PAGE_BYTES} bytes is needed, and this disk has "
-                f"{'it' if told.reads_blocks else 'none'} with pages of {told.least_page_bytes} bytes or more; "
-                "read it by another way"
+                f"{'it' if told.reads_blocks else 'none'} with pages of {told.least_page_bytes} bytes or more",
+                "read it by another way",
             )
         self._registers = module.registers((at.DOORBELLS + 2 * told.doorbell_stride) * 4)
         memory: ByteArray = np.frombuffer(mmap.mmap(-1, 3 * PAGE_BYTES), np.uint8)
@@ -130,12 +133,12 @@ class Admin:
             late = time.monotonic() > deadline_s
             if late or self.status & at.FATAL:  # all bits are set of a disk that is off the bus
                 why = f"no answer within {self._limit_s:g} s" if late else "the disk has failed"
-                raise ReaderUnavailable(f"{self._path} does not {what}: {why} {self._state()}")
+                raise ReaderUnavailable(f"{self._path} does not {what}: {why} {self._state()}", _POWER)
             time.sleep(_NAP_S)
         self._ring(1)
         if code_of(word >> 49) != SUCCESS:
             raise ReaderUnavailable(
-                f"{self._path} refuses to {what}: {status_text(word >> 49)}; is its firmware up to date?"
+                f"{self._path} refuses to {what}: {status_text(word >> 49)}", "its firmware may need an update"
             )
         return int(self._cq["result"][slot]) & 0xFFFF_FFFF
 
@@ -154,9 +157,10 @@ class Admin:
                     else "it has failed"
                 )
                 raise ReaderUnavailable(
-                    f"{self._path} does not {'become ready' if ready else 'stop'}: {why} {self._state()}"
+                    f"{self._path} does not {'become ready' if ready else 'stop'}: {why} {self._state()}",
+                    _POWER,
                 )
             time.sleep(_LONG_NAP_S)
 
     def _state(self) -> str:
-        return f"(CC 0x{int(self._registers[at.CC]):08x}, CSTS 0x{self.status:08x}); power it off and on"
+        return f"(CC 0x{int(self._registers[at.CC]):08x}, CSTS 0x{self.status:08x})"

@@ -84,13 +84,14 @@ class DiskController:
         named = disk_path(path)
         if named is None or named.device != self._module.path:
             raise ReaderUnavailable(
-                f"{path}: this reader reads the disk {self._module.path}, and nothing else; make another for it"
+                f"{path}: this reader reads the disk {self._module.path}, and nothing else", "make another for it"
             )
         block_bytes, nbytes = self._namespace(named.nsid)
         if block_bytes != self.memory.block_bytes:
             raise ReaderUnavailable(
                 f"{path} has blocks of {block_bytes} bytes, and what this reader opened first has blocks of "
-                f"{self.memory.block_bytes}; make another for it"
+                f"{self.memory.block_bytes}",
+                "make another for it",
             )
         return Opened(named.nsid, nbytes)
 
@@ -118,8 +119,8 @@ class DiskController:
         self._failed = True
         self.memory.gone[0] = 1
         raise ReaderUnavailable(
-            f"{self._module.path} ({self._disk.model}) {why} (CSTS 0x{status:08x}); "
-            "a new reader resets it. If that fails, power it off and on"
+            f"{self._module.path} ({self._disk.model}) {why} (CSTS 0x{status:08x})",
+            "a new reader resets it. If that fails, power it off and on",
         )
 
     def close(self) -> None:

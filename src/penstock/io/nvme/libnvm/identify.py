@@ -51,14 +51,14 @@ def namespace_from(data: bytes, name: str) -> Namespace:
     """
     (blocks,) = struct.unpack_from("<Q", data)
     if blocks == 0:
-        raise ReaderUnavailable(f"{name} has no blocks: it is not there, or not active; read another namespace")
+        raise ReaderUnavailable(f"{name} has no blocks: it is not there, or not active", "read another namespace")
     chosen = data[_FLBAS] & 0xF
     if data[_NLBAF] > 15:
         chosen |= data[_FLBAS] >> 1 & 0x30
     metadata_bytes, block_log2, _ = struct.unpack_from("<HBB", data, _LBA_FORMATS + 4 * chosen)
     if metadata_bytes:
         raise ReaderUnavailable(
-            f"{name} is formatted with {metadata_bytes} bytes of metadata a block, which mech='gpu' does not "
-            "take; format it without (nvme format -m 0; that erases it)"
+            f"{name} is formatted with {metadata_bytes} bytes of metadata a block, which mech='gpu' does not take",
+            "format it without (nvme format -m 0; that erases it)",
         )
     return Namespace(1 << block_log2, blocks << block_log2)

@@ -41,6 +41,7 @@ NVM_MAP_HOST_MEMORY = _request(1, MAP_REQUEST)
 NVM_UNMAP_MEMORY = _request(3, UNMAP_REQUEST)
 
 _NOT_MAPPED = 2**64 - 1
+_SEE_LOG = "the kernel's log may tell more: dmesg"
 
 
 class Module(Protocol):
@@ -99,7 +100,7 @@ class LibnvmModule:
                 undo.callback(os.close, self._fd)
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise ReaderUnavailable(_refusal(path, error)) from None
+                raise _refusal(path, error) from None
             # The registers' map holds the file, too, for as long as anybody looks into it.
             undo.callback(fcntl.flock, self._fd, fcntl.LOCK_UN)
             self._thread = ThreadPoolExecutor(1, "penstock-libnvm")
@@ -114,7 +115,8 @@ class LibnvmModule:
         except OSError as error:
             raise ReaderUnavailable(
                 f"{self.path}: {nbytes:,} bytes of registers cannot be mapped "
-                f"({error.strerror}, errno {error.errno}); the kernel's log may tell more: dmesg"
+                f"({error.strerror}, errno {error.errno})",
+                _SEE_LOG,
             ) from None
 
     def map_host(self, memory: ByteArray) -> Array:
@@ -122,8 +124,8 @@ class LibnvmModule:
         if start % PAGE_BYTES or memory.nbytes % PAGE_BYTES:
             raise ReaderUnavailable(
                 f"{self.path}: a disk reads into whole pages, and these {memory.nbytes:,} bytes begin at byte "
-                f"{start % PAGE_BYTES} of one and end at byte {(start + memory.nbytes) % PAGE_BYTES}; take memory "
-                "of penstock.io.memory.host_memory, a multiple of 4096 bytes"
+                f"{start % PAGE_BYTES} of one and end at byte {(start + memory.nbytes) % PAGE_BYTES}",
+                "take memory of penstock.io.memory.host_memory, a multiple of 4096 bytes",
             )
         table = np.full(pages, _NOT_MAPPED, np.uint64)
         try:
@@ -133,13 +135,14 @@ class LibnvmModule:
         except OSError as error:
             raise ReaderUnavailable(
                 f"{self.path}: {memory.nbytes:,} bytes of host memory cannot be mapped for the disk "
-                f"({error.strerror}, errno {error.errno}); give less memory, or see the kernel's log: dmesg"
+                f"({error.strerror}, errno {error.errno})",
+                f"give less memory; {_SEE_LOG}",
             ) from None
         self._mapped[start] = memory
         if missing := np.count_nonzero(table == _NOT_MAPPED):
             raise ReaderUnavailable(
-                f"{self.path}: {missing:,} of {pages:,} pages of host memory were not mapped for the disk; "
-                "memory that this process may not write cannot be read into"
+                f"{self.path}: {missing:,} of {pages:,} pages of host memory were not mapped for the disk",
+                "read into memory that this process may write",
             )
         return table
 
@@ -153,7 +156,8 @@ class LibnvmModule:
                 if refused:
                     raise ReaderUnavailable(
                         f"{self.path}: {len(refused)} of {len(self._mapped)} mappings of memory cannot be undone "
-                        f"({refused[0]}); they stay until the kernel module is unloaded"
+                        f"({refused[0]})",
+                        "they stay until the kernel module is unloaded",
                     )
 
     def _unmap(self, start: int) -> str:
@@ -167,20 +171,19 @@ class LibnvmModule:
         self._thread.submit(fcntl.ioctl, self._fd, request, argument).result()
 
 
-def _refusal(path: str, error: OSError) -> str:
+def _refusal(path: str, error: OSError) -> ReaderUnavailable:
     if error.errno in (errno.ENOENT, errno.ENXIO, errno.ENODEV):
         here = ", ".join(devices()) or "none"
-        return (
-            f"{path} is not there (disks under BaM's kernel module: {here}); load the module (libnvm.ko of "
-            "github.com/ZaidQureshi/bam), and bind the disk to it"
+        return ReaderUnavailable(
+            f"{path} is not there (disks under BaM's kernel module: {here})",
+            "load the module (libnvm.ko of github.com/ZaidQureshi/bam), and bind the disk to it",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return (
-            f"{path} cannot be opened by you (errno {error.errno}); who may use it can have the disk "
-            f"write anywhere in memory, so only root may, until it says: chown {os.geteuid()} {path}"
+        return ReaderUnavailable(
+            f"{path} cannot be opened by you (errno {error.errno}): whoever may can have the disk write "
+            "anywhere in memory",
+            f"as root: chown {os.geteuid()} {path}",
         )
     if error.errno == errno.EWOULDBLOCK:
-        return f"{path} is read by another reader already, and a disk has one; close that"
-    return (
-        f"{path} cannot be opened: {error.strerror} (errno {error.errno}); the kernel's log may tell more: dmesg"
-    )
+        return ReaderUnavailable(f"{path} is read by another reader already, and a disk has one", "close that")
+    return ReaderUnavailable(f"{path} cannot be opened: {error.strerror} (errno {error.errno})", _SEE_LOG)

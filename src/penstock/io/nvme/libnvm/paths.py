@@ -42,6 +42,6 @@ def refuse_disk(path: str) -> None:
     """
     if disk_path(path):
         raise ReaderUnavailable(
-            f"{path} is a disk under BaM's kernel module: the kernel has no blocks and no files of it; "
-            "read it with mech='gpu'"
+            f"{path} is a disk under BaM's kernel module: the kernel has no blocks and no files of it",
+            "read it with mech='gpu'",
         )
