@@ -217,7 +217,7 @@ class FakeModule:
         self._tables: list[Array] = []
 
     def registers(self, nbytes: int) -> Array:
-        return self._disk.registers[: nbytes // 4]
+        return self._disk.registers[: -(-nbytes // layout.PAGE_BYTES) * layout.PAGE_BYTES // 4]
 
     def map_host(self, memory: ByteArray) -> Array:
         assert not (memory.ctypes.data | memory.nbytes) % layout.PAGE_BYTES, "whole pages"

@@ -23,9 +23,9 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 def keep_from_children(memory: ByteArray) -> bool:
     """Have no child get these pages; says whether any would have.
 
-    Memory that is shared anyway is left as it is: it has one copy.
+    Memory that is shared anyway is left as it is: there is one copy of it.
     """
-    if not _is_private(memory):
+    if not _would_be_copied(memory):
         return False
     _advise(memory, mmap.MADV_DONTFORK)
     return True
@@ -36,13 +36,15 @@ def give_to_children(memory: ByteArray) -> None:
     _advise(memory, mmap.MADV_DOFORK)
 
 
-def _is_private(memory: ByteArray) -> bool:
-    """Whether any of its mappings is (``/proc/PID/maps``, proc(5))."""
+def _would_be_copied(memory: ByteArray) -> bool:
+    """Whether a part of it is private, and nobody has kept it from children before (``VmFlags``, proc(5))."""
     start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
-    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
-        for line in maps:
-            bounds = re.match(r"([0-9a-f]+)-([0-9a-f]+) ...([ps]) ", line)
-            if bounds and int(bounds[1], 16) < stop and int(bounds[2], 16) > start and bounds[3] == "p":
+    private = False
+    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
+        for line in smaps:
+            if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ...([ps]) ", line):
+                private = int(bounds[1], 16) < stop and int(bounds[2], 16) > start and bounds[3] == "p"
+            elif private and line.startswith("VmFlags:") and "dc" not in line.split():
                 return True
     return False
 

@@ -51,7 +51,7 @@ class Module(Protocol):
     def path(self) -> str: ...
 
     def registers(self, nbytes: int) -> Array:
-        """The disk's first registers (BAR 0), as words of 32 bits.
+        """The disk's first registers (BAR 0), whole pages of them, as words of 32 bits.
 
         Raises:
             ReaderUnavailable: they cannot be mapped.
@@ -110,6 +110,7 @@ class LibnvmModule:
         self._mapped: dict[int, ByteArray] = {}  # by where it begins, kept until the disk has no part in it
 
     def registers(self, nbytes: int) -> Array:
+        nbytes = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
         try:
             return np.frombuffer(mmap.mmap(self._fd, nbytes), np.uint32)
         except OSError as error:
