@@ -64,7 +64,7 @@ def test_no_threads_to_submit_leave_the_disk_turned_off(monkeypatch: pytest.Monk
 
 
 def test_a_disk_that_never_becomes_ready_is_told() -> None:
-    with FakeDisk({1: bytes(4096)}) as disk:
+    with FakeDisk({1: bytes(4096)}, Traits(ready_limit=1)) as disk:
         disk.starts = False
         with pytest.raises(ReaderUnavailable, match=r"does not become ready: not within the 0\.5 s"):
             reader_on(disk, new_memory())
@@ -73,7 +73,7 @@ def test_a_disk_that_never_becomes_ready_is_told() -> None:
 
 def test_a_disk_that_does_not_stop_keeps_the_memory() -> None:
     """It may still write there: nobody else must get it."""
-    with FakeDisk({1: bytes(4096)}) as disk:
+    with FakeDisk({1: bytes(4096)}, Traits(ready_limit=1)) as disk:
         reader = reader_on(disk, new_memory())
         disk.stops = False
         with pytest.raises(ReaderUnavailable, match="does not stop"):

@@ -59,7 +59,7 @@ class Traits:
     mdts: int = 5
     doorbell_stride_log2: int = 0
     ready_s: float = 0.0
-    ready_limit: int = 1
+    ready_limit: int = 40
     namespaces: int = 32
     metadata_bytes: int = 0
     least_page_log2: int = 0
