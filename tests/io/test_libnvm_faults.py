@@ -21,6 +21,7 @@ from penstock.io.nvme.libnvm.admin import (
     Admin,
 )
 from penstock.io.nvme.libnvm.registers import CC
+from penstock.testing.gpu import FakeGpu
 from penstock.testing.nvme_admin import Traits
 from penstock.testing.nvme_disk import FakeDisk, FakeModule
 from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory, read_all
@@ -170,6 +171,22 @@ def test_the_first_path_decides_who_serves(monkeypatch: pytest.MonkeyPatch, tmp_
         with pytest.raises(ReaderUnavailable, match="is a disk, and this reader reads files"):
             reader.open(DISK)
         reader.close()
+
+
+def test_bytes_for_a_gpu_go_by_way_of_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = np.random.default_rng(9).bytes(64 * 4096)
+    gpu = FakeGpu(seed=1)
+    memory = gpu.empty(len(content))
+    with FakeDisk({1: content}) as disk:
+        monkeypatch.setattr(module, "LibnvmModule", lambda path: FakeModule(disk, path))
+        reader = open_reader("gpu", memory, gpu=gpu, threads=2, staging_bytes=16 * 4096)
+        at = [4096 * i for i in range(64)]
+        assert not read_all(reader, extents_of(reader.open(DISK).file, at, [4096] * 64, at)).failures
+        assert "disk-served: FAKE DISK" in reader.path_taken
+        assert "copied from there to fake:0" in reader.path_taken
+        reader.close()
+        settled(disk)
+    assert bytes(memory.tolist()) == content
 
 
 @pytest.mark.parametrize("mech", ["posix", "direct", "uring"])
