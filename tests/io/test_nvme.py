@@ -228,3 +228,9 @@ def test_the_path_says_who_submits_and_who_serves(tmp_path: Path) -> None:
     assert "GPU-initiated (3 threads on the CPU)" in reader.path_taken
     assert "CPU-served: io_uring" in reader.path_taken
     reader.close()
+
+
+def test_a_processor_that_orders_writes_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(ReaderUnavailable, match="this is aarch64; read with mech='uring'"):
+        open_reader("gpu", new_memory())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from contextlib import ExitStack
 
 from penstock.contracts import ByteArray, Gpu, Opened
@@ -32,11 +33,19 @@ class GpuOfFirstPath:
         threads: That submit.
         gpu: Whose threads they are; None for threads of the CPU.
         memory: Where bytes go.
+
+    Raises:
+        ReaderUnavailable: this processor may show a completion before its bytes.
     """
 
     mech = "gpu"
 
     def __init__(self, depth: int, threads: int, gpu: Gpu | None, memory: ByteArray) -> None:
+        if (machine := platform.machine()) != "x86_64":
+            raise ReaderUnavailable(
+                f"mech='gpu' relies on the order in which x86-64 shows writes, and this is {machine}",
+                "read with mech='uring'",
+            )
         self.depth = depth
         self._threads, self._gpu, self._memory = threads, gpu, memory
         self._queue: GpuQueue | None = None
