@@ -82,7 +82,7 @@ class PackDamaged(SourceError):
 
 
 class PackStopped(PenstockError):
-    """Packing could not go on (the disk is full); what is packed is kept, and the same call goes on with it."""
+    """Packing could not go on (the disk is full); the rows that are safe are kept, and the same call goes on."""
 
 
 class InsecureDirectory(PenstockError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import filecmp
 import json
@@ -11,7 +12,7 @@ import sys
 import textwrap
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,20 @@ def test_what_was_begun_from_something_else_is_not_gone_on_with(
         pack({"id": np.arange(rows)}, tmp_path / "set", **options)
 
 
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 4096)], ids=["missing", "short"])
+@pytest.mark.parametrize("file", ["0-id.npy", "0-id.crc32.npy"])
+def test_what_has_lost_rows_since_it_was_interrupted_is_not_gone_on_with(
+    tmp_path: Path, file: str, spoil: Callable[[Path], None]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pack({"id": np.arange(10)}, tmp_path / "set", progress=interrupt)
+    spoil(tmp_path / "set" / file)
+    with pytest.raises(
+        penstock.PackDamaged, match=rf"{file} is missing or has been cut short: delete .*, and pack"
+    ):
+        pack({"id": np.arange(10)}, tmp_path / "set")
+
+
 def test_another_record_format_is_told(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pack({"id": np.arange(10)}, tmp_path / "set", progress=interrupt)
@@ -240,6 +255,18 @@ def test_only_the_last_folder_is_made(tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(tmp_path) == []
     monkeypatch.chdir(tmp_path)
     assert pack({"id": np.arange(10)}, "set").rows == 10
+
+
+def test_a_new_folder_that_another_has_just_begun_to_pack_into_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: Any) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    with pytest.raises(penstock.BadSetting, match="another process is packing"):
+        pack({"id": np.arange(10)}, tmp_path / "set")
+    assert (tmp_path / "set").is_dir()
 
 
 def test_two_cannot_pack_into_one_folder(tmp_path: Path) -> None:
@@ -306,10 +333,38 @@ def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(tmp_path: Path
     assert not (tmp_path / "set").exists()
     full[3] = "300000"
     stopped = subprocess.run(full, capture_output=True, text=True, timeout=60, check=False)
-    assert "File too large. What is written is kept" in stopped.stderr
+    assert "File too large. 20 rows are kept: once that is mended, the same command" in stopped.stderr
     assert json.loads((tmp_path / "set" / JOURNAL).read_text())["rows"] == 20
     subprocess.run([*full[:3], "0"], check=True, timeout=60)
     assert ids(tmp_path / "set") == list(range(100))
+
+
+@pytest.mark.parametrize(("commit_bytes", "safe"), [(1, 10), (1 << 20, 0)])
+def test_what_a_disk_failed_to_make_safe_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_bytes: int, safe: int
+) -> None:
+    """The kernel tells of lost pages once; another fsync succeeds without them."""
+    failed: list[int] = []
+    fsync = os.fsync
+
+    def fail_once(fd: int) -> None:
+        if os.fstat(fd).st_size >= 4096 + 20 * 8 and not failed:
+            failed.append(fd)
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(fd)
+
+    def source() -> penstock.ArraySource:
+        return penstock.ArraySource({"id": np.arange(40)}, batch_size=10, shuffle=False)
+
+    monkeypatch.setattr(os, "fsync", fail_once)
+    told = "10 rows are kept" if safe else "Nothing has been packed"
+    with pytest.raises(penstock.PackStopped, match=f"Input/output error. {told}"):
+        pack(source(), tmp_path / "set", commit_bytes=commit_bytes)
+    assert failed
+    assert rows_begun(tmp_path / "set")[0] == safe
+    assert (tmp_path / "set").exists() == bool(safe)
+    pack(source(), tmp_path / "set")
+    assert ids(tmp_path / "set") == list(range(40))
 
 
 def test_a_data_set_that_cannot_fit_is_refused_before_it_is_written(

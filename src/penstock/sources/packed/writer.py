@@ -53,13 +53,14 @@ class Journal(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def stopping(path: Path, rows: int) -> Generator[None]:
+def stopping(path: Path, safe_rows: int) -> Generator[None]:
+    """Raises PackStopped for an error of the disk, with how many rows are safe on it."""
     try:
         yield
     except OSError as error:
-        kept = "What is written is kept: once that is mended, the same command goes on with it"
+        kept = f"{safe_rows:,} rows are kept: once that is mended, the same command goes on after them"
         raise PackStopped(
-            f"{path} after {rows:,} rows: {error.strerror}. {kept if rows else 'Nothing has been packed'}"
+            f"{path}: {error.strerror}. {kept if safe_rows else 'Nothing has been packed'}"
         ) from error
 
 
@@ -76,7 +77,7 @@ class Writer:
         self.rows = journal.rows
         self.unsafe_bytes = 0
         self._folder = folder
-        self._files: list[tuple[Any, Any]] = []
+        self._files: list[list[Any]] = []  # of each leaf: rows, checksums
         if journal.layout is not None:
             try:
                 for leaf in journal.leaves:
@@ -93,7 +94,7 @@ class Writer:
         skipped = self.rows - block.sample
         assert 0 <= skipped < parts.rows
         nodes = array_nodes(parts.layout)
-        with stopping(self._folder, self.rows):
+        with stopping(self._folder, self.journal.rows):
             for node, values, leaf, files in zip(
                 nodes, parts.leaves, self.journal.leaves, self._files, strict=True
             ):
@@ -107,12 +108,13 @@ class Writer:
 
     def commit(self) -> None:
         """Make safe what is written."""
-        with stopping(self._folder, self.rows):
+        with stopping(self._folder, self.journal.rows):
             for file in (file for pair in self._files for file in pair):
                 file.flush()
                 os.fsync(file.fileno())
-        self.journal = msgspec.structs.replace(self.journal, rows=self.rows)
-        self._write(JOURNAL, self.journal)
+        journal = msgspec.structs.replace(self.journal, rows=self.rows)
+        self._write(JOURNAL, journal)
+        self.journal = journal
         self.unsafe_bytes = 0
 
     def finish(self) -> None:
@@ -120,7 +122,7 @@ class Writer:
         if self.journal.layout is None:
             raise SourceError("the source gave no sample: there is nothing to pack")
         leaves: list[Leaf] = []
-        with stopping(self._folder, self.rows):
+        with stopping(self._folder, self.journal.rows):
             for leaf, (rows, sums) in zip(self.journal.leaves, self._files, strict=True):
                 rows.seek(0)
                 rows.write(header(leaf.dtype, (self.rows, *leaf.shape)))
@@ -140,13 +142,14 @@ class Writer:
         self._write(MANIFEST, manifest)
         (self._folder / JOURNAL).unlink()
 
-    def stop(self) -> None:
-        """Make safe what is written; if it is nothing, leave nothing."""
-        if self.rows == 0:
+    def stop(self, *, disk_failed: bool) -> None:
+        """Make safe what is written, unless the disk has failed; if nothing is safe, leave nothing."""
+        # After an fsync that failed, the next one succeeds without the bytes.
+        if self.rows and not disk_failed:
+            with suppress(PackStopped):
+                self.commit()
+        if not self.journal.rows:
             self._clear()
-            return
-        with suppress(PackStopped):  # the disk is full: what was safe before is so still
-            self.commit()
 
     def close(self) -> None:
         for file in (file for pair in self._files for file in pair):
@@ -190,18 +193,19 @@ class Writer:
     def _open(self, leaf: Leaf) -> None:
         """Open the files of a leaf at the end of what is safe in them."""
         pair: list[Any] = []
-        with stopping(self._folder, self.rows):
+        self._files.append(pair)
+        with stopping(self._folder, self.journal.rows):
             for name, size in ((leaf.file, leaf.row_bytes), (leaf.checksums, SUM.itemsize)):
                 path = self._folder / name
+                end = HEADER_BYTES + self.rows * size
+                if self.rows and (not path.exists() or path.stat().st_size < end):
+                    raise PackDamaged(
+                        f"{path} is missing or has been cut short: delete {self._folder}, and pack again"
+                    )
                 file = open(path, "r+b" if self.rows else "wb")  # noqa: SIM115
                 pair.append(file)
-                end = HEADER_BYTES + self.rows * size
-                if self.rows and path.stat().st_size < end:
-                    file.close()
-                    raise PackDamaged(f"{path} has been cut short: delete {self._folder}, and pack again")
                 file.truncate(end)
                 file.seek(end)
-        self._files.append((pair[0], pair[1]))
 
     def _clear(self) -> None:
         """Remove what a packing without rows has left."""
@@ -211,7 +215,7 @@ class Writer:
     def _write(self, name: str, content: Journal | Manifest) -> None:
         """Replace a file so that it is there wholly, the old or the new, whenever the machine stops."""
         new = self._folder / _NEW
-        with stopping(self._folder, self.rows):
+        with stopping(self._folder, self.journal.rows):
             with open(new, "wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
                 file.flush()

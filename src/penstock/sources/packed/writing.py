@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.contracts import Cursor, Source, SourceBlock
-from penstock.errors import BadSetting, PackDamaged, PenstockError, SourceError
+from penstock.errors import BadSetting, PackDamaged, PackStopped, PenstockError, SourceError
 from penstock.sources.adapt import adapt
 from penstock.sources.packed.format import FORMAT, JOURNAL, MANIFEST, Manifest, read_manifest
 from penstock.sources.packed.writer import Journal, Origin, Writer, stopping
@@ -52,6 +52,7 @@ def pack(
         BadSetting: the folder holds something else, cannot be made, or another process packs into it.
         UnsupportedLeaf: a leaf's rows have no fixed size.
         SourceError: the source raised, or its blocks vary.
+        PackDamaged: of what was packed before an interruption, something is missing.
         PackStopped: the disk is full, or fails.
     """
     folder = Path(folder)
@@ -73,8 +74,8 @@ def pack(
                     if progress is not None:
                         progress(writer.rows, source.samples)
                 writer.finish()
-            except BaseException:
-                writer.stop()
+            except BaseException as error:
+                writer.stop(disk_failed=isinstance(error, PackStopped))
                 raise
     return read_manifest(folder)
 
@@ -104,12 +105,13 @@ def _held(folder: Path) -> Generator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BadSetting(f"another process is packing into {folder}") from None
-        yield
-    except BaseException:
-        if is_new:
-            with suppress(OSError):  # rows are in it
-                folder.rmdir()
-        raise
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                with suppress(OSError):  # rows are in it
+                    folder.rmdir()
+            raise
     finally:
         os.close(fd)
 
