@@ -106,6 +106,14 @@ def test_a_function_of_very_many_parts_travels_in_a_small_message() -> None:
     assert recipe_difference(one, other) == "its code, or a value that it uses, differs"
 
 
+def test_every_part_counts_in_a_file_however_its_name_reads() -> None:
+    long = "a" * 90
+    code = f"Python, {long}_1, {long}_2 = 'parrot', 1, 2\ndef make():\n    return Python, {long}_1, {long}_2\n"
+    for edited in ("'parrot', 3, 2", "'parrot', 1, 3", "'ape', 1, 2"):
+        assert recipe(code).digests != recipe(code.replace("'parrot', 1, 2", edited)).digests
+    assert recipe(code).digests["the version of Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

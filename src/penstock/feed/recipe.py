@@ -20,6 +20,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (tuple, list, set, frozenset, dict)
 _MOST_ITEMS = 1000
 _MOST_PARTS = 64
+_NAME_LENGTH = 80
 _NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
@@ -47,7 +48,10 @@ class Recipe(msgspec.Struct, frozen=True):
     def digests(self) -> dict[str, str]:
         """By name, without the values, for a file that others may read."""
         python, whole = self.fingerprint.split()
-        digests = {"Python": python, **{name: f"#{part.digest}" for name, part in self.parts.items()}}
+        digests = {
+            "the version of Python": python,
+            **{name: f"#{part.digest}" for name, part in self.parts.items()},
+        }
         return digests if len(self.parts) < _MOST_PARTS else {**digests, "all that it uses": f"#{whole}"}
 
 
@@ -66,11 +70,10 @@ def recipe_of(make_loader: Callable[[], Any]) -> Recipe:
     texts: dict[str, list[str]] = {}
     whole: list[str] = []
     for name, text in walk.parts("make_loader", make_loader):
-        texts.setdefault(name, []).append(text)
+        texts.setdefault(name[:_NAME_LENGTH], []).append(text)
         whole.append(text)
     parts = {
-        name[:80]: Part(_digest(of, 8), walk.shown.get(name, ""))
-        for name, of in islice(texts.items(), _MOST_PARTS)
+        name: Part(_digest(of, 8), walk.shown.get(name, "")) for name, of in islice(texts.items(), _MOST_PARTS)
     }
     return Recipe(f"{sys.version_info.major}.{sys.version_info.minor} {_digest(whole, 16)}", parts)
 
