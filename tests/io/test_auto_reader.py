@@ -67,6 +67,14 @@ def test_a_machine_keeps_its_benchmark_by_file_system(tmp_path: Path, monkeypatc
     assert [path.name for path in kept_at(tmp_path).parent.iterdir()] == [kept_at(tmp_path).name]
 
 
+def test_what_cannot_be_kept_leaves_nothing(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kept_at(tmp_path).mkdir(parents=True)
+    with pytest.raises(OSError, match="Is a directory"):
+        keep(DISK, tmp_path)
+    assert list(kept_at(tmp_path).parent.iterdir()) == [kept_at(tmp_path)]
+
+
 def test_the_automatic_reader_follows_the_measurements_of_what_works():
     assert choose_reader(DISK, 4 * KIB)[:3] == ("uring", 128, 1)
     assert choose_reader(DISK, 1 << 20)[:3] == ("direct", 128, 32)

@@ -76,6 +76,10 @@ def keep(rows: list[Row], data: str | Path) -> Path:
     path = kept_at(data)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}")
-    part.write_bytes(msgspec.json.encode(rows))
-    part.replace(path)
+    try:
+        part.write_bytes(msgspec.json.encode(rows))
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     return path
