@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.errors import BadSetting, PenstockError
+from penstock.feed.signature import missing_arguments
 from penstock.tracebacks import users_traceback
 
 
@@ -44,7 +44,11 @@ def function_at(where: str) -> Callable[[], Any]:
             name for name, thing in vars(module).items() if callable(thing) and thing.__module__ == module.__name__
         )
         raise BadSetting(f"{path} has no function {function!r}; it has: {', '.join(named) or 'none'}")
-    _check_takes_nothing(make, where)
+    if needs := missing_arguments(make):
+        raise BadSetting(
+            f"{where} is called without arguments, and needs some ({needs}): give them defaults, or name a "
+            "function that takes none"
+        )
     return make
 
 
@@ -67,20 +71,6 @@ def _users_code(what: str) -> Generator[None]:
         raise
     except Exception as error:
         raise FunctionFailed(f"{what} raised {type(error).__name__}: {error}", users_traceback(error)) from error
-
-
-def _check_takes_nothing(make: Callable[..., Any], where: str) -> None:
-    try:
-        signature = inspect.signature(make)
-    except ValueError:  # some built-in callables have none
-        return
-    try:
-        signature.bind()
-    except TypeError as error:
-        raise BadSetting(
-            f"{where} is called without arguments, and needs some ({error}): give them defaults, or name a "
-            "function that takes none"
-        ) from None
 
 
 def _module(path: Path) -> ModuleType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import shlex
 import subprocess
@@ -26,6 +25,7 @@ from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
 from penstock.feed.recipe import Recipe, recipe_difference, recipe_of, same_recipe
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
+from penstock.feed.signature import missing_arguments
 
 _RETRY_S = 0.02
 
@@ -125,17 +125,11 @@ def _check_callable(make_loader: Any) -> None:
             f"share() takes the function that makes the loader, not its result (a {type(make_loader).__name__}): "
             "share(make_loader, ...), without the call"
         )
-    try:
-        signature = inspect.signature(make_loader)
-    except ValueError:  # some built-in callables have none
-        return
-    try:
-        signature.bind()
-    except TypeError as error:
+    if needs := missing_arguments(make_loader):
         raise BadSetting(
-            f"make_loader is called without arguments in the feeder, and this one needs some ({error}): "
+            f"make_loader is called without arguments in the feeder, and this one needs some ({needs}): "
             "use a lambda, or functools.partial"
-        ) from None
+        )
 
 
 def _check_same(welcome: wire.Welcome, asked: dict[str, Any], recipe: Recipe) -> None:
