@@ -6,17 +6,22 @@ import os
 import traceback
 from pathlib import Path
 
+from penstock.errors import PenstockError
+
 _OURS = str(Path(__file__).parent) + os.sep
 
 
 def users_traceback(error: BaseException) -> str:
     """An exception's traceback, without the frames of Penstock that led to the code which raised.
 
-    Where there are no others it is the whole, or nothing if a file could not be compiled, as that error names it.
+    Where there are no others: the whole for what nobody foresaw, none for an error of Penstock's, whose message
+    says all, and the error alone for a file that cannot be compiled, which it names.
     """
     shown = error.__traceback__
     while shown is not None and shown.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib")):
         shown = shown.tb_next
+    if shown is None and isinstance(error, PenstockError):
+        return ""
     if shown is None and not isinstance(error, SyntaxError):
         shown = error.__traceback__
     return "".join(traceback.format_exception(type(error), error, shown))

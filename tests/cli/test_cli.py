@@ -219,10 +219,11 @@ def test_an_interrupted_packing_says_how_far_it_came_and_goes_on(loader_file: Pa
 
 
 def test_a_loader_is_packed_checked_and_fed(loader_file: Path, tmp_path: Path):
-    folder = tmp_path / "packed"
+    folder = tmp_path / "packed [new]"
     packed = penstock_command("pack", f"{loader_file}:make_loader", str(folder))
     assert packed.returncode == 0, packed.stderr
     assert "Packed 200 samples, 1.6 KB" in packed.stdout
+    assert "".join(packed.stdout.split()).count("packed[new]") == 2
     again = penstock_command("pack", f"{loader_file}:make_loader", str(folder))
     assert again.returncode == 2
     assert "holds a packed data set already" in again.stderr
@@ -243,7 +244,7 @@ def test_a_loader_is_packed_checked_and_fed(loader_file: Path, tmp_path: Path):
     feeding = subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], stdout=subprocess.PIPE, text=True)
     with penstock.attach("packed", wait_s=30) as loader:
         assert [len(batch["id"]) for batch in loader] == [30] * 6 + [20]
-    assert "packed packed: 200 samples" in feeding.communicate(timeout=20)[0]
+    assert "packed packed [new]: 200 samples" in feeding.communicate(timeout=20)[0]
     assert feeding.returncode == 0
     words = (
         "feed",

@@ -282,6 +282,7 @@ def test_a_disk_error_ends_the_feed_with_the_file_and_the_offset(serve: Any, sma
             list(trainer)
     assert os.strerror(errno.EIO) in str(caught.value)
     assert f"of {small / '1-image.npy'}" in str(caught.value)
+    assert caught.value.traceback_text == "", "no frame is of the user's code"
 
 
 @pytest.mark.parametrize("reader", ["auto", *FILE_MECHANISMS])

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from penstock.cli.function import call, function_at
-from penstock.errors import BadSetting, SourceError
+from penstock.errors import BadSetting
 from penstock.feed.settings import DEFAULT_WINDOW
 from penstock.sizes import size_text
 from penstock.sources.adapt import PACKED
@@ -89,7 +90,7 @@ def feed(
     )
     stands = feeder.statistics()
     console.print(
-        f"Feeding [bold]{name}[/] from {stands.source}, window {size_text(stands.window_bytes)}, "
+        f"Feeding [bold]{name}[/] from {escape(stands.source)}, window {size_text(stands.window_bytes)}, "
         f"{_counted(stands.segments, 'segment')}. Attach with [bold]penstock.attach({name!r})[/]; Ctrl-C ends it.",
         highlight=False,
     )
@@ -100,10 +101,6 @@ def feed(
         serve(feeder)
     except KeyboardInterrupt:
         console.print("Interrupted; the trainers have been told.")
-    except SourceError as error:
-        if error.traceback_text:
-            Console(stderr=True).print(error.traceback_text, markup=False, highlight=False)
-        raise
 
 
 def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any:

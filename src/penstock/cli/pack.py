@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -17,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from penstock.errors import BadSetting, SourceError
+from penstock.errors import BadSetting
 from penstock.sizes import size_text
 
 _INTERRUPTED = 130
@@ -67,21 +68,17 @@ def _pack(source: str, folder: Path, seed: int) -> None:
     loader = call(make, source)
     with _progress(console, MofNCompleteColumn()) as progress:
         task = progress.add_task("packing", total=None)
-        try:
-            done = pack_source(
-                loader,
-                folder,
-                seed=seed,
-                recipe={"the function": source, **recipe_of(make).digests},
-                progress=lambda rows, of: progress.update(task, completed=rows, total=of),
-            )
-        except SourceError as error:
-            if error.traceback_text:
-                Console(stderr=True).print(error.traceback_text, markup=False, highlight=False)
-            raise
+        done = pack_source(
+            loader,
+            folder,
+            seed=seed,
+            recipe={"the function": source, **recipe_of(make).digests},
+            progress=lambda rows, of: progress.update(task, completed=rows, total=of),
+        )
+    where = escape(str(folder))
     console.print(
-        f"Packed {done.rows:,} samples, {size_text(done.nbytes)}, into [bold]{folder}[/]. "
-        f"Feed them with [bold]penstock feed packed:{folder} --name NAME[/]",
+        f"Packed {done.rows:,} samples, {size_text(done.nbytes)}, into [bold]{where}[/]. "
+        f"Feed them with [bold]penstock feed packed:{where} --name NAME[/]",
         highlight=False,
     )
 
@@ -94,7 +91,8 @@ def _begun(folder: Path) -> str:
     if not rows:
         return "Nothing has been packed."
     of = "" if samples is None else f" of {samples:,}"
-    return f"{rows:,}{of} samples are packed in [bold]{folder}[/]: run the same command again to go on from there."
+    where = escape(str(folder))
+    return f"{rows:,}{of} samples are packed in [bold]{where}[/]: run the same command again to go on from there."
 
 
 def _check(folder: Path) -> None:
@@ -108,10 +106,8 @@ def _check(folder: Path) -> None:
         except KeyboardInterrupt:
             Console(stderr=True).print("Interrupted: the rest has not been checked.")
             raise typer.Exit(_INTERRUPTED) from None
-    console.print(
-        f"All {right.rows:,} samples in [bold]{folder}[/] ({size_text(right.nbytes)}) are as they were packed.",
-        highlight=False,
-    )
+    told = f"All {right.rows:,} samples in [bold]{escape(str(folder))}[/] ({size_text(right.nbytes)})"
+    console.print(f"{told} are as they were packed.", highlight=False)
 
 
 def _progress(console: Console, count: ProgressColumn) -> Progress:
