@@ -69,6 +69,9 @@ if TYPE_CHECKING:
     from penstock.errors import (
         VersionMismatch as VersionMismatch,
     )
+    from penstock.errors import (
+        WindowHeld as WindowHeld,
+    )
     from penstock.feed.attach import attach as attach
     from penstock.feed.feeder import Feeder as Feeder
     from penstock.feed.feeds import feeds as feeds
@@ -101,6 +104,7 @@ _ERRORS = (
     "TrainerEvicted",
     "UnsupportedLeaf",
     "VersionMismatch",
+    "WindowHeld",
 )
 _HOMES = {
     "ArraySource": "penstock.sources.arrays",

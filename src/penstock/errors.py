@@ -105,6 +105,10 @@ class FeederLost(PenstockError):
     """The feeder died, or was stopped, while this trainer still needed it."""
 
 
+class WindowHeld(PenstockError):
+    """The views that this trainer keeps leave no room for the block it waits for; let some go, and go on."""
+
+
 class TrainerEvicted(PenstockError):
     """This trainer held the feed back for longer than its stall_timeout."""
 

@@ -315,11 +315,11 @@ def test_a_trainer_cannot_write_to_the_ring(clean, serve):
 # --- messages ------------------------------------------------------------------------------------
 
 HELLO = wire.encode(wire.Hello(wire.PROTOCOL, penstock.__version__, 1, 10))
-START = wire.encode(wire.Start(None, 0, 0, 0, 0))
+START = wire.encode(wire.Start(1, None, 0, 0, 0, 0))
 MESSAGES = [
     HELLO,
     START,
-    wire.encode(wire.Start(1, 500, 3, 1, 200)),
+    wire.encode(wire.Start(1, 1, 500, 3, 1, 200)),
     wire.encode(wire.Hello(wire.PROTOCOL, "x" * 50, 2**20, None, True, 3, 4, "group")),
     wire.encode(wire.Epoch(2, 1, 100)),
     wire.encode(wire.Release([0, 1, 2])),

@@ -114,7 +114,7 @@ def test_bytes_are_written_once_for_all_trainers_and_the_socket_carries_none_of_
         welcome = wire.decode_from_feeder(packet)
         with mmap.mmap(ring_fd, welcome.settings.window_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as ring:
             os.close(ring_fd)
-            peer.send(wire.encode(wire.Start(0, 0, 0, 0, 0)))
+            peer.send(wire.encode(wire.Start(1, 0, 0, 0, 0, 0)))
             assert isinstance(wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES)), wire.Started)
             others = iter(other)
             over_socket = seen = 0

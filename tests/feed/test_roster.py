@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -31,7 +30,8 @@ class Trainer:
     next: Cursor | None = None
     epoch: int = 0
     asked: bool = False
-    held: Counter[int] = field(default_factory=Counter)
+    sent: int = 0
+    held: dict[int, PublishedBlock] = field(default_factory=dict)
 
 
 class RosterMachine(RuleBasedStateMachine):
@@ -89,14 +89,29 @@ class RosterMachine(RuleBasedStateMachine):
         trainer = data.draw(st.sampled_from([t for t in self.trainers.values() if not t.asked]))
         trainer.asked = True
         soonest = self.roster.position.next_segment(self.segment_starts)
-        begun = self.roster.start(trainer.id, None, 0, Cursor(0, 0))
+        fellows = self._fellows(trainer)
+        started = [f for f in fellows if f in self._readers() and f.epoch == 0]
+        waiting = [f for f in fellows if self.roster.members[f.id].pending]
+        begun = self.roster.start(trainer.id, None, 0, Cursor(0, 0), serial=7)
         assert len({member.next for member in begun}) <= 1
-        assert len(begun) in (0, self.roster.members[trainer.id].world)
+        world = self.roster.members[trainer.id].world
+        if started:
+            assert [member.id for member in begun] == [trainer.id]
+            assert begun[0].next in [fellow.start for fellow in started], "where the other rank's epoch began"
+        else:
+            assert len(begun) == (world if len(waiting) == world - 1 else 0)
         for member in begun:
             assert member.next is not None
             assert member.next.sample in self.segment_starts
-            assert member.next <= soonest
+            assert member.serial == 7
+            assert started or member.next <= soonest
             self._begin(member, member.next, 0, member.next)
+
+    def _fellows(self, trainer: Trainer) -> list[Trainer]:
+        """The other ranks of a trainer's group."""
+        mine = self.roster.members[trainer.id]
+        others = [(id, m) for id, m in self.roster.members.items() if m is not mine and m.world > 1]
+        return [self.trainers[id] for id, m in others if (m.group, m.world) == (mine.group, mine.world)]
 
     @precondition(lambda self: self.trainers)
     @rule(data=st.data(), cycle=st.integers(0, 3), epoch=st.integers(0, 2))
@@ -114,8 +129,14 @@ class RosterMachine(RuleBasedStateMachine):
         if self.epochs is not None:
             epoch = min(epoch, self.epochs - 1)
         trainer.asked = True
-        (member,) = self.roster.start(trainer.id, at, epoch, start)
+        waiting = [f.id for f in self._fellows(trainer) if self.roster.members[f.id].pending and epoch == 0]
+        member, *followers = self.roster.start(trainer.id, at, epoch, start, serial=7)
         self._begin(member, at, epoch, start)
+        assert [follower.id for follower in followers] == waiting, (
+            "who waits for an epoch that has begun begins it"
+        )
+        for follower in followers:
+            self._begin(follower, start, epoch, start)
 
     def _begin(self, member: Member, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         trainer = self.trainers[member.id]
@@ -127,19 +148,24 @@ class RosterMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         trainer = data.draw(st.sampled_from([t for t in self.trainers.values() if t.held]))
-        numbers = data.draw(st.lists(st.sampled_from(sorted(trainer.held)), min_size=1, unique=True))
-        assert self.roster.release(trainer.id, numbers)
-        trainer.held -= Counter(numbers)
+        ordinals = data.draw(st.lists(st.sampled_from(sorted(trainer.held)), min_size=1))
+        assert self.roster.release(trainer.id, ordinals)
+        for ordinal in set(ordinals):
+            del trainer.held[ordinal]
 
     @precondition(lambda self: self.trainers)
-    @rule(data=st.data(), number=st.integers(0, 50))
-    def release_what_is_not_held(self, data: st.DataObject, number: int) -> None:
+    @rule(data=st.data(), ordinal=st.integers(0, 50))
+    def release_what_was_never_sent(self, data: st.DataObject, ordinal: int) -> None:
         trainer = data.draw(st.sampled_from(list(self.trainers.values())))
-        held = sorted(trainer.held)
-        if number not in trainer.held:
-            assert not self.roster.release(trainer.id, [*held, number])
-        if held and trainer.held[held[0]] == 1:
-            assert not self.roster.release(trainer.id, [held[0], held[0]])
+        assert not self.roster.release(trainer.id, [*trainer.held, trainer.sent + ordinal])
+
+    @precondition(lambda self: any(t.sent > len(t.held) for t in self.trainers.values()))
+    @rule(data=st.data())
+    def release_again(self, data: st.DataObject) -> None:
+        """A release that was told, and broken off before it was forgotten."""
+        trainer = data.draw(st.sampled_from([t for t in self.trainers.values() if t.sent > len(t.held)]))
+        ordinal = data.draw(st.sampled_from([n for n in range(trainer.sent) if n not in trainer.held]))
+        assert self.roster.release(trainer.id, [ordinal])
 
     @precondition(lambda self: self.trainers)
     @rule(data=st.data())
@@ -149,8 +175,8 @@ class RosterMachine(RuleBasedStateMachine):
         del self.trainers[id]
 
     def _release_all(self, trainer: Trainer) -> None:
-        for number in sorted(trainer.held.elements()):
-            assert self.roster.release(trainer.id, [number])
+        for ordinal in list(trainer.held):
+            assert self.roster.release(trainer.id, [ordinal])
         trainer.held.clear()
 
     # What the feeder does.
@@ -198,7 +224,8 @@ class RosterMachine(RuleBasedStateMachine):
         assert block.at <= trainer.next < end
         assert not self._had_everything(trainer)
         trainer.next = end
-        trainer.held[block.number] += 1
+        trainer.held[trainer.sent] = block
+        trainer.sent += 1
         self.blocks[block.number] = block
 
     def _after(self, block: PublishedBlock) -> Cursor:
@@ -219,13 +246,20 @@ class RosterMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_what_was_sent(self) -> None:
-        wanted = {number for trainer in self.trainers.values() for number in trainer.held}
+        wanted = {block.number for trainer in self.trainers.values() for block in trainer.held.values()}
         assert set(self.roster.blocks) == wanted
         assert self.room.used_bytes == sum(aligned(self.blocks[n].nbytes) for n in wanted)
         for id, trainer in self.trainers.items():
             member = self.roster.members[id]
             assert member.next == trainer.next
-            assert set(member.held) == set(trainer.held)
+            assert {n: block.number for n, block in member.held.items()} == {
+                n: block.number for n, block in trainer.held.items()
+            }
+            assert member.held_bytes == sum(
+                b.nbytes for b in {b.number: b for b in trainer.held.values()}.values()
+            )
+            mine = {block.number for block in trainer.held.values()}
+            assert self.roster.only_holder(id) == (bool(wanted) and mine == wanted)
             assert member.finished == self._had_everything(trainer)
 
     @invariant()

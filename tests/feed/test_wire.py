@@ -28,8 +28,10 @@ LAYOUT = Branch(
 FROM_TRAINER: list[Any] = [
     wire.Hello(1, "0.1.0", 42),
     wire.Hello(1, "0.1.0", 42, 128, True, 3, 4, "host:29500:"),
-    wire.Start(None, 0, 0, 0, 0),
-    wire.Start(3, 17, 2, 2, 5),
+    wire.Start(1, None, 0, 0, 0, 0),
+    wire.Start(2, 3, 17, 2, 2, 5),
+    wire.Starved(3),
+    wire.Rest([4]),
     wire.Epoch(1, 2, 3),
     wire.Release([]),
     wire.Release([1, 2, 2**40]),
@@ -42,7 +44,8 @@ FROM_FEEDER: list[Any] = [
         "a", 42, Settings(4, 1, 4096, 2, 0.5, 3.0, True), ("ring on GPU-1", "host twin"), 100, 10, 10, (0, 50)
     ),
     wire.Rejected("because", "0.1.0", 1),
-    wire.Started(1, 2),
+    wire.Started(3, 1, 2),
+    wire.Stuck(3, "you hold it"),
     wire.Block(1, 2, 3, 4, 5, (0, 64, 128), (6, 0, 7), 8),
     wire.Block(1, 2, 3, 4, 5, (0, 64, 128), (6, 0, 7), 8, LAYOUT),
     wire.CycleEnd(1, 2),
@@ -119,9 +122,9 @@ def test_any_damaged_message_is_a_message_or_refused(message, data):
 @pytest.mark.parametrize(
     "message",
     [
-        wire.Start(-1, 0, 0, 0, 0),
-        wire.Start(0, -1, 0, 0, 0),
-        wire.Start(2**62, 0, 0, 0, 0),
+        wire.Start(1, -1, 0, 0, 0, 0),
+        wire.Start(1, 0, -1, 0, 0, 0),
+        wire.Start(1, 2**62, 0, 0, 0, 0),
         wire.Release([-1]),
         wire.Hello(1, "0", 1, 0),
         wire.Hello(1, "0", 1, None, False, -1, 2),
@@ -140,7 +143,7 @@ PACKETS = st.one_of(
     st.binary(min_size=1, max_size=60),
     st.sampled_from([wire.encode(m) for m in FROM_TRAINER if not isinstance(m, wire.Stop)]),
     st.builds(
-        lambda *numbers: wire.encode(wire.Start(*numbers)),
+        lambda *numbers: wire.encode(wire.Start(1, *numbers)),
         st.one_of(st.none(), st.integers(0, 5)),
         *[st.integers(0, 120)] * 4,
     ),
@@ -176,12 +179,12 @@ def well_fed(serve):
     [
         ([b"\xc1"], "not understood"),
         ([wire.encode(wire.Release([1]))], "says hello first"),
-        ([wire.encode(wire.Start(0, 0, 0, 0, 0))], "says hello first"),
-        ([wire.encode(HELLO), wire.encode(wire.Release([5]))], "did not hold"),
+        ([wire.encode(wire.Start(1, 0, 0, 0, 0, 0))], "says hello first"),
+        ([wire.encode(HELLO), wire.encode(wire.Release([5]))], "was never sent"),
         ([wire.encode(HELLO), wire.encode(HELLO)], "makes no sense"),
         ([wire.encode(wire.Hello(wire.PROTOCOL, "test", 1, rank=4, world=4))], "makes no sense"),
         ([wire.encode(wire.Hello(99, "9.9", 1))], "protocol 99"),
-        ([wire.encode(HELLO), wire.encode(wire.Start(0, 100, 0, 0, 0))], "sample 100 of a cycle of 100"),
+        ([wire.encode(HELLO), wire.encode(wire.Start(1, 0, 100, 0, 0, 0))], "sample 100 of a cycle of 100"),
     ],
 )
 def test_nonsense_is_answered_with_its_reason(well_fed, packets, says):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from penstock.contracts import Cursor
 from penstock.feed import wire
-from penstock.memory.room import leaves_in
 from penstock.tree import Array, Node, Strings
 
 
@@ -18,39 +16,50 @@ class Arrived:
 
     Args:
         message: Its announcement.
-        memory: Its bytes.
+        ordinal: How many blocks this connection had announced before it.
         layout: Its tree.
         nodes: That tree's arrays and lists, in order.
-        done: Called on release; None where views are handed out, whose death releases it.
 
     Attributes:
         at: Its first sample.
         rows: How many samples it has.
-        leaves: The bytes of each of ``nodes``.
+        published_ns: When, by the monotonic clock.
+        offset: Where it lies in the ring.
+        nbytes: From there to the end of its last leaf.
+        leaves: The bytes of each of ``nodes``, once they have been asked for.
+        loans: What was lent of it and still lives.
+        released: The stream of rows is past it; only loans keep it.
     """
 
-    __slots__ = ("_done", "at", "layout", "leaves", "nodes", "rows")
+    __slots__ = (
+        "at",
+        "layout",
+        "leaf_bytes",
+        "leaf_offsets",
+        "leaves",
+        "loans",
+        "nbytes",
+        "nodes",
+        "offset",
+        "ordinal",
+        "published_ns",
+        "released",
+        "rows",
+    )
 
-    def __init__(
-        self,
-        message: wire.Block,
-        memory: Any,
-        layout: Node,
-        nodes: list[Array | Strings],
-        done: Callable[[], None] | None,
-    ) -> None:
-        self._done = done
+    def __init__(self, message: wire.Block, ordinal: int, layout: Node, nodes: list[Array | Strings]) -> None:
         self.at = Cursor(message.cycle, message.sample)
         self.rows = message.rows
+        self.ordinal = ordinal
         self.layout = layout
         self.nodes = nodes
-        self.leaves = leaves_in(memory, message.leaf_offsets, message.leaf_bytes)
-
-    def release(self) -> None:
-        """This trainer needs the block no more."""
-        self.leaves = []
-        if self._done is not None:
-            self._done()
+        self.published_ns = message.published_ns
+        self.offset = message.offset
+        self.leaf_offsets, self.leaf_bytes = message.leaf_offsets, message.leaf_bytes
+        self.nbytes = max(map(sum, zip(message.leaf_offsets, message.leaf_bytes, strict=True)), default=0)
+        self.leaves: list[Any] = []
+        self.loans: set[object] = set()
+        self.released = False
 
 
 class CycleEnded(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ def attach(
     name: str,
     batch_size: int | None = None,
     *,
-    drop_last: bool = False,
+    drop_last: bool | None = None,
     shard: tuple[int, int] | None = None,
     transform: Callable[[Tree], Tree] | None = None,
     borrow: bool = False,
@@ -36,7 +36,8 @@ def attach(
     Args:
         name: As the feeder was given it.
         batch_size: Rows of a batch, whatever the source's; None for the source's.
-        drop_last: Leave out an epoch's last batch if it is short.
+        drop_last: Leave out of each epoch the rows that fill no batch: the last ones where the
+            feed has one segment, else some of all, drawn afresh. None for what the source says.
         shard: (rank, world) of a trainer that is itself data-parallel. All
             ranks attach; each gets equally many batches of the same epoch,
             of ``batch_size`` rows per rank.
@@ -75,7 +76,7 @@ def attach(
 
 def options(
     batch_size: int | None,
-    drop_last: bool,
+    drop_last: bool | None,
     shard: tuple[int, int] | None,
     transform: Callable[[Tree], Tree] | None,
     borrow: bool,
@@ -94,4 +95,4 @@ def options(
     if not 0 <= rank < world:
         raise BadSetting(f"shard=({rank}, {world}): rank lies between 0 and world - 1")
     check_framework(framework)
-    return Options(batch_size, drop_last, rank, world, transform, borrow, device, framework)
+    return Options(batch_size, drop_last, shard, transform, borrow, device, framework)

@@ -9,186 +9,171 @@ from penstock.contracts import Cursor, Gpu, Tree
 from penstock.errors import BadSetting, PenstockError
 from penstock.feed.arrived import Arrived
 from penstock.feed.batch import Batch, view, whole_copy
-from penstock.feed.deal import batches, deal
+from penstock.feed.deal import batches
 from penstock.feed.destination import Ready
+from penstock.feed.epoch import Epoch, EpochRules
 from penstock.feed.framework import Framework
-from penstock.feed.stream import RowStream
+from penstock.feed.stream import RowStream, Standing
 
 
 class Options(NamedTuple):
     """What a trainer asks of its Loader; see ``penstock.attach``."""
 
     batch_size: int | None = None
-    drop_last: bool = False
-    rank: int = 0
-    world: int = 1
+    drop_last: bool | None = None
+    shard: tuple[int, int] | None = None
     transform: Callable[[Tree], Tree] | None = None
     borrow: bool = False
     device: str | Gpu | None = None
     framework: Framework | None = None
 
+    @property
+    def rank(self) -> int:
+        return self.shard[0] if self.shard else 0
+
+    @property
+    def world(self) -> int:
+        return self.shard[1] if self.shard else 1
+
+
+class Counts(NamedTuple):
+    """What has been handed out."""
+
+    batches: int = 0
+    samples: int = 0
+    copied_bytes: int = 0
+    viewed_bytes: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(*map(sum, zip(self, other, strict=True)))
+
 
 class Given(NamedTuple):
-    """A batch, and how many rows of the epoch all ranks together are further on.
+    """A batch, and where its trainer stands once it has been handed out.
 
     It may be on its way still: ``ready()`` first.
     """
 
     tree: Tree
-    taken: int
     ready: Ready
-
-
-class Counts:
-    """What has been handed out."""
-
-    def __init__(self) -> None:
-        self.batches = self.samples = self.copied_bytes = self.viewed_bytes = 0
+    counts: Counts
+    after: Epoch
+    place: Standing
 
 
 class Batcher:
     """Takes rows from a stream, batch by batch.
 
+    Args:
+        rows: The stream.
+        rules: How epochs are cut.
+        options: What the trainer asked.
+        drop_last: What came of ``options.drop_last``.
+
     Raises:
         BadSetting: the feed cannot be cut, or dealt to ranks, as asked.
     """
 
-    def __init__(self, rows: RowStream, batch_size: int | None, options: Options) -> None:
-        self.counts = Counts()
+    def __init__(self, rows: RowStream, rules: EpochRules, options: Options, *, drop_last: bool) -> None:
         self._rows = rows
-        self._batch_size = batch_size
+        self._rules = rules
         self._options = options
+        self._drop_last = drop_last
         self._destination = rows.destination
         self._whole = rows.link.welcome.settings.batch_granular
         self._check(rows.link.welcome.name)
 
-    def next(self, start: Cursor, delivered: int) -> Given | None:
-        """The next batch of the epoch that began at ``start``, or None at its end."""
-        samples = self._rows.samples
-        remaining = None if samples is None else samples - delivered
-        if self._whole or self._batch_size is None:
-            return self._next_as_it_is(start.cycle, remaining)
-        if remaining is None:
-            return self._next_of_unknown(start.cycle, self._batch_size)
-        o = self._options
-        share = deal(remaining, self._batch_size, o.rank, o.world, drop_last=o.drop_last)
-        if share is None:
-            self._skip(remaining, None)
+    def next(self, epoch: Epoch) -> Given | None:
+        """The next batch of an epoch in which the stream stands at this place, or None at its end."""
+        if self._whole or self._rules.batch_size is None:
+            return self._next_as_it_is(epoch)
+        if self._rules.samples is None:
+            return self._next_of_unknown(epoch, self._rules.batch_size)
+        dealt = self._rules.next(epoch)
+        if dealt is None:
             return None
-        self._skip(share.start, None)
-        batch = self._collect(share.stop - share.start, None)
-        assert batch is not None
-        self._skip(share.taken - share.stop, None)
-        return batch._replace(taken=share.taken)
+        batch = _Growing(self._rows, dealt.rows, borrow=self._options.borrow)
+        for start, stop in dealt.runs:
+            self._rows.skip_to(self._rules.at(epoch, start))
+            batch.take(stop - start, None)
+        return batch.given(dealt.after, self._rules.at(dealt.after))
 
-    def ahead(self, start: Cursor, delivered: int) -> Given | None:
-        """The batch after those, where it is worth taking early and all of it is there; else None."""
+    def ahead(self, epoch: Epoch) -> Given | None:
+        """The batch after that, where it is worth taking early and all of it is there; else None."""
         if not self._destination.runs_ahead:
             return None
-        least = 1 if self._whole or self._batch_size is None else self._batch_size
+        least = 1 if self._whole or self._rules.batch_size is None else self._rules.batch_size
         if self._rows.present() < least * self._options.world:
             return None
         try:
-            return self.next(start, delivered)
+            return self.next(epoch)
         except PenstockError:  # it stays so, and is told to who asks for that batch
             return None
 
-    def _next_of_unknown(self, cycle: int, size: int) -> Given | None:
+    def _next_of_unknown(self, epoch: Epoch, size: int) -> Given | None:
         """From a source of unknown length: as many rows as come before its cycle ends."""
-        o = self._options
+        assert epoch.start is not None
+        o, cycle = self._options, epoch.start.cycle
         self._skip(o.rank * size, cycle)
-        batch = self._collect(size, cycle)
-        if batch is None:
+        batch = _Growing(self._rows, size, borrow=o.borrow)
+        rows = batch.take(size, cycle)
+        if rows == 0:
             return None
-        taken = batch.taken
-        if o.world > 1 or o.drop_last:
-            after = (o.world - 1 - o.rank) * size
-            if taken < size or self._skip(after, cycle) < after:
+        if o.world > 1 or self._drop_last:
+            others = (o.world - 1 - o.rank) * size
+            if rows < size or self._skip(others, cycle) < others:
                 return None
-            taken = size * o.world
-        return batch._replace(taken=taken)
+            rows = size * o.world
+        return batch.given(epoch._replace(passed=epoch.passed + rows), self._rows.at)
 
-    def _next_as_it_is(self, cycle: int, remaining: int | None) -> Given | None:
+    def _next_as_it_is(self, epoch: Epoch) -> Given | None:
         """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
+        assert epoch.start is not None
         mine: Arrived | None = None
-        taken = 0
+        passed = epoch.passed
         for rank in range(self._options.world):
-            if taken == remaining or self._rows.current(cycle) is None:
-                if mine is not None:
-                    mine.release()
-                return None
-            block = self._rows.take_whole()
-            taken += block.rows
+            block = None
+            while block is None:
+                if passed == self._rules.samples or (block := self._rows.current(epoch.start.cycle)) is None:
+                    return None
+                passed += block.rows
+                self._rows.advance(block, block.rows)
+                if self._drop_last and self._is_short(block):
+                    block = None
             if rank == self._options.rank:
                 mine = block
-            else:
-                block.release()
         assert mine is not None
-        tree = self._handed(mine)
+        tree, counts = self._handed(mine)
         self._rows.verify()
-        self._destination.let_go(mine)
-        return Given(tree, taken, self._destination.seal())
+        return Given(tree, self._destination.seal(), counts, epoch._replace(passed=passed), self._rows.place)
 
-    def _handed(self, block: Arrived) -> Tree:
+    def _is_short(self, block: Arrived) -> bool:
+        """Whether it is what is left at the end of a cycle, where that is no full block of the source's."""
+        full = self._rows.link.welcome.block_rows
+        return full is not None and block.rows < full and block.at.sample + block.rows == self._rules.samples
+
+    def _handed(self, block: Arrived) -> tuple[Tree, Counts]:
         if self._options.borrow:
             tree, nbytes = view(block, 0, block.rows, self._destination, whole=self._whole)
-            self._count(block.rows, 0, nbytes)
-        elif self._whole:
+            return tree, Counts(1, block.rows, 0, nbytes)
+        if self._whole:
             tree, nbytes = whole_copy(block, self._destination)
-            self._count(block.rows, nbytes, 0)
-        else:
-            batch = Batch(block.rows, self._destination)
-            batch.add(block, 0, block.rows)
-            self._count(block.rows, batch.copied_bytes, 0)
-            tree = batch.finish()
-        return tree
+            return tree, Counts(1, block.rows, nbytes, 0)
+        batch = Batch(block.rows, self._destination)
+        batch.add(block, 0, block.rows)
+        return batch.finish(), Counts(1, block.rows, batch.copied_bytes, 0)
 
-    def _collect(self, rows: int, cycle: int | None) -> Given | None:
-        """The next ``rows`` rows, fewer if the cycle ends, None if none are left.
-
-        Rows are copied block by block as these come, so a batch may be larger
-        than the window.
-        """
-        block = self._rows.current(cycle)
-        if block is None:
-            return None
-        offset = self._rows.at.sample - block.at.sample
-        if self._options.borrow and block.rows - offset >= rows:
-            tree, nbytes = view(block, offset, offset + rows, self._destination, whole=False)
-            self._rows.verify()
-            self._rows.advance(rows)
-            self._count(rows, 0, nbytes)
-            return Given(tree, rows, self._destination.seal())
-        batch = Batch(rows, self._destination)
-        while block is not None and batch.rows < rows:
-            offset = self._rows.at.sample - block.at.sample
-            part = min(rows - batch.rows, block.rows - offset)
-            batch.add(block, offset, offset + part)
-            self._rows.verify()
-            self._rows.advance(part)
-            del block  # not to be kept beyond its release
-            block = self._rows.current(cycle) if batch.rows < rows else None
-        self._count(batch.rows, batch.copied_bytes, 0)
-        return Given(batch.finish(), batch.rows, self._destination.seal())
-
-    def _skip(self, rows: int, cycle: int | None) -> int:
-        """Let rows pass; how many there were."""
+    def _skip(self, rows: int, cycle: int) -> int:
+        """Let rows of a cycle pass; how many there were."""
         passed = 0
         while passed < rows and (block := self._rows.current(cycle)) is not None:
             part = min(block.rows - (self._rows.at.sample - block.at.sample), rows - passed)
-            self._rows.advance(part)
+            self._rows.advance(block, part)
             passed += part
         return passed
 
-    def _count(self, rows: int, copied_bytes: int, viewed_bytes: int) -> None:
-        counts = self.counts
-        counts.batches += 1
-        counts.samples += rows
-        counts.copied_bytes += copied_bytes
-        counts.viewed_bytes += viewed_bytes
-
     def _check(self, name: str) -> None:
-        o, samples = self._options, self._rows.samples
+        o, samples = self._options, self._rules.samples
         if o.borrow and not self._destination.lends:
             raise BadSetting(
                 f"device={o.device!r} with borrow=True: views are of the ring, which lies on the host here, and "
@@ -199,11 +184,59 @@ class Batcher:
                 f"feed {name!r} is batch-granular: its batches vary in shape and are taken as they "
                 f"are, so batch_size={o.batch_size} cannot be had. Leave batch_size out"
             )
-        if o.world > 1 and not o.drop_last and (samples is None or self._whole):
+        if o.world > 1 and not self._drop_last and (samples is None or self._whole):
             why = "is batch-granular" if self._whole else "has a source that does not know its length"
             raise BadSetting(
                 f"feed {name!r} {why}, so what is left at its end cannot be dealt evenly to {o.world} ranks: "
                 "pass drop_last=True"
             )
-        if samples is not None and self._batch_size is not None:
-            batches(samples, self._batch_size, o.world, drop_last=o.drop_last)
+        if samples is not None and self._rules.batch_size is not None:
+            batches(samples, self._rules.batch_size, o.world, drop_last=self._drop_last)
+
+
+class _Growing:
+    """A batch that is put together from runs of rows, block by block as these come.
+
+    So it may be larger than the window.
+
+    Args:
+        rows: Where they come from.
+        most: How many it will have at the most.
+        borrow: It is a view where all of it lies in one block.
+    """
+
+    def __init__(self, rows: RowStream, most: int, *, borrow: bool) -> None:
+        self._rows = rows
+        self._most = most
+        self._borrow = borrow
+        self._viewed: tuple[Tree, int] | None = None
+        self._batch: Batch | None = None
+
+    def take(self, rows: int, cycle: int | None) -> int:
+        """Take the next rows of the stream, fewer if the cycle ends; how many there were."""
+        taken = 0
+        while taken < rows and (block := self._rows.current(cycle)) is not None:
+            offset = self._rows.at.sample - block.at.sample
+            part = min(rows - taken, block.rows - offset)
+            if self._borrow and part == self._most:
+                self._viewed = view(block, offset, offset + part, self._rows.destination, whole=False)
+            else:
+                if self._batch is None:
+                    self._batch = Batch(self._most, self._rows.destination)
+                self._batch.add(block, offset, offset + part)
+            self._rows.verify()
+            self._rows.advance(block, part)
+            taken += part
+            del block  # not to be kept beyond its release
+        return taken
+
+    def given(self, after: Epoch, at: Cursor) -> Given:
+        """The batch; ``after`` and ``at`` are where it ends in the epoch, and in the feed."""
+        if self._viewed is not None:
+            tree, nbytes = self._viewed
+            counts = Counts(1, self._most, 0, nbytes)
+        else:
+            assert self._batch is not None
+            tree, counts = self._batch.finish(), Counts(1, self._batch.rows, self._batch.copied_bytes, 0)
+        place = self._rows.place._replace(at=at)
+        return Given(tree, self._rows.destination.seal(), counts, after, place)

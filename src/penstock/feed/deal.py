@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from penstock.errors import BadSetting
 
 
@@ -15,7 +17,7 @@ class Share(NamedTuple):
     taken: int
 
 
-def deal(remaining: int, batch_size: int, rank: int, world: int, *, drop_last: bool) -> Share | None:
+def deal(remaining: int, batch_size: int, rank: int, world: int) -> Share | None:
     """The next batch of a rank, when ``remaining`` rows of the epoch are left, or None at its end.
 
     Every rank gets the same number of batches. The rows left at the end are
@@ -23,9 +25,7 @@ def deal(remaining: int, batch_size: int, rank: int, world: int, *, drop_last: b
     one row a rank, so that nobody goes without.
     """
     taken = min(remaining, batch_size * world)
-    if drop_last and taken < batch_size * world:
-        return None
-    if not drop_last and 0 < remaining - taken < world:
+    if 0 < remaining - taken < world:
         taken = remaining - world
     if taken < world:
         return None
@@ -47,3 +47,19 @@ def batches(samples: int, batch_size: int, world: int, *, drop_last: bool) -> in
             f"{batch_size}: {samples % world} are left over. Pass drop_last=True, or use another batch_size"
         )
     return samples // step if drop_last else -(-samples // step)
+
+
+def drawn(count: int, start: int, stop: int, *words: int) -> tuple[int, ...]:
+    """Draw ``count`` different positions in [start, stop), sorted; which ones depends on ``words`` alone.
+
+    Each set of positions is equally likely (R. Floyd, in J. Bentley,
+    "Programming pearls: a sample of brilliance", CACM 30:9, 1987). The raw
+    words of PCG64 stay the same in every version of NumPy (NEP 19).
+    """
+    generator = np.random.PCG64(np.random.SeedSequence(words))
+    raw = [int(generator.random_raw()) for _ in range(count)]
+    chosen: set[int] = set()
+    for last, word in zip(range(stop - start - count, stop - start), raw, strict=True):
+        position = word * (last + 1) >> 64
+        chosen.add(last if position in chosen else position)
+    return tuple(start + position for position in sorted(chosen))

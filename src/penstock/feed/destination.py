@@ -11,7 +11,7 @@ import numpy as np
 from penstock.contracts import ByteArray, DeviceBytes, Gpu, Mark, Ring
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.feed import wire
-from penstock.feed.arrived import Arrived
+from penstock.feed.holdings import Holdings
 from penstock.memory.device import DeviceRing
 from penstock.memory.host import HostRing
 from penstock.memory.recycle import Recycler
@@ -67,8 +67,8 @@ class Destination(Protocol):
         """All of a batch has been copied, or will be."""
         ...
 
-    def let_go(self, block: Arrived) -> None:
-        """Release a block, as soon as what was copied of it has arrived."""
+    def let_go(self, held: Holdings, index: int) -> None:
+        """Release the blocks before an index, as soon as what was copied of them has arrived."""
         ...
 
     def settle(self, *, wait: bool) -> None:
@@ -112,8 +112,8 @@ class OnHost:
     def seal(self) -> Ready:
         return _at_once
 
-    def let_go(self, block: Arrived) -> None:
-        block.release()
+    def let_go(self, held: Holdings, index: int) -> None:
+        held.release_before(index)
 
     def settle(self, *, wait: bool) -> None:
         pass
@@ -148,7 +148,7 @@ class OnGpu:
         self._unpinned = ""  # why the host ring is not registered
         self._unmapped = ""  # why it is not the ring on a GPU
         self._taken: list[DeviceBytes] = []  # for the batch at hand
-        self._held: deque[tuple[Mark, Arrived]] = deque()
+        self._to_release: deque[tuple[Mark, Holdings, int]] = deque()
 
     @property
     def lends(self) -> bool:
@@ -215,20 +215,20 @@ class OnGpu:
         mark = self._gpu.mark()
         return lambda: self._gpu.hand_over(taken, mark)
 
-    def let_go(self, block: Arrived) -> None:
-        self._held.append((self._gpu.mark(), block))
+    def let_go(self, held: Holdings, index: int) -> None:
+        self._to_release.append((self._gpu.mark(), held, index))
         self.settle(wait=False)
 
     def settle(self, *, wait: bool) -> None:
         self._gpu.collect()
-        while self._held:
-            mark, block = self._held[0]
+        while self._to_release:
+            mark, held, index = self._to_release[0]
             if wait:
                 mark.wait()
             elif not mark.passed():
                 return
-            self._held.popleft()
-            block.release()
+            held.release_before(index)
+            self._to_release.popleft()
 
     def finish(self) -> None:
         self._gpu.mark().wait()

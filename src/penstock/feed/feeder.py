@@ -122,7 +122,11 @@ class Feeder:
         self._writer = BlockWriter(self._ring, batch_granular=batch_granular, gpu=gpu)
         self._transform = DeviceTransform(gpu, transform, whole=batch_granular) if gpu and transform else transform
         self._roster = Roster(
-            Room(self.settings.window_bytes), self._source.samples, self._source.segment_starts, epochs
+            Room(self.settings.window_bytes),
+            self._source.samples,
+            self._source.segment_starts,
+            epochs,
+            endless=self._source.samples is None and self._source.batches is None,
         )
         self._published = Throughput()
         self._reopened = 0
@@ -141,6 +145,9 @@ class Feeder:
             batches=self._source.batches,
             batch_size=None if batch_granular else self._source.batch_size,
             segment_starts=self._source.segment_starts,
+            block_rows=self._source.batch_size,
+            drop_last=getattr(self._source, "drop_last", False),
+            order=getattr(self._source, "order", ""),
             recipe=recipe,
         )
         self._server = Server(self._place, self._roster, welcome, list(rings.values()), self.statistics)

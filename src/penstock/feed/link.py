@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
+import struct
+import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import takewhile
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any
 
 from penstock.contracts import Cursor, Ring
 from penstock.errors import (
@@ -20,25 +20,34 @@ from penstock.errors import (
     PenstockError,
     Refused,
     TrainerEvicted,
+    WindowHeld,
 )
 from penstock.feed import wire
 from penstock.feed.arrived import Arrived, CycleEnded
 from penstock.feed.directory import Place
 from penstock.feed.failures import again, failure, not_found, refusal
 from penstock.feed.fork import close_in_children
+from penstock.feed.holdings import Holdings
 from penstock.feed.peer import credentials
+from penstock.feed.slowness import slowness
+from penstock.feed.statistics import FeederStatistics
 from penstock.tree import Array, Node, Strings, array_nodes
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which becomes the ring's."""
 
-_RELEASE_TOGETHER = 16
 _MOST_RINGS = 2
-_T = TypeVar("_T")
+_TICK_S = 1
+_TELL_AFTER_S = 30.0
+"""A trainer that has waited so long for a block says on stderr what for."""
 
 
 class Link:
     """A connection to one feeder.
+
+    A call that an asynchronous exception breaks off leaves it whole, as
+    ``Holdings`` explains; a packet is received and recorded in one step, and
+    taken from the record together with what it changes.
 
     Args:
         place: The feed.
@@ -49,6 +58,7 @@ class Link:
         welcome: What the feeder said of itself.
         ring: The one that was mapped.
         sharing: Its name.
+        held: The blocks that have come.
         stopped: The feed was ended on purpose.
         wait_s: Time spent waiting for blocks.
         latency_s: Publish to receipt of the newest block that was waited for.
@@ -59,24 +69,22 @@ class Link:
     """
 
     def __init__(self, place: Place, hello: wire.Hello, open_ring: OpenRing) -> None:
-        self.borrow = hello.borrow
         self.latency_s = 0.0
         self.wait_s = 0.0
-        self._place = place
-        self._arrived: deque[Arrived | CycleEnded | wire.Failed] = deque()
-        self._released: deque[int] = deque()
-        self._lent: Counter[int] = Counter()  # views live of these blocks
-        # A view may die in another thread, or anywhere in this one: reentrant.
-        self._lending = threading.RLock()
-        self._failed: wire.Failed | None = None
-        self._closed = False
-        self._buffer = bytearray(wire.MAX_PACKET_BYTES)
-        self._view = memoryview(self._buffer)
-        self._layout: Node | None = None
-        self._nodes: list[Array | Strings] = []
-        self._starting = False
-        self._ended: PenstockError | None = None
         self.stopped = False
+        self._place = place
+        self._inbox: deque[bytes] = deque()
+        self._ordinal = 0  # of the next block that is announced
+        self._serials = count(1)
+        self._serial = 0  # of the start that was asked for last, and of the one that has been heard last
+        self._heard = 0
+        self._started_at = Cursor(0, 0)
+        self._layout: tuple[Node, list[Array | Strings]] | None = None
+        self._failed: wire.Failed | None = None
+        self._starved = 0  # serial of the last word that nothing comes
+        self._asked_in = 0.0  # the wait in which the feeder was asked why
+        self._ended: PenstockError | None = None
+        self._closed = False
         self._pid = os.getpid()
         try:
             self._socket = place.connect()
@@ -89,6 +97,14 @@ class Link:
         except BaseException:
             self._socket.close()
             raise
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _TICK_S, 0))
+        self.held = Holdings(
+            self.ring,
+            self.welcome.settings.window_bytes,
+            borrow=hello.borrow,
+            tell=self._tell_released,
+            idle=self._no_loans,
+        )
 
     def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> Cursor:
         """Begin to read at a position, or at the next segment; returns where.
@@ -96,48 +112,48 @@ class Link:
         Blocks that were announced before are released, those after it wait in
         order. It may wait for the other ranks of a group.
         """
-        self._let_go()
-        self.flush()
-        if self._failed is not None:
-            raise failure(self._failed)
+        self._serial = next(self._serials)  # from here on, what was sent for an earlier start is void
+        self.held.release_before(self.held.end)
+        self.held.flush()
+        self._check_source()
         cycle, sample = (None, 0) if at is None else at
-        self._send(wire.Start(cycle, sample, epoch, *epoch_start))
-        self._starting = True
-        while True:
-            message = self._receive(wait=True)
-            if isinstance(message, wire.Started):
-                self._starting = False
-                return Cursor(message.cycle, message.sample)
-            self._take(message)
+        self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start))
+        began = time.monotonic()
+        while self._heard != self._serial:
+            self._wait_once(began)
+            self._check_source()
+        return self._started_at
 
     def epoch(self, epoch: int, start: Cursor) -> None:
         """Tell the feeder which epoch this trainer is in, and where that began."""
         self._send(wire.Epoch(epoch, *start))
 
-    def next(self) -> Arrived | CycleEnded:
-        """The next block, waiting for it if need be.
+    def item(self, index: int) -> Arrived | CycleEnded:
+        """The block, or the end of a cycle, of this index, waiting for it if need be.
 
         Raises:
             SourceError: the source failed at this point.
+            WindowHeld: the views that this trainer keeps leave no room for it.
             FeederLost, TrainerEvicted, FeedEnded: there will be no more.
         """
-        if not self._arrived:
-            self._wait()
-        first = self._arrived[0]
-        if isinstance(first, wire.Failed):
-            raise failure(first)
-        return self._arrived.popleft()  # type: ignore[return-value]
+        if index >= self.held.end:
+            self._wait(index)
+        return self.held.items[index]
 
-    @property
-    def has_arrived(self) -> bool:
-        """Whether ``next`` need not wait."""
-        return bool(self._arrived)
+    def has(self, index: int) -> bool:
+        """Whether ``item`` need not wait."""
+        return index < self.held.end
 
-    def present(self) -> list[Arrived]:
-        """The blocks that ``next`` gives without waiting."""
-        while (message := self._receive(wait=False)) is not None:
-            self._take(message)
-        return list(takewhile(lambda item: isinstance(item, Arrived), self._arrived))  # type: ignore[arg-type]
+    def present(self, index: int) -> list[Arrived]:
+        """The blocks from this index on that ``item`` gives without waiting, up to the end of a cycle."""
+        self._receive(wait=False)
+        blocks: list[Arrived] = []
+        for i in range(index, self.held.end):
+            item = self.held.items[i]
+            if not isinstance(item, Arrived):
+                break
+            blocks.append(item)
+        return blocks
 
     def poll(self) -> None:
         """Hear what has come in, without waiting.
@@ -148,60 +164,26 @@ class Link:
         Raises:
             TrainerEvicted, FeederLost: this trainer's blocks are no longer safe, or no more will come.
         """
-        while (message := self._receive(wait=False)) is not None:
-            self._take(message)
+        self._receive(wait=False)
         if isinstance(self._ended, (TrainerEvicted, FeederLost)):
             raise again(self._ended)
-
-    def release(self, number: int) -> None:
-        """A block is needed no more."""
-        if os.getpid() != self._pid:
-            return
-        self._released.append(number)
-        if len(self._released) >= _RELEASE_TOGETHER:
-            self.flush()
-
-    def _lend(self, number: int) -> Callable[[], None]:
-        """A block may be viewed from now on; what to call when the last view has died.
-
-        That may be in any thread, in the middle of any statement.
-        """
-        with self._lending:
-            self._lent[number] += 1
-
-        def ended() -> None:
-            if os.getpid() != self._pid:
-                return
-            with self._lending:
-                self._lent[number] -= 1
-                if not self._lent[number]:
-                    del self._lent[number]
-                self.release(number)
-                self.flush()
-                if self._closed and not self._lent:
-                    self._socket.close()
-
-        return ended
 
     def close(self) -> None:
         """Read no more; the connection ends when the last view of its blocks dies, or now."""
         if self._closed or os.getpid() != self._pid:
             return
-        self._let_go()
+        self.held.release_before(self.held.end)
+        self.held.flush()
         self.ring.close()
-        with self._lending:
-            self.flush()
-            self._closed = True
-            if self._lent:
-                self._send(wire.Rest(list(self._lent.elements())))
-            else:
-                self._socket.close()
+        self._closed = True
+        if lent := self.held.lent:
+            self._send(wire.Rest(lent))
+        if not self.held.lent:
+            self._socket.close()
 
-    def _let_go(self) -> None:
-        for block in self._arrived:
-            if isinstance(block, Arrived):
-                block.release()
-        self._arrived.clear()
+    def _no_loans(self) -> None:
+        if self._closed and os.getpid() == self._pid:
+            self._socket.close()
 
     def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, list[int]]:
         _, uid = credentials(self._socket)
@@ -222,56 +204,112 @@ class Link:
         assert isinstance(message, wire.Welcome) and len(fds) == len(message.rings)
         return message, fds
 
-    def _wait(self) -> None:
-        self.flush()
+    def _wait(self, index: int) -> None:
+        self.held.flush()
         began = time.monotonic()
-        while not self._arrived:
-            if self._ended is not None:
-                raise again(self._ended)
-            message = self._receive(wait=True)
-            if isinstance(message, wire.Block):
-                self.latency_s = (time.monotonic_ns() - message.published_ns) / 1e9
-            self._take(message)
+        while index >= self.held.end:
+            self._check_source()
+            self._wait_once(began)
+        newest = self.held.items[self.held.end - 1]
+        if isinstance(newest, Arrived):
+            self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9
         self.wait_s += time.monotonic() - began
 
-    def _receive(self, *, wait: bool) -> Any:
-        """The next message; None if there is none and it is not waited for, or if there will be none."""
-        if self._ended is not None and not wait:
-            return None
-        flags = 0 if wait else socket.MSG_DONTWAIT
-        try:
-            size = _despite_reset(lambda: self._socket.recv_into(self._buffer, 0, flags))
-        except BlockingIOError:
-            return None
-        except OSError:
-            size = 0
-        if size == 0:
-            if self._ended is None:
-                self._ended = self._lost("died")
-            if wait:
-                raise again(self._ended)
-            return None
-        return wire.decode_from_feeder(self._view[:size])
+    def _wait_once(self, began: float) -> None:
+        """Wait for a packet, for a second at the most, and say in time what for."""
+        if self._ended is not None:
+            raise again(self._ended)
+        if self._receive(wait=True):
+            return
+        self.held.release_before(self.held.first)
+        self.held.flush()
+        if self.held.lent:
+            self._starved = next(self._serials)
+            self._send(wire.Starved(self._starved))
+        if self._asked_in != began and time.monotonic() - began > _TELL_AFTER_S:
+            self._asked_in = began
+            self._send(wire.Ask())
 
-    def _take(self, message: Any) -> None:
+    def _check_source(self) -> None:
+        if self._failed is not None:
+            raise failure(self._failed)
+
+    def _receive(self, *, wait: bool) -> bool:
+        """Take what has come, waiting for it if asked to; whether there was anything, or no more will come."""
+        if self._ended is None:
+            try:
+                if wait and not self._inbox:
+                    self._record(0)
+                else:
+                    while not self._inbox or self._inbox[-1]:
+                        self._record(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._inbox.append(b"")
+        some = bool(self._inbox)
+        while self._inbox and self._ended is None:
+            self._take()
+        return some
+
+    def _record(self, flags: int) -> None:
+        """Receive a packet, empty if there will be no more, at the end of the record.
+
+        It goes there inside one call of C's, in which no exception of Python's comes between.
+        """
+        _despite_reset(lambda: self._inbox.extend(map(self._socket.recv, _SIZE, (flags,))))
+
+    def _take(self) -> None:
+        """Do what the first packet of the record says, and remove it.
+
+        Its removal and what must not happen twice stand in a row without a call between.
+        """
+        packet = self._inbox[0]
+        message: Any = wire.decode_from_feeder(packet) if packet else None
         if isinstance(message, wire.Block):
             if message.layout is not None:
-                self._layout, self._nodes = message.layout, list(array_nodes(message.layout))
-            block = self._arrival(message)
-            if self._starting:  # announced before the feeder heard of the new start
-                block.release()
-            else:
-                self._arrived.append(block)
+                self._layout = message.layout, list(array_nodes(message.layout))
+            assert self._layout is not None
+            held, index = self.held, self.held.end
+            block = Arrived(message, self._ordinal, *self._layout)
+            held.largest_bytes = max(held.largest_bytes, block.nbytes)
+            self._starved = 0
+            if self._heard == self._serial:
+                held.items[index] = block
+                held.end = index + 1
+                self._ordinal = block.ordinal + 1
+                del self._inbox[0]
+            else:  # announced before the feeder heard of the new start
+                held.untold[block.ordinal] = block.nbytes
+                self._ordinal = block.ordinal + 1
+                del self._inbox[0]
         elif isinstance(message, wire.CycleEnd):
-            if not self._starting:
-                self._arrived.append(CycleEnded(message.cycle))
+            held, ended = self.held, CycleEnded(message.cycle)
+            if self._heard == self._serial:
+                held.items[held.end] = ended
+                held.end = held.end + 1
+            del self._inbox[0]
+        else:
+            self._hear(message)
+            del self._inbox[0]
+
+    def _hear(self, message: Any) -> None:
+        """What may be heard twice."""
+        if message is None:
+            self._ended = self._lost("died")
+        elif isinstance(message, wire.Started):
+            self._started_at = Cursor(message.cycle, message.sample)
+            self._heard = message.serial
         elif isinstance(message, wire.Failed):
-            self._arrived.append(message)
             self._failed = message
-            if self._starting:
-                raise failure(message)
         elif isinstance(message, wire.Evicted):
             self._ended = TrainerEvicted(message.message)
+        elif isinstance(message, wire.Stuck):
+            if message.serial == self._starved:
+                self._starved = 0
+                raise WindowHeld(message.message)
+        elif isinstance(message, FeederStatistics):
+            print(slowness(message, self._pid), file=sys.stderr, flush=True)
         elif isinstance(message, wire.Rejected):
             self._ended = refusal(self._place.name, message)
         elif isinstance(message, wire.Bye):
@@ -281,19 +319,6 @@ class Link:
                 if message.reason
                 else FeedEnded(f"feed {self._place.name!r} has ended: it has given every trainer its epochs")
             )
-
-    def _arrival(self, message: wire.Block) -> Arrived:
-        assert self._layout is not None
-        end = max(map(sum, zip(message.leaf_offsets, message.leaf_bytes, strict=True)), default=0)
-        done = None
-        if self.borrow:
-            # Every view of a leaf keeps `memory` alive: the block is released
-            # when the last of them has died, and the block's own.
-            memory = self.ring.lend(message.offset, end, self._lend(message.number))
-        else:
-            memory = self.ring.readable(message.offset, end)
-            done = partial(self.release, message.number)
-        return Arrived(message, memory, self._layout, self._nodes, done)
 
     def _lost(self, reason: str) -> FeederLost:
         log = self._place.sweep() if reason == "died" else ""
@@ -307,16 +332,12 @@ class Link:
         with suppress(OSError):  # the feeder is gone, which the next receive tells with its reason
             self._socket.send(wire.encode(message))
 
-    def flush(self) -> None:
-        """Tell the feeder of all releases; they are told together while blocks keep coming."""
-        blocks: list[int] = []
-        while self._released:
-            try:
-                blocks.append(self._released.popleft())
-            except IndexError:  # another thread's view died
-                break
-        if blocks:
-            self._send(wire.Release(blocks))
+    def _tell_released(self, ordinals: list[int]) -> None:
+        if os.getpid() == self._pid:
+            self._send(wire.Release(ordinals))
+
+
+_SIZE = (wire.MAX_PACKET_BYTES,)
 
 
 def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple[Ring, str]:
@@ -331,7 +352,7 @@ def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple
             os.close(fd)
 
 
-def _despite_reset(receive: Callable[[], _T]) -> _T:
+def _despite_reset(receive: Callable[[], Any]) -> Any:
     """Receive, although the feeder may have closed its end before it read all of ours.
 
     Linux tells that first, and what the feeder said last after it.

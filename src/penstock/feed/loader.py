@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Self, cast
 
 import penstock
-from penstock.contracts import Cursor, Tree
-from penstock.errors import BadSetting, FeedEnded, ForkedLoader, LoaderClosed
+from penstock.contracts import Tree
+from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
-from penstock.feed.batcher import Batcher, Given, Options
+from penstock.feed.batcher import Batcher, Options
 from penstock.feed.deal import batches
 from penstock.feed.destination import Destination, OnGpu, OnHost
+from penstock.feed.epoch import EpochRules
 from penstock.feed.framework import converted
+from penstock.feed.order import plan_difference, plan_of
+from penstock.feed.ranks import group_of_ranks, warn_of_ranks
+from penstock.feed.reading import Loop, Reading
 from penstock.feed.statistics import LoaderStatistics
 from penstock.feed.stream import Connect, RowStream
 from penstock.memory.cuda import gpu_of
+
+_STATE_VERSION = 2
 
 
 class Loader:
@@ -26,6 +33,10 @@ class Loader:
     An epoch is every sample once, from where this trainer happens to join. A
     loop that is broken off gives its epoch up: the next begins afresh, at the
     next segment. Made by ``share`` and ``attach``.
+
+    A batch counts as delivered when ``next()`` returns it. If the transform
+    raises, or Ctrl-C comes first, the same rows come at the next ``next()``,
+    and a state that is saved meanwhile has them before it.
 
     It belongs to one thread of one process.
     """
@@ -41,26 +52,34 @@ class Loader:
             options.borrow,
             options.rank,
             options.world,
-            _group() if options.world > 1 else "",
+            group_of_ranks() if options.world > 1 else "",
         )
         self._rows = RowStream(connect, hello, _destination(options), failover=failover)
         self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
-        self.name = self._rows.link.welcome.name
+        welcome = self._rows.link.welcome
+        self.name = welcome.name
+        rules = EpochRules(
+            welcome.samples,
+            None if welcome.settings.batch_granular else self.batch_size,
+            options.rank,
+            options.world,
+            drop_last=self.drop_last,
+            segment_starts=welcome.segment_starts,
+            seed=welcome.settings.seed,
+        )
         try:
-            self._batcher = Batcher(self._rows, self.batch_size, options)
+            batcher = Batcher(self._rows, rules, options, drop_last=self.drop_last)
         except BadSetting:
             self.close()
             raise
-        self._epoch = 0
-        self._start: Cursor | None = None  # of the present epoch, once it is known
-        self._delivered = 0  # rows of the epoch that have been given, to all ranks together
-        self._resumed = False
-        self._iteration = 0
+        self._reading = Reading(self.name, self._rows, rules, batcher, partial(_finished, options))
 
     def __iter__(self) -> Iterator[Tree]:
         self._check_usable()
-        self._iteration += 1
-        return self._batches(self._iteration)
+        if self._options.shard is None:
+            warn_of_ranks(self.name)
+        self._reading.newest = loop = Loop(self._reading, self._check_usable)
+        return loop
 
     def __len__(self) -> int:
         """Batches in a whole epoch, also while the rest of a resumed one is read.
@@ -70,10 +89,18 @@ class Loader:
         """
         welcome, options, size = self._rows.link.welcome, self._options, self.batch_size
         if welcome.samples is not None and size is not None:
-            return batches(welcome.samples, size, options.world, drop_last=options.drop_last)
+            return batches(welcome.samples, size, options.world, drop_last=self.drop_last)
         if welcome.batches is not None and size == welcome.batch_size:
-            return welcome.batches // options.world
+            short = welcome.samples is not None and welcome.samples % (welcome.block_rows or 1) > 0
+            return (welcome.batches - (short and self.drop_last)) // options.world
         raise TypeError(f"the length of feed {self.name!r} is known only when a pass of its source ends")
+
+    def __repr__(self) -> str:
+        samples, size, epoch = self.samples, self.batch_size, self._reading.epoch
+        passed = 0 if self._reading.rules.is_over(epoch) else epoch.passed
+        of = "" if samples is None else f" of {samples:,}"
+        batches = "batches as the source makes them" if size is None else f"batch_size={size}"
+        return f"<penstock.Loader of feed {self.name!r}: epoch {self.epoch}, {passed:,}{of} samples, {batches}>"
 
     @property
     def samples(self) -> int | None:
@@ -87,49 +114,48 @@ class Loader:
 
     @property
     def drop_last(self) -> bool:
-        return self._options.drop_last
+        """Whether rows that fill no batch are left out; the source's own, unless it was given."""
+        given = self._options.drop_last
+        return self._rows.link.welcome.drop_last if given is None else given
 
     @property
     def epoch(self) -> int:
         """Number of the epoch that this trainer is in, or that its next loop begins."""
-        return self._epoch + self._over
+        epoch = self._reading.epoch
+        return epoch.number + self._reading.rules.is_over(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this trainer stands, in plain numbers: what comes next is the next sample."""
         self._check_usable()
-        start = self._next_start() if self._over else self._start
-        return {
-            "version": 1,
-            "feed": self.name,
-            "plan": self._plan(),
-            "epoch": self.epoch,
-            "start": None if start is None else list(start),
-            "delivered": 0 if self._over else self._delivered,
-        }
+        plan = plan_of(self._rows.link.welcome)
+        place = self._reading.rules.saved(self._reading.epoch)
+        return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the Loader of this state stood; the rest of its epoch comes in the next loop.
 
         Raises:
-            BadSetting: the state belongs to a feed with another order.
+            BadSetting: the state belongs to a feed with another order, or makes no sense.
         """
         self._check_usable()
         given = cast("object", state)  # of any type: it comes from a file
-        if not isinstance(given, dict) or state.get("version") != 1:
+        if not isinstance(given, dict) or "plan" not in given:
             raise BadSetting("this is no state that a Loader's state_dict() has given")
-        if state.get("plan") != self._plan():
+        if state.get("version") != _STATE_VERSION:
             raise BadSetting(
-                f"this state belongs to another order of samples: it was saved with {state.get('plan')}, "
-                f"feed {self.name!r} has {self._plan()}. Start the feed with the same loader, segments and seed"
+                f"this state has version {state.get('version')!r}, and penstock {penstock.__version__} reads "
+                f"version {_STATE_VERSION}: it was saved by another version of penstock. Begin its epoch anew"
             )
-        self._iteration += 1
-        self._epoch, self._delivered = int(state["epoch"]), int(state["delivered"])
-        self._start = None if state["start"] is None else Cursor(*state["start"])
-        self._resumed = True
+        if differs := plan_difference(state["plan"], plan_of(self._rows.link.welcome)):
+            raise BadSetting(
+                f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
+                "Start the feed with the same loader, sampler, segments and seed"
+            )
+        self._reading.load(state)
 
     def statistics(self) -> LoaderStatistics:
         """This Loader as it is now."""
-        link, counts = self._rows.link, self._batcher.counts
+        link, counts = self._rows.link, self._reading.counts
         return LoaderStatistics(
             name=self.name,
             feeder_pid=link.welcome.pid,
@@ -155,86 +181,6 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _batches(self, iteration: int) -> Iterator[Tree]:
-        self._check_current(iteration)
-        rest_of_resumed = self._begin_epoch()
-        ahead: Given | None = None
-        while True:
-            assert self._start is not None
-            given = ahead or self._batcher.next(self._start, self._delivered)
-            if given is None:
-                break
-            self._delivered += given.taken
-            ahead = self._batcher.ahead(self._start, self._delivered)
-            given.ready()
-            tree = given.tree
-            del given
-            rest_of_resumed = False
-            if self._options.framework is not None:
-                tree = converted(tree, self._options.framework)
-            if self._options.transform is not None:
-                tree = self._options.transform(tree)
-            yield tree
-            del tree  # its memory serves the next batch, if the caller has let it go too
-            self._check_current(iteration)
-        self._end_epoch()
-        if rest_of_resumed:  # it was saved behind its epoch's last batch
-            yield from self._batches(iteration)
-
-    def _begin_epoch(self) -> bool:
-        """Begin or go on with an epoch; whether it is one that a loaded state left unfinished."""
-        if self._over:
-            self._end_epoch()
-        resumed, self._resumed = self._resumed, False
-        given_up = self._delivered > 0 and not resumed
-        if given_up:
-            self._epoch += 1
-            self._delivered = 0
-            self._start = self._rows.at.next_segment(self._rows.link.welcome.segment_starts)
-        epochs = self._rows.link.welcome.settings.epochs
-        if epochs is not None and self._epoch >= epochs:
-            raise FeedEnded(f"feed {self.name!r} gives each trainer epochs={epochs}, and this one has had them")
-        if self._start is None:
-            self._rows.start(None, self._epoch, Cursor(0, 0))
-            self._start = self._rows.at
-        elif resumed or not self._rows.reading or self._rows.at > self._start:  # a first batch was interrupted
-            at = self._start.after(self._delivered, self._rows.samples)
-            self._rows.start(at, self._epoch, self._start)
-        else:
-            self._rows.epoch(self._epoch, self._start)
-        return resumed and self._delivered > 0
-
-    def _end_epoch(self) -> None:
-        self._rows.destination.settle(wait=True)
-        self._rows.link.flush()  # what follows may be a long validation
-        self._start = self._next_start()
-        self._epoch += 1
-        self._delivered = 0
-
-    def _next_start(self) -> Cursor | None:
-        """Where the next epoch begins: a cycle on."""
-        return None if self._start is None else Cursor(self._start.cycle + 1, self._start.sample)
-
-    @property
-    def _over(self) -> bool:
-        """Whether all rows of the epoch have been given, and the next has not begun."""
-        return self._delivered > 0 and self._delivered == self._rows.samples
-
-    def _plan(self) -> dict[str, Any]:
-        """What decides the order of samples."""
-        welcome = self._rows.link.welcome
-        return {
-            "samples": welcome.samples,
-            "source_batch_size": welcome.batch_size,
-            "segments": len(welcome.segment_starts),
-            "seed": welcome.settings.seed,
-        }
-
-    def _check_current(self, iteration: int) -> None:
-        self._check_usable()
-        if iteration != self._iteration:
-            raise LoaderClosed("a newer loop over this Loader, or load_state_dict(), has replaced this iterator")
-
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedLoader(
@@ -250,9 +196,11 @@ def _destination(options: Options) -> Destination:
     return OnHost() if gpu is None else OnGpu(gpu, views=options.borrow)
 
 
-def _group() -> str:
-    """What the ranks of one training have in common, and those of another have not."""
-    return ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
+def _finished(options: Options, tree: Tree) -> Tree:
+    """What a trainer gets of a batch."""
+    if options.framework is not None:
+        tree = converted(tree, options.framework)
+    return tree if options.transform is None else options.transform(tree)
 
 
 def _close(rows: RowStream, pid: int) -> None:

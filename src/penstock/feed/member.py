@@ -10,14 +10,17 @@ from penstock.contracts import Cursor
 
 @dataclass
 class PublishedBlock:
-    """A block in the ring, the members that still need it, and what its publisher notes of it."""
+    """A block in the ring, what its publisher notes of it, and which members still need it.
+
+    ``holders`` has how often it was sent to each, and not yet released.
+    """
 
     number: int
     at: Cursor
     rows: int
     offset: int
     nbytes: int
-    holders: set[int]
+    holders: dict[int, int]
     note: Any
 
 
@@ -28,8 +31,11 @@ class Member:
     Attributes:
         next: The first sample that it has not been sent, once it reads.
         end: Where its last epoch ends; None for a feed without end.
-        held: Numbers of the blocks that it has been sent and has not released, oldest first, and
-            how often: one may be sent again while views of it live.
+        epoch_start: Where its epoch began, once it reads.
+        serial: Of its newest start.
+        sent: How many blocks it has been sent; they are numbered so, in the order of sending.
+        held: Those that it has not released, by that number. A block may be among them twice: it
+            is sent again after a new start, while views of it live.
         pending: It has asked to start, and waits for the other ranks of its group.
         resting: It will not read again; it only holds what somebody still looks at.
     """
@@ -41,7 +47,10 @@ class Member:
     epoch: int = 0
     next: Cursor | None = None
     end: Cursor | None = None
-    held: dict[int, int] = field(default_factory=dict[int, int])
+    epoch_start: Cursor | None = None
+    serial: int = 0
+    sent: int = 0
+    held: dict[int, PublishedBlock] = field(default_factory=dict[int, PublishedBlock])
     held_bytes: int = 0
     held_rows: int = 0
     pending: bool = False

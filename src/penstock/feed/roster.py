@@ -6,7 +6,6 @@ drive it through any sequence of joins, releases and deaths.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from penstock.contracts import Cursor
@@ -26,10 +25,18 @@ class Roster:
         samples: Samples in a cycle; None when unknown.
         segment_starts: Where a member may join.
         epochs: How many epochs each member gets; None without end.
+        endless: Nobody knows how long a cycle is, and whether it ends: before one has, a member that
+            comes late joins at the next block to come.
     """
 
     def __init__(
-        self, room: Room, samples: int | None, segment_starts: tuple[int, ...], epochs: int | None
+        self,
+        room: Room,
+        samples: int | None,
+        segment_starts: tuple[int, ...],
+        epochs: int | None,
+        *,
+        endless: bool = False,
     ) -> None:
         self.room = room
         self.members: dict[int, Member] = {}
@@ -38,6 +45,7 @@ class Roster:
         self._samples = samples
         self._segment_starts = segment_starts
         self._epochs = epochs
+        self._endless = endless
         self._furthest = self.position
         self._number = 0
         self._served = False
@@ -50,45 +58,61 @@ class Roster:
         self.rest(id, [])
         del self.members[id]
 
-    def release(self, id: int, numbers: list[int]) -> bool:
-        """Blocks that a member no longer needs. False if it did not hold one of them."""
+    def release(self, id: int, ordinals: list[int]) -> bool:
+        """Blocks that a member no longer needs; it may say so twice. False if it was never sent one of them."""
         member = self.members[id]
-        if any(member.held.get(number, 0) < times for number, times in Counter(numbers).items()):
+        if any(ordinal >= member.sent for ordinal in ordinals):
             return False
-        for number in numbers:
-            self._release(member, number)
+        for ordinal in ordinals:
+            if ordinal in member.held:
+                self._release(member, ordinal)
         return True
 
     def rest(self, id: int, keep: list[int]) -> None:
         """A member reads no more, and holds only these blocks from now on, which it will release."""
         member = self.members[id]
         member.next, member.pending, member.resting = None, False, True
-        kept = Counter(keep)
-        for number, times in list(member.held.items()):
-            for _ in range(times - kept[number]):
-                self._release(member, number)
+        for ordinal in member.held.keys() - set(keep):
+            self._release(member, ordinal)
 
-    def start(self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor) -> list[Member]:
+    def start(self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor, serial: int = 0) -> list[Member]:
         """A member begins to read; returns the members that start now, with ``next`` set.
 
         Without a position it begins at the next segment: the first one that
         lies whole in the ring, else the first that is yet to be published.
-        Ranks of one group begin together.
+        Ranks of one group begin an epoch together, or where the others of
+        them have begun it: they may have been told so by a feeder that died,
+        or before this one was interrupted.
         """
         member = self.members[id]
+        member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
         if at is not None:
-            member.pending = False
             self._begin(member, at, epoch, epoch_start)
+            return [member, *self._follow(member, epoch_start)]
+        fellows = [m for m in self.members.values() if m is not member and self._belong_together(m, member)]
+        begun = next((m.epoch_start for m in fellows if m.reads and m.epoch == epoch), None)
+        if begun is not None:
+            self._begin(member, begun, epoch, begun)
             return [member]
-        member.pending, member.epoch, member.next = True, epoch, None
-        group = [
-            m for m in self.members.values() if m.pending and (m.group, m.world) == (member.group, member.world)
-        ]
+        group = [member, *(m for m in fellows if m.pending)]
         if len(group) < member.world:
             return []
         start = self._next_segment()
         for each in group:
-            each.pending = False
+            self._begin(each, start, each.epoch, start)
+        return group
+
+    def _belong_together(self, one: Member, other: Member) -> bool:
+        return one.world > 1 and (one.group, one.world) == (other.group, other.world)
+
+    def _follow(self, member: Member, start: Cursor) -> list[Member]:
+        """Begin with the ranks of a member's group that wait for the epoch which it has begun before."""
+        group = [
+            m
+            for m in self.members.values()
+            if m.pending and m.epoch == member.epoch and self._belong_together(m, member)
+        ]
+        for each in group:
             self._begin(each, start, each.epoch, start)
         return group
 
@@ -102,7 +126,7 @@ class Roster:
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
         """A member's epoch of this number began at ``start``; the end of its last one follows."""
         member = self.members[id]
-        member.epoch = epoch
+        member.epoch, member.epoch_start = epoch, start
         if self._epochs is not None:
             # An epoch is as long as a cycle: it ends where it began, a cycle on.
             member.end = Cursor(start.cycle + self._epochs - epoch, start.sample)
@@ -135,7 +159,7 @@ class Roster:
         self, at: Cursor, rows: int, offset: int, nbytes: int, note: Any = None
     ) -> tuple[PublishedBlock, list[Member]]:
         """A block has been written; returns it and the members that get it."""
-        block = PublishedBlock(self._number, at, rows, offset, nbytes, set(), note)
+        block = PublishedBlock(self._number, at, rows, offset, nbytes, {}, note)
         self._number += 1
         end = self._end(block)
         readers = [m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end]
@@ -154,6 +178,7 @@ class Roster:
         Somebody who has meanwhile gone back to a place in it is not among them.
         """
         end = Cursor(cycle, samples)
+        self._endless = False
         self.position = Cursor(cycle + 1, 0)
         waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
         for member in waiting:
@@ -174,27 +199,36 @@ class Roster:
         """The member that holds the most bytes of the window; of equals, the one that is furthest behind."""
         return max(
             (m for m in self.members.values() if m.held),
-            key=lambda m: (m.held_bytes, -next(iter(m.held))),
+            key=lambda m: (m.held_bytes, -next(iter(m.held.values())).number),
             default=None,
         )
+
+    def only_holder(self, id: int) -> bool:
+        """Whether no block can go before this member releases one."""
+        return bool(self.blocks) and all(id in block.holders for block in self.blocks.values())
 
     def state(self, member: Member) -> str:
         """What a member does, in a word."""
         if member.reads and member.next is not None and self.position < self._furthest <= member.next:
             return "ahead"
+        if member.reads and member.next is not None and self.position.cycle < member.next.cycle:
+            return "waiting"
         return member.state
 
     def behind(self, member: Member) -> Cursor:
         """The first sample that a member has not released."""
-        for number in member.held:
-            return self.blocks[number].at
+        for block in member.held.values():
+            return block.at
         return member.next or Cursor(0, 0)
 
     def _begin(self, member: Member, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         member.next = at
+        member.pending = False
         self.begin_epoch(member.id, epoch, epoch_start)
 
     def _next_segment(self) -> Cursor:
+        if self._endless:
+            return self.position
         chain = self._chain()
         for block in chain:
             if block.at.sample in self._segment_starts:
@@ -216,26 +250,26 @@ class Roster:
         return block.at.after(block.rows, self._samples)
 
     def _give(self, member: Member, block: PublishedBlock) -> None:
-        if block.number not in member.held:
-            block.holders.add(member.id)
+        if member.id not in block.holders:
             member.held_bytes += block.nbytes
             member.held_rows += block.rows
-        member.held[block.number] = member.held.get(block.number, 0) + 1
+        block.holders[member.id] = block.holders.get(member.id, 0) + 1
+        member.held[member.sent] = block
+        member.sent += 1
         self._advance(member, self._end(block))
 
     def _advance(self, member: Member, to: Cursor) -> None:
         member.next = to
         self._served |= member.finished
 
-    def _release(self, member: Member, number: int) -> None:
-        block = self.blocks[number]
-        member.held[number] -= 1
-        if member.held[number]:
+    def _release(self, member: Member, ordinal: int) -> None:
+        block = member.held.pop(ordinal)
+        block.holders[member.id] -= 1
+        if block.holders[member.id]:
             return
-        del member.held[number]
+        del block.holders[member.id]
         member.held_bytes -= block.nbytes
         member.held_rows -= block.rows
-        block.holders.remove(member.id)
         if not block.holders:
             self._free(block)
 

@@ -78,6 +78,7 @@ class Server:
         self._failed: wire.Failed | None = None
         self._crash: BaseException | None = None
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
+        self._starved: dict[int, int] = {}  # serial of a member's last word that it waits, and keeps views
         self._empty_since_s = time.monotonic() + max(0.0, _FIRST_TRAINER_S - (self._settings.linger or 0))
         self._connections = Connections(
             place.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._forget
@@ -162,6 +163,7 @@ class Server:
         greediest = self._roster.greediest()
         assert greediest is not None, "a window that nobody holds has room"
         self.pace.blocked(greediest.id, now)
+        self._tell_if_stuck(greediest)
         limit = self._settings.stall_timeout
         held_back_s = self.pace.current_s(now)
         alone = not any(m.reads and m is not greediest for m in self._roster.members.values())
@@ -171,6 +173,20 @@ class Server:
             self._evict(greediest, held_back_s)
         else:
             self.changed.wait(limit - held_back_s + 0.001)
+
+    def _tell_if_stuck(self, member: Member) -> None:
+        """Tell a trainer that waits for a block for which only its own views leave no room."""
+        serial = self._starved.pop(member.id, None)
+        if serial is None or not self._roster.only_holder(member.id):
+            return
+        peer, _ = self._trainers[member.id]
+        message = (
+            f"this trainer (pid {peer.pid}) waits for a batch, and the views that it keeps (borrow=True) hold "
+            f"{member.held_bytes:,} of the {self._roster.room.capacity_bytes:,} bytes of the window of feed "
+            f"{self._welcome.name!r}, so that there is no room for it. Let views go before you go on "
+            "(list(loader) keeps all), copy what you keep, leave borrow out, or give the feed a larger window"
+        )
+        self._connections.send([peer], wire.encode(wire.Stuck(serial, message)))
 
     def _evict(self, member: Member, held_back_s: float) -> None:
         peer, _ = self._trainers[member.id]
@@ -248,9 +264,11 @@ class Server:
             self._reject(peer, "a trainer says hello first")
         elif isinstance(message, wire.Release):
             if not self._roster.release(peer.id, message.blocks):
-                self._reject(peer, "it released a block that it did not hold")
+                self._reject(peer, "it released a block that it was never sent")
             elif self.pace.culprit == peer.id:
                 self.pace.moving(time.monotonic())
+        elif isinstance(message, wire.Starved):
+            self._starved[peer.id] = message.serial
         elif isinstance(message, wire.Rest):
             self._roster.rest(peer.id, message.keep)
             self._empty_since_s = time.monotonic()
@@ -278,10 +296,10 @@ class Server:
             return
         at = None if message.cycle is None else Cursor(message.cycle, message.sample)
         epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
-        for member in self._roster.start(peer.id, at, message.epoch, epoch_start):
+        for member in self._roster.start(peer.id, at, message.epoch, epoch_start, message.serial):
             assert member.next is not None
             starting, _ = self._trainers[member.id]
-            self._connections.send([starting], wire.encode(wire.Started(*member.next)))
+            self._connections.send([starting], wire.encode(wire.Started(member.serial, *member.next)))
             for block in self._roster.backlog(member):
                 self._announce(block, [member])
         if self._failed is not None:
@@ -330,6 +348,7 @@ class Server:
 
     def _forget(self, peer: Peer) -> None:
         """Free what a trainer held."""
+        self._starved.pop(peer.id, None)
         if self._trainers.pop(peer.id, None) is not None:
             self._roster.leave(peer.id)
             self._empty_since_s = time.monotonic()

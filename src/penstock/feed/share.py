@@ -43,7 +43,7 @@ def share(
     name: str,
     batch_size: int | None = None,
     *,
-    drop_last: bool = False,
+    drop_last: bool | None = None,
     shard: tuple[int, int] | None = None,
     transform: Callable[[Tree], Tree] | None = None,
     borrow: bool = False,

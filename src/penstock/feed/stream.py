@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.contracts import Cursor
 from penstock.errors import FeederLost, SettingsDiffer
@@ -10,14 +11,36 @@ from penstock.feed import wire
 from penstock.feed.arrived import Arrived, CycleEnded
 from penstock.feed.destination import Destination
 from penstock.feed.link import Link, OpenRing
+from penstock.feed.order import order_of
 from penstock.feed.settings import Settings
 
 Connect = Callable[[wire.Hello, OpenRing, Settings | None], Link]
 """Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
 
+_KEPT_SHARE = 8
+"""Blocks of a batch that is not whole yet are kept while they, and the largest block, are smaller than one part
+in so many of the window: then there is room for the next block, however they lie."""
+
+
+class Standing(NamedTuple):
+    """Where a trainer reads.
+
+    Attributes:
+        at: The next row.
+        link: The connection it comes on.
+        next_item: The index there of the block that may hold it.
+    """
+
+    at: Cursor
+    link: Link
+    next_item: int
+
 
 class RowStream:
     """Where a trainer stands in a feed, and the block that it reads.
+
+    What has been read may be read again, while it is kept: until ``let_go``
+    says that it has been handed out, or room must be made before waiting.
 
     Args:
         connect: Finds, or starts, the feeder.
@@ -26,7 +49,8 @@ class RowStream:
         failover: Whether ``connect`` may be called again when the feeder dies.
 
     Attributes:
-        at: The next row to take.
+        place: Where it stands; plain assignment moves it.
+        kept_from: The place from which on everything is kept or still to come, if there is one.
         destination: As it was given.
     """
 
@@ -35,12 +59,19 @@ class RowStream:
         self._hello = hello
         self.destination = destination
         self._failover = failover
-        self._block: Arrived | None = None
-        self._position: tuple[Cursor | None, int, Cursor] | None = None
-        self.link = connect(hello, destination.open_ring, None)
-        self.at = Cursor(0, 0)
+        self._start: tuple[Cursor | None, int, Cursor] | None = None
+        self.place = Standing(Cursor(0, 0), connect(hello, destination.open_ring, None), 0)
+        self.kept_from: Standing | None = None
         self.failovers = 0
         self._past_wait_s = 0.0
+
+    @property
+    def link(self) -> Link:
+        return self.place.link
+
+    @property
+    def at(self) -> Cursor:
+        return self.place.at
 
     @property
     def samples(self) -> int | None:
@@ -50,29 +81,31 @@ class RowStream:
     def wait_s(self) -> float:
         return self._past_wait_s + self.link.wait_s
 
-    @property
-    def reading(self) -> bool:
-        """Whether the feeder has been asked for rows."""
-        return self._position is not None
-
     def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> None:
         """Ask for rows from a position, or from the next segment; ``at`` tells where that is."""
-        self.drop()
-        self._position = at, epoch, epoch_start
+        self.kept_from = None
+        self.destination.settle(wait=True)
+        self._start = at, epoch, epoch_start
         while True:
             try:
-                self.at = self.link.start(*self._position)
+                begun = self.link.start(*self._start)
                 if at is None:  # a new feeder is asked for this place, and no other
-                    self._position = self.at, epoch, self.at
+                    self._start = begun, epoch, begun
+                self.place = Standing(begun, self.link, self.link.held.first)
+                self.kept_from = self.place
                 return
             except FeederLost as lost:
                 self._replace(lost)
 
-    def epoch(self, epoch: int, start: Cursor) -> None:
-        """A new epoch begins at ``start``; rows before it are let go."""
-        self.at = start
-        self._position = start, epoch, start
-        self.link.epoch(epoch, start)
+    def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+        """Go to a row: back or on to it where it is kept or still to come, else ask for it."""
+        kept = self.kept_from
+        if kept is None or kept.link is not self.link or kept.at > at:
+            self.start(at, epoch, epoch_start)
+            return
+        self._start = at, epoch, epoch_start
+        self.place = kept._replace(at=at)
+        self.link.epoch(epoch, epoch_start)
 
     def current(self, last_cycle: int | None) -> Arrived | None:
         """The block that holds the row ``at``.
@@ -82,40 +115,30 @@ class RowStream:
         while True:
             if self.samples is None and last_cycle is not None and self.at.cycle > last_cycle:
                 return None
-            if self._block is None:
-                item = self._next()
-                if isinstance(item, CycleEnded):
-                    if item.cycle == self.at.cycle:
-                        self.at = Cursor(item.cycle + 1, 0)
-                    continue
-                self._block = item
-            if self.end(self._block) > self.at:
-                assert self._block.at <= self.at, f"rows lost: {self.at} wanted, {self._block.at} came"
-                return self._block
-            self.drop()  # of an epoch that was given up, or sent again by a new feeder
+            item = self._item()
+            at, link, index = self.place
+            if isinstance(item, CycleEnded):
+                after = Cursor(item.cycle + 1, 0) if item.cycle == at.cycle else at
+                self.place = Standing(after, link, index + 1)
+            elif self.end(item) > at:
+                assert item.at <= at, f"rows lost: {at} wanted, {item.at} came"
+                link.held.open(item)
+                return item
+            else:  # of an epoch that was given up, or sent again by a new feeder
+                self.place = Standing(at, link, index + 1)
 
-    def advance(self, rows: int) -> None:
-        """The next ``rows`` rows of the current block have been taken."""
-        block = self._block
-        assert block is not None
-        self.at = Cursor(self.at.cycle, self.at.sample + rows)
-        if self.at.sample == block.at.sample + block.rows:
-            self.at = self.end(block)
-            self.drop()
+    def advance(self, block: Arrived, rows: int) -> None:
+        """The next ``rows`` rows, which are of this block, have been taken."""
+        at, link, index = self.place
+        sample = at.sample + rows
+        if sample == block.at.sample + block.rows:
+            self.place = Standing(self.end(block), link, index + 1)
+        else:
+            self.place = Standing(Cursor(at.cycle, sample), link, index)
 
-    def take_whole(self) -> Arrived:
-        """The current block, which the caller releases."""
-        block = self._block
-        assert block is not None
-        self.at = self.end(block)
-        self._block = None
-        return block
-
-    def drop(self) -> None:
-        """Release the current block."""
-        if self._block is not None:
-            self.destination.let_go(self._block)
-            self._block = None
+    def skip_to(self, at: Cursor) -> None:
+        """Pass over the rows before this one."""
+        self.place = self.place._replace(at=at)
 
     def end(self, block: Arrived) -> Cursor:
         """The position after a block."""
@@ -142,60 +165,60 @@ class RowStream:
 
     def present(self) -> int:
         """Rows that can be taken without waiting."""
-        blocks = [self._block] if self._block is not None else []
-        blocks += self.link.present()
+        at, link, index = self.place
         rows = 0
-        for block in blocks:
-            if self.end(block) > self.at:
-                rows += block.rows - (self.at.sample - block.at.sample if block.at < self.at else 0)
+        for block in link.present(index):
+            if self.end(block) > at:
+                rows += block.rows - (at.sample - block.at.sample if block.at < at else 0)
         return rows
 
+    def let_go(self, place: Standing) -> None:
+        """The rows before this place are read no more."""
+        self.kept_from = None
+        self.destination.let_go(place.link.held, place.next_item)
+        self.kept_from = place
+
     def close(self) -> None:
-        self.drop()
         self.destination.leave()
         self.link.close()
 
-    def _next(self) -> Arrived | CycleEnded:
+    def _item(self) -> Arrived | CycleEnded:
         while True:
-            # A feeder may wait for the very blocks that this trainer has yet to let go.
-            self.destination.settle(wait=not self.link.has_arrived)
+            _, link, index = self.place
+            if not link.has(index):
+                self._make_room(link, index)
             try:
-                return self.link.next()
+                return link.item(index)
             except FeederLost as lost:
                 self._replace(lost)
-                assert self._position is not None
-                _, epoch, epoch_start = self._position
+                assert self._start is not None
+                _, epoch, epoch_start = self._start
                 self.start(self.at, epoch, epoch_start)
+
+    def _make_room(self, link: Link, index: int) -> None:
+        """Before waiting: the feeder may wait for the very blocks that this trainer has yet to let go."""
+        held = link.held
+        if max(held.bytes_before(index), held.largest_bytes) * _KEPT_SHARE > link.welcome.settings.window_bytes:
+            self.let_go(self.place)
+        self.destination.settle(wait=True)
 
     def _replace(self, lost: FeederLost) -> None:
         """Go over to a new feeder; it sends on from the first row that was not taken."""
-        if not self._failover or self.link.stopped:
-            raise lost
         old = self.link
-        self._past_wait_s += old.wait_s
+        if not self._failover or old.stopped:
+            raise lost
+        self.kept_from = None
         self.destination.leave()
-        old.close()
-        self.link = self._connect(self._hello, self.destination.open_ring, old.welcome.settings)
-        self.failovers += 1
-        if changed := _changed(old.welcome, self.link.welcome):
+        link = self._connect(self._hello, self.destination.open_ring, old.welcome.settings)
+        before, now = order_of(old.welcome), order_of(link.welcome)
+        if changed := ", ".join(name for name in before if before[name] != now[name]):
+            link.close()
             raise SettingsDiffer(
                 f"the feeder of {old.welcome.name!r} died, and the one that serves the name now has other "
                 f"{changed}: this trainer cannot go on in its order. Load its state_dict() into a Loader of a "
                 "feed like the first"
             )
-
-
-def _changed(before: wire.Welcome, now: wire.Welcome) -> str:
-    """What of a feed's order has changed, in words."""
-    orders = [
-        {
-            "samples": welcome.samples,
-            "batch size": welcome.batch_size,
-            "segments": welcome.segment_starts,
-            "seed": welcome.settings.seed,
-            "epochs": welcome.settings.epochs,
-            "granularity": welcome.settings.batch_granular,
-        }
-        for welcome in (before, now)
-    ]
-    return ", ".join(name for name in orders[0] if orders[0][name] != orders[1][name])
+        self.place = Standing(self.at, link, 0)
+        self._past_wait_s += old.wait_s
+        self.failovers += 1
+        old.close()

@@ -16,7 +16,7 @@ from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.tree import Node
 
-PROTOCOL = 4
+PROTOCOL = 5
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -41,9 +41,11 @@ class Hello(msgspec.Struct, tag="hello"):
 class Start(msgspec.Struct, tag="start"):
     """Send me blocks from this position, or from the next segment if it is None.
 
-    ``epoch`` is the number of this trainer's epoch, and ``epoch_*`` where that began.
+    ``serial`` tells this start from the trainer's others; ``epoch`` is the
+    number of its epoch, and ``epoch_*`` where that began.
     """
 
+    serial: Count
     cycle: Cycle | None
     sample: Count
     epoch: Cycle
@@ -60,15 +62,24 @@ class Epoch(msgspec.Struct, tag="epoch"):
 
 
 class Release(msgspec.Struct, tag="release"):
-    """I no longer need these blocks."""
+    """I no longer need these blocks, by ordinal: the n-th that was announced to me has n, from 0.
+
+    It may be said twice.
+    """
 
     blocks: list[Count]
 
 
 class Rest(msgspec.Struct, tag="rest"):
-    """I read no more. Of the blocks that I hold I still need these, until I release them."""
+    """I read no more. Of the blocks that I hold I still need those with these ordinals, until I release them."""
 
     keep: list[Count]
+
+
+class Starved(msgspec.Struct, tag="starved"):
+    """I wait for a block, and keep views of others."""
+
+    serial: Count
 
 
 class Ask(msgspec.Struct, tag="ask"):
@@ -86,6 +97,8 @@ class Welcome(msgspec.Struct, tag="welcome"):
 
     ``rings`` names the feed's rings, whose descriptors come with it in this
     order: the same blocks lie in each at the same offsets, and the last is on the host.
+    ``block_rows`` is what a full block has, ``batch_size`` what a trainer gets that names none;
+    ``drop_last`` what it gets that does not say; ``order`` a digest of what decides the order of samples.
     """
 
     name: str
@@ -96,6 +109,9 @@ class Welcome(msgspec.Struct, tag="welcome"):
     batches: int | None
     batch_size: int | None
     segment_starts: tuple[int, ...]
+    block_rows: int | None = None
+    drop_last: bool = False
+    order: str = ""
     recipe: Recipe | None = None
 
 
@@ -108,8 +124,9 @@ class Rejected(msgspec.Struct, tag="rejected"):
 
 
 class Started(msgspec.Struct, tag="started"):
-    """Your Start was heard: your blocks begin here; what came before it is void."""
+    """Your Start of this serial was heard: your blocks begin here; what came before it is void."""
 
+    serial: int
     cycle: int
     sample: int
 
@@ -153,14 +170,21 @@ class Evicted(msgspec.Struct, tag="evicted"):
     message: str
 
 
+class Stuck(msgspec.Struct, tag="stuck"):
+    """You said that you were starved: only the views that you keep leave no room for the next block."""
+
+    serial: int
+    message: str
+
+
 class Bye(msgspec.Struct, tag="bye"):
     """The feed ends: because everybody has had their epochs (empty reason), or for this reason."""
 
     reason: str
 
 
-FromTrainer = Hello | Start | Epoch | Release | Rest | Ask | Stop
-FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Bye | FeederStatistics
+FromTrainer = Hello | Start | Epoch | Release | Rest | Starved | Ask | Stop
+FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Stuck | Bye | FeederStatistics
 
 encode = msgspec.msgpack.Encoder().encode
 decode_from_trainer = msgspec.msgpack.Decoder(FromTrainer).decode

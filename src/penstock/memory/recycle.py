@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -24,18 +26,32 @@ _watched: dict[int, _Watch] = {}  # by id: a reference to an array has no hash
 
 def _dead(watch: weakref.ref[ByteArray]) -> None:
     assert isinstance(watch, _Watch)
-    del _watched[id(watch)]
     watch.when_dead()
+    _watched.pop(id(watch), None)
 
 
 def when_dead(array: ByteArray, call: Callable[[], None]) -> None:
     """Call ``call`` once nothing refers to ``array`` or to any view or tensor built on it.
 
-    The call may come from any thread, and in the middle of any statement.
+    The call may come from any thread, and in the middle of any statement; it
+    may come twice.
     """
     watch = _Watch(array, _dead)
     watch.when_dead = call
     _watched[id(watch)] = watch
+
+
+def notice_dead() -> None:
+    """Make the calls that are due and were broken off, as Ctrl-C may do, which Python then only reports."""
+    for watch in list(_watched.values()):
+        if watch() is None:
+            _dead(watch)
+
+
+def _give_back(held: list[ByteArray], free: deque[ByteArray]) -> None:
+    """Move a buffer from where it is held to where it is free, once."""
+    with suppress(IndexError):
+        free.append(held.pop())
 
 
 class Recycler:
@@ -62,8 +78,7 @@ class Recycler:
         # A memoryview between the two stops NumPy from shortening the chain of
         # bases: every view of `lent` keeps `lent` itself alive.
         lent = np.frombuffer(memory.data, np.uint8, count=nbytes)
-        free = self._free
-        when_dead(lent, lambda: free.append(memory))
+        when_dead(lent, partial(_give_back, [memory], self._free))
         return lent
 
     def _fitting(self, nbytes: int) -> ByteArray:

@@ -1,0 +1,46 @@
+"""What decides the order of a feed's samples, as a trainer keeps and compares it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from penstock.feed.wire import Welcome
+
+
+def order_of(welcome: Welcome) -> dict[str, Any]:
+    """What must be the same for a trainer to go on where it stood, by what it is called."""
+    return {
+        "samples": welcome.samples,
+        "batch size": welcome.block_rows,
+        "segments": len(welcome.segment_starts),
+        "seed": welcome.settings.seed,
+        "epochs": welcome.settings.epochs,
+        "granularity": welcome.settings.batch_granular,
+        "order": welcome.order,
+    }
+
+
+def plan_of(welcome: Welcome) -> dict[str, Any]:
+    """The part of it that a state keeps; ``order`` stands for what decides it in the source."""
+    return {
+        "samples": welcome.samples,
+        "source_batch_size": welcome.block_rows,
+        "segments": len(welcome.segment_starts),
+        "seed": welcome.settings.seed,
+        "order": welcome.order,
+    }
+
+
+def plan_difference(saved: Any, here: dict[str, Any]) -> str:
+    """How a state's plan differs from a feed's, in words; empty if it does not."""
+    if not isinstance(saved, dict):
+        return "it names none"
+    plan = cast("dict[str, Any]", saved)
+    found = [
+        f"it was saved with {name}={plan.get(name)!r}, the feed has {value!r}"
+        for name, value in here.items()
+        if name != "order" and plan.get(name) != value
+    ]
+    if not found and plan.get("order") != here["order"]:
+        found = ["its source's order is another (shuffle, sampler, generator or the source's own seed)"]
+    return ", ".join(found)

@@ -1,0 +1,27 @@
+"""Trainers that are themselves data-parallel: which of them belong together, and whether each says which it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Any
+
+
+def group_of_ranks() -> str:
+    """What the ranks of one training have in common, and those of another have not."""
+    return ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
+
+
+def warn_of_ranks(feed: str) -> None:
+    """Warn of a trainer that is one of several ranks and has not said so: every rank gets all samples then."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    if world > 1:
+        warnings.warn(
+            f"torch.distributed runs {world} ranks, and this Loader of feed {feed!r} was made without shard=: "
+            f"each rank gets every sample. Pass shard=({rank}, {world}), or shard=(0, 1) if that is meant",
+            stacklevel=4,
+        )
