@@ -39,16 +39,16 @@ def hurt(place: str) -> None:
             os.kill(os.getpid(), signal.Signals[wound["signal"]])
 
 
-def add_in_halves(self: Batch, block: Any, start: int, stop: int) -> None:
+def copy_in_halves(self: Batch, block: Any, start: int, stop: int, to: int) -> None:
     """The true copy, with a place in its middle at which to hurt."""
     middle = (start + stop) // 2
-    add(self, block, start, middle)
+    copy(self, block, start, middle, to)
     hurt("copy")
-    add(self, block, middle, stop)
+    copy(self, block, middle, stop, to + middle - start)
 
 
-add = Batch.add
-Batch.add = add_in_halves  # type: ignore[method-assign]
+copy = Batch.copy
+Batch.copy = copy_in_halves  # type: ignore[method-assign]
 
 
 kept: list[Any] = []

@@ -16,34 +16,39 @@ class Batch:
     """Collects the rows of one batch, block by block, so that each block can go at once.
 
     Args:
-        rows: How many it will have at the most.
+        most: How many rows it will have at the most.
         destination: Where they are copied to.
+
+    Attributes:
+        rows: How many it has; whoever has copied some counts them.
     """
 
-    def __init__(self, rows: int, destination: Destination) -> None:
+    def __init__(self, most: int, destination: Destination) -> None:
         self.rows = 0
-        self.copied_bytes = 0
-        self._most = rows
+        self._most = most
         self._destination = destination
         self._layout: Node | None = None
         self._nodes: list[Array | Strings] = []
+        self._row_bytes: list[int] = []
         self._parts: list[Any] = []
 
-    def add(self, block: Arrived, start: int, stop: int) -> None:
-        """Copy rows [start, stop) of a block."""
+    def copy(self, block: Arrived, start: int, stop: int, to: int) -> None:
+        """Copy rows [start, stop) of a block to where its row ``to`` is; copying them again changes nothing."""
         if self._layout is None:
             self._begin(block)
         for i, leaf in enumerate(block.leaves):
             if isinstance(self._nodes[i], Strings):
-                self._parts[i].extend(msgspec.msgpack.decode(self._destination.bytes(leaf))[start:stop])
+                self._parts[i][to:] = msgspec.msgpack.decode(self._destination.bytes(leaf))[start:stop]
                 continue
-            row_bytes = leaf.nbytes // block.rows
+            row_bytes = self._row_bytes[i]
             self._destination.copy(
-                self._parts[i][self.rows * row_bytes : (self.rows + stop - start) * row_bytes],
+                self._parts[i][to * row_bytes : (to + stop - start) * row_bytes],
                 leaf[start * row_bytes : stop * row_bytes],
             )
-            self.copied_bytes += (stop - start) * row_bytes
-        self.rows += stop - start
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(self._row_bytes) * self.rows
 
     def finish(self) -> Tree:
         """The batch, of the types that the source's batches had."""
@@ -52,12 +57,13 @@ class Batch:
         return build(self._layout, leaves)
 
     def _begin(self, block: Arrived) -> None:
-        self._layout, self._nodes = block.layout, block.nodes
+        self._parts, self._row_bytes = [], []
+        self._nodes = block.nodes
         for node, leaf in zip(block.nodes, block.leaves, strict=True):
-            if isinstance(node, Strings):
-                self._parts.append([])
-            else:
-                self._parts.append(self._destination.take(leaf.nbytes // block.rows * self._most))
+            row_bytes = 0 if isinstance(node, Strings) else leaf.nbytes // block.rows
+            self._row_bytes.append(row_bytes)
+            self._parts.append([] if isinstance(node, Strings) else self._destination.take(row_bytes * self._most))
+        self._layout = block.layout
 
     def _leaf(self, node: Array | Strings, part: Any) -> Any:
         if isinstance(node, Strings):

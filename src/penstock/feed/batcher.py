@@ -81,7 +81,16 @@ class Batcher:
         self._drop_last = drop_last
         self._destination = rows.destination
         self._whole = rows.link.welcome.settings.batch_granular
+        self._growing: _Growing | None = None
         self._check(rows.link.welcome.name)
+
+    def has_begun(self, epoch: Epoch) -> bool:
+        """Whether the next batch of this place has been begun, and the stream stands where that goes on."""
+        return self._growing is not None and self._growing.epoch == epoch
+
+    def begin_anew(self) -> None:
+        """Forget the batch that has been begun: the stream will stand elsewhere."""
+        self._growing = None
 
     def next(self, epoch: Epoch) -> Given | None:
         """The next batch of an epoch in which the stream stands at this place, or None at its end."""
@@ -92,11 +101,14 @@ class Batcher:
         dealt = self._rules.next(epoch)
         if dealt is None:
             return None
-        batch = _Growing(self._rows, dealt.rows, borrow=self._options.borrow)
+        batch = self._grown(epoch, dealt.rows)
+        seen = 0
         for start, stop in dealt.runs:
-            self._rows.skip_to(self._rules.at(epoch, start))
-            batch.take(stop - start, None)
-        return batch.given(dealt.after, self._rules.at(dealt.after))
+            if batch.rows < seen + stop - start:
+                self._rows.skip_to(self._rules.at(epoch, start + batch.rows - seen))
+                batch.take_until(seen + stop - start, None)
+            seen += stop - start
+        return self._given(batch, dealt.after, self._rules.at(dealt.after))
 
     def ahead(self, epoch: Epoch) -> Given | None:
         """The batch after that, where it is worth taking early and all of it is there; else None."""
@@ -114,9 +126,12 @@ class Batcher:
         """From a source of unknown length: as many rows as come before its cycle ends."""
         assert epoch.start is not None
         o, cycle = self._options, epoch.start.cycle
-        self._skip(o.rank * size, cycle)
-        batch = _Growing(self._rows, size, borrow=o.borrow)
-        rows = batch.take(size, cycle)
+        if o.world > 1:
+            self._growing = None
+            self._skip(o.rank * size, cycle)
+        batch = self._grown(epoch, size)
+        batch.take_until(size, cycle)
+        rows = batch.rows
         if rows == 0:
             return None
         if o.world > 1 or self._drop_last:
@@ -124,7 +139,19 @@ class Batcher:
             if rows < size or self._skip(others, cycle) < others:
                 return None
             rows = size * o.world
-        return batch.given(epoch._replace(passed=epoch.passed + rows), self._rows.at)
+        return self._given(batch, epoch._replace(passed=epoch.passed + rows), self._rows.at)
+
+    def _grown(self, epoch: Epoch, most: int) -> _Growing:
+        """The batch of this place as far as it has come, or a new one."""
+        if self._growing is None or self._growing.epoch != epoch:
+            self._growing = _Growing(self._rows, epoch, most, borrow=self._options.borrow)
+        return self._growing
+
+    def _given(self, batch: _Growing, after: Epoch, at: Cursor) -> Given:
+        """A batch that is whole; ``after`` and ``at`` are where it ends in the epoch, and in the feed."""
+        self._growing = None  # whoever gets it may write to it
+        tree, counts = batch.finish()
+        return Given(tree, self._destination.seal(), counts, after, self._rows.place._replace(at=at))
 
     def _next_as_it_is(self, epoch: Epoch) -> Given | None:
         """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
@@ -137,7 +164,7 @@ class Batcher:
                 if passed == self._rules.samples or (block := self._rows.current(epoch.start.cycle)) is None:
                     return None
                 passed += block.rows
-                self._rows.advance(block, block.rows)
+                self._rows.place = self._rows.after(block, block.rows)
                 if self._drop_last and self._is_short(block):
                     block = None
             if rank == self._options.rank:
@@ -160,7 +187,8 @@ class Batcher:
             tree, nbytes = whole_copy(block, self._destination)
             return tree, Counts(1, block.rows, nbytes, 0)
         batch = Batch(block.rows, self._destination)
-        batch.add(block, 0, block.rows)
+        batch.copy(block, 0, block.rows, 0)
+        batch.rows = block.rows
         return batch.finish(), Counts(1, block.rows, batch.copied_bytes, 0)
 
     def _skip(self, rows: int, cycle: int) -> int:
@@ -168,7 +196,7 @@ class Batcher:
         passed = 0
         while passed < rows and (block := self._rows.current(cycle)) is not None:
             part = min(block.rows - (self._rows.at.sample - block.at.sample), rows - passed)
-            self._rows.advance(block, part)
+            self._rows.place = self._rows.after(block, part)
             passed += part
         return passed
 
@@ -197,46 +225,48 @@ class Batcher:
 class _Growing:
     """A batch that is put together from runs of rows, block by block as these come.
 
-    So it may be larger than the window.
+    So it may be larger than the window. Rows are counted as the stream passes
+    them, so that it grows on where an exception broke it off.
 
     Args:
         rows: Where they come from.
-        most: How many it will have at the most.
+        epoch: The place before it.
+        most: How many rows it will have at the most.
         borrow: It is a view where all of it lies in one block.
     """
 
-    def __init__(self, rows: RowStream, most: int, *, borrow: bool) -> None:
-        self._rows = rows
+    def __init__(self, rows: RowStream, epoch: Epoch, most: int, *, borrow: bool) -> None:
+        self.epoch = epoch
+        self._stream = rows
         self._most = most
         self._borrow = borrow
         self._viewed: tuple[Tree, int] | None = None
-        self._batch: Batch | None = None
+        self._batch = Batch(most, rows.destination)
 
-    def take(self, rows: int, cycle: int | None) -> int:
-        """Take the next rows of the stream, fewer if the cycle ends; how many there were."""
-        taken = 0
-        while taken < rows and (block := self._rows.current(cycle)) is not None:
-            offset = self._rows.at.sample - block.at.sample
-            part = min(rows - taken, block.rows - offset)
+    @property
+    def rows(self) -> int:
+        """How many it has."""
+        return self._batch.rows
+
+    def take_until(self, rows: int, cycle: int | None) -> None:
+        """Take the next rows of the stream until it has so many, or the cycle ends."""
+        stream, batch = self._stream, self._batch
+        while batch.rows < rows and (block := stream.current(cycle)) is not None:
+            offset = stream.at.sample - block.at.sample
+            part = min(rows - batch.rows, block.rows - offset)
             if self._borrow and part == self._most:
-                self._viewed = view(block, offset, offset + part, self._rows.destination, whole=False)
+                self._viewed = view(block, offset, offset + part, stream.destination, whole=False)
             else:
-                if self._batch is None:
-                    self._batch = Batch(self._most, self._rows.destination)
-                self._batch.add(block, offset, offset + part)
-            self._rows.verify()
-            self._rows.advance(block, part)
-            taken += part
+                batch.copy(block, offset, offset + part, batch.rows)
+            stream.verify()
+            after, rows_after = stream.after(block, part), batch.rows + part
+            batch.rows = rows_after
+            stream.place = after
             del block  # not to be kept beyond its release
-        return taken
 
-    def given(self, after: Epoch, at: Cursor) -> Given:
-        """The batch; ``after`` and ``at`` are where it ends in the epoch, and in the feed."""
+    def finish(self) -> tuple[Tree, Counts]:
+        """The batch, and what it counts."""
         if self._viewed is not None:
             tree, nbytes = self._viewed
-            counts = Counts(1, self._most, 0, nbytes)
-        else:
-            assert self._batch is not None
-            tree, counts = self._batch.finish(), Counts(1, self._batch.rows, self._batch.copied_bytes, 0)
-        place = self._rows.place._replace(at=at)
-        return Given(tree, self._rows.destination.seal(), counts, after, place)
+            return tree, Counts(1, self._most, 0, nbytes)
+        return self._batch.finish(), Counts(1, self.rows, self._batch.copied_bytes, 0)

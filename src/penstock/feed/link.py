@@ -79,6 +79,7 @@ class Link:
         self._serial = 0  # of the start that was asked for last, and of the one that has been heard last
         self._heard = 0
         self._started_at = Cursor(0, 0)
+        self._asked_for: tuple[Cursor | None, int, Cursor] | None = None  # the start that is waited for
         self._layout: tuple[Node, list[Array | Strings]] | None = None
         self._failed: wire.Failed | None = None
         self._starved = 0  # serial of the last word that nothing comes
@@ -112,16 +113,21 @@ class Link:
         Blocks that were announced before are released, those after it wait in
         order. It may wait for the other ranks of a group.
         """
-        self._serial = next(self._serials)  # from here on, what was sent for an earlier start is void
-        self.held.release_before(self.held.end)
-        self.held.flush()
-        self._check_source()
-        cycle, sample = (None, 0) if at is None else at
-        self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start))
+        asked = at, epoch, epoch_start
+        if self._asked_for != asked:  # else a call was broken off while it waited, and waits on
+            self._asked_for = None
+            self._serial = next(self._serials)  # from here on, what was sent for an earlier start is void
+            self.held.release_before(self.held.end)
+            self.held.flush()
+            self._check_source()
+            cycle, sample = (None, 0) if at is None else at
+            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start))
+            self._asked_for = asked
         began = time.monotonic()
         while self._heard != self._serial:
             self._wait_once(began)
             self._check_source()
+        self._asked_for = None
         return self._started_at
 
     def epoch(self, epoch: int, start: Cursor) -> None:

@@ -31,6 +31,7 @@ class Reading:
     Attributes:
         epoch: The place behind the last batch that was handed out.
         counts: What has been handed out.
+        finished: A batch that is yet to be handed out, and the place before it.
         in_place: Whether the stream stands where ``epoch`` does.
         resumed: ``epoch`` was loaded, and no loop has begun since.
         newest: The loop that may go on.
@@ -41,6 +42,7 @@ class Reading:
     ) -> None:
         self.epoch = rules.begin(0, None)
         self.counts = Counts()
+        self.finished: tuple[Epoch, Given] | None = None
         self.in_place = False
         self.resumed = False
         self.newest: Loop | None = None
@@ -55,6 +57,7 @@ class Reading:
         """Stand where a state says; a loop that has begun is void."""
         epoch = self.rules.loaded(state)
         self._rows.kept_from = None
+        self.finished = None
         self.newest = None
         self.in_place = False
         self.resumed = True
@@ -70,9 +73,22 @@ class Reading:
 
     def next(self) -> Given | None:
         """The next batch of the epoch, fit to be handed out; None if there is none."""
+        if self.finished is None or self.finished[0] != self.epoch:
+            given = self._next()
+            if given is None:
+                return None
+            tree = self._finish(given.tree)
+            self.finished = self.epoch, given._replace(tree=tree, counts=self.counts.plus(given.counts))
+        _, given = self.finished
+        self._rows.let_go(given.place)
+        return given
+
+    def _next(self) -> Given | None:
         if not self.in_place:
             self._ahead = None
-            self._stand_at_epoch()
+            if not self._batcher.has_begun(self.epoch):
+                self._batcher.begin_anew()
+                self._stand_at_epoch()
         self.in_place = False
         given = self._ahead or self._batcher.next(self.epoch)
         if given is None:
@@ -80,9 +96,7 @@ class Reading:
         self._ahead = None
         self._ahead = self._batcher.ahead(given.after)
         given.ready()
-        tree = self._finish(given.tree)
-        self._rows.let_go(given.place)
-        return given._replace(tree=tree, counts=self.counts.plus(given.counts))
+        return given
 
     def rest(self) -> None:
         """Keep nothing: what follows an epoch may be a long validation."""
@@ -138,6 +152,7 @@ class Loop:
             raise StopIteration
         # From here on nothing is called, and so nothing comes between (see Holdings): the
         # batch is counted and handed out, or neither.
+        reading.finished = None
         reading.epoch = given.after
         reading.counts = given.counts
         reading.in_place = True

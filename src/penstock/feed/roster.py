@@ -89,12 +89,12 @@ class Roster:
         if at is not None:
             self._begin(member, at, epoch, epoch_start)
             return [member, *self._follow(member, epoch_start)]
-        fellows = [m for m in self.members.values() if m is not member and self._belong_together(m, member)]
-        begun = next((m.epoch_start for m in fellows if m.reads and m.epoch == epoch), None)
+        ranks = [m for m in self.members.values() if m is member or self._belong_together(m, member)]
+        begun = next((m.epoch_start for m in ranks if m.reads and m.epoch == epoch), None)
         if begun is not None:
             self._begin(member, begun, epoch, begun)
             return [member]
-        group = [member, *(m for m in fellows if m.pending)]
+        group = [m for m in ranks if m.pending]
         if len(group) < member.world:
             return []
         start = self._next_segment()

@@ -127,14 +127,13 @@ class RowStream:
             else:  # of an epoch that was given up, or sent again by a new feeder
                 self.place = Standing(at, link, index + 1)
 
-    def advance(self, block: Arrived, rows: int) -> None:
-        """The next ``rows`` rows, which are of this block, have been taken."""
+    def after(self, block: Arrived, rows: int) -> Standing:
+        """Where it will stand when the next ``rows`` rows, which are of this block, have been taken."""
         at, link, index = self.place
         sample = at.sample + rows
         if sample == block.at.sample + block.rows:
-            self.place = Standing(self.end(block), link, index + 1)
-        else:
-            self.place = Standing(Cursor(at.cycle, sample), link, index)
+            return Standing(self.end(block), link, index + 1)
+        return Standing(Cursor(at.cycle, sample), link, index)
 
     def skip_to(self, at: Cursor) -> None:
         """Pass over the rows before this one."""
