@@ -6,10 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.contracts import Ring
+from penstock.errors import BadSetting
 from penstock.feed.arrived import Arrived, CycleEnded
 from penstock.memory.recycle import notice_dead
 from penstock.memory.room import leaves_in
 
+_BLOCKS_FOR_VIEWS = 3
 _MOST_UNTOLD = 16
 _UNTOLD_SHARE = 32
 """Releases are told when they make one part in so many of the window, or are ``_MOST_UNTOLD``."""
@@ -65,6 +67,7 @@ class Holdings:
         """Give a block that has not been released the bytes of its leaves."""
         if not block.leaves:
             if self._borrow:
+                self._check_room_for_views(block)
                 loan = object()
                 memory = self._ring.lend(block.offset, block.nbytes, partial(self._loan_ended, block, loan))
                 self._lent[block.ordinal] = block
@@ -108,6 +111,15 @@ class Holdings:
             self._tell(ordinals)
             for ordinal in ordinals:
                 self.untold.pop(ordinal, None)
+
+    def _check_room_for_views(self, block: Arrived) -> None:
+        """The next block must fit in front of the one that is viewed, or behind it, wherever that lies."""
+        if block.nbytes * _BLOCKS_FOR_VIEWS > self._window_bytes:
+            raise BadSetting(
+                f"borrow=True needs a window of at least {_BLOCKS_FOR_VIEWS} blocks, and this feed's "
+                f"{self._window_bytes:,} bytes are fewer than {_BLOCKS_FOR_VIEWS} times its {block.nbytes:,}: "
+                f'pass window="{-(-block.nbytes * 4 >> 20)}MiB" where the feed is made, or leave borrow out'
+            )
 
     def _loan_ended(self, block: Arrived, loan: object) -> None:
         block.loans.discard(loan)

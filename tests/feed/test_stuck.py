@@ -1,0 +1,156 @@
+"""A trainer that waits says what for: its own views, another trainer, ranks that do not come."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.feed import link
+from penstock.feed.slowness import slowness
+from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+
+ROW_BYTES = 1024
+
+
+def arrays(rows: int = 400, block_rows: int = 4) -> penstock.ArraySource:
+    ids = np.arange(rows)
+    return penstock.ArraySource({"id": np.repeat(ids[:, None], ROW_BYTES // 8, axis=1)}, batch_size=block_rows)
+
+
+def test_views_that_fill_the_window_are_an_error_and_the_loader_goes_on_when_they_are_let_go(serve):
+    serve(arrays(), window="64KiB")
+    kept: list[Any] = []
+    with penstock.attach("feed", 4, borrow=True) as loader:
+        batches = iter(loader)
+        with pytest.raises(penstock.WindowHeld, match="hold 65,536 of the 65,536 bytes of the window"):
+            kept.extend(batches)
+        assert 12 <= len(kept) <= 16
+        ids = [int(i) for batch in kept for i in batch["id"][:, 0]]
+        kept.clear()
+        ids += [int(i) for batch in batches for i in batch["id"][:, 0]]
+    assert sorted(ids) == list(range(400))
+
+
+def test_views_that_another_trainer_shares_are_an_error_too_once_it_has_caught_up(serve):
+    serve(arrays(), window="64KiB")
+    ids: list[int] = []
+
+    def other() -> None:
+        with penstock.attach("feed", 5) as loader:
+            ids.extend(int(i) for batch in loader for i in batch["id"][:, 0])
+
+    with penstock.attach("feed", 4, borrow=True) as loader:
+        batches = iter(loader)
+        kept = [next(batches)]
+        thread = threading.Thread(target=other)
+        thread.start()
+        with pytest.raises(penstock.WindowHeld):
+            kept.extend(batches)
+        kept.clear()
+        for _ in batches:
+            pass
+        thread.join()
+    assert sorted(ids) == list(range(400))
+
+
+@pytest.mark.parametrize("rows", [400, 401, 403])
+@pytest.mark.parametrize("blocks", [3, 4, 5])
+def test_a_plain_loop_over_views_never_waits_for_itself(serve, rows, blocks):
+    """Whatever the last, short block of an epoch leaves lying in the middle of the window."""
+    serve(arrays(rows), window=4 * ROW_BYTES * blocks)
+    with penstock.attach("feed", 4, borrow=True) as loader:
+        for _ in range(4):
+            ids: list[int] = []
+            for batch in loader:
+                ids += [int(i) for i in batch["id"][:, 0]]
+            assert sorted(ids) == list(range(rows))
+
+
+def test_a_window_too_small_for_views_is_refused_with_both_sizes(serve):
+    serve(arrays(), window=4 * ROW_BYTES * 2)
+    too_few = pytest.raises(penstock.BadSetting, match=r"8,192 bytes are fewer than 3 times its 4,096")
+    with penstock.attach("feed", 4, borrow=True) as loader, too_few:
+        next(iter(loader))
+    with penstock.attach("feed", 4) as loader:
+        assert len(list(loader)) == 100
+
+
+class Gated:
+    """Batches that come once the gate is open."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self._gate = gate
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        self._gate.wait(60)
+        yield np.arange(8)
+
+
+def test_a_trainer_that_waits_long_says_so_once_on_stderr(serve, monkeypatch, capsys):
+    monkeypatch.setattr(link, "_TELL_AFTER_S", 0.5)
+    gate = threading.Event()
+    serve(Gated(gate))
+    threading.Timer(4, gate.set).start()
+    with penstock.attach("feed") as loader:
+        assert len(list(loader)) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "feed 'feed' has sent this trainer" in lines[0]
+    assert "its source (batches of a Gated) has given no batch" in lines[0]
+
+
+def statistics(*trainers: TrainerStatistics, **changes: Any) -> FeederStatistics:
+    whole: dict[str, Any] = dict.fromkeys(FeederStatistics.__struct_fields__, 0)
+    return FeederStatistics(
+        **{**whole, "name": "feed", "source": "rows", "held_back_by": None, "trainers": trainers, **changes}
+    )
+
+
+def trainer(pid: int, **changes: Any) -> TrainerStatistics:
+    whole: dict[str, Any] = dict.fromkeys(TrainerStatistics.__struct_fields__, 0)
+    return TrainerStatistics(**{**whole, "pid": pid, "state": "reading", "world": 1, **changes})
+
+
+@pytest.mark.parametrize(
+    ("feed", "says"),
+    [
+        (
+            statistics(trainer(1), trainer(2), held_back_by=2, held_back_s=31.2),
+            "process 2 .* read nothing for 31 s",
+        ),
+        (statistics(trainer(1), waits_for="source"), r"its source \(rows\) has given no batch"),
+        (statistics(trainer(1, state="ahead"), sample=500, cycle=3), "gone back to sample 500 of cycle 3"),
+        (
+            statistics(trainer(1, state="waiting", world=3, rank=0), trainer(4, world=3, rank=2)),
+            "of its 3 ranks 1 have yet to begin",
+        ),
+        (
+            statistics(trainer(1, state="waiting", cycle=1)),
+            "waits for cycle 1 of its source; the feed is in cycle 0",
+        ),
+    ],
+)
+def test_what_is_waited_for_is_named(feed, says):
+    line = slowness(feed, 1)
+    assert "\n" not in line
+    assert re.search(says, line), line
+
+
+def test_releases_are_told_when_they_are_a_part_of_the_window_and_not_by_their_number(serve):
+    """Sixteen large blocks can be an epoch: its rate and its lag would jump."""
+    feeder = serve(arrays(), window="128KiB")
+    with penstock.attach("feed", 4) as loader:
+        batches = iter(loader)
+        for taken in range(1, 12):
+            next(batches)
+            deadline = time.monotonic() + 30
+            while feeder.statistics().trainers[0].sample < taken * 4:
+                assert time.monotonic() < deadline, "it was not told"
+                time.sleep(0.001)
