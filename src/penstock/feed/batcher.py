@@ -45,7 +45,12 @@ class Counts(NamedTuple):
     viewed_bytes: int = 0
 
     def plus(self, other: Counts) -> Counts:
-        return Counts(*map(sum, zip(self, other, strict=True)))
+        return Counts(
+            self.batches + other.batches,
+            self.samples + other.samples,
+            self.copied_bytes + other.copied_bytes,
+            self.viewed_bytes + other.viewed_bytes,
+        )
 
 
 class Given(NamedTuple):
@@ -151,7 +156,8 @@ class Batcher:
         """A batch that is whole; ``after`` and ``at`` are where it ends in the epoch, and in the feed."""
         self._growing = None  # whoever gets it may write to it
         tree, counts = batch.finish()
-        return Given(tree, self._destination.seal(), counts, after, self._rows.place._replace(at=at))
+        _, link, item = self._rows.place
+        return Given(tree, self._destination.seal(), counts, after, Standing(at, link, item))
 
     def _next_as_it_is(self, epoch: Epoch) -> Given | None:
         """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""

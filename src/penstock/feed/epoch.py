@@ -32,14 +32,11 @@ class Epoch(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """A rank's next batch: runs [start, stop) of the epoch's rows, and the place after it."""
+    """A rank's next batch: runs [start, stop) of the epoch's rows, their number, and the place after it."""
 
     runs: list[tuple[int, int]]
+    rows: int
     after: Epoch
-
-    @property
-    def rows(self) -> int:
-        return sum(stop - start for start, stop in self.runs)
 
 
 class EpochRules:
@@ -102,16 +99,20 @@ class EpochRules:
     def next(self, epoch: Epoch) -> Dealt | None:
         """The next batch, where rows and batch size are known; None at the epoch's end."""
         assert self.samples is not None and self.batch_size is not None
-        still_out = epoch.left_out[bisect_left(epoch.left_out, epoch.passed) :]
-        kept = self.samples - epoch.passed - len(still_out)
+        number, start, passed, left_out = epoch
+        if self.world == 1 and not left_out:
+            stop = min(passed + self.batch_size, self.samples)
+            return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
+        still_out = left_out[bisect_left(left_out, passed) :]
+        kept = self.samples - passed - len(still_out)
         share = deal(kept, self.batch_size, self.rank, self.world)
         if share is None:
             return None
-        mine = self._runs(epoch.passed, still_out, share.start, share.stop)
-        if share.taken == kept:
-            return Dealt(mine, epoch._replace(passed=self.samples))
-        _, passed = self._runs(epoch.passed, still_out, share.taken - 1, share.taken)[0]
-        return Dealt(mine, epoch._replace(passed=passed))
+        mine = self._runs(passed, still_out, share.start, share.stop)
+        after = self.samples
+        if share.taken < kept:
+            _, after = self._runs(passed, still_out, share.taken - 1, share.taken)[0]
+        return Dealt(mine, share.stop - share.start, Epoch(number, start, after, left_out))
 
     def saved(self, epoch: Epoch) -> dict[str, Any]:
         """A place in plain numbers."""

@@ -77,8 +77,9 @@ class Reading:
             given = self._next()
             if given is None:
                 return None
+            _, _, counts, after, place = given
             tree = self._finish(given.tree)
-            self.finished = self.epoch, given._replace(tree=tree, counts=self.counts.plus(given.counts))
+            self.finished = self.epoch, Given(tree, given.ready, self.counts.plus(counts), after, place)
         _, given = self.finished
         self._rows.let_go(given.place)
         return given

@@ -137,7 +137,9 @@ class RowStream:
 
     def skip_to(self, at: Cursor) -> None:
         """Pass over the rows before this one."""
-        self.place = self.place._replace(at=at)
+        now, link, item = self.place
+        if now != at:
+            self.place = Standing(at, link, item)
 
     def end(self, block: Arrived) -> Cursor:
         """The position after a block."""
