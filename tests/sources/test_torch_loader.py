@@ -26,7 +26,8 @@ from torch.utils.data import (
 import penstock
 from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
-from penstock.sources.torch_loader import SampledLoader, SeekableLoader, StreamLoader
+from penstock.sources.torch_loader import SampledLoader, SeekableLoader
+from penstock.sources.torch_stream import StreamLoader, WholeBatchLoader
 from penstock.testing.source import SourceContract
 
 
@@ -197,7 +198,7 @@ DATA = TensorDataset(torch.arange(40))
             lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
             SampledLoader,
         ),
-        (lambda: DataLoader(DATA, batch_size=None), StreamLoader),
+        (lambda: DataLoader(DATA, batch_size=None), WholeBatchLoader),
         (lambda: DataLoader(Stream(9), batch_size=4), StreamLoader),
     ],
 )
