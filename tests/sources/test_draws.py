@@ -90,7 +90,9 @@ def test_epochs_in_workers_draw_as_many_different_numbers_as_alone(kind):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("kind", ["in order", "generator", "weighted", "subset, generator", "sampler of one's own"])
+@pytest.mark.parametrize(
+    "kind", ["in order", "generator", "weighted", "subset, generator", "sampler of one's own"]
+)
 @pytest.mark.parametrize("cycle", [0, 2])
 def test_the_rows_after_a_failover_do_not_get_the_draws_of_the_first(kind, workers, cycle):
     before = rows_of(source_of(MAP_STYLE[kind], workers), Cursor(cycle, 0), 30)
