@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sources.drawing import GENERATORS, Drawing, DrawingBatches, DrawingStream, draws_of, rows_of
 from torch.utils.data import DataLoader, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
-from tests.sources.drawing import GENERATORS, Drawing, DrawingBatches, DrawingStream, draws_of, rows_of
 
 SIZE = 60
 

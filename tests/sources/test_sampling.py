@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sources.drawing import Drawing, ids_of
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -25,7 +26,6 @@ from torch.utils.data import (
 import penstock
 from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
-from tests.sources.drawing import Drawing, ids_of
 
 SIZE = 60
 DATA = Drawing(SIZE)

@@ -290,3 +290,22 @@ class Notes:
 def test_what_cannot_be_fed_is_named(thing, hint):
     with pytest.raises(penstock.BadSetting, match=hint):
         adapt(thing, segments=1, seed=0)
+
+
+@pytest.mark.parametrize("thing", [DATA, Ids(3), Stream(4), range(5), "train"], ids=lambda x: type(x).__name__)
+def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
+    with pytest.raises(penstock.BadSetting, match=r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"):
+        adapt(thing, segments=1, seed=0)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_of_several_segments_a_loader_that_drops_its_last_batch_leaves_that_to_the_trainers(shuffle):
+    def source(segments: int) -> Any:
+        return adapt(DataLoader(Ids(25), 10, shuffle=shuffle, drop_last=True), segments=segments, seed=0)
+
+    one, several = source(1), source(3)
+    assert (one.samples, one.batches, one.drop_last) == (20, 2, False)
+    assert (several.samples, several.batches, several.drop_last) == (25, 3, True)
+    blocks = list(several.open(Cursor(2, 0)))
+    assert [block.rows for block in blocks] == [10, 10, 5]
+    assert sorted(i for block in blocks for i in block.tree["id"].tolist()) == list(range(25))
