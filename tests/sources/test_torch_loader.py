@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -309,3 +311,28 @@ def test_of_several_segments_a_loader_that_drops_its_last_batch_leaves_that_to_t
     blocks = list(several.open(Cursor(2, 0)))
     assert [block.rows for block in blocks] == [10, 10, 5]
     assert sorted(i for block in blocks for i in block.tree["id"].tolist()) == list(range(25))
+
+
+class Endless(IterableDataset[dict[str, int]]):
+    """A stream without end, of which each worker gives a copy, as torch does."""
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ({"id": i} for i in count())
+
+
+@pytest.mark.parametrize(("workers", "persistent_workers"), [(0, False), (1, False), (2, False), (2, True)])
+def test_a_stream_without_end_opens_at_a_position_of_its_first_cycle(workers, persistent_workers):
+    def source() -> Any:
+        loader = DataLoader(Endless(), 5, num_workers=workers, persistent_workers=persistent_workers)
+        return adapt(loader, segments=4, seed=0)
+
+    def taken(at: Cursor, blocks: int) -> list[tuple[int, list[int]]]:
+        opened = source().open(at)
+        with closing(opened):
+            return [(block.sample, block.tree["id"].tolist()) for block in islice(opened, blocks)]
+
+    first = taken(Cursor(0, 0), 6)
+    assert (source().samples, source().batches) == (None, None)
+    assert taken(Cursor(0, 17), 3) == first[3:]
+    copies = max(1, workers)
+    assert [ids[0] for _, ids in first] == [5 * (i // copies) for i in range(6)]
