@@ -51,7 +51,19 @@ class Source(Protocol):
     depend on where a cycle was opened. Every segment holds the same samples in
     every cycle.
 
+    What a cycle gives, and in which order, depends on the cycle alone, whatever
+    was opened before and in whichever process: a feeder that replaces another
+    goes on in it.
+
     One whose blocks are made by workers may be a ``penstock.memory.slots.SlotSource`` too.
+    Two more attributes may be there:
+
+    - ``drop_last: bool``, False where it is absent: every sample is in the
+      cycle, and each trainer is to leave out of each of its epochs what does
+      not fill a batch of its own.
+    - ``order: str``, empty where it is absent: a short digest of what decides
+      the order, equal in every process. Feeds of different digests do not
+      continue one another.
     """
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -323,3 +324,19 @@ with penstock.share(make_of_argument, "numbers", linger=0.5) as loader:
     )
     (event,) = start(text, "--size", "70").says()
     assert sorted(event["ids"]) == list(range(70))
+
+
+def test_what_make_loader_draws_is_the_same_in_the_next_feeder():
+    def make() -> penstock.ArraySource:
+        files = list(range(100))
+        random.shuffle(files)
+        return penstock.ArraySource({"id": np.random.permutation(files)}, batch_size=10, shuffle=False)
+
+    orders: list[list[int]] = []
+    feeders: set[int] = set()
+    for _ in range(2):
+        with penstock.share(make, "files", linger=0) as loader:
+            orders.append([int(i) for batch in loader for i in batch["id"]])
+            feeders.add(loader.statistics().feeder_pid)
+    assert len(feeders) == 2
+    assert orders[0] == orders[1]

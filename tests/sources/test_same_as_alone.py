@@ -151,6 +151,15 @@ WHOLE: dict[str, Make] = {
     "batch sampler": lambda: DataLoader(Plain(), batch_sampler=EvenThenOdd()),
     "batch sampler, 2 workers": lambda: DataLoader(Plain(), batch_sampler=EvenThenOdd(), num_workers=2),
 }
+WHOLE |= {
+    "sampler with a generator": lambda: DataLoader(
+        Plain(), 5, sampler=SubsetRandomSampler(range(30), generator=owned())
+    ),
+    "sampler with a generator, augmented, loader's generator, 2 workers": lambda: DataLoader(
+        Augmented(), 5, sampler=SubsetRandomSampler(range(30), generator=owned()), num_workers=2, generator=owned()
+    ),
+    "stream, augmented, generator, 2 workers": lambda: DataLoader(Stream(), 5, num_workers=2, generator=owned()),
+}
 FIRST: dict[str, Make] = {
     "augmented in the main process": lambda: DataLoader(Augmented(), 5, shuffle=True),
     "augmented in the main process, in order": lambda: DataLoader(Augmented(), 5),
@@ -158,6 +167,7 @@ FIRST: dict[str, Make] = {
         Augmented(), batch_sampler=EvenThenOdd(), num_workers=2
     ),
     "sampler": lambda: DataLoader(Plain(), 5, sampler=SubsetRandomSampler(range(30))),
+    "sampler, augmented": lambda: DataLoader(Augmented(), 5, sampler=SubsetRandomSampler(range(30))),
     "sampler, augmented, 2 workers": lambda: DataLoader(
         Augmented(), 5, sampler=SubsetRandomSampler(range(30)), num_workers=2
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -26,7 +28,8 @@ from torch.utils.data import (
 import penstock
 from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
-from penstock.sources.torch_loader import SampledLoader, SeekableLoader, StreamLoader
+from penstock.sources.torch_loader import SampledLoader, SeekableLoader
+from penstock.sources.torch_stream import StreamLoader, WholeBatchLoader
 from penstock.testing.source import SourceContract
 
 
@@ -197,7 +200,7 @@ DATA = TensorDataset(torch.arange(40))
             lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
             SampledLoader,
         ),
-        (lambda: DataLoader(DATA, batch_size=None), StreamLoader),
+        (lambda: DataLoader(DATA, batch_size=None), WholeBatchLoader),
         (lambda: DataLoader(Stream(9), batch_size=4), StreamLoader),
     ],
 )
@@ -289,3 +292,47 @@ class Notes:
 def test_what_cannot_be_fed_is_named(thing, hint):
     with pytest.raises(penstock.BadSetting, match=hint):
         adapt(thing, segments=1, seed=0)
+
+
+@pytest.mark.parametrize("thing", [DATA, Ids(3), Stream(4), range(5), "train"], ids=lambda x: type(x).__name__)
+def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
+    with pytest.raises(penstock.BadSetting, match=r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"):
+        adapt(thing, segments=1, seed=0)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_of_several_segments_a_loader_that_drops_its_last_batch_leaves_that_to_the_trainers(shuffle):
+    def source(segments: int) -> Any:
+        return adapt(DataLoader(Ids(25), 10, shuffle=shuffle, drop_last=True), segments=segments, seed=0)
+
+    one, several = source(1), source(3)
+    assert (one.samples, one.batches, one.drop_last) == (20, 2, False)
+    assert (several.samples, several.batches, several.drop_last) == (25, 3, True)
+    blocks = list(several.open(Cursor(2, 0)))
+    assert [block.rows for block in blocks] == [10, 10, 5]
+    assert sorted(i for block in blocks for i in block.tree["id"].tolist()) == list(range(25))
+
+
+class Endless(IterableDataset[dict[str, int]]):
+    """A stream without end, of which each worker gives a copy, as torch does."""
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ({"id": i} for i in count())
+
+
+@pytest.mark.parametrize(("workers", "persistent_workers"), [(0, False), (1, False), (2, False), (2, True)])
+def test_a_stream_without_end_opens_at_a_position_of_its_first_cycle(workers, persistent_workers):
+    def source() -> Any:
+        loader = DataLoader(Endless(), 5, num_workers=workers, persistent_workers=persistent_workers)
+        return adapt(loader, segments=4, seed=0)
+
+    def taken(at: Cursor, blocks: int) -> list[tuple[int, list[int]]]:
+        opened = source().open(at)
+        with closing(opened):
+            return [(block.sample, block.tree["id"].tolist()) for block in islice(opened, blocks)]
+
+    first = taken(Cursor(0, 0), 6)
+    assert (source().samples, source().batches) == (None, None)
+    assert taken(Cursor(0, 17), 3) == first[3:]
+    copies = max(1, workers)
+    assert [ids[0] for _, ids in first] == [5 * (i // copies) for i in range(6)]

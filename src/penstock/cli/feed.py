@@ -16,6 +16,7 @@ from penstock.errors import BadSetting
 from penstock.feed.settings import DEFAULT_WINDOW
 from penstock.sizes import size_text
 from penstock.sources.adapt import PACKED
+from penstock.sources.randomness import seed_process
 
 if TYPE_CHECKING:
     from penstock.sources.packed import PackedSource
@@ -118,6 +119,7 @@ def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any
     if given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise BadSetting(f"{names}: only for packed:FOLDER; what {where} makes has its own")
+    seed_process(settings["seed"])  # a list that FUNCTION shuffles is the same in the next feeder
     return call(function_at(where), where)
 
 

@@ -17,6 +17,7 @@ from penstock.feed.commission import read_commission
 from penstock.feed.feeder import Feeder
 from penstock.feed.fork import close_in_children
 from penstock.feed.share import Ready
+from penstock.sources.randomness import seed_process
 from penstock.tracebacks import users_traceback
 
 _GRACE_S = 2.0
@@ -36,6 +37,7 @@ def main() -> None:
             commission = read_commission(sys.stdin.buffer)
             settings = msgspec.structs.asdict(commission.settings)
             settings["window"] = settings.pop("window_bytes")
+            seed_process(commission.settings.seed)  # a list that it shuffles is the same after a failover
             loader = commission.make_loader()
             feeder = Feeder(loader, commission.name, lock=lock, recipe=commission.recipe, **settings)
         except BaseException as error:

@@ -50,7 +50,20 @@ def adapt(thing: Any, *, segments: int, seed: int, in_order: bool = False) -> So
         from penstock.sources.packed import PackedSource
 
         return PackedSource(thing.removeprefix(PACKED), shuffle=not in_order, segments=segments, seed=seed)
+    if _is_dataset(thing):
+        raise BadSetting(
+            f"a {type(thing).__name__} gives samples, not batches; "
+            "give a DataLoader: DataLoader(dataset, batch_size=...)"
+        )
     if isinstance(thing, Iterable):
-        return IterableSource(thing)  # pyright: ignore[reportUnknownArgumentType]
+        return IterableSource(thing, seed=seed)  # pyright: ignore[reportUnknownArgumentType]
     hint = "call it first: it is a function" if callable(thing) else "give a DataLoader, arrays, or batches"
     raise BadSetting(f"a {type(thing).__name__} cannot be fed; {hint}")
+
+
+def _is_dataset(thing: Any) -> bool:
+    """Whether it holds samples by number, or is one of torch's datasets; a list is one of batches."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(thing, torch.utils.data.Dataset):
+        return True
+    return all(hasattr(thing, name) for name in ("__getitem__", "__len__")) and not isinstance(thing, list)

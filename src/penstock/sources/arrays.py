@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.contracts import Cursor, SourceBlock, Tree
 from penstock.errors import BadSetting
-from penstock.sources.order import Indices, Order
+from penstock.sources.order import Indices, Order, digest
 from penstock.tree import Strings, array_nodes, build, describe
 
 
@@ -21,7 +21,8 @@ class ArraySource:
         tree: Arrays and tensors with one row a sample.
         batch_size: Rows of a block.
         shuffle: A fresh random order in each cycle; False keeps the rows' order.
-        drop_last: Leave out what does not fill a block.
+        drop_last: Leave out what does not fill a block; of several segments all rows come, and each trainer
+            leaves some out of its epochs.
         segments: Parts of a cycle at which a trainer may join.
         seed: Of the order.
 
@@ -50,6 +51,8 @@ class ArraySource:
         self.batches = self._order.batches
         self.batch_size = batch_size
         self.segment_starts = self._order.segment_starts
+        self.drop_last = self._order.drop_last
+        self.order = digest("rows", self._order.digest)
         self.description = f"{rows:,} rows of arrays"
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:

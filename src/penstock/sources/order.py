@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +28,20 @@ def permutation(n: int, *words: int) -> Indices:
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
+def digest(*parts: Any) -> str:
+    """A short name for plain values, the same in every process and on every machine."""
+    return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
 class Order:
     """Cycles of S segments, each a whole number of blocks but for the last one's last.
 
     A segment is a fixed random part of the data (a fixed range, unless
     ``shuffle``). Each cycle visits the segments in the same order and
     shuffles afresh inside each, so any S consecutive segments hold every
-    sample once. With ``drop_last`` the last segment leaves out, in each
-    cycle, the last few of its own fresh order.
+    sample once. With ``drop_last`` one segment leaves out, in each cycle, the
+    last few of its fresh order. Of several, the last would always leave out
+    samples of its own, so all come: the feed's trainers leave some out.
 
     Args:
         samples: Size of the data.
@@ -42,25 +50,40 @@ class Order:
         seed: Any integer.
         shuffle: False keeps the data's own order.
         drop_last: Leave out what does not fill a block.
+
+    Attributes:
+        samples: Samples in a cycle.
+        drop_last: Whether that is left to the trainers.
+        digest: Of all that decides the order.
     """
 
     def __init__(
         self, samples: int, batch_size: int, segments: int, seed: int, *, shuffle: bool, drop_last: bool
     ) -> None:
-        self.batches = samples // batch_size if drop_last else -(-samples // batch_size)
-        if self.batches == 0:
+        if samples < (batch_size if drop_last else 1):
             raise BadSetting(
                 f"the source has {samples} samples, which make no batch of {batch_size}"
                 + (" with drop_last=True" if drop_last else "")
             )
-        self.samples = self.batches * batch_size if drop_last else samples
+        self.batches = -(-samples // batch_size)
+        segments = min(segments, self.batches)
+        self.drop_last = drop_last and segments > 1
+        if drop_last and not self.drop_last:
+            self.batches = samples // batch_size
+        self.samples = min(samples, self.batches * batch_size)
         self.batch_size = batch_size
         self._seed = seed % 2**64
-        self._shuffle = shuffle
-        segments = min(segments, self.batches)
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
         self._members = permutation(samples, self._seed, _PARTITION) if shuffle else None
         self._size = samples
+        self.digest = digest(
+            samples,
+            self.samples,
+            batch_size,
+            self.segment_starts,
+            self.drop_last,
+            self._seed if shuffle else None,
+        )
 
     def segment(self, cycle: int, i: int) -> Indices:
         """The samples of segment ``i`` in the order of this cycle."""

@@ -6,31 +6,34 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.contracts import SourceBlock
+from penstock.contracts import SourceBlock, Tree
 from penstock.memory.slots import Slots
 from penstock.sources.collate import CollateIntoRing
 from penstock.sources.workers import init_fn_of
 
-IndexBatches = Iterable[tuple[int, list[int]]]
-"""(first sample, the indices of a batch), batch after batch."""
+IndexBatches = Iterable[tuple[int, Any]]
+"""(first sample, the indices of a batch), batch after batch; a single index for a loader that does not batch."""
 
 
 class PlannedLoader:
     """A loader's dataset, workers and collation under index batches of our own."""
 
-    def __init__(self, loader: DataLoader[Any], *, draws_globally: bool) -> None:
+    def __init__(self, loader: DataLoader[Any]) -> None:
         self._iterator: Any = None
         self._plan = _Plan()
-        self._generator = None if draws_globally else torch.Generator()
-        options: dict[str, Any] = {}
+        self._generator = torch.Generator()
+        options: dict[str, Any] = {"batch_sampler": self._plan}
+        if loader.batch_sampler is None:
+            options = {"sampler": self._plan, "batch_size": None}
         if loader.num_workers:
-            options = {
+            options |= {
                 "prefetch_factor": loader.prefetch_factor,
                 "persistent_workers": loader.persistent_workers,
                 "multiprocessing_context": loader.multiprocessing_context,
@@ -38,7 +41,6 @@ class PlannedLoader:
             }
         self._loader: DataLoader[Any] = DataLoader(
             loader.dataset,
-            batch_sampler=cast(Any, self._plan),
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
             worker_init_fn=init_fn_of(loader),
@@ -47,16 +49,20 @@ class PlannedLoader:
         )
 
     def open(self, batches: IndexBatches, workers: torch.Generator) -> Iterator[SourceBlock]:
-        """Load these index batches; the workers' seed is drawn from ``workers`` first."""
-        if self._generator is not None:
-            self._generator.set_state(workers.get_state())
+        """Load these index batches, in workers whose seed is drawn from ``workers``."""
+        with closing(self.load(batches, workers)) as loaded:
+            for sample, batch, tree in loaded:
+                yield SourceBlock(sample, len(batch), tree)
+
+    def load(self, batches: IndexBatches, workers: torch.Generator) -> Generator[tuple[int, Any, Tree]]:
+        """As ``open``, for a loader whose rows are counted elsewhere: (first sample, indices, what they gave)."""
+        self._generator.set_state(workers.get_state())
         self._plan.begin(batches)
         self._iterator = iterator = iter(self._loader)
         at_rest = False
         try:
             for tree in iterator:
-                sample, rows = self._plan.loaded()
-                yield SourceBlock(sample, rows, tree)
+                yield *self._plan.loaded(), tree
             at_rest = self._loader.persistent_workers
         except GeneratorExit:
             at_rest = self._loader.persistent_workers and self._finish(iterator)
@@ -88,26 +94,25 @@ class _Plan:
     """The batch sampler of a planned loader: index batches in order, and what became of them."""
 
     def __init__(self) -> None:
-        self._batches: Iterator[tuple[int, list[int]]] = iter(())
-        self._asked: deque[tuple[int, int]] = deque()
+        self._batches: Iterator[tuple[int, Any]] = iter(())
+        self._asked: deque[tuple[int, Any]] = deque()
 
     def begin(self, batches: IndexBatches) -> None:
         self._batches = iter(batches)
         self._asked.clear()
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[Any]:
         while (planned := next(self._batches, None)) is not None:
-            sample, batch = planned
-            self._asked.append((sample, len(batch)))
-            yield batch
+            self._asked.append(planned)
+            yield planned[1]
 
     def end(self) -> int:
         """Hand out no more; returns how many batches the workers still have."""
         self._batches = iter(())
         return len(self._asked)
 
-    def loaded(self) -> tuple[int, int]:
-        """(first sample, rows) of the batch that the loader has just given; it keeps their order."""
+    def loaded(self) -> tuple[int, Any]:
+        """(first sample, indices) of the batch that the loader has just given; it keeps their order."""
         return self._asked.popleft()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from penstock.contracts import Cursor, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError
+from penstock.sources.order import digest
+from penstock.sources.randomness import order_seed, seed_process
 from penstock.tree import describe
 
 
@@ -13,10 +15,12 @@ class IterableSource:
     """The batches of a re-iterable, pass after pass, as it gives them.
 
     It cannot be sought in: one segment, and a position is reached by reading
-    what lies before it.
+    what lies before it. The generators of Python, NumPy and torch are seeded
+    at the beginning of each pass, so that one that draws its order from them gives it again.
 
     Args:
         batches: Each ``iter()`` of it begins a new pass.
+        seed: Of what it draws; the first pass runs under this one, each other under one of its own.
 
     Raises:
         BadSetting: it can be iterated only once.
@@ -27,17 +31,20 @@ class IterableSource:
     batch_size = None
     segment_starts = (0,)
 
-    def __init__(self, batches: Iterable[Tree]) -> None:
+    def __init__(self, batches: Iterable[Tree], *, seed: int = 0) -> None:
         if isinstance(batches, Iterator):
             raise BadSetting(
                 f"a {type(batches).__name__} can be iterated only once, a feed is read pass after pass: "
                 "give a list, or an object whose __iter__ starts afresh"
             )
         self._batches = batches
+        self._seed = seed
         self.batches = _length(batches)
+        self.order = digest("batches", type(batches).__qualname__, self.batches, seed)
         self.description = f"batches of a {type(batches).__name__}"
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
+        seed_process(order_seed(self._seed, at.cycle))
         yield from counted(self._batches, at)
 
     def close(self) -> None:

@@ -105,6 +105,15 @@ class SourceContract(ABC):
             one, other = (_blocks(self.make(seed=3), Cursor(cycle, 0)) for _ in range(2))
             self._assert_same(one, other)
 
+    def test_its_order_has_a_name_that_another_order_does_not_have(self) -> None:
+        one, equal, other = self.make(), self.make(), self.make(seed=3)
+        name = getattr(one, "order", "")
+        if not name:
+            pytest.skip("this source does not name its order")
+        assert getattr(equal, "order", "") == name
+        if any(self._ids(one, cycle) != self._ids(other, cycle) for cycle in (0, 1)):
+            assert getattr(other, "order", "") != name
+
     def test_a_pass_that_is_broken_off_releases_what_it_held(self) -> None:
         source = self.make()
         before = _children()
@@ -144,6 +153,9 @@ class SourceContract(ABC):
             Counter(row for block in _blocks(source, Cursor(0, 0)) for row in self.rows_of(block.tree))
             == self.expected()
         )
+
+    def _ids(self, source: Source, cycle: int) -> list[Any]:
+        return [row for block in _blocks(source, Cursor(cycle, 0)) for row in self.rows_of(block.tree)]
 
     def _segments(self, source: Source, cycle: int) -> list[Counter[Any]]:
         """The samples of each segment of a cycle."""

@@ -17,7 +17,7 @@ from penstock.io.memory import host_memory
 from penstock.memory.room import aligned
 from penstock.memory.slots import Slot, Slots
 from penstock.sizes import size_text
-from penstock.sources.order import Order
+from penstock.sources.order import Order, digest
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.reading import Places, Reading, Shelf
 
@@ -36,7 +36,8 @@ class PackedSource:
             posix (docs/how-to/read-mechanism.md). ``description`` names what is taken, and why.
         batch_size: Rows of a block.
         shuffle: A fresh random order in each cycle; False keeps the rows' order.
-        drop_last: Leave out what does not fill a block.
+        drop_last: Leave out what does not fill a block; of several segments all rows come, and each trainer
+            leaves some out of its epochs.
         segments: Parts of a cycle at which a trainer may join.
         seed: Of the order.
         depth: Reads under way at once; None for the advised number, or 128.
@@ -81,6 +82,8 @@ class PackedSource:
         self.batches = self._order.batches
         self.batch_size = batch_size
         self.segment_starts = self._order.segment_starts
+        self.drop_last = self._order.drop_last
+        self.order = digest("packed", self._order.digest)
         self.slot_bytes = self._files.slot_bytes(min(batch_size, rows))
         self.block_bytes = sum(aligned(size * min(batch_size, rows)) for size in self._files.row_bytes)
         self._depth = _DEPTH if depth is None else depth

@@ -1,0 +1,80 @@
+"""The random numbers of a pass: seeds that no two passes share, and global generators lent to a sampler."""
+
+# torch is there only where it was imported: nothing is known of its module.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import Cursor
+
+_ORDER, _DATA = 0, 1
+
+
+def order_seed(seed: int, cycle: int) -> int:
+    """The seed under which a cycle's order is drawn: that of the feed itself in cycle 0, as alone."""
+    return seed if cycle == 0 else _mixed(seed, _ORDER, cycle)
+
+
+def data_seed(seed: int, at: Cursor) -> int:
+    """A seed for what a data set draws in a pass that is opened at ``at``."""
+    return _mixed(seed, _DATA, *at)
+
+
+def seed_process(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and torch in this process."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
+
+
+class SamplersOwn:
+    """The global generators of Python, NumPy and torch as a sampler sees them.
+
+    While it is entered they are the sampler's; then they are again what they
+    were, and what the data set draws does not move the sampler's order.
+
+    Args:
+        seed: Of all three.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._others = _states()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        sys.modules["torch"].default_generator.manual_seed(seed)
+        self.__exit__()
+
+    def __enter__(self) -> None:
+        self._others = _states()
+        _restore(self._states)
+
+    def __exit__(self, *_: object) -> None:
+        self._states = _states()
+        _restore(self._others)
+
+    @property
+    def torch_state(self) -> Any:
+        """That of torch's generator, which a data set alone would draw from next."""
+        return self._states[0]
+
+
+def _states() -> tuple[Any, Any, Any]:
+    return sys.modules["torch"].get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def _restore(states: tuple[Any, Any, Any]) -> None:
+    sys.modules["torch"].set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])
+
+
+def _mixed(seed: int, *words: int) -> int:
+    sequence = np.random.SeedSequence(seed % 2**64, spawn_key=words)
+    return int(sequence.generate_state(1, np.uint64)[0])

@@ -1,0 +1,261 @@
+"""The order that a torch loader's own samplers give, the same for a cycle whatever was drawn before."""
+
+# torch's own annotations leave a loader's samples and settings unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import nullcontext
+from copy import deepcopy
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from penstock.contracts import Cursor
+from penstock.errors import BadSetting, SourceError
+from penstock.sources.order import digest
+from penstock.sources.randomness import SamplersOwn, data_seed, order_seed, seed_process
+
+_TORCHS = (BatchSampler, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+"""They draw all that they draw from global generators at their first step, and remember nothing."""
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, set, frozenset, dict, range)
+_DATA_NAMES = ("data_source", "dataset")
+_PROBED = 8
+"""So many batches tell whether two processes draw alike."""
+_REPLICAS = ("num_replicas", "num_processes", "world_size", "_world_size", "data_parallel_size")
+
+
+class SamplerPasses:
+    """Passes over a loader's sampler or batch sampler, in any sequence of cycles.
+
+    The sampler runs under global generators of its own, seeded for each cycle,
+    and is told the cycle by ``set_epoch``. What it remembers from pass to pass
+    (a generator that it holds, a list that it shuffles in place, a count of
+    its passes) is brought to where it would be by drawing the passes before
+    anew, without loading. It is a copy that runs: the loader's stays as it is.
+
+    Args:
+        loader: Not one of an ``IterableDataset``.
+        seed: The feed's.
+    """
+
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+        self._seed = seed
+        self._persistent = loader.persistent_workers
+        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        self._name = type(chain_of(sampler)[-1]).__name__
+        self._given = sampler, loader.generator
+        self._shared = {id(thing): thing for thing in [loader.dataset, *_not_state(sampler)]}
+        samplers = chain_of(sampler)
+        self._of_torch = all(type(each) in (*_TORCHS, *_CONTAINERS) for each in samplers)
+        told = all(type(each) in (*_TORCHS, *_CONTAINERS) or hasattr(each, "set_epoch") for each in samplers)
+        holds = loader.generator is not None or any(
+            isinstance(value, _GENERATORS) for each in samplers for value in attributes(each).values()
+        )
+        self._remembers = holds or not told
+        self._running: tuple[Any, torch.Generator | None] = self._given
+        self._next: int | None = 0  # the cycle whose pass the running one gives next; None within a pass
+        self._copied = True
+        self._restart()
+        self._tell_cycle(0)
+        self.order = digest(
+            seed,
+            *map(_canonical_sampler, chain_of(self._running[0])),
+            canonical(loader.generator),
+            self._begins_with(),
+        )
+
+    def open(self, at: Cursor) -> tuple[torch.Generator, Iterator[Any]]:
+        """Begin a pass, from its first index on, whose data are loaded from ``at`` on.
+
+        What the dataset draws in this process is seeded as the first index is
+        taken: as alone where that is the feed's first, else by ``at``.
+
+        Returns:
+            A generator that draws the seed of the loader's workers next; and
+            what the sampler gives: indices, or lists of them.
+
+        Raises:
+            SourceError: the sampler cannot be copied, and has gone past this cycle.
+        """
+        if self._next != at.cycle:
+            if not self._copied and (self._next is None or self._next > at.cycle):
+                raise SourceError(
+                    f"the sampler ({self._name}) cannot be brought back to cycle {at.cycle}: it holds what cannot "
+                    "be copied. Give one that can, such as a class whose __iter__ starts afresh"
+                )
+            if self._copied:
+                self._restart()
+            for earlier in range(cast("int", self._next) if self._remembers else at.cycle, at.cycle):
+                for _ in self._steps(earlier, *self._begin(earlier)[1:]):
+                    pass
+        workers, batches, own = self._begin(at.cycle)
+        if at.sample or (at.cycle and self._persistent):
+            workers.manual_seed(data_seed(self._seed, at))
+        return workers, self._seeding(at, self._steps(at.cycle, batches, own), own)
+
+    def _seeding(self, at: Cursor, batches: Iterator[Any], own: SamplersOwn) -> Iterator[Any]:
+        if at != Cursor(0, 0):
+            seed_process(data_seed(self._seed, at))
+        for i, batch in enumerate(batches):
+            if i == 0 and at == Cursor(0, 0):  # alone, the dataset draws on where the sampler has drawn
+                torch.default_generator.set_state(own.torch_state)
+            yield batch
+
+    def _begins_with(self) -> Any:
+        """The sampler's first indices: they differ where it draws from what nothing here can seed."""
+        if not self._copied:
+            return None
+        try:
+            _, batches, own = self._begin(0)
+            return canonical(list(islice(self._steps(0, batches, own), _PROBED)))
+        except Exception:  # it is told to who opens a pass
+            return None
+        finally:
+            self._restart()
+
+    def _restart(self) -> None:
+        """Let the next pass be the sampler's first."""
+        try:
+            self._running = deepcopy(self._given, dict(self._shared))
+        except Exception:  # whatever its parts raise: a generator function's result, a lock, a file
+            self._copied = False
+        self._next = 0
+
+    def _tell_cycle(self, cycle: int) -> None:
+        for each in chain_of(self._running[0]):
+            if hasattr(each, "set_epoch"):
+                each.set_epoch(cycle)
+
+    def _begin(self, cycle: int) -> tuple[torch.Generator, Iterator[Any], SamplersOwn]:
+        """A generator that draws the workers' seed next, the sampler's iterator, and what that runs under."""
+        sampler, generator = self._running
+        own = SamplersOwn(order_seed(self._seed, cycle))
+        with own:
+            self._tell_cycle(cycle)
+            batches = iter(sampler)
+            drawn_from = torch.default_generator if generator is None else generator
+            workers = torch.Generator()
+            workers.set_state(drawn_from.get_state())
+            if cycle == 0 or not self._persistent:
+                draw(drawn_from)
+        self._next = None
+        return workers, batches, own
+
+    def _steps(self, cycle: int, batches: Iterator[Any], own: SamplersOwn) -> Iterator[Any]:
+        first = True
+        while True:
+            with own if first or not self._of_torch else nullcontext():
+                batch = next(batches, None)
+            if batch is None:
+                break
+            first = False
+            yield batch
+        if first:
+            raise SourceError(
+                f"the sampler gave no index in cycle {cycle}: it is empty, or can be iterated only once"
+            )
+        self._next = cycle + 1
+
+
+def check_whole(loader: DataLoader[Any]) -> None:
+    """Refuse a loader that gives one rank's part of the data.
+
+    Raises:
+        BadSetting: it does; the message names what divides, and the remedy.
+    """
+    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    for each in [*chain_of(sampler), loader.dataset]:
+        for name in _REPLICAS:
+            replicas = getattr(each, name, None)
+            if isinstance(replicas, int) and replicas > 1:
+                raise BadSetting(
+                    f"the loader's {type(each).__name__} ({name}={replicas}) gives one rank's part of the data: "
+                    "every rank would get the same part of it from this feed. Give a loader of all the data "
+                    "(shuffle=True instead of the sampler), and let each rank attach with "
+                    f"shard=(rank, {replicas})"
+                )
+
+
+def chain_of(sampler: Any) -> list[Any]:
+    """A sampler and those that it draws from, the outermost first."""
+    found: list[Any] = []
+    left = [sampler]
+    while left:
+        each = left.pop(0)
+        if each is not None and not any(each is other for other in found):
+            found.append(each)
+            left += [getattr(each, name, None) for name in ("batch_sampler", "sampler")]
+    return found
+
+
+def attributes(thing: Any) -> dict[str, Any]:
+    return getattr(thing, "__dict__", {})
+
+
+def canonical(thing: Any) -> Any:
+    """What of a value can decide an order, in a form that is the same in every process."""
+    if isinstance(thing, str) and "/" in thing:
+        return "path"
+    if isinstance(thing, (*_PLAIN, range)):
+        return repr(thing)
+    if isinstance(thing, torch.Tensor):
+        return canonical(thing.detach().cpu().numpy())
+    if isinstance(thing, np.ndarray) and thing.dtype != object:
+        return thing.dtype.str, thing.shape, digest(thing.tobytes())
+    if isinstance(thing, torch.Generator):
+        return canonical(thing.get_state())
+    if isinstance(thing, random.Random):
+        return thing.getstate()
+    if isinstance(thing, np.random.RandomState):
+        return canonical(thing.get_state(legacy=False))
+    if isinstance(thing, np.random.Generator):
+        return canonical(thing.bit_generator.state)
+    if isinstance(thing, dict):
+        return sorted((repr(key), canonical(value)) for key, value in thing.items())
+    if isinstance(thing, (set, frozenset)):
+        return sorted(repr(canonical(each)) for each in thing)
+    if isinstance(thing, (list, tuple)):
+        return [canonical(each) for each in thing]
+    return type(thing).__qualname__
+
+
+def _canonical_sampler(sampler: Any) -> Any:
+    """Its class and plain attributes; of the data only how much there is."""
+    if isinstance(sampler, (*_CONTAINERS, torch.Tensor, np.ndarray)):
+        return canonical(sampler)
+    known = {
+        name: len(value) if name in _DATA_NAMES and hasattr(value, "__len__") else canonical(value)
+        for name, value in attributes(sampler).items()
+    }
+    return type(sampler).__qualname__, sorted(known.items())
+
+
+def draw(generator: torch.Generator) -> int:
+    """What a loader, and a ``RandomSampler``, draw as a seed."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def _not_state(sampler: Any) -> Iterator[Any]:
+    """What samplers hold and do not change: the data above all, which is not copied with them."""
+    state = (*_PLAIN, *_CONTAINERS, *_GENERATORS, np.ndarray, torch.Tensor, Sampler)
+    samplers = chain_of(sampler)
+    for each in samplers:
+        for name, value in attributes(each).items():
+            if name in _DATA_NAMES or not (isinstance(value, state) or any(value is other for other in samplers)):
+                yield value

@@ -1,0 +1,129 @@
+"""What a data set draws: as many different numbers as alone, wherever a cycle is opened, in whichever process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.sources.drawing import GENERATORS, Drawing, DrawingBatches, DrawingStream, draws_of, rows_of
+from torch.utils.data import DataLoader, Sampler, SubsetRandomSampler, WeightedRandomSampler
+
+from penstock.contracts import Cursor
+from penstock.sources.adapt import adapt
+
+SIZE = 60
+
+
+class Numbers(Sampler[int]):
+    """The samples in their order; a sampler of a user's own."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Any:
+        return iter(range(SIZE))
+
+
+def owned() -> torch.Generator:
+    return torch.Generator().manual_seed(77)
+
+
+Make = Callable[[int], Any]
+"""From a number of workers to something to feed."""
+MAP_STYLE: dict[str, Make] = {
+    "in order": lambda workers: DataLoader(Drawing(SIZE), 10, num_workers=workers),
+    "shuffled": lambda workers: DataLoader(Drawing(SIZE), 10, shuffle=True, num_workers=workers),
+    "generator": lambda workers: DataLoader(
+        Drawing(SIZE), 10, shuffle=True, num_workers=workers, generator=owned()
+    ),
+    "weighted": lambda workers: DataLoader(
+        Drawing(SIZE), 10, sampler=WeightedRandomSampler([1.0] * SIZE, SIZE), num_workers=workers
+    ),
+    "subset, generator": lambda workers: DataLoader(
+        Drawing(SIZE), 10, sampler=SubsetRandomSampler(range(SIZE), owned()), num_workers=workers
+    ),
+    "sampler of one's own": lambda workers: DataLoader(Drawing(SIZE), 10, sampler=Numbers(), num_workers=workers),
+}
+STREAMS: dict[str, Make] = {
+    "stream": lambda workers: DataLoader(DrawingStream(SIZE), 10, num_workers=workers),
+    "stream, generator": lambda workers: DataLoader(
+        DrawingStream(SIZE), 10, num_workers=workers, generator=owned()
+    ),
+    "stream, persistent": lambda workers: DataLoader(
+        DrawingStream(SIZE), 10, num_workers=workers, persistent_workers=workers > 0
+    ),
+    "batches": lambda _: DrawingBatches(SIZE),
+}
+
+
+def persistent(workers: int) -> Any:
+    return DataLoader(Drawing(SIZE), 10, shuffle=True, num_workers=workers, persistent_workers=True)
+
+
+def source_of(make: Make, workers: int, *, segments: int = 1, seed: int = 0) -> Any:
+    """The source in a feeder's process that has just begun."""
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    return adapt(make(workers), segments=segments, seed=seed)
+
+
+@pytest.mark.parametrize("segments", [1, 16])
+@pytest.mark.parametrize("kind", [*MAP_STYLE, *STREAMS])
+def test_ten_epochs_in_one_process_draw_as_many_different_numbers_as_alone(kind, segments):
+    source = source_of((MAP_STYLE | STREAMS)[kind], 0, segments=segments)
+    rows = [row for cycle in range(10) for row in rows_of(source, Cursor(cycle, 0))]
+    for generator in GENERATORS:
+        assert len(draws_of(rows, generator)) == len(rows) == 10 * SIZE
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "generator", "weighted", "stream", "stream, persistent"])
+def test_epochs_in_workers_draw_as_many_different_numbers_as_alone(kind):
+    source = source_of((MAP_STYLE | STREAMS)[kind], 2)
+    rows = [row for cycle in range(3) for row in rows_of(source, Cursor(cycle, 0))]
+    for generator in GENERATORS:
+        assert len(draws_of(rows, generator)) == len(rows) == 3 * SIZE
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "kind", ["in order", "generator", "weighted", "subset, generator", "sampler of one's own"]
+)
+@pytest.mark.parametrize("cycle", [0, 2])
+def test_the_rows_after_a_failover_do_not_get_the_draws_of_the_first(kind, workers, cycle):
+    before = rows_of(source_of(MAP_STYLE[kind], workers), Cursor(cycle, 0), 30)
+    after = rows_of(source_of(MAP_STYLE[kind], workers), Cursor(cycle, 30))
+    for generator in GENERATORS:
+        assert not draws_of(before, generator) & draws_of(after, generator)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["stream", "stream, generator"])
+def test_the_rows_of_a_stream_after_a_failover_get_the_draws_that_they_would_have_had(kind, workers):
+    """What a stream draws may decide its order, so a pass is repeated as a whole."""
+    for cycle in (0, 2):
+        whole = rows_of(source_of(STREAMS[kind], workers), Cursor(cycle, 0))
+        assert rows_of(source_of(STREAMS[kind], workers), Cursor(cycle, 30)) == whole[30:]
+
+
+@pytest.mark.parametrize("first", [Cursor(3, 0), Cursor(0, 30), Cursor(3, 30)])
+def test_workers_that_persist_are_seeded_by_what_is_opened_first(first):
+    from_the_beginning = source_of(persistent, 1)
+    rows = rows_of(from_the_beginning, Cursor(0, 0))
+    from_the_beginning.close()
+    later = source_of(persistent, 1)
+    for generator in GENERATORS:
+        assert not draws_of(rows, generator) & draws_of(rows_of(later, first), generator)
+    later.close()
+
+
+@pytest.mark.parametrize("kind", [*MAP_STYLE, *STREAMS])
+def test_neighbouring_seeds_have_no_epoch_in_common(kind):
+    make = (MAP_STYLE | STREAMS)[kind]
+    one = rows_of(source_of(make, 0, seed=0), Cursor(1, 0))
+    other = rows_of(source_of(make, 0, seed=1), Cursor(0, 0))
+    assert not draws_of(one, "torch") & draws_of(other, "torch")
