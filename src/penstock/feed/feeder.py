@@ -30,6 +30,7 @@ from penstock.memory.host import HostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import adapt
+from penstock.sources.randomness import data_seed, seed_process
 from penstock.tracebacks import users_traceback
 
 
@@ -243,6 +244,8 @@ class Feeder:
         self._reopened += self._roster.position != at
         samples = at.sample
         self._ahead.refill()
+        if self._transform is not None and at != Cursor(0, 0):
+            seed_process(data_seed(self.settings.seed, at))  # else it would draw what it drew at the beginning
         try:
             with closing(self._source.open(at)) as blocks:  # type: ignore[type-var]
                 while (block := self._next(blocks)) is not None:
