@@ -117,7 +117,7 @@ def test_a_real_io_error_is_told() -> None:
 @pytest.mark.parametrize("mech", ["posix", "direct", "uring"])
 def test_a_folder_is_no_file(mech: str, tmp_path: Path) -> None:
     reader = open_reader(mech, new_memory())
-    with pytest.raises(ReadFailed, match="Is a directory") as caught:
+    with pytest.raises(ReadFailed, match="it is a directory, no file") as caught:
         reader.open(str(tmp_path))
     assert caught.value.errno == errno.EISDIR
     reader.close()

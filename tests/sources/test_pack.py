@@ -25,6 +25,8 @@ import penstock
 from penstock.contracts import Cursor
 from penstock.sources.packed import PackedSource, pack, rows_begun
 from penstock.sources.packed.format import JOURNAL, MANIFEST
+from penstock.sources.packed.sealed import FORMAT, sealed
+from penstock.sources.packed.writer import Journal, Origin
 
 SLOW = """
 import sys, time
@@ -93,7 +95,7 @@ def test_numpy_alone_reads_what_was_packed(tmp_path: Path) -> None:
     tree = {"image": torch.rand(9, 3, 5).to(torch.bfloat16), "label": np.arange(9) * 1.5, "size": 7}
     pack(tree, tmp_path / "set")
     told = json.loads((tmp_path / "set" / MANIFEST).read_text())
-    assert (told["format"], told["rows"]) == ("penstock packed 1", 9)
+    assert (told["format"], told["rows"]) == ("penstock packed 2", 9)
     image, label = told["leaves"]
     assert (image["name"], label["name"]) == ("batch['image']", "batch['label']")
     bits = np.load(tmp_path / "set" / image["file"], mmap_mode="r")
@@ -217,8 +219,8 @@ def test_another_record_format_is_told(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pack({"id": np.arange(10)}, tmp_path / "set", progress=interrupt)
     journal = tmp_path / "set" / JOURNAL
-    journal.write_text(journal.read_text().replace("packed 1", "packed 0"))
-    with pytest.raises(penstock.BadSetting, match="record format was penstock packed 0 and is penstock packed 1"):
+    journal.write_text(journal.read_text().partition(',\n "crc32"')[0].replace("packed 2", "packed 1") + "}")
+    with pytest.raises(penstock.BadSetting, match="is of format 'penstock packed 1', and this Penstock reads"):
         pack({"id": np.arange(10)}, tmp_path / "set")
 
 
@@ -241,8 +243,8 @@ def test_a_packing_that_ends_before_its_first_row_leaves_nothing(tmp_path: Path)
 
 def test_one_that_was_killed_before_its_first_row_begins_again_from_anything(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    origin = {"source": "other", "samples": None, "seed": 5, "recipe": {}}
-    (tmp_path / "set" / JOURNAL).write_text(json.dumps({"format": "penstock packed 1", "origin": origin}))
+    journal = Journal(FORMAT, Origin("other", None, 5, {}))
+    (tmp_path / "set" / JOURNAL).write_bytes(sealed(journal))
     (tmp_path / "set" / "0-other.npy").write_bytes(bytes(5000))
     pack({"id": np.arange(10)}, tmp_path / "set")
     assert ids(tmp_path / "set") == list(range(10))

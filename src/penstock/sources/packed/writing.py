@@ -10,12 +10,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from penstock.contracts import Cursor, Source, SourceBlock
-from penstock.errors import BadSetting, PackDamaged, PackStopped, PenstockError, SourceError
+from penstock.errors import BadSetting, PackStopped, PenstockError, SourceError
 from penstock.sources.adapt import adapt
-from penstock.sources.packed.format import FORMAT, JOURNAL, MANIFEST, Manifest, read_manifest
+from penstock.sources.packed.format import JOURNAL, MANIFEST, Manifest, read_manifest, read_set
+from penstock.sources.packed.sealed import FORMAT, read_page
 from penstock.sources.packed.writer import Journal, Origin, Writer, stopping
 from penstock.tracebacks import users_traceback
 
@@ -62,7 +61,7 @@ def pack(
         journal = _begun(folder, origin)
         if (folder / MANIFEST).exists():  # it was interrupted between its last two steps
             (folder / JOURNAL).unlink()
-            return read_manifest(folder)
+            return read_set(folder)
         with closing(Writer(folder, journal)) as writer:
             try:
                 safe = time.monotonic()
@@ -77,14 +76,14 @@ def pack(
             except BaseException as error:
                 writer.stop(disk_failed=isinstance(error, PackStopped))
                 raise
-    return read_manifest(folder)
+    return read_set(folder)
 
 
 def rows_begun(folder: Path) -> tuple[int, int | None]:
     """How many rows of an interrupted packing are safe in a folder, and of how many, if that is known."""
     try:
-        journal = msgspec.json.decode((folder / JOURNAL).read_bytes(), type=Journal)
-    except (OSError, msgspec.MsgspecError):
+        journal = _read_journal(folder)
+    except (FileNotFoundError, PenstockError):
         return 0, None
     return journal.rows, journal.origin.samples
 
@@ -128,10 +127,7 @@ def _begun(folder: Path, origin: Origin) -> Journal:
         if found:
             raise BadSetting(f"{folder} is not empty: it holds {', '.join(found[:3])}. Give a new folder")
         return Journal(FORMAT, origin)
-    try:
-        journal = msgspec.json.decode((folder / JOURNAL).read_bytes(), type=Journal)
-    except msgspec.MsgspecError as error:
-        raise PackDamaged(f"{folder / JOURNAL} is damaged ({error}): delete {folder}, and pack again") from None
+    journal = _read_journal(folder)
     if not journal.rows:
         return Journal(FORMAT, origin)
     if differs := _difference(journal, Journal(FORMAT, origin)):
@@ -142,9 +138,13 @@ def _begun(folder: Path, origin: Origin) -> Journal:
     return journal
 
 
+def _read_journal(folder: Path) -> Journal:
+    return read_page(folder / JOURNAL, Journal, f"Delete {folder}, and pack again")
+
+
 def _difference(begun: Journal, now: Journal) -> str:
     """What keeps a packing from being gone on with, in words."""
-    before, after = ({"the record format": j.format, **_told(j.origin)} for j in (begun, now))
+    before, after = _told(begun.origin), _told(now.origin)
     found = [
         f"{name} was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
         for name in {**before, **after}
