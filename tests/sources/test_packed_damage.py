@@ -20,6 +20,7 @@ from penstock.contracts import Cursor
 from penstock.errors import PackDamaged, ReadFailed
 from penstock.io.mechanisms import FILE_MECHANISMS
 from penstock.sources.packed import PackedSource, check, pack
+from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import HEADER_BYTES, JOURNAL, MANIFEST
 
 ROWS, ROW_BYTES = 40, 8192
@@ -130,10 +131,20 @@ def test_two_leaves_of_equal_shape_that_were_swapped_are_told(small: Path) -> No
         read(small)
 
 
+def overwrite(path: Path) -> None:
+    """In place, as many bytes, and the time of writing as it was."""
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"\x11" * 8)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda path: overwrite(path), "it was renamed, or written to with its time of writing set back"),
+        (overwrite, "it was renamed, or written to with its time of writing set back"),
         (lambda path: path.chmod(0o600), "its permissions from -rw-r--r-- to -rw-------"),
         (lambda path: os.link(path, path.with_name("link")), "the number of its hard links from 1 to 2"),
         (lambda path: os.chown(path, 1, 1), "its owner from 0:0 to 1:1"),
@@ -154,16 +165,6 @@ def test_a_file_that_changes_without_its_time_of_writing_ends_the_pass_and_what_
         change(path)
         with pytest.raises(PackDamaged, match=rf"{path} was changed while it was being read: {told}. If nobody"):
             list(blocks)
-
-
-def overwrite(path: Path) -> None:
-    """In place, as many bytes, and the time of writing as it was."""
-    before = path.stat()
-    with open(path, "r+b") as file:
-        file.seek(-8, os.SEEK_END)
-        file.write(b"\x11" * 8)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert path.stat().st_mtime_ns == before.st_mtime_ns
 
 
 def test_reading_changes_nothing_that_is_compared(small: Path) -> None:
@@ -284,11 +285,9 @@ def test_tensors_of_the_other_byte_order_are_refused(tmp_path: Path) -> None:
 
 
 def test_rows_beyond_what_32_bits_count_are_found_at_their_offset(tmp_path: Path) -> None:
-    """A sparse file of 2**32 + 3 bytes, one a row; the last rows are not zero."""
     rows = 2**31 + 3
     pack({"x": np.zeros((3, 2), np.uint8)}, tmp_path / "set")
-    source = PackedSource(tmp_path / "set", keep_bytes=0)
-    files = source._files  # noqa: SLF001
+    files = PackedFiles(tmp_path / "set", keep_bytes=0, verify=True)
     indices = np.array([rows - 2, rows - 1, 2, 3, 4, rows - 3])
     starts, counts = files.runs(0, indices)
     assert files.offsets(0, indices[starts]).tolist() == [
