@@ -260,7 +260,7 @@ def test_a_mechanism_that_was_not_measured_to_where_the_need_is_is_not_said_to_f
     to_host = Row(**tried, note="this is the host's memory")
     need = Need(sample_bytes=4 * KIB, dest="cuda:0")
     told = [reason.text for reason in advise([*DISK, to_host], need).reasons]
-    assert "gds was not measured to cuda:0: penstock bench io --mech gds --dest cuda:0 does" in told
+    assert "gds was not measured to cuda:0: penstock bench io --mech gds --dest cuda:0 does that" in told
     assert not any("gds" in text and "does not work" in text for text in told)
     to_gpu = Row(**tried, dest="cuda:0", note="no driver")
     told = [reason.text for reason in advise([*DISK, to_host, to_gpu], need).reasons]

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import penstock
 from penstock.contracts import Cursor
+from penstock.errors import ReadFailed
 from penstock.sources.packed import PackedSource, pack, rows_begun
 from penstock.sources.packed.format import JOURNAL, MANIFEST
 from penstock.sources.packed.sealed import FORMAT, sealed
@@ -257,6 +258,39 @@ def test_only_the_last_folder_is_made(tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(tmp_path) == []
     monkeypatch.chdir(tmp_path)
     assert pack({"id": np.arange(10)}, "set").rows == 10
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"folder": 5}, "folder=5: give the path of a folder"),
+        ({"folder": ""}, "folder='': give the path of a folder"),
+        ({"folder": "a\0b"}, r"folder='a\\x00b': give the path of a folder"),
+        ({"seed": "one"}, "seed='one': it is a whole number"),
+        ({"seed": 2**64}, "seed=18446744073709551616: it is a whole number"),
+        ({"commit_bytes": 0}, "commit_bytes=0: it is a whole number"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(penstock.BadSetting, match=told):
+        pack({"id": np.arange(10)}, **{"folder": tmp_path / "set", **wrong})
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_no_folder_in_its_place_is_told_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "set").mkdir()
+    os.mkfifo(tmp_path / "set" / JOURNAL)
+    with pytest.raises(penstock.BadSetting, match="pipe is no folder"):
+        pack({"id": np.arange(10)}, tmp_path / "pipe")
+    with pytest.raises(penstock.BadSetting, match="link is no folder but a link to nowhere, which is none"):
+        pack({"id": np.arange(10)}, tmp_path / "link")
+    with pytest.raises(ReadFailed, match=rf"{JOURNAL} cannot be read: it is a pipe, no file"):
+        pack({"id": np.arange(10)}, tmp_path / "set")
 
 
 def test_a_new_folder_that_another_has_just_begun_to_pack_into_is_left_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -419,10 +420,31 @@ def resealed(manifest: str) -> str:
 def test_settings_out_of_range_are_refused(small: Path) -> None:
     with pytest.raises(penstock.BadSetting, match="one of auto, posix, direct, uring"):
         PackedSource(small, reader="telepathy")
-    with pytest.raises(penstock.BadSetting, match="at least one row"):
+    with pytest.raises(penstock.BadSetting, match="batch_size=0: it is a whole number between 1 and"):
         PackedSource(small, batch_size=0)
     with pytest.raises(penstock.BadSetting, match="depth=0"):
         PackedSource(small, depth=0)
+    for wrong in (
+        {"depth": "8"},
+        {"depth": 5000},
+        {"batch_size": 2.5},
+        {"segments": 0},
+        {"seed": "one"},
+        {"keep_bytes": -1},
+        {"reader": None},
+        {"folder": 5},
+        {"folder": "a\0b"},
+        {"folder": ""},
+    ):
+        ((name, value),) = wrong.items()
+        told = re.escape(f"{name}={value!r}") if value != "" else "packed: without a folder"
+        with pytest.raises(penstock.BadSetting, match=told):
+            PackedSource(**{"folder": small, **wrong})  # type: ignore[arg-type]
+
+
+def test_a_number_may_be_numpys(small: Path) -> None:
+    blocks = trees(PackedSource(small, batch_size=np.int64(4), depth=np.uint8(3), seed=np.int32(-1)))  # type: ignore[arg-type]
+    assert sorted(int(i) for tree in blocks for i in tree["id"]) == list(range(40))
 
 
 def test_auto_takes_the_next_reader_where_one_cannot_be_had(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

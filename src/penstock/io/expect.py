@@ -180,7 +180,8 @@ def _failures(ours: list[Row], works: Sequence[Row], need: Need) -> list[Reason]
         if there:
             text = f"{mech} to {there[0].dest} does not work here: {there[0].note or 'it moved nothing'}"
         else:
-            text = f"{mech} was not measured to {need.dest}: penstock bench io --mech {mech} --dest {need.dest} does"
+            how = f"penstock bench io --mech {mech} --dest {need.dest}"
+            text = f"{mech} was not measured to {need.dest}: {how} does that"
         reasons.append(Reason(text, MEASURED))
     return reasons
 

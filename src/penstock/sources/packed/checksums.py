@@ -18,6 +18,7 @@ from penstock.sources.packed.format import (
     Manifest,
     check_file,
     files_of,
+    folder_at,
     read_manifest,
     remedy,
 )
@@ -93,7 +94,7 @@ def check(folder: str | Path, progress: Callable[[int, int], None] | None = None
         BadSetting: there is no finished one.
         PackDamaged: something is not what was packed, or cannot be read; the message has a line for each file.
     """
-    folder = Path(folder)
+    folder = folder_at(folder)
     manifest = read_manifest(folder)
     found: list[str] = []
     for path, dtype, shape in files_of(folder, manifest):

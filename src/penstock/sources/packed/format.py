@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -77,6 +78,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def nbytes(self) -> int:
         """Of all rows."""
         return self.rows * sum(leaf.row_bytes for leaf in self.leaves)
+
+
+def folder_at(folder: str | Path) -> Path:
+    """The folder that somebody names.
+
+    Raises:
+        BadSetting: nothing can have this name.
+    """
+    asked = cast("object", folder)  # of any type: it comes from a user
+    if not isinstance(asked, (str, Path)) or not str(asked) or "\0" in str(asked):
+        raise BadSetting(f"folder={folder!r}: give the path of a folder")
+    return Path(folder)
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:

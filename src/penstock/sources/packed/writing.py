@@ -12,8 +12,9 @@ from typing import Any
 
 from penstock.contracts import Cursor, Source, SourceBlock
 from penstock.errors import BadSetting, PackStopped, PenstockError, SourceError
+from penstock.sizes import whole_number
 from penstock.sources.adapt import adapt
-from penstock.sources.packed.format import JOURNAL, MANIFEST, Manifest, read_manifest, read_set
+from penstock.sources.packed.format import JOURNAL, MANIFEST, Manifest, folder_at, read_manifest, read_set
 from penstock.sources.packed.sealed import FORMAT, read_page
 from penstock.sources.packed.writer import Journal, Origin, Writer, stopping
 from penstock.tracebacks import users_traceback
@@ -54,7 +55,9 @@ def pack(
         PackDamaged: of what was packed before an interruption, something is missing.
         PackStopped: the disk is full, or fails.
     """
-    folder = Path(folder)
+    folder = folder_at(folder)
+    whole_number("seed", seed, -(2**63), 2**64 - 1)
+    whole_number("commit_bytes", commit_bytes, 1)
     with closing(adapt(loader, segments=1, seed=seed, in_order=True)) as source, _held(folder):
         texts = dict(recipe) if isinstance(recipe, Mapping) else {"the recipe": recipe}
         origin = Origin(source.description, source.samples, seed, texts)
@@ -91,8 +94,9 @@ def rows_begun(folder: Path) -> tuple[int, int | None]:
 @contextmanager
 def _held(folder: Path) -> Generator[None]:
     """The folder, made if need be, for this process alone."""
-    if folder.exists() and not folder.is_dir():
-        raise BadSetting(f"{folder} is no folder")
+    if os.path.lexists(folder) and not folder.is_dir():
+        to = f" but a link to {folder.readlink()}, which is none" if folder.is_symlink() else ""
+        raise BadSetting(f"{folder} is no folder{to}")
     is_new = not folder.exists()
     if is_new and not folder.absolute().parent.is_dir():
         raise BadSetting(f"there is no folder {folder.parent} to make {folder.name} in: make it, or mend the name")
