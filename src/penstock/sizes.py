@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from operator import index
+from typing import SupportsIndex
 
 from penstock.errors import BadSetting
 
@@ -35,6 +38,18 @@ def size_from(name: str, size: int | str) -> int:
         example = _EXAMPLES.get(name.removeprefix("--"), "512MiB")
         raise BadSetting(f'{name}={size!r}: give bytes as a number above 0 or as text, such as "{example}"')
     return nbytes
+
+
+def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 - 1) -> int:
+    """A setting that counts something, as it was given.
+
+    Raises:
+        BadSetting: it is no whole number, or out of range; ``name`` says which setting it was.
+    """
+    with suppress(TypeError):  # whatever a user gave
+        if least <= (number := index(value)) <= most:
+            return number
+    raise BadSetting(f"{name}={value!r}: it is a whole number between {least:,} and {most:,}")
 
 
 def size_text(nbytes: float) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -355,6 +356,17 @@ def test_the_picture_tells_what_may_have_come_from_the_page_cache() -> None:
     assert hollow(buffered, of_cache("fio:psync-buffered", cold=False), direct) == (2, True)
     assert hollow(of_cache("posix", cold=True), direct) == (0, False)
     assert hollow(of_cache("posix", cold=True), buffered) == (1, True)
+
+
+def test_a_pipe_a_socket_and_a_name_that_nothing_can_have_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        for name in ("pipe", "socket"):
+            with pytest.raises(BadSetting, match=f"{name} is neither a file"):
+                run(Settings(), str(tmp_path / name), lambda *_: None)
+    with pytest.raises(BadSetting, match="null byte"):
+        run(Settings(), "a\0b", lambda *_: None)
 
 
 @pytest.mark.parametrize(

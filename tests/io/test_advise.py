@@ -251,8 +251,32 @@ def test_what_just_reaches_the_rate_is_taken_before_what_takes_less_and_does_not
 def test_a_mechanism_that_failed_is_told_and_not_advised():
     gds = Row(mech="gds", bs_bytes=4 * KIB, qd=1, threads=1, pattern="random", note="no libcufile here")
     advice = advise([*DISK, gds], Need(sample_bytes=4 * KIB))
-    assert any("gds does not work here: no libcufile here" in reason.text for reason in advice.reasons)
+    assert any("gds to host does not work here: no libcufile here" in reason.text for reason in advice.reasons)
     assert "gds" not in {choice.mech for choice in [advice.choice, *advice.alternatives]}
+
+
+def test_a_mechanism_that_was_not_measured_to_where_the_need_is_is_not_said_to_fail():
+    tried = {"mech": "gds", "bs_bytes": 4 * KIB, "qd": 1, "threads": 1, "pattern": "random"}
+    to_host = Row(**tried, note="this is the host's memory")
+    need = Need(sample_bytes=4 * KIB, dest="cuda:0")
+    told = [reason.text for reason in advise([*DISK, to_host], need).reasons]
+    assert "gds was not measured to cuda:0: penstock bench io --mech gds --dest cuda:0 does that" in told
+    assert not any("gds" in text and "does not work" in text for text in told)
+    to_gpu = Row(**tried, dest="cuda:0", note="no driver")
+    told = [reason.text for reason in advise([*DISK, to_host, to_gpu], need).reasons]
+    assert "gds to cuda:0 does not work here: no driver" in told
+
+
+def test_the_gpu_that_the_cpu_serves_is_no_choice():
+    """It is as fast as io_uring, which does its reads; it takes the GPU's part in tests."""
+    emulated = row("gpu", 4 * KIB, 1, 1, path_taken="threads of the CPU, 2 queues, CPU-served: io_uring")
+    advice = advise([*DISK, emulated], Need(sample_bytes=4 * KIB))
+    assert "gpu" not in {choice.mech for choice in [advice.choice, *advice.alternatives]}
+    assert any("gpu was served by the CPU" in reason.text for reason in advice.reasons)
+    with pytest.raises(BadSetting, match=r"those that worked are: none; gpu was served by the CPU"):
+        advise([emulated], Need(sample_bytes=4 * KIB))
+    served = msgspec.structs.replace(emulated, path_taken="threads of the CPU, 2 queues, NVMe disk")
+    assert advise([*DISK, served], Need(sample_bytes=4 * KIB)).choice.mech == "gpu"
 
 
 def test_other_tools_are_no_mechanism_of_ours():

@@ -205,6 +205,12 @@ def test_a_host_that_does_not_exist_is_told() -> None:
         read(new_memory(), "http://penstock.invalid/key", [0])
 
 
+@pytest.mark.parametrize("url", ["http://[::1/x", "http://127.0.0.1:99999/x", "http://127.0.0.1:9/x\0y"])
+def test_an_address_that_makes_no_sense_is_told(url: str) -> None:
+    with pytest.raises(ReadFailed, match="cannot be opened by object"):
+        read(new_memory(), url, [0])
+
+
 def test_an_endpoint_that_is_no_url_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, "storage:9000")
     with pytest.raises(ReadFailed, match=r"AWS_ENDPOINT_URL=storage:9000 is no URL"):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable, ReadFailed
 from penstock.io.files import direct_alignment
-from penstock.io.mechanisms import MECHANISMS, open_reader
+from penstock.io.mechanisms import FILE_MECHANISMS, MECHANISMS, open_reader
 from penstock.io.queue import Queue, Reads, Results
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
@@ -117,10 +120,60 @@ def test_a_real_io_error_is_told() -> None:
 @pytest.mark.parametrize("mech", ["posix", "direct", "uring"])
 def test_a_folder_is_no_file(mech: str, tmp_path: Path) -> None:
     reader = open_reader(mech, new_memory())
-    with pytest.raises(ReadFailed, match="Is a directory") as caught:
+    with pytest.raises(ReadFailed, match="it is a directory, no file") as caught:
         reader.open(str(tmp_path))
     assert caught.value.errno == errno.EISDIR
     reader.close()
+
+
+@pytest.mark.parametrize("mech", FILE_MECHANISMS)
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("pipe", "it is a pipe, no file"),
+        ("socket", "it is a socket, no file"),
+        ("/dev/zero", "it is a character device, no file"),
+        ("no\0file", "no file can have this name"),
+        ("", "No such file"),
+    ],
+)
+def test_what_is_no_file_is_refused_at_once_and_the_reader_goes_on(
+    mech: str, kind: str, told: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / kind) if kind else ""
+    with closing(open_reader(mech, new_memory())) as reader:
+        with ExitStack() as stack:
+            if kind == "pipe":
+                os.mkfifo(path)
+            elif kind == "socket":
+                stack.enter_context(socket.socket(socket.AF_UNIX)).bind(path)
+            with pytest.raises(ReadFailed, match=told):
+                reader.open(path)
+        (tmp_path / "file").write_bytes(bytes(4096))
+        assert reader.open(str(tmp_path / "file")).nbytes == 4096
+
+
+@pytest.mark.parametrize("path", [None, 5, b"/etc/passwd", Path("/etc/passwd")], ids=str)
+def test_a_path_is_text(path: Any) -> None:
+    with closing(open_reader("posix", new_memory())) as reader, pytest.raises(BadSetting, match="path="):
+        reader.open(path)
+
+
+@pytest.mark.parametrize("setting", ["depth", "threads", "staging_bytes"])
+@pytest.mark.parametrize("value", ["8", 2.5, None, 0, -1, 10**30])
+def test_a_setting_that_is_no_whole_number_in_range_is_refused(setting: str, value: Any) -> None:
+    with pytest.raises(BadSetting, match=f"{setting}={value!r}: it is a whole number between 1 and"):
+        open_reader("posix", new_memory(), **{setting: value})
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [np.zeros(8), np.zeros((8, 8), np.uint8), np.zeros(8, np.uint8)[::2], np.frombuffer(b"constant", np.uint8)],
+    ids=["floats", "two axes", "gaps", "read-only"],
+)
+def test_memory_is_a_row_of_bytes_that_may_be_written(memory: Any) -> None:
+    with pytest.raises(BadSetting, match="a flat array of uint8"):
+        open_reader("posix", memory)
 
 
 @pytest.mark.parametrize("mech", ["direct", "uring"])

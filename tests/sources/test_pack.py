@@ -23,8 +23,11 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import penstock
 from penstock.contracts import Cursor
+from penstock.errors import ReadFailed
 from penstock.sources.packed import PackedSource, pack, rows_begun
 from penstock.sources.packed.format import JOURNAL, MANIFEST
+from penstock.sources.packed.sealed import FORMAT, sealed
+from penstock.sources.packed.writer import Journal, Origin
 
 SLOW = """
 import sys, time
@@ -93,7 +96,7 @@ def test_numpy_alone_reads_what_was_packed(tmp_path: Path) -> None:
     tree = {"image": torch.rand(9, 3, 5).to(torch.bfloat16), "label": np.arange(9) * 1.5, "size": 7}
     pack(tree, tmp_path / "set")
     told = json.loads((tmp_path / "set" / MANIFEST).read_text())
-    assert (told["format"], told["rows"]) == ("penstock packed 1", 9)
+    assert (told["format"], told["rows"]) == ("penstock packed 2", 9)
     image, label = told["leaves"]
     assert (image["name"], label["name"]) == ("batch['image']", "batch['label']")
     bits = np.load(tmp_path / "set" / image["file"], mmap_mode="r")
@@ -217,8 +220,8 @@ def test_another_record_format_is_told(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pack({"id": np.arange(10)}, tmp_path / "set", progress=interrupt)
     journal = tmp_path / "set" / JOURNAL
-    journal.write_text(journal.read_text().replace("packed 1", "packed 0"))
-    with pytest.raises(penstock.BadSetting, match="record format was penstock packed 0 and is penstock packed 1"):
+    journal.write_text(journal.read_text().partition(',\n "crc32"')[0].replace("packed 2", "packed 1") + "}")
+    with pytest.raises(penstock.BadSetting, match="is of format 'penstock packed 1', and this Penstock reads"):
         pack({"id": np.arange(10)}, tmp_path / "set")
 
 
@@ -241,8 +244,8 @@ def test_a_packing_that_ends_before_its_first_row_leaves_nothing(tmp_path: Path)
 
 def test_one_that_was_killed_before_its_first_row_begins_again_from_anything(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    origin = {"source": "other", "samples": None, "seed": 5, "recipe": {}}
-    (tmp_path / "set" / JOURNAL).write_text(json.dumps({"format": "penstock packed 1", "origin": origin}))
+    journal = Journal(FORMAT, Origin("other", None, 5, {}))
+    (tmp_path / "set" / JOURNAL).write_bytes(sealed(journal))
     (tmp_path / "set" / "0-other.npy").write_bytes(bytes(5000))
     pack({"id": np.arange(10)}, tmp_path / "set")
     assert ids(tmp_path / "set") == list(range(10))
@@ -255,6 +258,39 @@ def test_only_the_last_folder_is_made(tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(tmp_path) == []
     monkeypatch.chdir(tmp_path)
     assert pack({"id": np.arange(10)}, "set").rows == 10
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"folder": 5}, "folder=5: give the path of a folder"),
+        ({"folder": ""}, "folder='': give the path of a folder"),
+        ({"folder": "a\0b"}, r"folder='a\\x00b': give the path of a folder"),
+        ({"seed": "one"}, "seed='one': it is a whole number"),
+        ({"seed": 2**64}, "seed=18446744073709551616: it is a whole number"),
+        ({"commit_bytes": 0}, "commit_bytes=0: it is a whole number"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(penstock.BadSetting, match=told):
+        pack({"id": np.arange(10)}, **{"folder": tmp_path / "set", **wrong})
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_no_folder_in_its_place_is_told_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "set").mkdir()
+    os.mkfifo(tmp_path / "set" / JOURNAL)
+    with pytest.raises(penstock.BadSetting, match="pipe is no folder"):
+        pack({"id": np.arange(10)}, tmp_path / "pipe")
+    with pytest.raises(penstock.BadSetting, match="link is no folder but a link to nowhere, which is none"):
+        pack({"id": np.arange(10)}, tmp_path / "link")
+    with pytest.raises(ReadFailed, match=rf"{JOURNAL} cannot be read: it is a pipe, no file"):
+        pack({"id": np.arange(10)}, tmp_path / "set")
 
 
 def test_a_new_folder_that_another_has_just_begun_to_pack_into_is_left_alone(

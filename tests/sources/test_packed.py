@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.contracts import ByteArray, Completed, Cursor, Extents, Opened, Reader
-from penstock.errors import PackDamaged, ReaderUnavailable, ReadFailed
+from penstock.errors import PackDamaged, ReaderUnavailable
 from penstock.io.kept import keep
 from penstock.io.measured import Row
 from penstock.io.mechanisms import FILE_MECHANISMS, open_reader
@@ -294,7 +296,7 @@ def test_a_wrong_byte_is_named_with_its_row_and_both_sums(small: Path, reader: s
     assert f"row 17 of {path}" in str(caught.value)
     assert f"{HEADER_BYTES + 17 * ALIGNED:,}" in str(caught.value)
     assert "was packed" in str(caught.value)
-    with pytest.raises(PackDamaged, match="row 17"):
+    with pytest.raises(PackDamaged, match=f"1 of 40 rows of {path} are damaged or cannot be read: 17"):
         check(small)
     assert len(trees(PackedSource(small, reader=reader, batch_size=4, verify=False))) == 10
 
@@ -340,8 +342,9 @@ def test_a_header_that_says_something_else_than_the_manifest_is_found(
     content = (small / file).read_bytes()
     assert told in content
     (small / file).write_bytes(content.replace(told, lie, 1))
-    with pytest.raises(PackDamaged, match=rf"header of {small / file} is not.*pack again"):
-        check(small)
+    for opens in (check, PackedSource):
+        with pytest.raises(PackDamaged, match=rf"(?s)header of {small / file} is not.*pack again"):
+            opens(small)
     (small / file).write_bytes(content)
     assert check(small).rows == 40
 
@@ -351,7 +354,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_ends_the_pass(small: Path) ->
         blocks = source.open(Cursor(0, 0))
         next(blocks)
         os.truncate(small / "1-image.npy", HEADER_BYTES)
-        with pytest.raises((PackDamaged, ReadFailed), match=r"1-image.npy"):
+        with pytest.raises(PackDamaged, match=r"1-image.npy was cut short, from 331,776 to 4,096 bytes,"):
             list(blocks)
 
 
@@ -385,28 +388,63 @@ def test_a_window_that_can_never_hold_a_block_is_refused_before_the_feed_runs(se
 
 
 def test_what_is_no_packed_data_set_is_refused(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(penstock.BadSetting, match=r"holds no packed data set: there is no such folder"):
+    with pytest.raises(penstock.BadSetting, match=r"packed data set in .*: there is no such folder.*makes one"):
+        PackedSource(small / "not" / "there")
+    with pytest.raises(penstock.BadSetting, match=rf"nowhere: there is no such folder. There is one in {small}"):
         PackedSource(tmp_path / "nowhere")
-    with pytest.raises(penstock.BadSetting, match=r"it has no penstock.json. Restore it .* with penstock pack"):
+    with pytest.raises(penstock.BadSetting, match=rf"{tmp_path}: it has no penstock.json. There is one in"):
         PackedSource(tmp_path)
+    with pytest.raises(penstock.BadSetting, match=r"0-id.npy: it is no folder. There is one in"):
+        PackedSource(small / "0-id.npy")
+
+
+def test_a_manifest_that_was_edited_is_damaged_and_a_whole_one_of_another_version_is_told(small: Path) -> None:
     told = (small / "penstock.json").read_text()
-    elsewhere = told.replace("1-image.npy", "../x")
-    for spoilt in (told[:-100], told.replace('"rows": 40', '"rows": "forty"'), elsewhere):
+    for spoilt in (told[:-100], told.replace('"rows": 40', '"rows": 39'), told.replace("1-image.npy", "../x")):
         (small / "penstock.json").write_text(spoilt)
         with pytest.raises(PackDamaged, match=r"penstock.json is damaged: .*, or delete .* and pack again"):
             PackedSource(small)
-    (small / "penstock.json").write_text(told.replace("packed 1", "packed 9"))
-    with pytest.raises(penstock.BadSetting, match="'penstock packed 9', and this Penstock reads"):
-        PackedSource(small)
+    before = told.partition(',\n "crc32"')[0] + "}"
+    for other in (before.replace("packed 2", "packed 1"), resealed(told.replace("packed 2", "packed 3"))):
+        (small / "penstock.json").write_text(other)
+        with pytest.raises(penstock.BadSetting, match=r"'penstock packed [13]', and this Penstock reads"):
+            PackedSource(small)
+
+
+def resealed(manifest: str) -> str:
+    """A manifest with the checksum that its text has now."""
+    body, key, _ = manifest.rpartition('"crc32": ')
+    return f"{body}{key}{zlib.crc32(body.encode())}\n}}\n"
 
 
 def test_settings_out_of_range_are_refused(small: Path) -> None:
     with pytest.raises(penstock.BadSetting, match="one of auto, posix, direct, uring"):
         PackedSource(small, reader="telepathy")
-    with pytest.raises(penstock.BadSetting, match="at least one row"):
+    with pytest.raises(penstock.BadSetting, match="batch_size=0: it is a whole number between 1 and"):
         PackedSource(small, batch_size=0)
     with pytest.raises(penstock.BadSetting, match="depth=0"):
         PackedSource(small, depth=0)
+    for wrong in (
+        {"depth": "8"},
+        {"depth": 5000},
+        {"batch_size": 2.5},
+        {"segments": 0},
+        {"seed": "one"},
+        {"keep_bytes": -1},
+        {"reader": None},
+        {"folder": 5},
+        {"folder": "a\0b"},
+        {"folder": ""},
+    ):
+        ((name, value),) = wrong.items()
+        told = re.escape(f"{name}={value!r}") if value != "" else "packed: without a folder"
+        with pytest.raises(penstock.BadSetting, match=told):
+            PackedSource(**{"folder": small, **wrong})  # type: ignore[arg-type]
+
+
+def test_a_number_may_be_numpys(small: Path) -> None:
+    blocks = trees(PackedSource(small, batch_size=np.int64(4), depth=np.uint8(3), seed=np.int32(-1)))  # type: ignore[arg-type]
+    assert sorted(int(i) for tree in blocks for i in tree["id"]) == list(range(40))
 
 
 def test_auto_takes_the_next_reader_where_one_cannot_be_had(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def advise(
     from penstock.io.need import Need
 
     rate_bytes_per_s = None if rate is None else _rate(rate)
-    sample_bytes = None if sample is None else size_from("--sample", sample)
+    sample_bytes = None if sample is None else _size("--sample", sample)
     if feed is not None:
         rate_bytes_per_s, sample_bytes = _of_feed(feed, rate_bytes_per_s, sample_bytes)
     if sample_bytes is None:
@@ -63,7 +63,7 @@ def advise(
         cores=cores,
         gpu_share=None if gpu_share is None else _share(gpu_share),
         dest=dest,
-        dataset_bytes=None if dataset is None else size_from("--dataset", dataset),
+        dataset_bytes=None if dataset is None else _size("--dataset", dataset),
         memory_bytes=psutil.virtual_memory().available,
     )
     if (benchmark is None) == (on is None):
@@ -84,7 +84,16 @@ def _rate(text: str) -> float:
     size, slash, unit = text.partition("/")
     if slash and unit.strip() != "s":
         raise BadSetting(f"--rate={text!r}: give bytes a second, such as 2GB/s")
-    return size_from("--rate", size)
+    return _size("--rate", size)
+
+
+def _size(option: str, text: str) -> int:
+    """A size with its unit: who writes ``--rate 2`` does not mean two bytes."""
+    nbytes = size_from(option, text)
+    if not text.strip()[-1].isalpha():
+        number = text.strip()
+        raise BadSetting(f"{option}={text!r}: of which unit? Give it, such as {option} {number}GB, or {number}B")
+    return nbytes
 
 
 def _share(text: str) -> float:
@@ -166,7 +175,8 @@ def _measured_on(directory: Path) -> list[Row]:
         runtime_s=0.5,
         warm_up_s=0.1,
     )
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
 
         def tell(done: int, in_all: int, what: str) -> None:

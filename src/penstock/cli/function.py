@@ -6,8 +6,9 @@ import importlib.util
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from penstock.errors import BadSetting, PenstockError
@@ -73,6 +74,13 @@ def _users_code(what: str) -> Generator[None]:
         raise FunctionFailed(f"{what} raised {type(error).__name__}: {error}", users_traceback(error)) from error
 
 
+class _AsItIsNow(SourceFileLoader):
+    """Compiles the file itself: kept bytecode goes by size and second, so a quick edit may leave it stale."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _module(path: Path) -> ModuleType:
     if not path.is_file():
         raise BadSetting(f"there is no file {path}")
@@ -80,6 +88,8 @@ def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise BadSetting(f"{path} is no Python file")
+    if isinstance(spec.loader, SourceFileLoader):
+        spec.loader = _AsItIsNow(path.stem, spec.loader.path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # workers find the dataset's class by this name
     with _users_code(str(path)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, PackDamaged
 from penstock.sizes import size_text
 
 _INTERRUPTED = 130
@@ -52,7 +53,7 @@ def pack(
         try:
             _pack(source, folder, seed)
         except KeyboardInterrupt:
-            Console(stderr=True).print(f"Interrupted. {_begun(folder)}", highlight=False)
+            Console(stderr=True).print(f"Interrupted. {_begun(folder)}", highlight=False, soft_wrap=True)
             raise typer.Exit(_INTERRUPTED) from None
     else:
         raise BadSetting("give FILE.py:FUNCTION and a folder, or --check and a folder")
@@ -75,11 +76,12 @@ def _pack(source: str, folder: Path, seed: int) -> None:
             recipe={"the function": source, **recipe_of(make).digests},
             progress=lambda rows, of: progress.update(task, completed=rows, total=of),
         )
-    where = escape(str(folder))
+    feed = escape(shlex.quote(f"packed:{folder}"))
     console.print(
-        f"Packed {done.rows:,} samples, {size_text(done.nbytes)}, into [bold]{where}[/]. "
-        f"Feed them with [bold]penstock feed packed:{where} --name NAME[/]",
+        f"Packed {done.rows:,} samples, {size_text(done.nbytes)}, into [bold]{escape(str(folder))}[/]. "
+        f"To feed them:\n[bold]penstock feed {feed} --name NAME[/]",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -98,18 +100,22 @@ def _begun(folder: Path) -> str:
 def _check(folder: Path) -> None:
     from penstock.sources.packed import check
 
-    console = Console()
-    with _progress(console, DownloadColumn()) as progress:
-        task = progress.add_task("reading", total=None)
-        try:
+    console, errors = Console(), Console(stderr=True)
+    try:
+        with _progress(console, DownloadColumn()) as progress:
+            task = progress.add_task("reading", total=None)
             right = check(folder, lambda done, of: progress.update(task, completed=done, total=of))
-        except KeyboardInterrupt:
-            Console(stderr=True).print("Interrupted: the rest has not been checked.")
-            raise typer.Exit(_INTERRUPTED) from None
+    except KeyboardInterrupt:
+        errors.print("Interrupted: the rest has not been checked.")
+        raise typer.Exit(_INTERRUPTED) from None
+    except PackDamaged as error:
+        errors.print(f"[bold red]penstock:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
     told = f"All {right.rows:,} samples in [bold]{escape(str(folder))}[/] ({size_text(right.nbytes)})"
-    console.print(f"{told} are as they were packed.", highlight=False)
+    console.print(f"{told} are as they were packed.", highlight=False, soft_wrap=True)
 
 
 def _progress(console: Console, count: ProgressColumn) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=True)
+    # Where it cannot be drawn, it would still leave an empty line.
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

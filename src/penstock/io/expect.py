@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from penstock.errors import BadSetting
 from penstock.io.files import DIRECT_ALIGNMENT
-from penstock.io.measured import Row
+from penstock.io.measured import CPU_SERVED, Row
 from penstock.io.need import MEASURED, Choice, Need, Reason
 
 _ANY_SIZE = frozenset({"posix", "object"})
@@ -124,8 +124,11 @@ def _at(reads: dict[int, _Read], nbytes: int) -> tuple[_Read, tuple[int, ...]]:
 def _usable(rows: list[Row], need: Need) -> tuple[list[Row], list[Reason]]:
     """The rows that tell something about this need, and why others do not."""
     ours = [row for row in rows if ":" not in row.mech]  # "fio:io_uring" is another tool's
-    works = [row for row in ours if row.iops > 0 and row.mb_s > 0]
-    reasons = _failures(ours, works)
+    real = [row for row in ours if CPU_SERVED not in row.path_taken]
+    works = [row for row in real if row.iops > 0 and row.mb_s > 0]
+    reasons = _failures(real, works, need)
+    if len(real) < len(ours):
+        reasons.append(Reason("gpu was served by the CPU, as files are for tests: left out", MEASURED))
     found = [row for row in works if row.dest in _SAME_PLACE.get(need.dest, (need.dest,))]
     if not found and need.dest != "host":
         found = [row for row in works if row.dest in _SAME_PLACE["host"]]
@@ -164,11 +167,23 @@ def _share(row: Row) -> float:
     return row.sm_share
 
 
-def _failures(ours: list[Row], works: Sequence[Row]) -> list[Reason]:
-    """Why mechanisms that were tried do not work at all."""
+def _failures(ours: list[Row], works: Sequence[Row], need: Need) -> list[Reason]:
+    """Why mechanisms that were tried do not work at all, and which were not tried to where the need is."""
     working = {row.mech for row in works}
-    notes = {row.mech: row.note or "it moved nothing" for row in reversed(ours) if row.mech not in working}
-    return [Reason(f"{mech} does not work here: {note}", MEASURED) for mech, note in sorted(notes.items())]
+    tried: dict[str, list[Row]] = defaultdict(list)
+    for row in ours:
+        if row.mech not in working:
+            tried[row.mech].append(row)
+    reasons: list[Reason] = []
+    for mech, rows in sorted(tried.items()):
+        there = [row for row in rows if row.dest in _SAME_PLACE.get(need.dest, (need.dest,))]
+        if there:
+            text = f"{mech} to {there[0].dest} does not work here: {there[0].note or 'it moved nothing'}"
+        else:
+            how = f"penstock bench io --mech {mech} --dest {need.dest}"
+            text = f"{mech} was not measured to {need.dest}: {how} does that"
+        reasons.append(Reason(text, MEASURED))
+    return reasons
 
 
 def _nothing(rows: list[Row], works: list[Row], need: Need, reasons: list[Reason]) -> str:

@@ -17,6 +17,13 @@ from penstock.io.nvme.libnvm.paths import refuse_disk
 DIRECT_ALIGNMENT = 4096
 """What O_DIRECT wants at the most; a logical block is no larger on any disk that Linux mounts."""
 
+_NO_FILES = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+}
+
 _AT_EMPTY_PATH = 0x1000
 _STATX_DIOALIGN = 0x2000
 _STATX_BYTES = 256
@@ -26,18 +33,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_file(path: str, *, direct: bool) -> tuple[int, int]:
-    """A descriptor of a file, and its size.
+    """A descriptor of a file or block device, and its size.
 
     Raises:
-        OSError: the system refuses, or it is no file.
+        OSError: the system refuses, or it is something else, such as a pipe, which is not opened.
         ReaderUnavailable: its file system has no O_DIRECT, or the kernel does not read it at all.
     """
     refuse_disk(path)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _refuse_what_is_no_file(os.stat(path).st_mode)
+    except ValueError as error:  # a NUL in it, or half a character
+        raise OSError(errno.EINVAL, f"no file can have this name ({error})") from None
+    # A pipe that has just come in its place would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        _refuse_what_is_no_file(status.st_mode)
+        fcntl.fcntl(fd, fcntl.F_SETFL, 0)
         if direct:
             _bypass_the_cache(fd, path)
         nbytes = os.lseek(fd, 0, os.SEEK_END) if stat.S_ISBLK(status.st_mode) else status.st_size
@@ -47,9 +59,15 @@ def open_file(path: str, *, direct: bool) -> tuple[int, int]:
     return fd, nbytes
 
 
+def _refuse_what_is_no_file(mode: int) -> None:
+    kind = stat.S_IFMT(mode)
+    if kind in _NO_FILES:
+        raise OSError(errno.EISDIR if kind == stat.S_IFDIR else errno.EINVAL, f"it is {_NO_FILES[kind]}, no file")
+
+
 def _bypass_the_cache(fd: int, path: str) -> None:
     try:
-        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_RDONLY | os.O_DIRECT)
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

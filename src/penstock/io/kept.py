@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadSetting
+from penstock.io.files import open_file
 from penstock.io.measured import Row
 
 
@@ -31,12 +32,14 @@ def read_benchmark(path: str | Path) -> Benchmark:
         BadSetting: it cannot be read, is no such file, or holds no row.
     """
     try:
-        text = Path(path).read_bytes()
+        fd, _ = open_file(str(path), direct=False)
+        with open(fd, "rb") as file:
+            text = file.read()
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
     try:
         found = msgspec.json.decode(text, type=Benchmark | list[Row])
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise BadSetting(
             f"{path} is no file of penstock bench io ({error}); give what its --json has saved"
         ) from None

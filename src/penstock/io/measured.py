@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+CPU_SERVED = "CPU-served"
+"""In ``path_taken`` where no disk served the queues of ``"gpu"``, but a thread: that is for tests."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A measurement of one mechanism under one setting.

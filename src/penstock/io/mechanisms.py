@@ -16,6 +16,7 @@ from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.to_device import DeviceReader, PinnedReader
 from penstock.io.uring import UringQueue
+from penstock.sizes import whole_number
 
 MECHANISMS = ("posix", "direct", "uring", "object", "gds", "gpu")
 FILE_MECHANISMS = ("posix", "direct", "uring", "gpu")
@@ -52,12 +53,11 @@ def open_reader(
     """
     if mech not in MECHANISMS:
         raise BadSetting(f"mech={mech!r}: it is one of {', '.join(MECHANISMS)}")
-    if not 1 <= depth <= MAX_DEPTH:
-        raise BadSetting(f"depth={depth}: it lies between 1 and {MAX_DEPTH}")
-    if not 1 <= threads <= MAX_THREADS:
-        raise BadSetting(f"threads={threads}: it lies between 1 and {MAX_THREADS}")
-    if staging_bytes < 1:
-        raise BadSetting(f"staging_bytes={staging_bytes}: it is at least 1")
+    depth = whole_number("depth", depth, 1, MAX_DEPTH)
+    threads = whole_number("threads", threads, 1, MAX_THREADS)
+    staging_bytes = whole_number("staging_bytes", staging_bytes, 1)
+    if _on_host(memory) and not (memory.dtype == np.uint8 and memory.ndim == 1 and memory.flags.carray):
+        raise BadSetting("memory of the host is one row of bytes that may be written: a flat array of uint8")
     if mech == "gds":
         if _on_host(memory):
             raise BadSetting('mech="gds" reads into a GPU\'s memory, this is the host\'s; read with mech="direct"')

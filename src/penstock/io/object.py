@@ -66,8 +66,11 @@ class ObjectQueue(BlockingQueue):
         return f"obstore {version('obstore')}, {self._limit} requests at once"
 
     def open(self, path: str) -> Opened:
-        root, key = _split(path)
-        store = self._store(root)
+        try:
+            root, key = _split(path)
+            store = self._store(root)
+        except ValueError as error:
+            raise OSError(errno.EINVAL, f"it is no URL: {error}") from None
         with self._told():
             try:
                 # Not HEAD: a store says why only in a body.

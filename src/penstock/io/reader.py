@@ -7,6 +7,7 @@ import mmap
 import os
 from collections import defaultdict
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
@@ -65,6 +66,9 @@ class QueueReader:
         return self._queue.path_taken + pages
 
     def open(self, path: str) -> Opened:
+        asked = cast("object", path)  # of any type: it comes from a user
+        if not isinstance(asked, str):
+            raise BadSetting(f"path={path!r}: a reader opens a path that is text, such as str(path)")
         if path not in self._opened:
             try:
                 opened = self._queue.open(path)

@@ -60,10 +60,9 @@ def target(path: str, scratch_bytes: int) -> Generator[Target]:
         return
     try:
         mode = os.stat(path).st_mode
-    except OSError as error:
-        raise BadSetting(
-            f"{path}: {error.strerror}. Give a file to read, or a directory for a scratch file"
-        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadSetting(f"{path}: {why}. Give a file to read, or a directory for a scratch file") from None
     if stat.S_ISDIR(mode):
         yield from _scratch(path, scratch_bytes)
     elif stat.S_ISREG(mode) or stat.S_ISBLK(mode):

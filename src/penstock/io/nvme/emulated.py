@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import ByteArray, Numbers, Opened
+from penstock.io.measured import CPU_SERVED
 from penstock.io.nvme.layout import (
     DATA_TRANSFER_ERROR,
     INTERNAL_ERROR,
@@ -73,7 +74,7 @@ class EmulatedController:
 
     @property
     def path_taken(self) -> str:
-        return f"CPU-served: {self._backend.path_taken}"
+        return f"{CPU_SERVED}: {self._backend.path_taken}"
 
     def open(self, path: str) -> Opened:
         """Make a file of the backend a namespace."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,21 @@ from isal import isal_zlib
 
 from penstock.contracts import ByteArray
 from penstock.errors import PackDamaged, ReadFailed
-from penstock.sources.packed.format import HEADER_BYTES, SUM, Leaf, Manifest, check_header, read_manifest, remedy
+from penstock.sources.packed.format import (
+    HEADER_BYTES,
+    SUM,
+    Leaf,
+    Manifest,
+    check_file,
+    files_of,
+    folder_at,
+    read_manifest,
+    remedy,
+)
+from penstock.sources.packed.plain import read_bytes
 
 _CHUNK_BYTES = 16 << 20
+_NAMED = 5
 
 
 def crc32(content: ByteArray) -> int:
@@ -46,23 +59,28 @@ class Checksums:
         self._sums = content.reshape(-1).view(SUM)
         self._is_new = np.ones(rows, bool)
 
-    def check(self, rows: Iterable[int], content: ByteArray) -> None:
+    def check(self, rows: Sequence[int], content: ByteArray) -> None:
         """Compare what was read of these rows, which lies one row after the other.
 
         Raises:
             PackDamaged: a row is not the one that was packed.
         """
-        for i, row in enumerate(rows):
-            if not self._is_new[row]:
-                continue
-            found = crc32(content[i * self._row_bytes : (i + 1) * self._row_bytes])
-            if found != self._sums[row]:
-                offset = HEADER_BYTES + row * self._row_bytes
-                raise PackDamaged(
-                    f"row {row:,} of {self._path} ({self._row_bytes:,} bytes at {offset:,}) is damaged: its "
-                    f"CRC-32 is {found:08x}, and {self._sums[row]:08x} was packed. {remedy(self._path.parent)}"
-                )
-            self._is_new[row] = False
+        for row, found in self.wrong(rows, content):
+            offset = HEADER_BYTES + row * self._row_bytes
+            raise PackDamaged(
+                f"row {row:,} of {self._path} ({self._row_bytes:,} bytes at {offset:,}) is damaged: its "
+                f"CRC-32 is {found:08x}, and {self._sums[row]:08x} was packed. {remedy(self._path.parent)}"
+            )
+        self._is_new[rows] = False
+
+    def wrong(self, rows: Sequence[int], content: ByteArray) -> list[tuple[int, int]]:
+        """Of rows that have not been found right before: those that are not what was packed, and their CRC-32."""
+        size = self._row_bytes
+        return [
+            (row, found)
+            for i, row in enumerate(rows)
+            if self._is_new[row] and (found := crc32(content[i * size : (i + 1) * size])) != self._sums[row]
+        ]
 
 
 def check(folder: str | Path, progress: Callable[[int, int], None] | None = None) -> Manifest:
@@ -74,35 +92,65 @@ def check(folder: str | Path, progress: Callable[[int, int], None] | None = None
 
     Raises:
         BadSetting: there is no finished one.
-        PackDamaged: a row or a header is not the one that was packed.
-        ReadFailed: the disk fails.
+        PackDamaged: something is not what was packed, or cannot be read; the message has a line for each file.
     """
-    folder = Path(folder)
+    folder = folder_at(folder)
     manifest = read_manifest(folder)
-    for leaf in manifest.leaves:
-        check_header(folder / leaf.file, leaf.dtype, (manifest.rows, *leaf.shape))
-        check_header(folder / leaf.checksums, SUM.str, (manifest.rows,))
+    found: list[str] = []
+    for path, dtype, shape in files_of(folder, manifest):
+        with _noting(found, folder):
+            check_file(path, dtype, shape)
     done = 0
     for leaf in manifest.leaves:
-        sums = Checksums(folder, leaf, manifest.rows)
-        step = max(1, _CHUNK_BYTES // max(1, leaf.row_bytes))
-        for start in range(0, manifest.rows, step):
-            rows = range(start, min(start + step, manifest.rows))
-            content = read_rows(folder / leaf.file, leaf.row_bytes, start, len(rows))
-            sums.check(rows, content.reshape(-1))
-            done += content.nbytes
-            if progress is not None:
-                progress(done, manifest.nbytes)
+        damaged: list[int] = []
+        with _noting(found, folder):
+            sums = Checksums(folder, leaf, manifest.rows)
+            step = max(1, _CHUNK_BYTES // max(1, leaf.row_bytes))
+            for start in range(0, manifest.rows, step):
+                rows = range(start, min(start + step, manifest.rows))
+                damaged += _damaged(folder / leaf.file, leaf.row_bytes, sums, rows)
+                done += len(rows) * leaf.row_bytes
+                if progress is not None:
+                    progress(done, manifest.nbytes)
+        if damaged:
+            few = ", ".join(f"{row:,}" for row in damaged[:_NAMED]) + ", ..." * (len(damaged) > _NAMED)
+            of = f"{len(damaged):,} of {manifest.rows:,} rows of {folder / leaf.file}"
+            found.append(f"{of} are damaged or cannot be read: {few}")
+    if found:
+        raise PackDamaged("\n".join([*dict.fromkeys(found), remedy(folder)]))
     return manifest
+
+
+@contextmanager
+def _noting(found: list[str], folder: Path) -> Generator[None]:
+    """What is wrong is noted, and the check goes on."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        found.append(f"{error.filename} is missing")
+    except (PackDamaged, ReadFailed) as error:
+        found.append(str(error).removesuffix(f". {remedy(folder)}"))
+
+
+def _damaged(path: Path, row_bytes: int, sums: Checksums, rows: range) -> list[int]:
+    """Those of some rows that are not what was packed, are not there, or cannot be read."""
+    try:
+        content = read_bytes(path, HEADER_BYTES + rows.start * row_bytes, len(rows) * row_bytes)
+    except ReadFailed:
+        if len(rows) == 1:
+            return [*rows]
+        half = len(rows) // 2
+        return [row for part in (rows[:half], rows[half:]) for row in _damaged(path, row_bytes, sums, part)]
+    there = content.nbytes // row_bytes if row_bytes else len(rows)
+    return [*(row for row, _ in sums.wrong(rows[:there], content)), *rows[there:]]
 
 
 def read_rows(path: Path, row_bytes: int, start: int, rows: int) -> ByteArray:
     """Rows of a file through the page cache, as an array of (rows, bytes)."""
-    offset = HEADER_BYTES + start * row_bytes
     try:
-        content = np.fromfile(path, np.uint8, rows * row_bytes, offset=offset)
-    except OSError as error:
-        raise ReadFailed(f"{path}: {error.strerror}", str(path), offset, error.errno or 0) from None
+        content = read_bytes(path, HEADER_BYTES + start * row_bytes, rows * row_bytes)
+    except FileNotFoundError:
+        raise PackDamaged(f"{path} is missing. {remedy(path.parent)}") from None
     if content.nbytes != rows * row_bytes:
         missing = rows * row_bytes - content.nbytes
         raise PackDamaged(f"{path} ends {missing:,} bytes early: it was cut short. {remedy(path.parent)}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.memory.room import ALIGNMENT, aligned
 from penstock.sources.order import Indices
 from penstock.sources.packed.checksums import Checksums, read_rows
-from penstock.sources.packed.format import HEADER_BYTES, read_manifest
+from penstock.sources.packed.format import HEADER_BYTES, read_set, remedy
 from penstock.tree import array_nodes
 
 _SMALL_ROW_BYTES = 4096
@@ -35,14 +36,14 @@ class PackedFiles:
     """
 
     def __init__(self, folder: Path, *, keep_bytes: int, verify: bool) -> None:
-        self.manifest = manifest = read_manifest(folder)
+        self.manifest = manifest = read_set(folder)
         self.layout = manifest.layout
         self.nodes = list(array_nodes(manifest.layout))
         self.row_bytes = [leaf.row_bytes for leaf in manifest.leaves]
         self._folder = folder
         self._verify = verify
         self._paths = [folder / leaf.file for leaf in manifest.leaves]
-        self._identities = [_identity(path) for path in self._paths]
+        self._identities = [_status(path) for path in self._paths]
         self._sums: list[Checksums] = []
         self._kept: dict[int, ByteArray] = {}
         kept: list[int] = []
@@ -78,7 +79,7 @@ class PackedFiles:
         if to.nbytes:
             np.take(self._kept[leaf], indices, 0, to.reshape(len(indices), -1), "clip")
 
-    def check(self, leaf: int, rows: Iterable[int], content: ByteArray) -> None:
+    def check(self, leaf: int, rows: Sequence[int], content: ByteArray) -> None:
         """Compare what was read of a leaf's rows with their checksums, unless that has been done before."""
         if self._sums:
             self._sums[leaf].check(rows, content)
@@ -86,11 +87,8 @@ class PackedFiles:
     def check_unchanged(self) -> None:
         """Raises PackDamaged if a file is not the one that was opened first, or has been written to."""
         for path, before in zip(self._paths, self._identities, strict=True):
-            if _identity(path) != before:
-                raise PackDamaged(
-                    f"{path} was replaced or written to while it was being read: what came of it may be mixed. "
-                    "Pack into a new folder, and start the feed again"
-                )
+            if change := _change(before, _status(path)):
+                raise PackDamaged(f"{path} {change}")
 
     def runs(self, leaf: int, indices: Indices) -> tuple[Indices, Indices]:
         """Which rows of a block can be read at once: where each run begins in it, and how many rows it has."""
@@ -125,9 +123,42 @@ class PackedFiles:
         return gaps + sum(aligned(size * rows) for size in self.row_bytes)
 
 
-def _identity(path: Path) -> tuple[int, ...]:
+def _status(path: Path) -> os.stat_result:
     try:
-        status = os.stat(path)
+        return os.stat(path)
     except OSError as error:
-        raise PackDamaged(f"{path} cannot be read: {error.strerror}") from None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        raise PackDamaged(f"{path} cannot be read any more: {error.strerror}. {remedy(path.parent)}") from None
+
+
+def _change(before: os.stat_result, now: os.stat_result) -> str:
+    """What has happened to a file, and what to do; empty if nothing has."""
+    if (before.st_dev, before.st_ino) != (now.st_dev, now.st_ino):
+        what = "was replaced"
+    elif before.st_size != now.st_size:
+        how = "cut short" if now.st_size < before.st_size else "made longer"
+        what = f"was {how}, from {before.st_size:,} to {now.st_size:,} bytes,"
+    elif before.st_mtime_ns != now.st_mtime_ns:
+        what = "was written to"
+    elif before.st_ctime_ns != now.st_ctime_ns:
+        # Whoever writes may set the time of writing back, but not this one.
+        return (
+            f"was changed while it was being read: {_told(before, now)}. If nobody has written to it, start the "
+            "feed again; its rows are compared with their checksums then"
+        )
+    else:
+        return ""
+    return (
+        f"{what} while it was being read: what came of it may be mixed. Pack into a new folder, and start the "
+        "feed again"
+    )
+
+
+def _told(before: os.stat_result, now: os.stat_result) -> str:
+    """What the system tells of a change that moved no time of writing."""
+    parts = {
+        "its permissions": (stat.filemode(before.st_mode), stat.filemode(now.st_mode)),
+        "its owner": (f"{before.st_uid}:{before.st_gid}", f"{now.st_uid}:{now.st_gid}"),
+        "the number of its hard links": (str(before.st_nlink), str(now.st_nlink)),
+    }
+    found = [f"{name} from {one} to {other}" for name, (one, other) in parts.items() if one != other]
+    return ", ".join(found) or "it was renamed, or written to with its time of writing set back"

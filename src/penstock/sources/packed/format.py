@@ -5,23 +5,30 @@ docs/contracts/packed.md describes it for who reads it without Penstock.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import msgspec
 import numpy as np
 
 from penstock.errors import BadSetting, PackDamaged, ReadFailed
-from penstock.tree import Node, array_nodes
+from penstock.sources.packed.plain import read_bytes
+from penstock.sources.packed.sealed import read_page
+from penstock.tree import Array, Node, array_nodes
 
-FORMAT = "penstock packed 1"
 MANIFEST = "penstock.json"
 JOURNAL = "packing.json"
 HEADER_BYTES = 4096
 """Before a file's first row, which therefore lies as every disk wants it."""
 SUM = np.dtype("<u4")
+
+_LOOKED_AT, _NAMED = 1000, 3
 
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +59,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What ``penstock.json`` says; it is written last, so that where it is, all is there.
 
     Attributes:
-        format: ``"penstock packed 1"``.
+        format: ``"penstock packed 2"``.
         source: What was packed, in words.
         rows: Of every leaf.
         leaves: In the order of the tree.
         layout: The tree, as Penstock builds it again.
+        crc32: Of the page that this is written to, as ``sealed`` has it.
     """
 
     format: str
@@ -64,11 +72,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     leaves: tuple[Leaf, ...]
     layout: Node
+    crc32: int = 0
 
     @property
     def nbytes(self) -> int:
         """Of all rows."""
         return self.rows * sum(leaf.row_bytes for leaf in self.leaves)
+
+
+def folder_at(folder: str | Path) -> Path:
+    """The folder that somebody names.
+
+    Raises:
+        BadSetting: nothing can have this name.
+    """
+    asked = cast("object", folder)  # of any type: it comes from a user
+    if not isinstance(asked, (str, Path)) or not str(asked) or "\0" in str(asked):
+        raise BadSetting(f"folder={folder!r}: give the path of a folder")
+    return Path(folder)
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -83,18 +104,26 @@ def remedy(folder: Path) -> str:
     return f"Restore it from a copy, or delete {folder} and pack again"
 
 
-def check_header(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
-    """Compare what a file says of itself to NumPy with what the manifest says of it.
+def check_file(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    """Compare a file's size, and what its header says to NumPy, with what the manifest says of it.
 
     Raises:
-        PackDamaged: they differ, or it has no such header.
+        PackDamaged: they differ, or it is missing.
         ReadFailed: the disk fails.
     """
     try:
-        with open(path, "rb") as file:
-            found = file.read(HEADER_BYTES)
+        size = path.stat().st_size
+        found = read_bytes(path, 0, HEADER_BYTES).tobytes()
+    except FileNotFoundError:
+        raise PackDamaged(f"{path} is missing. {remedy(path.parent)}") from None
     except OSError as error:
-        raise ReadFailed(f"{path}: {error.strerror}", str(path), 0, error.errno or 0) from None
+        raise ReadFailed(f"{path} cannot be read: {error.strerror}", str(path), 0, error.errno or 0) from None
+    nbytes = HEADER_BYTES + np.dtype(dtype).itemsize * math.prod(shape)
+    if size != nbytes:
+        raise PackDamaged(
+            f"{path} has {size:,} bytes and should have {nbytes:,}: it was cut short, or is another file. "
+            f"{remedy(path.parent)}"
+        )
     packed = header(dtype, shape)
     if found != packed:
         texts = [part[10:].decode("ascii", "replace").strip()[:200] for part in (found, packed)]
@@ -104,41 +133,75 @@ def check_header(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """What a folder says of itself, compared with the sizes of its files.
+def read_set(folder: Path) -> Manifest:
+    """What a folder says of itself, compared with the sizes and headers of its files.
 
     Raises:
-        BadSetting: there is no packed data set, or it is not finished, or of another version.
-        PackDamaged: it contradicts itself, or a file is missing or has another size.
+        BadSetting, PackDamaged, ReadFailed: as ``read_manifest`` and ``check_file`` do.
+    """
+    manifest = read_manifest(folder)
+    for path, dtype, shape in files_of(folder, manifest):
+        check_file(path, dtype, shape)
+    return manifest
+
+
+def files_of(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, str, tuple[int, ...]]]:
+    """Each file of a packed data set, with the type and shape of the array in it."""
+    for leaf in manifest.leaves:
+        yield folder / leaf.file, leaf.dtype, (manifest.rows, *leaf.shape)
+        yield folder / leaf.checksums, SUM.str, (manifest.rows,)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What a folder says of itself.
+
+    Raises:
+        BadSetting: there is no packed data set, or it is not finished, or of another version or machine.
+        PackDamaged: it is not what was written.
+        ReadFailed: the disk fails.
     """
     path = folder / MANIFEST
     try:
-        told = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        if (folder / JOURNAL).exists():
-            raise BadSetting(f"{folder} is not packed to its end: run the same penstock pack again") from None
-        what = f"it has no {MANIFEST}" if folder.exists() else "there is no such folder"
-        raise BadSetting(
-            f"{folder} holds no packed data set: {what}. Restore it from a copy, or make a new one with "
-            "penstock pack"
-        ) from None
+        manifest = read_page(path, Manifest, remedy(folder))
+    except FileNotFoundError:
+        raise BadSetting(_nothing(folder)) from None
+    except ReadFailed as error:
+        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EINVAL):  # a path that cannot be a file's
+            raise BadSetting(_nothing(folder)) from None
+        raise
     try:
-        version: Any = msgspec.json.decode(told, type=dict[str, Any]).get("format")
-        if version != FORMAT:
-            raise BadSetting(
-                f"{path} is of format {version!r}, and this Penstock reads {FORMAT!r}: read it with the Penstock "
-                "that packed it, or pack again into a new folder"
-            )
-        manifest = msgspec.json.decode(told, type=Manifest)
         _check_sense(manifest)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        if isinstance(error, BadSetting):
-            raise
+    except (TypeError, ValueError) as error:
         raise PackDamaged(f"{path} is damaged: {error}. {remedy(folder)}") from None
-    for leaf in manifest.leaves:
-        check_size(folder / leaf.file, HEADER_BYTES + manifest.rows * leaf.row_bytes)
-        check_size(folder / leaf.checksums, HEADER_BYTES + manifest.rows * SUM.itemsize)
+    for leaf, node in zip(manifest.leaves, array_nodes(manifest.layout), strict=True):
+        if isinstance(node, Array) and node.library == "torch" and not np.dtype(leaf.dtype).isnative:
+            raise BadSetting(
+                f"leaf {leaf.name} of {folder} was packed on a machine of the other byte order, which torch does "
+                "not read: pack again on one of this kind"
+            )
     return manifest
+
+
+def _nothing(folder: Path) -> str:
+    """Why a folder holds no packed data set, and where there is one."""
+    if (folder / JOURNAL).exists():
+        return f"{folder} is not packed to its end: run the same penstock pack again"
+    what = f"it has no {MANIFEST}" if folder.is_dir() else "it is no folder"
+    if not os.path.lexists(folder):
+        what = "there is no such folder"
+    near = [str(found.parent) for found in _manifests_near(folder)]
+    found = f"There is one in {', '.join(near)}" if near else "penstock pack makes one"
+    return f"no packed data set in {folder}: {what}. {found}"
+
+
+def _manifests_near(folder: Path) -> list[Path]:
+    """Some that lie above, beside or in it; of a folder of many files, the first are looked at."""
+    above = folder.absolute().parent
+    near = [above]
+    for place in (folder, above):
+        with suppress(OSError), os.scandir(place) as entries:
+            near += [Path(entry.path) for entry in islice(entries, _LOOKED_AT)]
+    return sorted(path for place in near if os.path.isfile(path := place / MANIFEST))[:_NAMED]
 
 
 def _check_sense(manifest: Manifest) -> None:
@@ -149,17 +212,3 @@ def _check_sense(manifest: Manifest) -> None:
             raise ValueError(f"the file of leaf {leaf.name} lies elsewhere: {leaf.file!r}, {leaf.checksums!r}")
         if np.dtype(leaf.dtype).hasobject or min(leaf.shape, default=0) < 0:
             raise ValueError(f"leaf {leaf.name} cannot be of {leaf.dtype} with shape {leaf.shape}")
-
-
-def check_size(path: Path, nbytes: int) -> None:
-    try:
-        found = path.stat().st_size
-    except FileNotFoundError:
-        raise PackDamaged(f"{path} is missing. {remedy(path.parent)}") from None
-    except OSError as error:
-        raise PackDamaged(f"{path} cannot be read: {error.strerror}") from None
-    if found != nbytes:
-        raise PackDamaged(
-            f"{path} has {found:,} bytes and should have {nbytes:,}: it was cut short, or is another file. "
-            f"{remedy(path.parent)}"
-        )

@@ -179,6 +179,7 @@ class Reading:
 
     def _settle(self, completed: Completed) -> None:
         if completed.failures:
+            self._files.check_unchanged()  # if one was cut short, that is why
             raise completed.failures[min(completed.failures)]
         tags: list[int] = completed.tags.tolist()
         for tag in tags:

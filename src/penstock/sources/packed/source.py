@@ -12,13 +12,14 @@ from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock
 from penstock.errors import BadSetting, ReaderUnavailable
 from penstock.io.auto import choose_reader
 from penstock.io.kept import kept_rows
-from penstock.io.mechanisms import FILE_MECHANISMS, open_reader
+from penstock.io.mechanisms import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.io.memory import host_memory
 from penstock.memory.room import aligned
 from penstock.memory.slots import Slot, Slots
-from penstock.sizes import size_text
+from penstock.sizes import size_text, whole_number
 from penstock.sources.order import Order, digest
 from penstock.sources.packed.files import PackedFiles
+from penstock.sources.packed.format import folder_at
 from penstock.sources.packed.reading import Places, Reading, Shelf
 
 _AUTOMATIC = ("uring", "direct", "posix")
@@ -68,13 +69,15 @@ class PackedSource:
     ) -> None:
         if not str(folder):
             raise BadSetting("packed: without a folder: write packed:FOLDER, as penstock pack has made it")
-        if depth is not None and depth < 1:
-            raise BadSetting(f"depth={depth}: at least one read is under way")
-        if batch_size < 1:
-            raise BadSetting(f"batch_size={batch_size}: a block has at least one row")
-        if isinstance(reader, str) and reader not in ("auto", *FILE_MECHANISMS):
+        batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
+        segments = whole_number("segments", segments, 1)
+        seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
+        keep_bytes = whole_number("keep_bytes", keep_bytes, 0)
+        if depth is not None:
+            depth = whole_number("depth", depth, 1, MAX_DEPTH)
+        if not callable(reader) and reader not in ("auto", *FILE_MECHANISMS):
             raise BadSetting(f"reader={reader!r}: it is one of auto, {', '.join(FILE_MECHANISMS)}")
-        self._folder = Path(folder)
+        self._folder = folder_at(folder)
         self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify)
         rows = self._files.manifest.rows
         self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)

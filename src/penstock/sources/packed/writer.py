@@ -19,7 +19,6 @@ from penstock.errors import PackDamaged, PackStopped, SourceError, UnsupportedLe
 from penstock.sizes import size_text
 from penstock.sources.packed.checksums import crc32
 from penstock.sources.packed.format import (
-    FORMAT,
     HEADER_BYTES,
     JOURNAL,
     MANIFEST,
@@ -28,6 +27,8 @@ from penstock.sources.packed.format import (
     Manifest,
     header,
 )
+from penstock.sources.packed.plain import read_bytes
+from penstock.sources.packed.sealed import FORMAT, sealed
 from penstock.tree import Array, Node, Parts, Strings, array_nodes, bytes_of, describe, difference, leaf_names
 
 _NEW = f"{JOURNAL}.new"
@@ -43,13 +44,14 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """How far packing has come: these rows are on the disk."""
+    """How far packing has come: these rows are on the disk. ``crc32`` is as in ``Manifest``."""
 
     format: str
     origin: Origin
     rows: int = 0
     leaves: tuple[Leaf, ...] = ()
     layout: Node | None = None
+    crc32: int = 0
 
 
 @contextmanager
@@ -129,7 +131,7 @@ class Writer:
                 sums.seek(0)
                 sums.write(header(SUM.str, (self.rows,)))
                 sums.flush()
-                content = np.fromfile(self._folder / leaf.checksums, np.uint8, offset=HEADER_BYTES)
+                content = read_bytes(self._folder / leaf.checksums, HEADER_BYTES)
                 leaves.append(msgspec.structs.replace(leaf, checksums_crc32=crc32(content)))
         self.commit()
         manifest = Manifest(
@@ -217,7 +219,7 @@ class Writer:
         new = self._folder / _NEW
         with stopping(self._folder, self.journal.rows):
             with open(new, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+                file.write(sealed(content))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self._folder / name)

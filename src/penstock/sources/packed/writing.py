@@ -10,12 +10,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from penstock.contracts import Cursor, Source, SourceBlock
-from penstock.errors import BadSetting, PackDamaged, PackStopped, PenstockError, SourceError
+from penstock.errors import BadSetting, PackStopped, PenstockError, SourceError
+from penstock.sizes import whole_number
 from penstock.sources.adapt import adapt
-from penstock.sources.packed.format import FORMAT, JOURNAL, MANIFEST, Manifest, read_manifest
+from penstock.sources.packed.format import JOURNAL, MANIFEST, Manifest, folder_at, read_manifest, read_set
+from penstock.sources.packed.sealed import FORMAT, read_page
 from penstock.sources.packed.writer import Journal, Origin, Writer, stopping
 from penstock.tracebacks import users_traceback
 
@@ -55,14 +55,16 @@ def pack(
         PackDamaged: of what was packed before an interruption, something is missing.
         PackStopped: the disk is full, or fails.
     """
-    folder = Path(folder)
+    folder = folder_at(folder)
+    whole_number("seed", seed, -(2**63), 2**64 - 1)
+    whole_number("commit_bytes", commit_bytes, 1)
     with closing(adapt(loader, segments=1, seed=seed, in_order=True)) as source, _held(folder):
         texts = dict(recipe) if isinstance(recipe, Mapping) else {"the recipe": recipe}
         origin = Origin(source.description, source.samples, seed, texts)
         journal = _begun(folder, origin)
         if (folder / MANIFEST).exists():  # it was interrupted between its last two steps
             (folder / JOURNAL).unlink()
-            return read_manifest(folder)
+            return read_set(folder)
         with closing(Writer(folder, journal)) as writer:
             try:
                 safe = time.monotonic()
@@ -77,14 +79,14 @@ def pack(
             except BaseException as error:
                 writer.stop(disk_failed=isinstance(error, PackStopped))
                 raise
-    return read_manifest(folder)
+    return read_set(folder)
 
 
 def rows_begun(folder: Path) -> tuple[int, int | None]:
     """How many rows of an interrupted packing are safe in a folder, and of how many, if that is known."""
     try:
-        journal = msgspec.json.decode((folder / JOURNAL).read_bytes(), type=Journal)
-    except (OSError, msgspec.MsgspecError):
+        journal = _read_journal(folder)
+    except (FileNotFoundError, PenstockError):
         return 0, None
     return journal.rows, journal.origin.samples
 
@@ -92,8 +94,9 @@ def rows_begun(folder: Path) -> tuple[int, int | None]:
 @contextmanager
 def _held(folder: Path) -> Generator[None]:
     """The folder, made if need be, for this process alone."""
-    if folder.exists() and not folder.is_dir():
-        raise BadSetting(f"{folder} is no folder")
+    if os.path.lexists(folder) and not folder.is_dir():
+        to = f" but a link to {folder.readlink()}, which is none" if folder.is_symlink() else ""
+        raise BadSetting(f"{folder} is no folder{to}")
     is_new = not folder.exists()
     if is_new and not folder.absolute().parent.is_dir():
         raise BadSetting(f"there is no folder {folder.parent} to make {folder.name} in: make it, or mend the name")
@@ -128,10 +131,7 @@ def _begun(folder: Path, origin: Origin) -> Journal:
         if found:
             raise BadSetting(f"{folder} is not empty: it holds {', '.join(found[:3])}. Give a new folder")
         return Journal(FORMAT, origin)
-    try:
-        journal = msgspec.json.decode((folder / JOURNAL).read_bytes(), type=Journal)
-    except msgspec.MsgspecError as error:
-        raise PackDamaged(f"{folder / JOURNAL} is damaged ({error}): delete {folder}, and pack again") from None
+    journal = _read_journal(folder)
     if not journal.rows:
         return Journal(FORMAT, origin)
     if differs := _difference(journal, Journal(FORMAT, origin)):
@@ -142,9 +142,13 @@ def _begun(folder: Path, origin: Origin) -> Journal:
     return journal
 
 
+def _read_journal(folder: Path) -> Journal:
+    return read_page(folder / JOURNAL, Journal, f"Delete {folder}, and pack again")
+
+
 def _difference(begun: Journal, now: Journal) -> str:
     """What keeps a packing from being gone on with, in words."""
-    before, after = ({"the record format": j.format, **_told(j.origin)} for j in (begun, now))
+    before, after = _told(begun.origin), _told(now.origin)
     found = [
         f"{name} was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
         for name in {**before, **after}

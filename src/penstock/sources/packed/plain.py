@@ -1,0 +1,35 @@
+"""Plain reads of a packed data set's files, through the page cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from penstock.contracts import ByteArray
+from penstock.errors import ReadFailed
+from penstock.io.files import open_file
+
+
+def read_bytes(path: Path, offset: int = 0, nbytes: int | None = None) -> ByteArray:
+    """Bytes of a file, all that follow unless so many are asked for; fewer where the file ends.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ReadFailed: the system refuses, the disk fails, or it is no file but a pipe, say.
+    """
+    try:
+        fd, size = open_file(str(path), direct=False)
+        try:
+            content = np.empty(max(0, size - offset) if nbytes is None else nbytes, np.uint8)
+            done = 0
+            while came := os.preadv(fd, [content[done:].data], offset + done):
+                done += came
+            return content[:done]
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ReadFailed(f"{path} cannot be read: {error.strerror}", str(path), offset, error.errno or 0) from None
