@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from penstock.cli import INTERRUPTED
 from penstock.cli.function import call, function_at
 from penstock.errors import BadSetting
 from penstock.feed.settings import DEFAULT_WINDOW
 from penstock.sizes import size_text
 from penstock.sources.adapt import PACKED
+from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
     from penstock.sources.packed import PackedSource
@@ -73,7 +74,7 @@ def feed(
     from penstock.feed.feeder import Feeder
     from penstock.feed.process import serve
 
-    console = Console()
+    shown = console()
     packed = {"reader": reader, "batch_size": batch_size, "depth": depth, "shuffle": shuffle, "verify": verify}
     source = _loader(loader, packed, {"segments": segments, "seed": seed})
     feeder = Feeder(
@@ -89,18 +90,24 @@ def feed(
         memory=memory,
     )
     stands = feeder.statistics()
-    console.print(
-        f"Feeding [bold]{name}[/] from {escape(stands.source)}, window {size_text(stands.window_bytes)}, "
-        f"{_counted(stands.segments, 'segment')}. Attach with [bold]penstock.attach({name!r})[/]; Ctrl-C ends it.",
-        highlight=False,
+    shown.print(
+        Text.assemble(
+            "Feeding ",
+            (printable(name), "bold"),
+            f" from {printable(stands.source)}, window {size_text(stands.window_bytes)}, "
+            f"{_counted(stands.segments, 'segment')}. Ctrl-C ends it. Attach with\n    ",
+            (f"penstock.attach({name!r})", "bold"),
+        ),
+        soft_wrap=True,
     )
     if loader.startswith(PACKED):
         for note in _notes(source, segments, stands.window_bytes):
-            console.print(note, style="yellow", highlight=False)
+            shown.print(note, style="yellow", soft_wrap=True)
     try:
         serve(feeder)
     except KeyboardInterrupt:
-        console.print("Interrupted; the trainers have been told.")
+        shown.print("Interrupted; the trainers have been told.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from penstock.feed.ahead import Ahead
 from penstock.feed.directory import Place
 from penstock.feed.failures import cause
 from penstock.feed.recipe import Recipe
-from penstock.feed.roster import Roster
+from penstock.feed.roster import MOST_BLOCKS, Roster
 from penstock.feed.server import Server, Turn
 from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
 from penstock.feed.statistics import FeederStatistics
@@ -217,6 +217,8 @@ class Feeder:
                 seed=self.settings.seed,
                 window_bytes=self.settings.window_bytes,
                 used_bytes=self._roster.room.used_bytes,
+                blocks_held=len(self._roster.blocks),
+                most_blocks=MOST_BLOCKS,
                 blocks=self._published.blocks,
                 blocks_in_place=self._published.in_place,
                 samples=self._published.samples,
