@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 
 from penstock.errors import BadSetting
@@ -30,7 +31,10 @@ def size_from(name: str, size: int | str) -> int:
         except (ValueError, OverflowError):  # "1.2.3", or 400 digits
             nbytes = 0
     else:
-        nbytes = size
+        try:
+            nbytes = 0 if isinstance(size, bool) else operator.index(size)
+        except TypeError:
+            nbytes = 0
     if nbytes <= 0:
         example = _EXAMPLES.get(name.removeprefix("--"), "512MiB")
         raise BadSetting(f'{name}={size!r}: give bytes as a number above 0 or as text, such as "{example}"')

@@ -22,12 +22,12 @@ def console(**options: Any) -> Console:
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal would obey (escape sequences, line breaks, changes of direction), as ``repr`` does."""
+    """Escape what a terminal obeys (escape sequences, line breaks, changes of direction), as ``repr`` does."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """Escape what a terminal would obey, except line breaks."""
+    """Escape what a terminal obeys, except line breaks."""
     return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 

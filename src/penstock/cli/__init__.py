@@ -12,8 +12,8 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one clear message and status 2.
 
-    What a function or a source of the user's raises is shown with its own traceback; the former ends in status 1, as
-    does a package that is not installed.
+    What a function or a source of the user's raises is shown with its own traceback. The former ends in status 1,
+    and so does a package that is not installed.
     """
     try:
         _run()

@@ -20,7 +20,9 @@ _WHAT_WIDTH = 14
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead: a list of objects, one per finding.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON instead: a list of objects, one per finding.")
+    ] = False,
 ) -> None:
     """Try out what Penstock needs here; status 1 if something that sharing needs does not work."""
     findings = examine()

@@ -12,7 +12,9 @@ from penstock.feed.feeds import feeds
 
 
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead: a list of objects, one per feed.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON instead: a list of objects, one per feed.")
+    ] = False,
 ) -> None:
     """Show the feeds that run, their trainers, and who holds them back."""
     found = feeds()

@@ -10,13 +10,15 @@ from rich.live import Live
 
 from penstock.cli.table import feeds_table
 from penstock.feed.feeds import feeds
+from penstock.feed.settings import real_number
 from penstock.terminal import console
 
 
 def top(
-    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two looks.", min=0.1)] = 1.0,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two looks.")] = 1.0,
 ) -> None:
     """Show the feeds live, until Ctrl-C."""
+    real_number("--interval", interval, 0.1, 86_400)
     shown = console()
     if not shown.is_terminal or shown.is_dumb_terminal:
         while True:

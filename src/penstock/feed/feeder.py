@@ -19,7 +19,7 @@ from penstock.feed.failures import cause
 from penstock.feed.recipe import Recipe
 from penstock.feed.roster import MOST_BLOCKS, Roster
 from penstock.feed.server import Server, Turn
-from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
+from penstock.feed.settings import DEFAULT_WINDOW, Settings, check_memory, checked
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.throughput import Throughput
 from penstock.feed.transform import DeviceTransform
@@ -65,7 +65,8 @@ class Feeder:
 
     Raises:
         FeedExists: another feeder serves this name.
-        BadSetting: a setting is out of range, or the source cannot be fed.
+        BadSetting: a setting is out of range, the window larger than the memory that there is, or the source
+            cannot be fed.
         BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
         InsecureDirectory: others could enter the directory of the sockets.
         DeviceUnavailable: there is no such GPU, or no room for the window on it.
@@ -97,11 +98,12 @@ class Feeder:
                 linger=linger,
                 stall_timeout=stall_timeout,
                 batch_granular=batch_granular,
-                memory=memory if isinstance(memory, str) else memory.name,
+                memory=cast(Any, getattr(memory, "name", memory)),
             )
         )
+        check_memory(self.settings.window_bytes)
         self.name = name
-        self._source = adapt(loader, segments=segments, seed=seed)
+        self._source = adapt(loader, segments=self.settings.segments, seed=self.settings.seed)
         if isinstance(self._source, SizedSlotSource) and transform is None:
             rows = min(self._source.batch_size or 1, self._source.samples or 1)
             check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
@@ -122,7 +124,10 @@ class Feeder:
         self._writer = BlockWriter(self._ring, batch_granular=batch_granular, gpu=gpu)
         self._transform = DeviceTransform(gpu, transform, whole=batch_granular) if gpu and transform else transform
         self._roster = Roster(
-            Room(self.settings.window_bytes), self._source.samples, self._source.segment_starts, epochs
+            Room(self.settings.window_bytes),
+            self._source.samples,
+            self._source.segment_starts,
+            self.settings.epochs,
         )
         self._published = Throughput()
         self._reopened = 0
