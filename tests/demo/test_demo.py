@@ -13,7 +13,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from rich.console import Console
 
 from penstock.demo.accounting import family
 from penstock.demo.images import Crops, find_images, whole
@@ -24,6 +23,7 @@ from penstock.demo.session import run
 from penstock.demo.synthetic import make_images
 from penstock.demo.trainer import accuracy, as_input
 from penstock.errors import BadSetting
+from penstock.terminal import console
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def images(tmp_path_factory) -> Path:
 def demo(data: Path, report: Path, **settings) -> tuple[Report, str]:
     said = io.StringIO()
     options = {"trainers": 2, "epochs": 1, "images": None, **settings}
-    report = run(data, report_path=report, console=Console(file=said, width=140), **options)
+    report = run(data, report_path=report, console=console(file=said, width=140), **options)
     return report, said.getvalue()
 
 

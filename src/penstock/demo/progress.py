@@ -8,6 +8,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from penstock.demo.arm import OnEvent
 from penstock.demo.job import Event, Job
@@ -21,9 +22,9 @@ class Bars:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=32),
+            BarColumn(bar_width=10),
             TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("[bold]{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", style="bold"),
             TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
             console=console,
@@ -46,7 +47,13 @@ class Bars:
 
     def arm(self, name: str, jobs: list[Job]) -> OnEvent:
         """Begin an arm; gives what follows its trainers."""
-        self._progress.console.print(f"[bold]{name[0].upper()}{name[1:]}[/]: {len(jobs)} trainings")
+        about = Text.assemble((f"{name[0].upper()}{name[1:]}", "bold"), f": {len(jobs)} trainings")
+        for training in (job.training for job in jobs):
+            about.append(
+                f"\n  {training.name}: width {training.width}, lr {training.learning_rate:g}, "
+                f"batch {training.batch_size}"
+            )
+        self._progress.console.print(about)
         followers = {job.training.name: _Follower(self._progress, job) for job in jobs}
         return lambda job, event: followers[job.training.name].follow(event)
 
@@ -57,10 +64,8 @@ class _Follower:
     def __init__(self, progress: Progress, job: Job) -> None:
         self._progress = progress
         self._epochs = job.epochs
-        training = job.training
         self._task: TaskID = progress.add_task(
-            f"  {training.name}: width {training.width}, lr {training.learning_rate:g}, "
-            f"batch {training.batch_size}",
+            f"  {job.training.name}",
             total=job.epochs * len(job.train),
             rate="",
             state="starts",

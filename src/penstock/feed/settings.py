@@ -117,7 +117,8 @@ def real_number(name: str, value: Any, least: float, most: float) -> float:
     Raises:
         BadSetting: it is none, or out of range.
     """
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    given: object = value
+    is_number = not isinstance(given, bool) and isinstance(given, Real)
     if not is_number or not least <= value <= most:
         raise BadSetting(f"{name}={value!r}: it is a number between {least} and {most}")
     return float(value)
