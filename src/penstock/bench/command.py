@@ -30,15 +30,8 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
     if plot is not None:
         require("--plot", "demo", "matplotlib")
     shown = console()
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        what, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=shown, transient=True
-    ) as progress:
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
+    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True) as progress:
         task = progress.add_task("starting", total=None)
 
         def tell(done: int, in_all: int, what: str) -> None:

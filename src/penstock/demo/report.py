@@ -16,14 +16,17 @@ def print_report(report: Report, console: Console) -> None:
     console.print()
     console.print(headline(report), style="bold green")
     console.print(
-        f"{printable(data.name)}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, {report.epochs} epochs. "
+        f"{printable(data.name)}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, "
+        f"{report.epochs} epochs. "
         f"{machine.cpu}, {machine.cores} cores, models on {machine.device}."
     )
     if data.note:
         console.print(f"{printable(data.note)}.", style="dim")
     if disturbed := report.disturbed():
         console.print(disturbed, style="yellow")
+    console.print("\nEach training", style="italic")
     console.print(_trainings_table(report))
+    console.print("All together", style="italic")
     console.print(_totals_table(report))
 
 
@@ -37,7 +40,7 @@ def headline(report: Report) -> str:
 
 
 def _trainings_table(report: Report) -> Table:
-    table = _table("\nEach training", "\nwidth", "learning\nrate", "\nbatch")
+    table = _table("\ntraining", "\nwidth", "learning\nrate", "\nbatch")
     for title in ("images/s,\neach its", "one\nfeed", "\ntimes", "accuracy,\neach its", "one\nfeed"):
         table.add_column(title, justify="right", no_wrap=True)
     for before, after in zip(report.separate.trainings, report.shared.trainings, strict=True):
@@ -56,7 +59,7 @@ def _trainings_table(report: Report) -> Table:
 
 
 def _totals_table(report: Report) -> Table:
-    table = _table("All together", "each its loader", "one feed", "one feed / each")
+    table = _table("", "each its loader", "one feed", "one feed / each")
 
     def row(name: str, shown: list[str], ratio: float | None = None) -> None:
         table.add_row(name, *shown, "" if ratio is None else f"{ratio:.2f}")
