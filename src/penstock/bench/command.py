@@ -31,7 +31,8 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
         require("--plot", "demo", "matplotlib")
     shown = console()
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
-    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True) as progress:
+    quiet = not shown.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True, disable=quiet) as progress:
         task = progress.add_task("starting", total=None)
 
         def tell(done: int, in_all: int, what: str) -> None:

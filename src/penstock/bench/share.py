@@ -52,9 +52,9 @@ def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
         PenstockError: a measured process failed.
     """
     settings.check()
-    require("the benchmark", "torch", "torch")
     if settings.jpeg:
-        require("the JPEG loader (left out by --no-jpeg)", "images", "simplejpeg", "cv2")
+        require("the JPEG loader (--no-jpeg leaves it out)", "images,torch", "simplejpeg", "cv2")
+    require("the benchmark", "torch", "torch")
     before = describe()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))

@@ -82,7 +82,7 @@ def _totals_table(report: Report) -> Table:
 
 
 def _table(heading: str, *headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(heading)
     for each in headings:
         table.add_column(each, justify="right", no_wrap=True)

@@ -32,7 +32,8 @@ def io_command(settings: Settings, path: str, json: Path | None, csv: Path | Non
         _check_picture(plot)
     shown = console(width=max(WIDTH, console().width))
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
-    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True) as progress:
+    quiet = not shown.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True, disable=quiet) as progress:
         task = progress.add_task("starting", total=None)
 
         def tell(done: int, in_all: int, what: str) -> None:
