@@ -39,6 +39,10 @@ class BlockTooLarge(SourceError):
     """A block is larger than the window can ever hold."""
 
 
+class PackageMissing(PenstockError):
+    """A package that only an extra of Penstock brings is not installed; the message has the command for it."""
+
+
 class DeviceUnavailable(PenstockError):
     """A GPU that was asked for is not there, or cannot be used; the message says why, and what is there."""
 

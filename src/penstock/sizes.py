@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from contextlib import suppress
 from operator import index
@@ -33,7 +34,10 @@ def size_from(name: str, size: int | str) -> int:
         except (ValueError, OverflowError):  # "1.2.3", or 400 digits
             nbytes = 0
     else:
-        nbytes = size
+        try:
+            nbytes = 0 if isinstance(size, bool) else operator.index(size)
+        except TypeError:
+            nbytes = 0
     if nbytes <= 0:
         example = _EXAMPLES.get(name.removeprefix("--"), "512MiB")
         raise BadSetting(f'{name}={size!r}: give bytes as a number above 0 or as text, such as "{example}"')
@@ -41,13 +45,13 @@ def size_from(name: str, size: int | str) -> int:
 
 
 def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 - 1) -> int:
-    """A setting that counts something, as it was given.
+    """A setting that is a whole number, of Python's or NumPy's.
 
     Raises:
-        BadSetting: it is no whole number, or out of range; ``name`` says which setting it was.
+        BadSetting: it is none (True is none), or out of range; ``name`` says which setting it was.
     """
     with suppress(TypeError):  # whatever a user gave
-        if least <= (number := index(value)) <= most:
+        if not isinstance(value, bool) and least <= (number := index(value)) <= most:
             return number
     raise BadSetting(f"{name}={value!r}: it is a whole number between {least:,} and {most:,}")
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.bench import jpeg
 from penstock.bench.cell import Cell
-from penstock.bench.claims import claims
+from penstock.bench.claims import Claim, claims
 from penstock.bench.command import share_command
 from penstock.bench.extras import CrowdResult, ImportResult, MemoryUse
 from penstock.bench.machine import describe
 from penstock.bench.plan import Settings, cases
 from penstock.bench.share import Report, run
+from penstock.bench.tables import tables
 from penstock.bench.workload import jpegs, synthetic
 from penstock.errors import BadSetting
+from penstock.terminal import console
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "share.json"
 
 QUICK = Settings(trainers=(1, 2, 8), blocks=("128KB",), jpeg=False, peers=False, seconds=0.4).quickly()
 
@@ -151,6 +157,28 @@ def test_what_cannot_be_measured_is_said_at_once(settings, folder):
 def test_a_folder_without_jpegs_is_said_at_once(tmp_path):
     with pytest.raises(BadSetting, match="no JPEG"):
         run(Settings(blocks=()), str(tmp_path), lambda *_: None)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), 0.0])
+def test_a_time_that_is_none_is_said_at_once(seconds):
+    with pytest.raises(BadSetting, match="--seconds"):
+        Settings(seconds=seconds).check()
+    with pytest.raises(BadSetting, match="--step-ms"):
+        Settings(step_ms=float("nan")).check()
+
+
+def test_the_tables_fit_80_columns_and_cut_nothing():
+    saved = json.loads(RESULTS.read_text())
+    rows = [msgspec.convert(row, Claim) for row in saved.pop("claims")]
+    report = msgspec.convert(saved, Report)
+    said = io.StringIO()
+    console(file=said, width=80).print(tables(report, rows), soft_wrap=True)
+    lines = said.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in said.getvalue()
+    together = [line for line in lines if line.startswith("separate DataLoaders ")]
+    assert all(len(line.split()) >= 7 for line in together)
+    assert len([line for line in lines if line.startswith(("yes  ", "no   ", "–    "))]) == len(rows)
 
 
 def _report(cells: list[Cell], repeats: int = 1) -> Report:

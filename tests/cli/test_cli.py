@@ -113,7 +113,7 @@ def test_ctrl_c_ends_a_feed_and_tells_its_trainers(feeding):
         with pytest.raises(penstock.FeederLost, match="interrupted"):
             for _ in range(100_000):
                 next(iter(loader))
-    assert feeding.wait(20) == 0
+    assert feeding.wait(20) == 130
 
 
 def test_nothing_runs_says_what_to_do():
@@ -286,7 +286,7 @@ def test_top_shows_the_feeds_until_it_is_interrupted(feeding):
         pass
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
-    assert process.returncode == 0
+    assert process.returncode == 130
 
 
 def test_doctor_finds_that_sharing_works_here():

@@ -13,17 +13,20 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from rich.console import Console
 
 from penstock.demo.accounting import family
 from penstock.demo.images import Crops, find_images, whole
 from penstock.demo.job import trainings
 from penstock.demo.model import small_network
+from penstock.demo.report import print_report
 from penstock.demo.results import Report
 from penstock.demo.session import run
 from penstock.demo.synthetic import make_images
 from penstock.demo.trainer import accuracy, as_input
 from penstock.errors import BadSetting
+from penstock.terminal import console
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def images(tmp_path_factory) -> Path:
 def demo(data: Path, report: Path, **settings) -> tuple[Report, str]:
     said = io.StringIO()
     options = {"trainers": 2, "epochs": 1, "images": None, **settings}
-    report = run(data, report_path=report, console=Console(file=said, width=140), **options)
+    report = run(data, report_path=report, console=console(file=said, width=140), **options)
     return report, said.getvalue()
 
 
@@ -69,6 +72,20 @@ def test_the_report_is_saved_with_a_picture_and_without_names_of_this_machine(im
     assert json.loads(text)["data"]["name"] == "few"
     for private in (str(images.parent), str(Path.home()), os.getcwd(), socket.gethostname()):
         assert private not in text
+
+
+@pytest.mark.parametrize("saved", ["demo-default", "demo-imagenet-sample"])
+def test_the_tables_fit_80_columns_and_cut_nothing(saved):
+    report = msgspec.json.decode((RESULTS / f"{saved}.json").read_text(), type=Report)
+    said = io.StringIO()
+    print_report(report, console(file=said, width=80))
+    lines = [line.rstrip() for line in said.getvalue().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "…" not in said.getvalue()
+    shown = [line.split() for line in lines]
+    for each in report.shared.trainings:
+        name = [each.name, str(each.width), f"{each.learning_rate:g}", str(each.batch_size)]
+        assert [len(line) for line in shown if line[:4] == name] == [9]
 
 
 def test_without_class_folders_there_is_no_accuracy(images, tmp_path):

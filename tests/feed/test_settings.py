@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,22 +62,63 @@ def test_any_text_is_whole_pages_or_refused(text):
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"segments": 0}, "segments=0: it lies between 1 and 4096"),
+        ({"segments": 0}, "segments=0: it is a whole number between 1 and 4096"),
         ({"segments": 5000}, "segments=5000"),
         ({"epochs": 0}, "epochs=0"),
         ({"linger": -1.0}, "linger=-1.0"),
         ({"stall_timeout": 0}, "stall_timeout=0"),
         ({"stall_timeout": -2.5}, "stall_timeout=-2.5"),
         ({"window": "lots"}, "window='lots'"),
+        ({"segments": "8"}, "segments='8'"),
+        ({"segments": 2.5}, "segments=2.5"),
+        ({"segments": True}, "segments=True"),
+        ({"seed": 0.0}, "seed=0.0"),
+        ({"seed": 2**64}, f"seed={2**64}"),
+        ({"epochs": True}, "epochs=True"),
+        ({"epochs": "3"}, "epochs='3'"),
+        ({"epochs": [3]}, "epochs=[3]"),
+        ({"linger": "x"}, "linger='x'"),
+        ({"linger": math.nan}, "linger=nan"),
+        ({"linger": math.inf}, "linger=inf"),
+        ({"linger": False}, "linger=False"),
+        ({"stall_timeout": math.nan}, "stall_timeout=nan"),
+        ({"stall_timeout": math.inf}, "stall_timeout=inf"),
+        ({"stall_timeout": "5"}, "stall_timeout='5'"),
+        ({"stall_timeout": 1j}, "stall_timeout=1j"),
+        ({"window": True}, "window=True"),
+        ({"window": math.nan}, "window=nan"),
+        ({"window": 2e9}, "window=2000000000.0"),
+        ({"window": b"1MiB"}, "window=b'1MiB'"),
+        ({"batch_granular": "no"}, "batch_granular='no'"),
+        ({"batch_granular": 1}, "batch_granular=1"),
+        ({"memory": 3}, "memory=3"),
     ],
 )
-def test_a_value_out_of_range_is_named_and_nothing_is_left(setting, says, feeds_directory):
+def test_a_value_out_of_range_or_of_a_wrong_type_is_named_and_nothing_is_left(setting, says, feeds_directory):
     with pytest.raises(penstock.BadSetting) as caught:
         checked(**setting)
     assert says in str(caught.value)
     with pytest.raises(penstock.BadSetting):
         penstock.Feeder({"id": np.arange(9)}, "feed", **setting)
     assert not list(feeds_directory.iterdir())
+
+
+def test_a_window_beyond_the_memory_is_refused_with_both_numbers(feeds_directory):
+    total = psutil.virtual_memory().total
+    for window in (total + 2**30, "100TiB", 2**70):
+        with pytest.raises(
+            penstock.BadSetting, match=r"a window of [\d,.]+ GiB: this process may use [\d,.]+ GiB"
+        ):
+            penstock.Feeder({"id": np.arange(9)}, "feed", window=window)
+    with pytest.raises(penstock.BadSetting, match=r"a window of 102,400\.0 GiB"):
+        penstock.share(lambda: {"id": np.arange(9)}, "feed", window="100TiB")
+    assert not list(feeds_directory.iterdir())
+
+
+def test_numbers_of_numpy_are_taken_as_pythons():
+    given = checked(segments=np.int64(4), seed=np.uint32(1), linger=np.float32(0.5), window=np.int64(4096))
+    assert given == {"segments": 4, "seed": 1, "linger": 0.5, "window_bytes": 4096}
+    assert {type(value) for value in given.values()} == {int, float}
 
 
 def test_only_what_was_given_is_returned():
@@ -109,6 +152,18 @@ def test_a_difference_names_what_was_asked_and_what_runs():
         ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
         ({"shard": (-1, 2)}, r"shard=\(-1, 2\)"),
         ({"shard": (0, 0)}, r"shard=\(0, 0\)"),
+        ({"shard": ()}, r"shard=\(\)"),
+        ({"shard": 2}, "shard=2"),
+        ({"shard": "ab"}, "shard='ab'"),
+        ({"shard": (0.5, 2)}, r"shard=\(0.5, 2\)"),
+        ({"shard": (0, 1, 2)}, r"shard=\(0, 1, 2\)"),
+        ({"batch_size": True}, "batch_size=True"),
+        ({"drop_last": "no"}, "drop_last='no'"),
+        ({"borrow": 1}, "borrow=1"),
+        ({"transform": "flip"}, "transform='flip'"),
+        ({"wait_s": "x"}, "wait_s='x'"),
+        ({"wait_s": math.nan}, "wait_s=nan"),
+        ({"wait_s": -1}, "wait_s=-1"),
     ],
 )
 def test_a_trainers_nonsense_is_refused_before_it_connects(asked, says):

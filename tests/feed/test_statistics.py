@@ -180,3 +180,47 @@ def test_trainers_that_wait_while_the_feed_goes_back_for_another_are_ahead(serve
         until(lambda: "ahead" in [trainer.state for trainer in feeder.statistics().trainers])
         assert len(list(again)) == 398
         reading.join()
+
+
+def test_a_feeder_tells_when_the_number_of_blocks_holds_it_back(serve):
+    feeder = serve(penstock.ArraySource({"id": np.arange(5000)}, batch_size=1))
+    with penstock.attach("feed") as loader:
+        next(iter(loader))
+        until(lambda: feeder.statistics().waits_for == "trainers")
+        told = feeder.statistics()
+        assert told.blocks_held == told.most_blocks == 1024
+        assert told.used_bytes < told.window_bytes / 100
+    until(lambda: not feeder.statistics().trainers)
+    assert feeder.statistics().blocks_held == 0
+
+
+def test_a_trainer_that_comes_late_to_one_segment_waits_for_the_next_cycle(serve):
+    feeder = serve(
+        penstock.ArraySource({"id": np.arange(4000)}, batch_size=10, segments=1), window="8KiB", segments=1
+    )
+    with penstock.attach("feed", 10) as first, penstock.attach("feed", 10) as late:
+        batches = iter(first)
+        for _ in range(200):
+            next(batches)
+        thread = threading.Thread(target=lambda: next(iter(late)))
+        thread.start()
+        until(lambda: feeder.statistics().trainers[1].state == "waiting")
+        reading, waiting = feeder.statistics().trainers
+        assert (reading.state, reading.waits_for) == ("reading", "")
+        assert waiting.waits_for == "cycle 1"
+        until(lambda: next(batches, None) is None)
+        batches = iter(first)
+        until(lambda: next(batches) and feeder.statistics().trainers[1].state == "reading")
+        thread.join()
+        assert feeder.statistics().trainers[1].waits_for == ""
+
+
+def test_a_rank_waits_for_the_others(serve):
+    feeder = serve(arrays())
+    with penstock.attach("feed", 10, shard=(0, 2)) as rank, penstock.attach("feed", 10, shard=(1, 2)) as other:
+        thread = threading.Thread(target=lambda: list(rank))
+        thread.start()
+        until(lambda: feeder.statistics().trainers[0].state == "waiting")
+        assert feeder.statistics().trainers[0].waits_for == "the other ranks"
+        list(other)
+        thread.join()

@@ -115,7 +115,7 @@ def statistics(*trainers: TrainerStatistics, **changes: Any) -> FeederStatistics
 
 def trainer(pid: int, **changes: Any) -> TrainerStatistics:
     whole: dict[str, Any] = dict.fromkeys(TrainerStatistics.__struct_fields__, 0)
-    return TrainerStatistics(**{**whole, "pid": pid, "state": "reading", "world": 1, **changes})
+    return TrainerStatistics(**{**whole, "pid": pid, "state": "reading", "waits_for": "", "world": 1, **changes})
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def trainer(pid: int, **changes: Any) -> TrainerStatistics:
         (statistics(trainer(1), waits_for="source"), r"its source \(rows\) has given no batch"),
         (statistics(trainer(1, state="ahead"), sample=500, cycle=3), "gone back to sample 500 of cycle 3"),
         (
-            statistics(trainer(1, state="waiting", world=3, rank=0), trainer(4, world=3, rank=2)),
+            statistics(trainer(1, waits_for="the other ranks", world=3, rank=0), trainer(4, world=3, rank=2)),
             "of its 3 ranks 1 have yet to begin",
         ),
         (
-            statistics(trainer(1, state="waiting", cycle=1)),
-            "waits for cycle 1 of its source; the feed is in cycle 0",
+            statistics(trainer(1, waits_for="cycle 1")),
+            "begins at cycle 1, and the feed is at sample 0 of cycle 0",
         ),
     ],
 )

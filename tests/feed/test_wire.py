@@ -19,7 +19,7 @@ from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.tree import Array, Branch, Constant, Strings
 
-TRAINER = TrainerStatistics(1, 2, True, 0, 1, 3, "reading", 4, 5, 6, 7, 0.5)
+TRAINER = TrainerStatistics(1, 2, True, 0, 1, 3, "reading", 4, 5, 6, 7, 0.5, "")
 LAYOUT = Branch(
     "dict",
     ("x", 1, None, b"\xff"),
@@ -64,6 +64,8 @@ FROM_FEEDER: list[Any] = [
         0,
         4096,
         0,
+        1,
+        1024,
         1,
         1,
         2,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.bench.claims import Claim, claims
 from penstock.bench.plan import Settings
+from penstock.bench.saving import check_writable, saved
 from penstock.bench.share import Report, run
 from penstock.bench.tables import tables
-from penstock.errors import BadSetting
+from penstock.packages import require
+from penstock.terminal import console
 
 
 def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:
@@ -21,13 +23,16 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
 
     Raises:
         BadSetting: a setting is out of range, or a file could not be written afterwards.
+        PackageMissing: an extra is not installed that this needs.
     """
-    for path in (json, plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise BadSetting(f"{path}: its directory does not exist")
-    console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    for path in filter(None, (json, plot)):
+        check_writable(path)
+    if plot is not None:
+        require("--plot", "demo", "matplotlib")
+    shown = console()
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
+    quiet = not shown.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True, disable=quiet) as progress:
         task = progress.add_task("starting", total=None)
 
         def tell(done: int, in_all: int, what: str) -> None:
@@ -35,15 +40,13 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
 
         report = run(settings, None if data is None else str(data), tell)
     rows = claims(report)
-    console.print(tables(report, rows))
+    shown.print(tables(report, rows), soft_wrap=True)
     if json is not None:
-        json.write_bytes(encoded(report, rows))
-        console.print(f"saved: {json}")
+        saved(json, partial(json.write_bytes, encoded(report, rows)), shown)
     if plot is not None:
         from penstock.bench.plot import save
 
-        save(report, rows, plot)
-        console.print(f"saved: {plot}")
+        saved(plot, partial(save, report, rows, plot), shown)
 
 
 def encoded(report: Report, rows: list[Claim]) -> bytes:

@@ -114,8 +114,8 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.dismiss(list(self._members))
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.dismiss(list(self._members), kill=kind is not None)
 
     def start(
         self, command: Sequence[str], count: int = 1, environment: dict[str, str] | None = None

@@ -55,9 +55,9 @@ class Settings(msgspec.Struct, frozen=True):
         if not self.trainers or not all(1 <= k <= MOST_TRAINERS for k in self.trainers):
             raise BadSetting(f"--trainers {list(self.trainers)}: give numbers between 1 and {MOST_TRAINERS}")
         for name, value, least in (("repeats", self.repeats, 1), ("seconds", self.seconds, 0.05)):
-            if value < least:
+            if not value >= least:  # NaN is not
                 raise BadSetting(f"--{name} {value}: at least {least}")
-        if self.step_ms < 0:
+        if not self.step_ms >= 0:
             raise BadSetting(f"--step-ms {self.step_ms}: at least 0")
         if not self.jpeg and not self.blocks:
             raise BadSetting("nothing to measure: leave --no-jpeg out or name --blocks")

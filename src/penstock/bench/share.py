@@ -18,6 +18,7 @@ from penstock.bench.machine import Machine, describe
 from penstock.bench.plan import Case, Settings, cases, feed_of
 from penstock.bench.workload import Workload, jpegs, synthetic
 from penstock.errors import BadSetting, PenstockError
+from penstock.packages import require
 
 Tell = Callable[[int, int, str], None]
 """Told of progress: (cells done, cells in all, what comes now)."""
@@ -47,9 +48,13 @@ def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
 
     Raises:
         BadSetting: there is no JPEG in ``folder``, or a setting is out of range.
+        PackageMissing: an extra is not installed that this needs.
         PenstockError: a measured process failed.
     """
     settings.check()
+    if settings.jpeg:
+        require("the JPEG loader (--no-jpeg leaves it out)", "images,torch", "simplejpeg", "cv2")
+    require("the benchmark", "torch", "torch")
     before = describe()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))

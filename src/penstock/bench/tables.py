@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from penstock.bench.cell import Cell
 from penstock.bench.claims import Claim
 from penstock.bench.share import Report
+from penstock.terminal import printable
 
 ARMS = {
     "alone": "DataLoader alone",
@@ -20,6 +22,9 @@ ARMS = {
     "tensorsocket": "TensorSocket 0.0.5",
     "copy": "plain copies only",
 }
+
+_LEGEND = """each, together: {} a second. feeder, trainers: CPU-ms per 1,000 samples.
+µs: publish to receipt. MB: memory of all processes (PSS)."""
 
 
 def tables(report: Report, rows: Sequence[Claim]) -> Group:
@@ -37,31 +42,29 @@ def median(cells: Sequence[Cell], workload: str, arm: str, trainers: int, field:
     return statistics.median(values) if values else None
 
 
-def _figures(report: Report, workload: str) -> Table:
-    unit = "samples" if workload == "JPEG" else "blocks"
-    field = "samples_per_s" if workload == "JPEG" else "batches_per_s"
-    title = f"{workload}, {report.data}" if workload == "JPEG" else f"{workload} blocks from memory"
-    caption = f"{unit} a second; CPU-milliseconds per 1,000 samples delivered; publish to receipt; PSS of all"
-    table = Table(title=title, title_justify="left", caption_justify="left")
-    table.add_column("K", justify="right")
-    table.add_column("fed by")
+def _figures(report: Report, workload: str) -> Group:
+    jpeg = workload == "JPEG"
+    field = "samples_per_s" if jpeg else "batches_per_s"
+    title = f"{workload}, {printable(report.data)}" if jpeg else f"{workload} blocks from memory"
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("fed by", no_wrap=True)
     for name in ("each", "together", "feeder", "trainers", "µs", "MB"):
         table.add_column(name, justify="right", no_wrap=True)
     notes: list[str] = []
     for trainers in report.settings.trainers:
+        table.add_row(Text(f"{trainers} trainer{'s' * (trainers != 1)}", "bold"))
         for arm, words in ARMS.items():
             cells = [c for c in report.cells if (c.workload, c.arm, c.trainers) == (workload, arm, trainers)]
             if not cells:
                 continue
             each = median(cells, workload, arm, trainers, field)
             if each is None:
-                table.add_row(str(trainers), words)
-                notes.append(f"{trainers} × {words}: {cells[0].note}")
+                table.add_row(words, "–")
+                notes.append(f"{trainers} × {words}: {printable(cells[0].note)}")
                 continue
             numbers = [median(cells, workload, arm, trainers, f) or 0 for f in ("feeder_cpu_s", "trainers_cpu_s")]
             latencies = [c.latency_us[0] for c in cells if c.latency_us is not None]
             table.add_row(
-                str(trainers),
                 words,
                 short(each),
                 short(each * trainers),
@@ -69,26 +72,24 @@ def _figures(report: Report, workload: str) -> Table:
                 f"{statistics.median(latencies):,.0f}" if latencies else "",
                 f"{(median(cells, workload, arm, trainers, 'pss_bytes') or 0) / 1e6:,.0f}",
             )
-        table.add_section()
-    table.caption = "\n".join([caption, *notes])
-    return table
+    legend = _LEGEND.format("samples" if jpeg else "blocks")
+    return Group(Text(title, "bold"), table, Text("\n".join([legend, *notes]), "dim"), Text())
 
 
-def claims_table(rows: Sequence[Claim]) -> Table:
-    """Claims, each beside its target."""
-    table = Table(title="Claims", caption="median (least – most)", title_justify="left", caption_justify="left")
-    table.add_column("claim")
-    table.add_column("target", justify="right", no_wrap=True)
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("met")
+def claims_table(rows: Sequence[Claim]) -> Group:
+    """Claims, each above what was measured and its target."""
+    table = Table.grid(padding=(0, 2, 0, 0))
     for row in rows:
         sign = "≥" if row.at_least else "≤"
-        measured = ""
+        measured = "not measured"
         if row.measured is not None and row.spread is not None:
             measured = f"{short(row.measured)} ({short(row.spread[0])} – {short(row.spread[1])})"
-        met = {True: "[green]yes[/]", False: "[red]no[/]", None: row.note}[row.met]
-        table.add_row(row.claim, f"{sign} {short(row.target)} {row.unit}".strip(), measured, met)
-    return table
+        met, style = {True: ("yes", "green"), False: ("no", "red"), None: ("–", "dim")}[row.met]
+        note = f"; {row.note}" if row.met is None and row.note else ""
+        target = f"{sign} {short(row.target)} {row.unit}".strip()
+        table.add_row(Text(met, style), Text.assemble(row.claim, (f"\n{measured}, target {target}{note}", "dim")))
+    heading = Text.assemble(("Claims", "bold"), " (K trainers): whether met; median (least – most)")
+    return Group(heading, table)
 
 
 def short(value: float) -> str:

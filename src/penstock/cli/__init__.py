@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from rich.console import Console
-from rich.markup import escape
+INTERRUPTED = 130
+"""A command's status after Ctrl-C, as a shell has it: 128, and the number of SIGINT."""
 
 
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one clear message and status 2.
 
-    What a function or a source of the user's raises is shown with its own traceback; the former ends in status 1.
+    What a function or a source of the user's raises is shown with its own traceback. The former ends in status 1,
+    and so does a package that is not installed.
     """
+    try:
+        _run()
+    except KeyboardInterrupt:  # while modules were imported; later, typer turns it into this status
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever reads has had enough. What is left in the buffer must not be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _run() -> None:
     from penstock.cli.app import app
     from penstock.cli.function import FunctionFailed
-    from penstock.errors import PenstockError, SourceError
+    from penstock.errors import PackageMissing, PenstockError, SourceError
+    from penstock.terminal import allow_any_encoding
 
+    allow_any_encoding()
     try:
         app()
+    except PackageMissing as error:
+        _tell(error)
+        sys.exit(1)
     except PenstockError as error:
         _tell(error, error.traceback_text if isinstance(error, SourceError) else "")
         sys.exit(2)
     except FunctionFailed as error:
         _tell(error, error.traceback_text)
         sys.exit(1)
-    except BrokenPipeError:
-        sys.exit(1)
 
 
-def _tell(error: Exception, traceback_text: str) -> None:
-    console = Console(stderr=True)
+def _tell(error: Exception, traceback_text: str = "") -> None:
+    from rich.text import Text
+
+    from penstock.terminal import console, printable_lines
+
+    stderr = console(stderr=True)
     if traceback_text and traceback_text not in str(error):
-        console.print(traceback_text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]penstock:[/] {escape(str(error))}", highlight=False)
+        stderr.print(printable_lines(traceback_text), soft_wrap=True)
+    stderr.print(Text.assemble(("penstock:", "bold red"), " ", printable_lines(str(error))), soft_wrap=True)

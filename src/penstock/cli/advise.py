@@ -110,7 +110,7 @@ def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None
 
     running = {found.name: found for found in feeds()}
     if name not in running:
-        raise FeedNotFound(f"no feed {name!r} runs; those that do: {', '.join(running) or 'none'}")
+        raise FeedNotFound(f"no feed {name!r} runs; those that do: {', '.join(map(repr, running)) or 'none'}")
     found = running[name]
     if sample_bytes is None:
         if not found.samples:

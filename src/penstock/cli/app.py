@@ -9,6 +9,7 @@ import typer
 import penstock
 from penstock.cli import bench
 from penstock.cli.advise import advise
+from penstock.cli.command import Command, Group
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.feed import feed
@@ -19,6 +20,7 @@ from penstock.cli.top import top
 
 app = typer.Typer(
     name="penstock",
+    cls=Group,
     help="One loader feeds every training run on the machine.",
     no_args_is_help=True,
     add_completion=False,
@@ -43,5 +45,5 @@ def options(
 
 
 for verb in (feed, pack, status, top, stop, doctor, advise, demo):
-    app.command()(verb)
+    app.command(cls=Command)(verb)
 app.add_typer(bench.app, name="bench")

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from penstock.cli.bench_io import io
+from penstock.cli.command import Command, Group
 
-app = typer.Typer(help="Measure on this machine what Penstock claims.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Measure on this machine what Penstock claims.", no_args_is_help=True)
 
 
 @app.callback()
@@ -17,24 +18,26 @@ def bench() -> None:
     """Measure on this machine what Penstock claims."""
 
 
-@app.command()
+@app.command(cls=Command)
 def share(
-    data: Annotated[Path | None, typer.Option(help="Folder of JPEGs; without it, some are generated.")] = None,
-    trainers: Annotated[str, typer.Option(help="How many trainers at once, case by case.")] = "1,2,4,8",
-    step_ms: Annotated[float, typer.Option(help="Wait in place of each training step, ms.")] = 0.0,
-    repeats: Annotated[int, typer.Option(help="Times that each case is measured, by turns.")] = 5,
+    data: Annotated[Path | None, typer.Option(help="Folder of JPEGs; generated ones unless given.")] = None,
+    trainers: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="Numbers of trainers, case by case.")
+    ] = "1,2,4,8",
+    step_ms: Annotated[float, typer.Option(help="Wait in place of each training step, in ms.")] = 0.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, by turns.")] = 5,
     seconds: Annotated[
-        float, typer.Option(help="Counted for each case; blocks from memory take 0.3 of it.")
+        float, typer.Option(help="Time counted for each case; 0.3 of it for blocks from memory.")
     ] = 4.0,
-    blocks: Annotated[str, typer.Option(help="Sizes of blocks from memory.")] = "128KB,1MB,10MB",
-    workers: Annotated[int, typer.Option(help="Loader workers in total.")] = 2,
-    jpeg: Annotated[bool, typer.Option(help="Measure the JPEG loader; needs the images and torch extras.")] = True,
-    peers: Annotated[bool, typer.Option(help="Measure TensorSocket too, where it is installed.")] = True,
-    json: Annotated[Path | None, typer.Option(help="Where to save what was measured.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where to save a picture (PNG) of it.")] = None,
-    quick: Annotated[bool, typer.Option(help="A look in half a minute; its figures prove nothing.")] = False,
+    blocks: Annotated[str, typer.Option(metavar="SIZES", help="Sizes of blocks from memory.")] = "128KB,1MB,10MB",
+    workers: Annotated[int, typer.Option(help="Loader workers, all together.")] = 2,
+    jpeg: Annotated[bool, typer.Option(help="The JPEG loader too; needs penstock[images,torch].")] = True,
+    peers: Annotated[bool, typer.Option(help="TensorSocket too, where it is installed.")] = True,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="File for what was measured.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG) of it.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke run (about 30 s); not for comparison.")] = False,
 ) -> None:
-    """Trainers on one feed against trainers with a loader each: speed, CPU time, latency, memory."""
+    """Measure trainers on one feed against trainers with a loader each: speed, CPU time, latency, memory."""
     from penstock.bench.command import share_command
     from penstock.bench.plan import Settings
 
@@ -60,4 +63,4 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise BadSetting(f"--trainers {text}: give numbers with commas between them, such as 1,2,4,8") from None
 
 
-app.command()(io)
+app.command(cls=Command)(io)

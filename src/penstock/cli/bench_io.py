@@ -13,40 +13,55 @@ def io(
         str,
         typer.Argument(
             metavar="PATH",
-            help="A file or block device, which is only read; a directory, in which a scratch file is made for "
-            "the time being; an object, s3://… or http(s)://…; or a disk under BaM's kernel module, /dev/libnvm0.",
+            help="File or block device, only read; or directory, in which a scratch file is made for the time "
+            "being; or object, s3://… or http(s)://…; or disk under BaM's kernel module, /dev/libnvm0.",
         ),
     ],
     mech: Annotated[
-        str, typer.Option(help="posix, direct, uring, object, gds, gpu, with commas between them; or all.")
+        str, typer.Option(metavar="NAMES", help="Ways of reading: posix, direct, uring, object, gds, gpu; or all.")
     ] = "posix,direct,uring",
-    bs: Annotated[str, typer.Option(help="Sizes of one read.")] = "4KiB,64KiB,1MiB",
-    qd: Annotated[str, typer.Option(help="How many reads are under way.")] = "32,128",
+    bs: Annotated[str, typer.Option(metavar="SIZES", help="Sizes of one read.")] = "4KiB,64KiB,1MiB",
+    qd: Annotated[str, typer.Option(metavar="NUMBERS", help="Reads under way.")] = "32,128",
     threads: Annotated[
-        str, typer.Option(help="Threads that wait for the kernel, or ask on the GPU; uring needs one.")
+        str,
+        typer.Option(
+            metavar="NUMBERS", help="Threads that wait for the kernel, or ask on the GPU; uring needs one."
+        ),
     ] = "8",
-    pattern: Annotated[str, typer.Option(help="random, sequential, or random,sequential.")] = "random",
-    dest: Annotated[str, typer.Option(help="Where bytes go: host, pinned, or a GPU such as cuda:0.")] = "host",
+    pattern: Annotated[
+        str, typer.Option(metavar="NAMES", help="Order of the reads: random, sequential.")
+    ] = "random",
+    dest: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help="Destination of the bytes: host, pinned, or a GPU, such as cuda:0."),
+    ] = "host",
     cold: Annotated[
         bool,
-        typer.Option("--cold", help="Drop the file from the page cache before each case, and check that it went."),
+        typer.Option("--cold", help="Page cache emptied of the file before each case, which is checked."),
     ] = False,
-    runtime: Annotated[float, typer.Option(help="Seconds that each case is measured.")] = 2.0,
-    repeats: Annotated[int, typer.Option(help="Times that each case is measured, by turns.")] = 1,
-    size: Annotated[str, typer.Option(help="Of the scratch file, where PATH is a directory.")] = "1GiB",
+    runtime: Annotated[float, typer.Option(metavar="SECONDS", help="Time that each case is measured.")] = 2.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, by turns.")] = 1,
+    size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Size of the scratch file, where PATH is a directory.")
+    ] = "1GiB",
     external: Annotated[
-        str, typer.Option(help="Other tools to run beside, where they are installed: fio,gdsio,spdk,bam.")
+        str,
+        typer.Option(
+            metavar="NAMES", help="Other tools to run beside, where they are installed: fio,gdsio,spdk,bam."
+        ),
     ] = "",
-    json: Annotated[Path | None, typer.Option(help="Where to save the rows: a list of objects.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Where to save the rows: one line each.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File for the rows: a list of objects.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the rows: one line each.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Where to save a picture (PNG, SVG, PDF): throughput, CPU cost.")
+        Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF): throughput, CPU cost.")
     ] = None,
 ) -> None:
-    """How fast each mechanism reads here, and how much CPU time each GiB costs.
+    """Measure how fast each mechanism reads here, and how much CPU time each GiB costs.
 
-    Options that take lists are multiplied. Each case runs in a process of its
-    own; nothing is ever written to PATH, unless it is a directory.
+    NUMBERS, NAMES and SIZES are lists, with commas between; every combination is measured, in a process of
+    its own. Nothing is ever written to PATH, unless it is a directory.
     """
     from penstock.bench.io import plan
     from penstock.bench.io.command import io_command

@@ -7,26 +7,42 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from penstock.feed.doctor import examine
+from penstock.io.finding import Finding
+from penstock.terminal import console, printable
+
+_MARKS = {"works": ("✓", "green"), "limited": ("!", "yellow"), "fails": ("✗", "red")}
+_WHAT_WIDTH = 14
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="A list of objects, one a finding.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON instead: a list of objects, one per finding.")
+    ] = False,
 ) -> None:
     """Try out what Penstock needs here; status 1 if something that sharing needs does not work."""
     findings = examine()
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(findings), indent=2))
     else:
-        table = Table(box=None, padding=(0, 2), header_style="dim")
-        for heading in ("", "what", "finding", "what to do"):
-            table.add_column(heading)
-        marks = {"works": "[green]✓[/]", "limited": "[yellow]![/]", "fails": "[red]✗[/]"}
-        for finding in findings:
-            table.add_row(marks[finding.verdict], finding.what, finding.found, finding.remedy)
-        Console().print(table)
+        console().print(Group(*map(_shown, findings)), soft_wrap=True)
     if any(finding.verdict == "fails" for finding in findings):
         raise typer.Exit(1)
+
+
+def _shown(finding: Finding) -> RenderableType:
+    """What was found, and below it what to do; a command is never broken, and may stand in an error, too."""
+    mark = Text.assemble(_MARKS[finding.verdict], f" {printable(finding.what):<{_WHAT_WIDTH}}")
+    remedy = [Text(f"    {printable(finding.remedy)}", "bold")] if finding.remedy else []
+    found = printable(finding.found)
+    if finding.verdict == "fails":
+        return Group(Text.assemble(mark, "  ", found), *remedy)
+    row = Table.grid(padding=(0, 2, 0, 0))
+    row.add_column(no_wrap=True)
+    row.add_column(no_wrap=False, overflow="fold")
+    row.add_row(mark, found)
+    return Group(row, *remedy)

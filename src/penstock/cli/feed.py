@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from penstock.cli import INTERRUPTED
 from penstock.cli.function import call, function_at
 from penstock.errors import BadSetting
 from penstock.feed.settings import DEFAULT_WINDOW
 from penstock.sizes import size_text
 from penstock.sources.adapt import PACKED
 from penstock.sources.randomness import seed_process
+from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
     from penstock.sources.packed import PackedSource
 
-_PACKED = "Only of packed:FOLDER"
+_PACKED = "Options of packed:FOLDER"
 
 
 def feed(
@@ -29,40 +30,55 @@ def feed(
         str,
         typer.Argument(
             metavar="FILE.py:FUNCTION",
-            help="The function that makes the loader; or packed:FOLDER, which penstock pack made.",
+            help="Function that makes the loader; or packed:FOLDER, made by penstock pack.",
         ),
     ],
-    name: Annotated[str, typer.Option(help="Trainers attach to this name.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name that trainers attach to.")],
     segments: Annotated[int, typer.Option(help="Parts of a cycle at which a trainer may join.")] = 16,
-    seed: Annotated[int, typer.Option(help="Of the order of samples.")] = 0,
-    window: Annotated[str, typer.Option(help="Memory for blocks on their way, such as 2GiB.")] = DEFAULT_WINDOW,
-    epochs: Annotated[int | None, typer.Option(help="Epochs for each trainer; without end unless given.")] = None,
-    linger: Annotated[float | None, typer.Option(help="End so many seconds after the last trainer.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the order, and of the workers.")] = 0,
+    window: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory for blocks on their way, such as 2GiB.")
+    ] = DEFAULT_WINDOW,
+    epochs: Annotated[int | None, typer.Option(help="Epochs for each trainer; endless unless given.")] = None,
+    linger: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Time until the feed ends after its last trainer; endless unless given."
+        ),
+    ] = None,
     stall_timeout: Annotated[
-        float | None, typer.Option(help="Evict a trainer that holds the feed back for so many seconds.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Time that a trainer may hold the feed back before it is evicted; no limit unless given.",
+        ),
     ] = None,
     batch_granular: Annotated[
-        bool, typer.Option("--batch-granular", help="Batches vary in shape and are taken as they are.")
+        bool, typer.Option("--batch-granular", help="Whole batches of the loader, whose shapes may vary.")
     ] = False,
-    memory: Annotated[str, typer.Option(help="Where blocks lie: host, or a GPU, such as cuda:0.")] = "host",
+    memory: Annotated[str, typer.Option(help="Place of the blocks: host, or a GPU, such as cuda:0.")] = "host",
     reader: Annotated[
         str | None,
-        typer.Option(help="How rows are read: auto, posix, direct, uring, gpu.", rich_help_panel=_PACKED),
+        typer.Option(help="Way of reading rows: auto, posix, direct, uring, gpu.", rich_help_panel=_PACKED),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Rows of a block; 128 if not given.", rich_help_panel=_PACKED)
+        int | None, typer.Option(help="Rows of a block; 128 unless given.", rich_help_panel=_PACKED)
     ] = None,
     depth: Annotated[
-        int | None, typer.Option(help="Reads under way; 128, or what is advised.", rich_help_panel=_PACKED)
+        int | None,
+        typer.Option(help="Reads under way; 128, or as advised, unless given.", rich_help_panel=_PACKED),
     ] = None,
     shuffle: Annotated[
-        bool | None, typer.Option("--shuffle/--in-order", help="Shuffled if not given.", rich_help_panel=_PACKED)
+        bool | None,
+        typer.Option(
+            "--shuffle/--in-order", help="Order of the rows; shuffled unless given.", rich_help_panel=_PACKED
+        ),
     ] = None,
     verify: Annotated[
         bool | None,
         typer.Option(
             "--verify/--no-verify",
-            help="Compare rows with their checksums; done if not given.",
+            help="Comparison of rows with their checksums; done unless given.",
             rich_help_panel=_PACKED,
         ),
     ] = None,
@@ -74,7 +90,7 @@ def feed(
     from penstock.feed.feeder import Feeder
     from penstock.feed.process import serve
 
-    console = Console()
+    shown = console()
     packed = {"reader": reader, "batch_size": batch_size, "depth": depth, "shuffle": shuffle, "verify": verify}
     source = _loader(loader, packed, {"segments": segments, "seed": seed})
     feeder = Feeder(
@@ -90,18 +106,24 @@ def feed(
         memory=memory,
     )
     stands = feeder.statistics()
-    console.print(
-        f"Feeding [bold]{name}[/] from {escape(stands.source)}, window {size_text(stands.window_bytes)}, "
-        f"{_counted(stands.segments, 'segment')}. Attach with [bold]penstock.attach({name!r})[/]; Ctrl-C ends it.",
-        highlight=False,
+    shown.print(
+        Text.assemble(
+            "Feeding ",
+            (printable(name), "bold"),
+            f" from {printable(stands.source)}, window {size_text(stands.window_bytes)}, "
+            f"{_counted(stands.segments, 'segment')}. Ctrl-C ends it. Attach with\n    ",
+            (f"penstock.attach({name!r})", "bold"),
+        ),
+        soft_wrap=True,
     )
     if loader.startswith(PACKED):
         for note in _notes(source, segments, stands.window_bytes):
-            console.print(note, style="yellow", highlight=False)
+            shown.print(note, style="yellow", soft_wrap=True)
     try:
         serve(feeder)
     except KeyboardInterrupt:
-        console.print("Interrupted; the trainers have been told.")
+        shown.print("Interrupted; the trainers have been told.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any:

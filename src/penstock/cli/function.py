@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.errors import BadSetting, PenstockError
 from penstock.feed.signature import missing_arguments
+from penstock.packages import require
 from penstock.tracebacks import users_traceback
 
 
@@ -34,6 +35,7 @@ def function_at(where: str) -> Callable[[], Any]:
     Raises:
         BadSetting: there is no such file or function, and the message says what there is; or it needs arguments.
         FunctionFailed: the file raised.
+        PackageMissing: the file needs torch, which is not installed.
     """
     path, _, function = where.rpartition(":")
     if not path or not function.isidentifier():
@@ -71,6 +73,8 @@ def _users_code(what: str) -> Generator[None]:
     except PenstockError:
         raise
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            require(what, "torch", "torch")
         raise FunctionFailed(f"{what} raised {type(error).__name__}: {error}", users_traceback(error)) from error
 
 

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from penstock.feed.feeds import feeds
 
 
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="A list of objects, one a feed.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON instead: a list of objects, one per feed.")
+    ] = False,
 ) -> None:
     """Show the feeds that run, their trainers, and who holds them back."""
     found = feeds()
@@ -21,5 +22,6 @@ def status(
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
         return
     from penstock.cli.table import feeds_table
+    from penstock.terminal import console
 
-    Console().print(feeds_table(found))
+    console().print(feeds_table(found), soft_wrap=True)

@@ -10,7 +10,7 @@ from penstock.errors import FeederLost
 from penstock.feed import feeds
 
 
-def stop(name: Annotated[str, typer.Argument(help="The feed's name.")]) -> None:
+def stop(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the feed.")]) -> None:
     """End a feed; its trainers are told who did it."""
     try:
         pid = feeds.stop(name)

@@ -1,4 +1,4 @@
-"""Feeds and their trainers as tables for a terminal."""
+"""Feeds and their trainers as tables for a terminal of 80 columns; print them with ``soft_wrap``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from rich.text import Text
 
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.sizes import size_text
+from penstock.terminal import printable
+
+_HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "held,\nMiB", "held\nback, s")
 
 
 def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
@@ -21,30 +24,41 @@ def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
 
 def _head(feed: FeederStatistics) -> Text:
     of_cycle = f" of {feed.samples_per_cycle:,}" if feed.samples_per_cycle else ""
-    text = Text()
-    text.append(feed.name, "bold cyan")
-    text.append(f"  {feed.source}, feeder {feed.pid}, {feed.sharing}\n", "dim")
-    text.append(f"cycle {feed.cycle}, sample {feed.sample:,}{of_cycle}")
-    text.append(f"   {feed.samples_per_s:,.0f} samples/s", "bold")
-    used = feed.used_bytes / feed.window_bytes
-    text.append(f"   window {used:4.0%} of {size_text(feed.window_bytes)}   ")
+    return Text.assemble(
+        (printable(feed.name), "bold cyan"),
+        (f"\n  {printable(feed.source)}, feeder {feed.pid}, {feed.sharing}", "dim"),
+        f"\n  cycle {feed.cycle}, sample {feed.sample:,}{of_cycle}, ",
+        (f"{feed.samples_per_s:,.0f} samples/s", "bold"),
+        f"\n  {_window(feed)}",
+        *_waits(feed),
+    )
+
+
+def _window(feed: FeederStatistics) -> str:
+    """How full it is, by the limit that is nearer: bytes, or blocks."""
+    used, blocks = feed.used_bytes / feed.window_bytes, feed.blocks_held / feed.most_blocks
+    if blocks > used:
+        return f"window {blocks:.0%}: {feed.blocks_held:,} of {feed.most_blocks:,} blocks"
+    return f"window {used:.0%} of {size_text(feed.window_bytes)}"
+
+
+def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
     if feed.held_back_by is not None and len(feed.trainers) == 1:
-        text.append("the loader is faster than the training", "dim")
-    elif feed.held_back_by is not None:
-        text.append(f"held back by trainer {feed.held_back_by} for {feed.held_back_s:.1f} s", "bold yellow")
-    elif feed.waits_for:
-        text.append(
-            feed.waits_for if feed.waits_for == "nobody reads" else f"waits for the {feed.waits_for}", "dim"
-        )
-    return text
+        return [(", the loader is faster than the training", "dim")]
+    if feed.held_back_by is not None:
+        return [(f", held back by trainer {feed.held_back_by} for {feed.held_back_s:,.1f} s", "bold yellow")]
+    if not feed.waits_for:
+        return []
+    return [(", nobody reads" if feed.waits_for == "nobody reads" else f", waits for the {feed.waits_for}", "dim")]
 
 
 def _trainers(feed: FeederStatistics) -> RenderableType:
     if not feed.trainers:
         return Text("  no trainer", "dim")
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for heading in ("trainer", "batch", "epoch", "state", "cursor", "lag, samples", "MiB held", "held back, s"):
-        table.add_column(heading, justify="left" if heading == "state" else "right", no_wrap=True)
+    table = Table(box=None, padding=(0, 0, 0, 1), header_style="dim")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("\nstate", no_wrap=False)
     for trainer in feed.trainers:
         table.add_row(
             *_cells(trainer), style="yellow" if trainer.pid == feed.held_back_by and len(feed.trainers) > 1 else ""
@@ -54,13 +68,14 @@ def _trainers(feed: FeederStatistics) -> RenderableType:
 
 def _cells(trainer: TrainerStatistics) -> list[str]:
     rank = f" rank {trainer.rank}/{trainer.world}" if trainer.world > 1 else ""
+    state = f"waits for {trainer.waits_for}" if trainer.waits_for else trainer.state
     return [
         f"{trainer.pid}{rank}",
         str(trainer.batch_size or "source's"),
         str(trainer.epoch),
-        trainer.state + (", views" if trainer.borrow else ""),
         f"{trainer.cycle}:{trainer.sample:,}",
         f"{trainer.lag_samples:,}",
         f"{trainer.held_bytes / 2**20:,.1f}",
         f"{trainer.held_back_s:,.1f}",
+        state + (", views" if trainer.borrow else ""),
     ]

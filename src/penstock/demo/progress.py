@@ -8,11 +8,14 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
 
 from penstock.demo.arm import OnEvent
 from penstock.demo.job import Event, Job
 
 _RATE_OVER_S = 3.0
+_MAKING = "Making images, once"
 
 
 class Bars:
@@ -21,11 +24,11 @@ class Bars:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=32),
+            BarColumn(bar_width=10),
             TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("[bold]{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", style="bold"),
             TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
+            TimeElapsedColumn(Column(no_wrap=True, min_width=7)),
             console=console,
         )
 
@@ -41,26 +44,35 @@ class Bars:
     def making(self, done: int, of: int) -> None:
         """Images of the demo's own set have been made."""
         if not self._progress.tasks:
-            self._progress.add_task("Making images to train on, once", total=of, rate="", state="")
+            self._progress.add_task(_MAKING, total=of, rate="", state="")
         self._progress.update(self._progress.tasks[0].id, completed=done, state=f"{done:,} of {of:,}")
 
     def arm(self, name: str, jobs: list[Job]) -> OnEvent:
         """Begin an arm; gives what follows its trainers."""
-        self._progress.console.print(f"[bold]{name[0].upper()}{name[1:]}[/]: {len(jobs)} trainings")
-        followers = {job.training.name: _Follower(self._progress, job) for job in jobs}
+        about = Text.assemble((f"{name[0].upper()}{name[1:]}", "bold"), f": {len(jobs)} trainings")
+        for training in (job.training for job in jobs):
+            about.append(
+                f"\n  {training.name}: width {training.width}, lr {training.learning_rate:g}, "
+                f"batch {training.batch_size}"
+            )
+        self._progress.console.print(about)
+        for task in self._progress.tasks:
+            if task.description == _MAKING:
+                self._progress.update(task.id, visible=False)
+        # "each 1", "feed 1": a terminal of 80 columns has no room for the arm's whole name.
+        label = name.rpartition(" ")[2]
+        followers = {job.training.name: _Follower(self._progress, job, label) for job in jobs}
         return lambda job, event: followers[job.training.name].follow(event)
 
 
 class _Follower:
     """The bar of one training."""
 
-    def __init__(self, progress: Progress, job: Job) -> None:
+    def __init__(self, progress: Progress, job: Job, label: str) -> None:
         self._progress = progress
         self._epochs = job.epochs
-        training = job.training
         self._task: TaskID = progress.add_task(
-            f"  {training.name}: width {training.width}, lr {training.learning_rate:g}, "
-            f"batch {training.batch_size}",
+            f"  {label} {job.training.name}",
             total=job.epochs * len(job.train),
             rate="",
             state="starts",

@@ -7,22 +7,26 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.demo.results import ArmResult, Report
+from penstock.terminal import printable
 
 
 def print_report(report: Report, console: Console) -> None:
     """Print what was measured, and what it comes to."""
     data, machine = report.data, report.machine
     console.print()
-    console.print(f"[bold green]{headline(report)}[/]")
+    console.print(headline(report), style="bold green")
     console.print(
-        f"{data.name}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, {report.epochs} epochs. "
+        f"{printable(data.name)}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, "
+        f"{report.epochs} epochs. "
         f"{machine.cpu}, {machine.cores} cores, models on {machine.device}."
     )
     if data.note:
-        console.print(f"[dim]{data.note}.[/]")
+        console.print(f"{printable(data.note)}.", style="dim")
     if disturbed := report.disturbed():
-        console.print(f"[yellow]{disturbed}[/]")
+        console.print(disturbed, style="yellow")
+    console.print("\nEach training", style="italic")
     console.print(_trainings_table(report))
+    console.print("All together", style="italic")
     console.print(_totals_table(report))
 
 
@@ -36,19 +40,15 @@ def headline(report: Report) -> str:
 
 
 def _trainings_table(report: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="Each training", title_justify="left")
-    table.add_column("training")
-    for title in (
-        "images/s\neach its loader",
-        "images/s\none feed",
-        "times",
-        "accuracy\neach its loader",
-        "accuracy\none feed",
-    ):
-        table.add_column(title, justify="right")
+    table = _table("\ntraining", "\nwidth", "learning\nrate", "\nbatch")
+    for title in ("images/s,\neach its", "one\nfeed", "\ntimes", "accuracy,\neach its", "one\nfeed"):
+        table.add_column(title, justify="right", no_wrap=True)
     for before, after in zip(report.separate.trainings, report.shared.trainings, strict=True):
         table.add_row(
-            f"{before.name}: {before.in_words()}",
+            before.name,
+            str(before.width),
+            f"{before.learning_rate:g}",
+            str(before.batch_size),
             f"{before.images_per_s:,.0f}",
             f"{after.images_per_s:,.0f}",
             f"{after.images_per_s / before.images_per_s:.2f}",
@@ -59,10 +59,7 @@ def _trainings_table(report: Report) -> Table:
 
 
 def _totals_table(report: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="All together", title_justify="left")
-    table.add_column("")
-    for title in ("each its loader", "one feed", "one feed / each"):
-        table.add_column(title, justify="right")
+    table = _table("", "each its loader", "one feed", "one feed / each")
 
     def row(name: str, shown: list[str], ratio: float | None = None) -> None:
         table.add_row(name, *shown, "" if ratio is None else f"{ratio:.2f}")
@@ -81,6 +78,14 @@ def _totals_table(report: Report) -> Table:
     row("loader workers", [str(arm.workers) for arm in arms])
     row("CPU time of others meanwhile", [f"{arm.others_cpu_s / arm.wall_s:.2f} cores" for arm in arms])
     row("images delivered", [f"{arm.images:,}" for arm in arms])
+    return table
+
+
+def _table(heading: str, *headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(heading)
+    for each in headings:
+        table.add_column(each, justify="right", no_wrap=True)
     return table
 
 

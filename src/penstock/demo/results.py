@@ -35,10 +35,6 @@ class TrainingResult(msgspec.Struct, frozen=True):
     final_loss: float
     accuracy: float | None
 
-    def in_words(self) -> str:
-        """What sets it apart."""
-        return f"width {self.width}, lr {self.learning_rate:g}, batch {self.batch_size}"
-
 
 class ArmResult(msgspec.Struct, frozen=True):
     """All trainings of one arm.

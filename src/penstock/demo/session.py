@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +9,13 @@ import msgspec
 from rich.console import Console
 
 from penstock.errors import BadSetting
+from penstock.packages import require
+from penstock.terminal import console as new_console
+from penstock.terminal import printable
 
 if TYPE_CHECKING:
     from penstock.demo.results import Report
 
-_NEEDS = {
-    "torch": "torch",
-    "simplejpeg": "simplejpeg",
-    "cv2": "opencv-python-headless",
-    "matplotlib": "matplotlib",
-}
 _TRAINERS_MOST = 64
 
 
@@ -38,7 +34,8 @@ def run(
         images: Training images to use at most; None for all.
 
     Raises:
-        BadSetting: a setting, a file of the data or a missing package is in the way.
+        BadSetting: a setting or a file of the data is in the way.
+        PackageMissing: the demo's extra is not installed.
         PenstockError: a training failed.
     """
     _check(trainers, epochs, images, report_path)
@@ -49,26 +46,24 @@ def run(
     from penstock.demo.report import print_report
     from penstock.demo.synthetic import cached_images
 
-    console = console or Console()
+    console = console or new_console()
     folder = None if data is None else find_images(data, images)
     with Bars(console) as bars:
         if folder is None:
             folder = find_images(cached_images(bars.making), images)
         if folder.note:
-            console.print(f"{folder.note}.")
+            console.print(f"{printable(folder.note)}.")
         report = compare(folder, trainers, epochs, bars.arm)
     report_path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     picture_path = report_path.with_suffix(".png")
     save_picture(report, picture_path)
     print_report(report, console)
-    console.print(f"Saved as {report_path} and {picture_path}.")
+    console.print(f"Saved as {printable(str(report_path))} and {printable(str(picture_path))}.", soft_wrap=True)
     return report
 
 
 def _check(trainers: int, epochs: int, images: int | None, report_path: Path) -> None:
-    missing = [package for module, package in _NEEDS.items() if find_spec(module) is None]
-    if missing:
-        raise BadSetting(f'the demo needs {", ".join(missing)}: pip install "penstock[demo]"')
+    require("the demo", "demo", "torch", "simplejpeg", "cv2", "matplotlib")
     if not 1 <= trainers <= _TRAINERS_MOST:
         raise BadSetting(f"--trainers {trainers}: from 1 to {_TRAINERS_MOST}")
     if epochs < 1:

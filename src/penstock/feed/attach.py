@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, FeedNotFound
@@ -14,7 +15,8 @@ from penstock.feed.directory import Place
 from penstock.feed.framework import Framework, check_framework
 from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
-from penstock.feed.settings import Settings
+from penstock.feed.settings import Settings, flag, real_number
+from penstock.sizes import whole_number
 
 _RETRY_S = 0.05
 
@@ -59,6 +61,8 @@ def attach(
         Refused: the feeder does not admit this trainer.
     """
 
+    real_number("wait_s", wait_s, 0, math.inf)
+
     def connect(hello: wire.Hello, open_ring: OpenRing, _: Settings | None) -> Link:
         deadline = time.monotonic() + wait_s
         while True:
@@ -88,11 +92,21 @@ def options(
     Raises:
         BadSetting: a value makes no sense.
     """
-    asked = cast("object", batch_size)  # of any type: it comes from a user
-    if asked is not None and not (isinstance(asked, int) and 1 <= asked < 2**31):
-        raise BadSetting(f"batch_size={batch_size!r}: it is a whole number of rows, at least one")
-    rank, world = shard or (0, 1)
-    if not 0 <= rank < world:
-        raise BadSetting(f"shard=({rank}, {world}): rank lies between 0 and world - 1")
+    if batch_size is not None:
+        batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
+    shard = None if shard is None else _rank(shard)
+    if transform is not None and not callable(cast("object", transform)):
+        raise BadSetting(f"transform={transform!r}: it is a function, which is called on each batch")
+    flag("drop_last", drop_last)
+    flag("borrow", borrow)
     check_framework(framework)
     return Options(batch_size, drop_last, shard, transform, borrow, device, framework)
+
+
+def _rank(shard: Any) -> tuple[int, int]:
+    try:
+        rank, world = shard
+    except (TypeError, ValueError):
+        raise BadSetting(f"shard={shard!r}: it is (rank, world), such as (0, 4)") from None
+    world = whole_number(f"shard={shard!r}: world", world, 1, 2**31 - 1)
+    return whole_number(f"shard={shard!r}: rank", rank, 0, world - 1), world

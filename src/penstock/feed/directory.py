@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shlex
 import socket
 import stat
 import time
@@ -58,7 +59,8 @@ def directory() -> Path:
         )
     if seen.st_mode & 0o077:
         raise InsecureDirectory(
-            f"{path} has mode {stat.S_IMODE(seen.st_mode):04o}, others may enter it: chmod 700 {path}"
+            f"{path} has mode {stat.S_IMODE(seen.st_mode):04o}, others may enter it: "
+            f"chmod 700 {shlex.quote(str(path))}"
         )
     return path
 
@@ -191,7 +193,7 @@ class Place:
         who = f"process {owner.pid}" if owner else "another process"
         return FeedExists(
             f"a feed named {self.name!r} is served by {who} already: attach to it, choose another name, "
-            f"or end it with: penstock stop {self.name!r}"
+            f"or end it with: penstock stop {shlex.quote(self.name)}"
         )
 
 

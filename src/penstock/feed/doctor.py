@@ -30,6 +30,7 @@ from penstock.io.probe import probe
 from penstock.memory.cuda import CudaGpu, uuid_of
 from penstock.memory.device import DeviceRing, FeedersDeviceRing
 from penstock.memory.host import HostRing
+from penstock.memory.limit import memory_limit_bytes
 from penstock.sources.arrays import ArraySource
 
 R = TypeVar("R", bound=Ring)
@@ -125,7 +126,8 @@ def _readers() -> Iterator[Finding]:
 
 def _memory() -> Iterator[Finding]:
     """Memory."""
-    available, window = psutil.virtual_memory().available, bytes_from(DEFAULT_WINDOW)
+    available = min(psutil.virtual_memory().available, memory_limit_bytes())
+    window = bytes_from(DEFAULT_WINDOW)
     enough = available > 2 * window
     yield Finding(
         "memory",

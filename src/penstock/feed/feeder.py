@@ -17,9 +17,9 @@ from penstock.feed.ahead import Ahead
 from penstock.feed.directory import Place
 from penstock.feed.failures import cause
 from penstock.feed.recipe import Recipe
-from penstock.feed.roster import Roster
+from penstock.feed.roster import MOST_BLOCKS, Roster
 from penstock.feed.server import Server, Turn
-from penstock.feed.settings import DEFAULT_WINDOW, Settings, checked
+from penstock.feed.settings import DEFAULT_WINDOW, Settings, check_memory, checked
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.throughput import Throughput
 from penstock.feed.transform import DeviceTransform
@@ -66,7 +66,8 @@ class Feeder:
 
     Raises:
         FeedExists: another feeder serves this name.
-        BadSetting: a setting is out of range, or the source cannot be fed.
+        BadSetting: a setting is out of range, the window larger than the memory that there is, or the source
+            cannot be fed.
         BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
         InsecureDirectory: others could enter the directory of the sockets.
         DeviceUnavailable: there is no such GPU, or no room for the window on it.
@@ -98,11 +99,12 @@ class Feeder:
                 linger=linger,
                 stall_timeout=stall_timeout,
                 batch_granular=batch_granular,
-                memory=memory if isinstance(memory, str) else memory.name,
+                memory=cast(Any, getattr(memory, "name", memory)),
             )
         )
+        check_memory(self.settings.window_bytes)
         self.name = name
-        self._source = adapt(loader, segments=segments, seed=seed)
+        self._source = adapt(loader, segments=self.settings.segments, seed=self.settings.seed)
         if isinstance(self._source, SizedSlotSource) and transform is None:
             rows = min(self._source.batch_size or 1, self._source.samples or 1)
             check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
@@ -126,7 +128,7 @@ class Feeder:
             Room(self.settings.window_bytes),
             self._source.samples,
             self._source.segment_starts,
-            epochs,
+            self.settings.epochs,
             endless=self._source.samples is None and self._source.batches is None,
         )
         self._published = Throughput()
@@ -225,6 +227,8 @@ class Feeder:
                 seed=self.settings.seed,
                 window_bytes=self.settings.window_bytes,
                 used_bytes=self._roster.room.used_bytes,
+                blocks_held=len(self._roster.blocks),
+                most_blocks=MOST_BLOCKS,
                 blocks=self._published.blocks,
                 blocks_in_place=self._published.in_place,
                 samples=self._published.samples,

@@ -211,8 +211,8 @@ class Roster:
         """What a member does, in a word."""
         if member.reads and member.next is not None and self.position < self._furthest <= member.next:
             return "ahead"
-        if member.reads and member.next is not None and self.position.cycle < member.next.cycle:
-            return "waiting"
+        if member.reads and member.next is not None and member.next > self.position:
+            return "waiting"  # for the feed to come to where it begins
         return member.state
 
     def behind(self, member: Member) -> Cursor:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
+from functools import partial
+from numbers import Real
 from typing import Any
 
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.sizes import size_from
+from penstock.memory.limit import memory_limit_bytes
+from penstock.sizes import size_from, whole_number
 
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0
@@ -61,27 +65,73 @@ def checked(
     """The given settings (those that are not None) under the names that ``Settings`` has.
 
     Raises:
-        BadSetting: a value is out of range.
+        BadSetting: a value is of a wrong type, or out of range.
     """
     given: dict[str, Any] = {
         "segments": segments,
         "seed": seed,
-        "window_bytes": None if window is None else bytes_from(window),
+        "window_bytes": window,
         "epochs": epochs,
         "linger": linger,
         "stall_timeout": stall_timeout,
         "batch_granular": batch_granular,
         "memory": memory,
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    for name, least, most in (("segments", 1, 4096), ("epochs", 1, 10**6), ("linger", 0, 10**9)):
-        if name in given and not least <= given[name] <= most:
-            raise BadSetting(f"{name}={given[name]!r}: it lies between {least} and {most}")
-    if given.get("stall_timeout", 1) <= 0:
-        raise BadSetting(f"stall_timeout={stall_timeout!r}: it is a time in seconds, or None for no limit")
-    return given
+    return {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
 
 
 def bytes_from(window: int | str) -> int:
     """A window from ``2048``, ``"512MiB"`` or ``"2 GB"``: bytes, rounded up to whole pages."""
     return -(-size_from("window", window) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def check_memory(window_bytes: int) -> None:
+    """Raises BadSetting if a window can never lie in the memory of this machine, or of this container."""
+    limit_bytes = memory_limit_bytes()
+    if window_bytes > limit_bytes:
+        raise BadSetting(
+            f"a window of {window_bytes / 2**30:,.1f} GiB: this process may use {limit_bytes / 2**30:,.1f} GiB of "
+            "memory (the machine's, or what its container or batch job allows). Choose a smaller window"
+        )
+
+
+def real_number(name: str, value: Any, least: float, most: float) -> float:
+    """A setting that is a number, of Python's or NumPy's.
+
+    Raises:
+        BadSetting: it is none, or out of range.
+    """
+    given: object = value
+    is_number = not isinstance(given, bool) and isinstance(given, Real)
+    if not is_number or not least <= value <= most:
+        raise BadSetting(f"{name}={value!r}: it is a number between {least} and {most}")
+    return float(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """A setting that is true or false.
+
+    Raises:
+        BadSetting: it is neither, but something else that Python takes for one of them.
+    """
+    if not isinstance(value, bool):
+        raise BadSetting(f"{name}={value!r}: it is True or False")
+    return value
+
+
+def _memory(memory: Any) -> str:
+    if not isinstance(memory, str):
+        raise BadSetting(f'memory={memory!r}: it is "host", or a GPU, such as "cuda:0"')
+    return memory
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "segments": partial(whole_number, "segments", least=1, most=4096),
+    "seed": partial(whole_number, "seed", least=-(2**63), most=2**64 - 1),
+    "window_bytes": bytes_from,
+    "epochs": partial(whole_number, "epochs", least=1, most=10**6),
+    "linger": partial(real_number, "linger", least=0, most=10**9),
+    "stall_timeout": partial(real_number, "stall_timeout", least=0.001, most=10**9),
+    "batch_granular": partial(flag, "batch_granular"),
+    "memory": _memory,
+}

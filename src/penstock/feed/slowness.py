@@ -12,7 +12,7 @@ def slowness(feed: FeederStatistics, pid: int) -> str:
 
 
 def _why(feed: FeederStatistics, mine: TrainerStatistics | None) -> str:
-    if mine is not None and mine.state == "waiting" and mine.world > 1:
+    if mine is not None and mine.waits_for == "the other ranks":
         ranks = {trainer.rank for trainer in feed.trainers if trainer.world == mine.world}
         missing = sorted(set(range(mine.world)) - ranks)
         return f"of its {mine.world} ranks {', '.join(map(str, missing)) or 'some'} have yet to begin to read"
@@ -26,8 +26,8 @@ def _why(feed: FeederStatistics, mine: TrainerStatistics | None) -> str:
             f"the window is full, and the trainer of process {feed.held_back_by} holds the most of it, which has "
             f"read nothing for {feed.held_back_s:.0f} s. Look at that process, or give the feed a larger window"
         )
-    if mine is not None and mine.state == "waiting":
-        return f"it joined late, and waits for cycle {mine.cycle} of its source; the feed is in cycle {feed.cycle}"
+    if mine is not None and mine.waits_for:
+        return f"it begins at {mine.waits_for}, and the feed is at sample {feed.sample:,} of cycle {feed.cycle}"
     if feed.waits_for == "source":
         return f"its source ({feed.source}) has given no batch"
     return f"the feed is at sample {feed.sample:,} of cycle {feed.cycle}"

@@ -15,8 +15,10 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
         lag_samples: Samples that were published to it and that it has not released.
         held_bytes: Their bytes in the window.
         held_back_s: How long the feed has waited for room while this trainer held the most.
-        state: "attached" (not reading yet), "waiting" (for the other ranks),
-            "reading", "ahead" (of the feed, which has gone back for another) or "finished".
+        state: "attached" (not reading yet), "waiting", "reading", "ahead" (of the feed,
+            which has gone back for another) or "finished".
+        waits_for: What a waiting trainer waits for: "the other ranks", or the place in the
+            feed at which it begins, "cycle 3" or "sample 4,000 of cycle 3"; "" otherwise.
     """
 
     pid: int
@@ -31,6 +33,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     lag_samples: int
     held_bytes: int
     held_back_s: float
+    waits_for: str
 
     @classmethod
     def of(
@@ -58,7 +61,15 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
             lag_samples=member.held_rows,
             held_bytes=member.held_bytes,
             held_back_s=held_back_s,
+            waits_for=_awaited(member) if state == "waiting" else "",
         )
+
+
+def _awaited(member: Member) -> str:
+    if member.next is None:
+        return "the other ranks"
+    cycle, sample = member.next
+    return f"sample {sample:,} of cycle {cycle}" if sample else f"cycle {cycle}"
 
 
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
@@ -71,6 +82,10 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
             release blocks), "nobody reads", or "" while it publishes.
         held_back_by: Pid of the trainer that holds most of a full window, or None.
         held_back_s: For how long it has done so by now.
+        blocks_held: Blocks on their way now: published, and not released by every trainer.
+        most_blocks: How many may be, however small they are: the feed waits for room then,
+            as it does when ``used_bytes`` reaches ``window_bytes``.
+        blocks: Blocks that were published in all.
         blocks_in_place: Blocks that the source's workers wrote into the ring themselves.
         copy_s: Time that the feeder spent copying the others.
         reopened: How often the source was opened again at another position.
@@ -88,6 +103,8 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     seed: int
     window_bytes: int
     used_bytes: int
+    blocks_held: int
+    most_blocks: int
     blocks: int
     blocks_in_place: int
     samples: int

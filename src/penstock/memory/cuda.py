@@ -176,7 +176,8 @@ def _torch(device: str) -> Any:
         import torch
     except ImportError:
         raise DeviceUnavailable(
-            f"device={device!r}: batches on a GPU are torch tensors; install torch in this process"
+            f"device={device!r}: batches on a GPU are torch tensors, and torch is not installed in this process: "
+            'pip install "penstock[torch]"'
         ) from None
     if not torch.cuda.is_available():
         built = torch.version.cuda

@@ -28,7 +28,10 @@ def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writabl
         try:
             import torch
         except ImportError:
-            raise UnsupportedLeaf("the feed's batches hold torch tensors; install torch in this process") from None
+            raise UnsupportedLeaf(
+                "the feed's batches hold torch tensors, and torch is not installed in this process: "
+                'pip install "penstock[torch]"'
+            ) from None
 
         dtype = getattr(torch, node.dtype)
         if memory.nbytes == 0:

@@ -1,0 +1,21 @@
+"""Packages that only an extra of Penstock brings."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from penstock.errors import PackageMissing
+
+
+def require(what: str, extra: str, *modules: str) -> None:
+    """Check that modules can be imported, before anything is begun that needs them.
+
+    Args:
+        what: Needs them: the error's first words.
+        extra: Brings them: ``"demo"``, or several with commas between them.
+
+    Raises:
+        PackageMissing: one is not installed; the message has the command that installs it.
+    """
+    if missing := [module for module in modules if find_spec(module) is None]:
+        raise PackageMissing(f'{what} needs {", ".join(missing)}: pip install "penstock[{extra}]"')

@@ -1,0 +1,46 @@
+"""Text on a terminal: what a user named is shown, never obeyed."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+from typing import Any
+
+from rich.console import Console
+
+_IN_ASCII = str.maketrans({"×": "x", "≥": ">=", "≤": "<=", "–": "-", "…": "...", "✓": "+", "✗": "x", "µ": "u"})
+
+
+def console(**options: Any) -> Console:
+    """Make a console that takes no text for markup, and colours none by its looks.
+
+    Args:
+        options: As ``rich.console.Console`` takes them.
+    """
+    return Console(markup=False, emoji=False, highlight=False, **options)
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal obeys (escape sequences, line breaks, changes of direction), as ``repr`` does."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Escape what a terminal obeys, except line breaks."""
+    return "\n".join(map(printable, text.expandtabs().split("\n")))
+
+
+def allow_any_encoding() -> None:
+    """Print what standard output and error cannot encode in other words, instead of failing."""
+    codecs.register_error("penstock", _in_other_words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="penstock")
+
+
+def _in_other_words(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_IN_ASCII)
+    return (text, error.end) if text.isascii() else codecs.backslashreplace_errors(error)

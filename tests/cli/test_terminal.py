@@ -1,0 +1,287 @@
+"""The command line as it is seen: on 80 columns, in a pipe, in ASCII, interrupted, without extras."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import penstock
+from penstock.feed.directory import Place
+
+COMMAND = [sys.executable, "-m", "penstock"]
+NASTY = "[red]x[/red] :smile: \x1b[2J\n\u202eabc"
+SHOWN = r"[red]x[/red] :smile: \x1b[2J\n\u202eabc"
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"} | more
+
+
+def piped(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = environment(**more)
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=100, check=False, env=env)
+
+
+def in_terminal(*words: str, **more: str) -> str:
+    """What a terminal of 80 columns is sent, without colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    env = environment(TERM="xterm", **more)
+    with subprocess.Popen([*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=env):
+        os.close(theirs)
+        sent = b""
+        with suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # EIO: the other side is closed
+            while chunk := terminal.read(65536):
+                sent += chunk
+    return re.sub(r"\x1b\[[0-9;]*m", "", sent.decode()).replace("\r\n", "\n")
+
+
+def without(tmp_path: Path, *modules: str) -> dict[str, str]:
+    """An environment in which these are not installed."""
+    tmp_path.joinpath("sitecustomize.py").write_text(
+        "from importlib.machinery import PathFinder\n"
+        "find = PathFinder.find_spec\n"
+        f"hidden = {modules!r}\n"
+        "PathFinder.find_spec = staticmethod(lambda name, path=None, target=None: "
+        "None if name.partition('.')[0] in hidden else find(name, path, target))\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+
+
+def rows() -> penstock.ArraySource:
+    return penstock.ArraySource({"id": np.arange(2000)}, batch_size=1)
+
+
+@pytest.mark.parametrize("show", [in_terminal, lambda *words: piped(*words).stdout], ids=["terminal", "pipe"])
+def test_status_fits_80_columns_and_shows_a_name_that_would_command_the_terminal(serve, show):
+    serve(rows(), NASTY, window="1GiB")
+    serve(rows(), "ranks")
+    with penstock.attach(NASTY, borrow=True) as loader, penstock.attach("ranks", 8, shard=(0, 2)) as rank:
+        next(iter(loader))
+        waiting = threading.Thread(target=lambda: wait_for_ranks(rank))
+        waiting.start()
+        wait_until(lambda: "waiting" in [t.state for f in penstock.feeds() for t in f.trainers])
+        shown = show("status")
+        assert piped("stop", "ranks").returncode == 0
+        waiting.join()
+    assert SHOWN in shown
+    assert not [c for c in shown if not c.isprintable() and c != "\n"]
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    for phrase in (
+        f"feeder {os.getpid()}, host memfd\n",
+        "window 100%: 1,024 of 1,024 blocks, the loader is faster than the training\n",
+        "nobody reads\n",
+        "reading, views",
+    ):
+        assert phrase in shown, shown
+    assert "waits for the other ranks" in " ".join(shown.split())
+
+
+def wait_for_ranks(loader: penstock.Loader) -> None:
+    with suppress(penstock.FeederLost):
+        next(iter(loader))
+
+
+def wait_until(condition) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
+def test_an_error_shows_a_name_and_obeys_none_of_it(serve):
+    serve(rows(), NASTY)
+    for words in (("stop", "\x1b[2Jnobody"), ("advise", "--feed", "\x1b[2Jnobody", "--on", ".")):
+        failed = piped(*words)
+        assert failed.returncode == 2
+        assert "\x1b" not in failed.stderr
+        assert "\u202e" not in failed.stderr
+        assert SHOWN in failed.stderr
+
+
+def test_a_feeder_in_a_terminal_shows_its_name_and_a_line_to_paste(tmp_path: Path):
+    tmp_path.joinpath("one.py").write_text(
+        "import numpy as np, penstock\ndef make():\n    return penstock.ArraySource({'id': np.arange(9)})\n"
+    )
+    name = NASTY + "x" * 80
+    thread = threading.Thread(target=read_once, args=(name,))
+    thread.start()
+    shown = in_terminal("feed", f"{tmp_path}/one.py:make", "--name", name, "--epochs", "1")
+    thread.join()
+    assert f"\n    penstock.attach({name!r})\n" in shown
+    assert f"Feeding {SHOWN}" in shown
+
+
+def read_once(name: str) -> None:
+    with penstock.attach(name, wait_s=60) as loader:
+        list(loader)
+
+
+def test_doctor_breaks_no_command_and_loses_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    feeds = tmp_path / ("feeds of mine, " * 5)
+    feeds.mkdir(mode=0o755)
+    monkeypatch.setenv("PENSTOCK_DIR", str(feeds))
+    shown = in_terminal("doctor", **without(tmp_path, "simplejpeg", "pynvml"))
+    feeds.chmod(0o700)
+    assert f"chmod 700 {shlex.quote(str(feeds))}\n" in shown
+    assert '\n    pip install "penstock[images]"\n' in shown
+    assert '\n    pip install "penstock[gpu]"\n' in shown
+    listed = json.loads(piped("doctor", "--json").stdout)
+    remedies = [finding["remedy"] for finding in listed if finding["remedy"]]
+    assert all(f"\n    {remedy}\n" in shown for remedy in remedies)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["bench", "share"], 'needs simplejpeg, cv2: pip install "penstock[images,torch]"'),
+        (["bench", "share", "--no-jpeg"], 'needs torch: pip install "penstock[torch]"'),
+        (["bench", "share", "--plot", "x.png"], '--plot needs matplotlib: pip install "penstock[demo]"'),
+        (["bench", "io", ".", "--plot", "x.png"], '--plot needs matplotlib: pip install "penstock[demo]"'),
+        (["demo"], 'needs torch, simplejpeg, cv2, matplotlib: pip install "penstock[demo]"'),
+        (["feed", "t.py:make", "--name", "x"], 't.py needs torch: pip install "penstock[torch]"'),
+    ],
+)
+def test_what_an_extra_brings_is_asked_for_in_one_line(tmp_path: Path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("t.py").write_text("import torch\ndef make(): ...\n")
+    failed = piped(*words, **without(tmp_path, "torch", "simplejpeg", "cv2", "matplotlib"))
+    assert (failed.returncode, failed.stdout) == (1, "")
+    (line,) = failed.stderr.splitlines()
+    assert line.endswith(says)
+
+
+VERBS = [
+    "feed",
+    "pack",
+    "status",
+    "top",
+    "stop",
+    "doctor",
+    "advise",
+    "demo",
+    "bench",
+    "bench share",
+    "bench io",
+    "",
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_fits_80_columns_and_gives_a_flag_no_type(verb):
+    shown = in_terminal(*verb.split(), "--help")
+    assert "Usage: python -m penstock" in shown
+    assert "<bool>" not in shown
+    assert all(len(line.rstrip()) <= 80 for line in shown.splitlines())
+
+
+def test_without_a_verb_the_help_is_shown():
+    shown = piped()
+    assert "doctor" in shown.stdout + shown.stderr
+    assert shown.returncode == 2
+
+
+@pytest.mark.parametrize("words", [["status"], ["doctor"]], ids=" ".join)
+def test_ctrl_c_ends_a_command_that_waits_for_a_feeder(words):
+    place = Place("silent")
+    lock = place.acquire()
+    assert lock is not None
+    with place.listen() as listener:
+        process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with closing(listener.accept()[0]):
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 130
+    place.remove(lock)
+
+
+def test_ctrl_c_ends_a_feeder_that_makes_its_loader(tmp_path: Path):
+    tmp_path.joinpath("slow.py").write_text(
+        "import pathlib, time\ndef make():\n"
+        "    pathlib.Path(__file__).with_name('made').touch()\n    time.sleep(60)\n"
+    )
+    command = [*COMMAND, "feed", f"{tmp_path}/slow.py:make", "--name", "slow"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: tmp_path.joinpath("made").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 130
+
+
+def test_ctrl_c_ends_a_benchmark_and_its_processes():
+    command = [*COMMAND, "bench", "share", "--quick", "--no-jpeg", "--no-peers", "--blocks", "128KB"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    mine = psutil.Process(process.pid)
+    wait_until(lambda: mine.children() or process.poll() is not None)
+    children = mine.children(recursive=True)
+    assert children
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 130
+    assert not [child for child in children if child.is_running()]
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["status", "--json"], ["top"], ["doctor"], ["--help"], ["--version"]], ids=" ".join
+)
+def test_a_reader_that_has_gone_gets_no_traceback(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as closed:
+        ended = subprocess.run([*COMMAND, *words], stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert ended.stderr == b""
+
+
+def test_a_terminal_of_ascii_is_told_in_ascii(serve):
+    serve(rows(), "größe")
+    for words in (["status"], ["doctor"], ["bench", "io", "--help"], ["feed", "--help"]):
+        told = piped(*words, PYTHONIOENCODING="ascii")
+        assert told.returncode == 0, told.stderr
+        assert told.stdout.isascii()
+    assert r"gr\xf6\xdfe" in piped("status", LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0").stdout
+    failed = piped("stop", "größe", PYTHONIOENCODING="ascii")
+    assert failed.stderr.isascii()
+    assert "Traceback" not in failed.stderr
+
+
+def test_top_in_a_dumb_terminal_prints_one_look_after_another(serve):
+    serve(rows(), "here")
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "dumb"}
+    process = subprocess.Popen([*COMMAND, "top", "--interval", "0.1"], stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    seen = b""
+    while seen.count(b"here") < 3:
+        seen += os.read(ours, 65536)
+    assert b"\x1b" not in seen
+    process.send_signal(signal.SIGINT)
+    with suppress(OSError):
+        while os.read(ours, 65536):
+            pass
+    assert process.wait(60) == 130
+    os.close(ours)
+
+
+@pytest.mark.parametrize("interval", ["nan", "0", "inf"])
+def test_an_interval_that_is_none_is_refused(interval):
+    failed = piped("top", "--interval", interval)
+    assert failed.returncode == 2
+    assert "Traceback" not in failed.stderr
+    assert "--interval=" in failed.stderr

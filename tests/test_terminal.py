@@ -1,0 +1,32 @@
+"""Text of a user's on a terminal: shown, never obeyed."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.terminal import console, printable, printable_lines
+
+
+@given(st.text())
+def test_any_text_becomes_one_printable_line(text):
+    assert printable(text).isprintable()
+
+
+@pytest.mark.parametrize("text", ["imagenet/train", "größe × 2", "数据", "[red]", "a\\b"])
+def test_what_can_be_printed_stays_as_it_is(text):
+    assert printable(text) == printable_lines(text) == text
+
+
+def test_lines_stay_lines():
+    assert printable_lines("a\x1b[2J\n\tb\x07") == "a\\x1b[2J\n        b\\x07"
+
+
+@pytest.mark.parametrize("text", ["[bold]x[/bold]", ":smile:", "[link=file:///]here[/link]", "[/]", "1.5 'x'"])
+def test_a_console_takes_no_text_for_markup(text):
+    said = io.StringIO()
+    console(file=said, force_terminal=True).print(text)
+    assert said.getvalue() == f"{text}\n"
