@@ -97,7 +97,8 @@ def options(
     shard = None if shard is None else _rank(shard)
     if transform is not None and not callable(cast("object", transform)):
         raise BadSetting(f"transform={transform!r}: it is a function, which is called on each batch")
-    flag("drop_last", drop_last)
+    if drop_last is not None:
+        flag("drop_last", drop_last)
     flag("borrow", borrow)
     check_framework(framework)
     return Options(batch_size, drop_last, shard, transform, borrow, device, framework)
