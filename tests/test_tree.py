@@ -372,8 +372,9 @@ def test_only_shapes_and_constants_may_vary_in_whole_batches():
 def test_a_type_that_this_process_lacks_is_named_and_nothing_but_types_is_found():
     layout = describe(Pair(np.zeros(1), 1)).layout
     for kind, says in [
-        ("no_such_module:Batch", "cannot import"),
-        ("collections:NoSuchType", "cannot import"),
+        ("no_such_module:Batch", "import no_such_module in the training script"),
+        ("collections:NoSuchType", "no namedtuple or dataclass"),
+        ("ast:Name", "no namedtuple or dataclass"),
         ("os:getpid", "no namedtuple or dataclass"),
         ("subprocess:Popen", "no namedtuple or dataclass"),
     ]:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.feed.directory import Owner, Place, directory, places
+from penstock.feed.directory import Owner, Place, places
+from penstock.feed.private import directory
 
 ARRAYS = {"id": np.arange(20)}
 NAMES = [

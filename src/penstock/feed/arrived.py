@@ -9,8 +9,9 @@ import msgspec
 
 from penstock.contracts import Cursor
 from penstock.feed import wire
+from penstock.feed.sense import Sense
 from penstock.memory.room import leaves_in
-from penstock.tree import Array, Node, Strings
+from penstock.tree import Array, Node, Scalar, Strings
 
 
 class Arrived:
@@ -22,6 +23,7 @@ class Arrived:
         layout: Its tree.
         nodes: That tree's arrays and lists, in order.
         done: Called on release; None where views are handed out, whose death releases it.
+        sense: Reads its lists.
 
     Attributes:
         at: Its first sample.
@@ -29,7 +31,7 @@ class Arrived:
         leaves: The bytes of each of ``nodes``.
     """
 
-    __slots__ = ("_done", "at", "layout", "leaves", "nodes", "rows")
+    __slots__ = ("_done", "_sense", "at", "layout", "leaves", "nodes", "rows")
 
     def __init__(
         self,
@@ -38,13 +40,19 @@ class Arrived:
         layout: Node,
         nodes: list[Array | Strings],
         done: Callable[[], None] | None,
+        sense: Sense,
     ) -> None:
         self._done = done
+        self._sense = sense
         self.at = Cursor(message.cycle, message.sample)
         self.rows = message.rows
         self.layout = layout
         self.nodes = nodes
         self.leaves = leaves_in(memory, message.leaf_offsets, message.leaf_bytes)
+
+    def scalars(self, encoded: memoryview) -> list[Scalar]:
+        """The list of scalars that lies in these bytes, one of its leaves."""
+        return self._sense.scalars(encoded, self.rows)
 
     def release(self) -> None:
         """This trainer needs the block no more."""

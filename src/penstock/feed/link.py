@@ -18,16 +18,17 @@ from penstock.errors import (
     FeedEnded,
     FeederLost,
     PenstockError,
+    ProtocolError,
     Refused,
     TrainerEvicted,
 )
 from penstock.feed import wire
 from penstock.feed.arrived import Arrived, CycleEnded
-from penstock.feed.directory import Place
-from penstock.feed.failures import again, failure, not_found, refusal
+from penstock.feed.directory import ANSWER_S, Place
+from penstock.feed.failures import again, failure, not_found, refusal, silent
 from penstock.feed.fork import close_in_children
 from penstock.feed.peer import credentials
-from penstock.tree import Array, Node, Strings, array_nodes
+from penstock.feed.sense import Sense
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which becomes the ring's."""
@@ -44,6 +45,7 @@ class Link:
         place: The feed.
         hello: What this trainer says of itself.
         open_ring: Maps a ring of the feed's.
+        answer_s: How long to wait for the feeder's answer, in seconds; once admitted, a trainer waits for ever.
 
     Attributes:
         welcome: What the feeder said of itself.
@@ -55,10 +57,12 @@ class Link:
 
     Raises:
         FeedNotFound: nobody serves the name.
+        FeederSilent: its feeder does not answer.
+        ProtocolError: its feeder's answer makes no sense.
         Refused: the feeder does not admit this trainer.
     """
 
-    def __init__(self, place: Place, hello: wire.Hello, open_ring: OpenRing) -> None:
+    def __init__(self, place: Place, hello: wire.Hello, open_ring: OpenRing, answer_s: float = ANSWER_S) -> None:
         self.borrow = hello.borrow
         self.latency_s = 0.0
         self.wait_s = 0.0
@@ -72,19 +76,19 @@ class Link:
         self._closed = False
         self._buffer = bytearray(wire.MAX_PACKET_BYTES)
         self._view = memoryview(self._buffer)
-        self._layout: Node | None = None
-        self._nodes: list[Array | Strings] = []
         self._starting = False
         self._ended: PenstockError | None = None
         self.stopped = False
         self._pid = os.getpid()
         try:
-            self._socket = place.connect()
+            self._socket = place.connect(answer_s)
+        except TimeoutError:
+            raise silent(place, answer_s) from None
         except OSError:
             raise not_found(place.name) from None
         close_in_children(self._socket)
         try:
-            self.welcome, fds = self._introduce(hello)
+            self.welcome, fds = self._introduce(hello, answer_s)
             self.ring, self.sharing = _opened(self.welcome, fds, open_ring)
         except BaseException:
             self._socket.close()
@@ -203,23 +207,32 @@ class Link:
                 block.release()
         self._arrived.clear()
 
-    def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, list[int]]:
-        _, uid = credentials(self._socket)
+    def _introduce(self, hello: wire.Hello, answer_s: float) -> tuple[wire.Welcome, list[int]]:
+        pid, uid = credentials(self._socket)
         if uid != os.getuid():
             raise Refused(f"feed {self._place.name!r} is served by uid {uid}, you are uid {os.getuid()}")
+        self._sense = Sense(self._place.name, pid)
+        self._socket.settimeout(answer_s)
         try:
             self._socket.send(wire.encode(hello))
             packet, fds, _, _ = _despite_reset(
                 lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, _MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
             )
+        except TimeoutError:
+            raise silent(self._place, answer_s) from None
         except OSError:
             raise not_found(self._place.name) from None
         if not packet:  # it was about to end
             raise not_found(self._place.name)
-        message = wire.decode_from_feeder(packet)
-        if isinstance(message, wire.Rejected):
-            raise refusal(self._place.name, message)
-        assert isinstance(message, wire.Welcome) and len(fds) == len(message.rings)
+        self._socket.settimeout(None)
+        try:
+            message = self._sense.greeting(packet, fds)
+            if isinstance(message, wire.Rejected):
+                raise refusal(self._place.name, message)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
         return message, fds
 
     def _wait(self) -> None:
@@ -236,6 +249,8 @@ class Link:
 
     def _receive(self, *, wait: bool) -> Any:
         """The next message; None if there is none and it is not waited for, or if there will be none."""
+        if isinstance(self._ended, ProtocolError):
+            raise again(self._ended)
         if self._ended is not None and not wait:
             return None
         flags = 0 if wait else socket.MSG_DONTWAIT
@@ -251,12 +266,14 @@ class Link:
             if wait:
                 raise again(self._ended)
             return None
-        return wire.decode_from_feeder(self._view[:size])
+        try:
+            return self._sense.message(self._view[:size])
+        except ProtocolError as error:
+            self._ended = again(error)
+            raise
 
     def _take(self, message: Any) -> None:
         if isinstance(message, wire.Block):
-            if message.layout is not None:
-                self._layout, self._nodes = message.layout, list(array_nodes(message.layout))
             block = self._arrival(message)
             if self._starting:  # announced before the feeder heard of the new start
                 block.release()
@@ -283,7 +300,7 @@ class Link:
             )
 
     def _arrival(self, message: wire.Block) -> Arrived:
-        assert self._layout is not None
+        assert self._sense.layout is not None
         end = max(map(sum, zip(message.leaf_offsets, message.leaf_bytes, strict=True)), default=0)
         done = None
         if self.borrow:
@@ -293,7 +310,7 @@ class Link:
         else:
             memory = self.ring.readable(message.offset, end)
             done = partial(self.release, message.number)
-        return Arrived(message, memory, self._layout, self._nodes, done)
+        return Arrived(message, memory, self._sense.layout, self._sense.nodes, done, self._sense)
 
     def _lost(self, reason: str) -> FeederLost:
         log = self._place.sweep() if reason == "died" else ""

@@ -52,12 +52,16 @@ class Roster:
 
     def release(self, id: int, numbers: list[int]) -> bool:
         """Blocks that a member no longer needs. False if it did not hold one of them."""
-        member = self.members[id]
-        if any(member.held.get(number, 0) < times for number, times in Counter(numbers).items()):
+        if not self.holds(id, numbers):
             return False
         for number in numbers:
-            self._release(member, number)
+            self._release(self.members[id], number)
         return True
+
+    def holds(self, id: int, numbers: list[int]) -> bool:
+        """Whether a member holds each of these blocks, as often as it is named."""
+        held = self.members[id].held
+        return all(held.get(number, 0) >= times for number, times in Counter(numbers).items())
 
     def rest(self, id: int, keep: list[int]) -> None:
         """A member reads no more, and holds only these blocks from now on, which it will release."""

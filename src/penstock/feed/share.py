@@ -163,11 +163,10 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
     """
     with lock:  # the feeder has it too, and keeps it
         try:
-            pickled = pickle_commission(commission)
+            ready = _answer(pickle_commission(commission), place, lock)
         except BaseException:
             place.remove(lock)
             raise
-        ready = _answer(pickled, place, lock)
         if ready.error:
             place.remove(lock)
             kind = getattr(errors, ready.kind, SourceError)
@@ -187,7 +186,7 @@ def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with open(reading, "rb") as answer:
         try:
-            with open(place.log_path, "wb") as log:
+            with place.open_log() as log:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -202,5 +201,4 @@ def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
         line = answer.readline()
     if line:
         return msgspec.json.decode(line, type=Ready)
-    log_text = place.log_path.read_text(errors="replace")
-    return Ready(f"the feeder's process ended before it served; the end of its log:\n{log_text[-2000:]}")
+    return Ready(f"the feeder's process ended before it served; the end of its log:\n{place.log_end(2000)}")

@@ -7,10 +7,12 @@ travel beside the Welcome. Nothing is unpickled.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import msgspec
 
+from penstock.errors import ProtocolError
 from penstock.feed.recipe import Recipe
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
@@ -23,6 +25,7 @@ MAX_PACKET_BYTES = 192 << 10
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+Some = Annotated[int, msgspec.Meta(ge=1, le=2**48)]
 
 
 class Hello(msgspec.Struct, tag="hello"):
@@ -47,7 +50,7 @@ class Start(msgspec.Struct, tag="start"):
     cycle: Cycle | None
     sample: Count
     epoch: Cycle
-    epoch_cycle: Cycle
+    epoch_cycle: Count
     epoch_sample: Count
 
 
@@ -55,7 +58,7 @@ class Epoch(msgspec.Struct, tag="epoch"):
     """My epoch of this number begins here."""
 
     epoch: Cycle
-    cycle: Cycle
+    cycle: Count
     sample: Count
 
 
@@ -76,7 +79,7 @@ class Ask(msgspec.Struct, tag="ask"):
 
 
 class Stop(msgspec.Struct, tag="stop"):
-    """End the feed."""
+    """End the feed. The answer is a Bye: it was heard."""
 
     pid: int
 
@@ -92,10 +95,10 @@ class Welcome(msgspec.Struct, tag="welcome"):
     pid: int
     settings: Settings
     rings: tuple[str, ...]
-    samples: int | None
-    batches: int | None
-    batch_size: int | None
-    segment_starts: tuple[int, ...]
+    samples: Some | None
+    batches: Count | None
+    batch_size: Positive | None
+    segment_starts: tuple[Count, ...]
     recipe: Recipe | None = None
 
 
@@ -110,8 +113,8 @@ class Rejected(msgspec.Struct, tag="rejected"):
 class Started(msgspec.Struct, tag="started"):
     """Your Start was heard: your blocks begin here; what came before it is void."""
 
-    cycle: int
-    sample: int
+    cycle: Count
+    sample: Count
 
 
 class Block(msgspec.Struct, tag="block"):
@@ -121,13 +124,13 @@ class Block(msgspec.Struct, tag="block"):
     when it differs from that of the block before.
     """
 
-    number: int
-    cycle: int
-    sample: int
-    rows: int
-    offset: int
-    leaf_offsets: tuple[int, ...]
-    leaf_bytes: tuple[int, ...]
+    number: Count
+    cycle: Count
+    sample: Count
+    rows: Positive
+    offset: Count
+    leaf_offsets: tuple[Count, ...]
+    leaf_bytes: tuple[Count, ...]
     published_ns: int
     layout: Node | None = None
 
@@ -135,8 +138,8 @@ class Block(msgspec.Struct, tag="block"):
 class CycleEnd(msgspec.Struct, tag="cycle end"):
     """A cycle of a source of unknown length ends here."""
 
-    cycle: int
-    samples: int
+    cycle: Count
+    samples: Count
 
 
 class Failed(msgspec.Struct, tag="failed"):
@@ -162,6 +165,23 @@ class Bye(msgspec.Struct, tag="bye"):
 FromTrainer = Hello | Start | Epoch | Release | Rest | Ask | Stop
 FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Bye | FeederStatistics
 
+_T = TypeVar("_T")
 encode = msgspec.msgpack.Encoder().encode
-decode_from_trainer = msgspec.msgpack.Decoder(FromTrainer).decode
-decode_from_feeder = msgspec.msgpack.Decoder(FromFeeder).decode
+
+
+def _decoder(kind: type[_T]) -> Callable[[bytes | bytearray | memoryview], _T]:
+    decode: Callable[[bytes | bytearray | memoryview], _T] = msgspec.msgpack.Decoder(kind).decode
+
+    def decoded(packet: bytes | bytearray | memoryview) -> _T:
+        try:
+            return decode(packet)
+        # Of any kind: arrays nested a thousand deep are a RecursionError, and nothing has changed yet.
+        except Exception as error:
+            raise ProtocolError(f"a message was not understood: {error}") from None
+
+    return decoded
+
+
+decode_from_trainer: Callable[[bytes | bytearray | memoryview], FromTrainer] = _decoder(FromTrainer)  # type: ignore[arg-type]
+decode_from_feeder: Callable[[bytes | bytearray | memoryview], FromFeeder] = _decoder(FromFeeder)  # type: ignore[arg-type]
+"""Both raise ProtocolError, and nothing else, for a packet that is no such message."""
