@@ -210,8 +210,9 @@ def clean() -> Iterator[None]:
     before, maps = descriptors(), ring_maps()
     yield
     penstock.feeds()
+    maps_now = ring_maps()
     now = descriptors()
     kinds = ("socket", "/memfd", "anon_inode", "pipe")
     more = {kind: n - before.get(kind, 0) for kind, n in now.items() if kind.startswith(kinds)}
     assert not any(n > 0 for n in more.values()), f"descriptors left behind: {more}"
-    assert ring_maps() <= maps
+    assert maps_now <= maps

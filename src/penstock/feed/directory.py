@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import psutil
 
 from penstock.errors import BadSetting, DirectoryUnusable, FeedExists, InsecureDirectory
 from penstock.feed.fork import close_in_children
@@ -120,6 +121,15 @@ class Place:
     def owner(self) -> Owner | None:
         """Who holds, or last held, the lock."""
         return _owner_in(self._directory, self.lock_path.name)
+
+    def owner_is_stopped(self) -> bool:
+        """Whether the process that holds the lock has been stopped, as by SIGSTOP or a debugger."""
+        owner = self.owner()
+        try:
+            state = psutil.Process(owner.pid).status() if owner else ""
+        except psutil.Error:
+            return False
+        return state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
     def is_lock(self, seen: os.stat_result) -> bool:
         """Whether this is the feed's lock file."""

@@ -143,7 +143,11 @@ class Feeder:
             segment_starts=self._source.segment_starts,
             recipe=recipe,
         )
-        self._server = Server(self._place, self._roster, welcome, list(rings.values()), self.statistics)
+        try:
+            self._server = Server(self._place, self._roster, welcome, list(rings.values()), self.statistics)
+        except BaseException:
+            self._place.remove(self._lock)
+            raise
         fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
         self._ahead = Ahead(
             self._slots,

@@ -19,7 +19,8 @@ from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceErro
 from penstock.feed import wire
 from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
-from penstock.feed.directory import Place
+from penstock.feed.directory import ANSWER_S, Place
+from penstock.feed.failures import silent
 from penstock.feed.framework import Framework
 from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
@@ -79,6 +80,7 @@ def share(
             or was made by another function, or by the same one before it was edited.
         SourceError: ``make_loader`` raised.
         BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
+        FeederSilent: the feed's feeder is stopped, or too busy to answer within 10 s.
     """
     _check_callable(make_loader)
     asked = checked(
@@ -97,12 +99,15 @@ def share(
 
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: Settings | None) -> Link:
         settings = replaced or Settings(**new)
+        patient_until_s = time.monotonic() + ANSWER_S
         while True:
             place = Place(name)
             link = _linked(place, hello, open_ring)
             if link is None:
                 lock = place.acquire()
                 if lock is None:  # another trainer is starting the feeder
+                    if time.monotonic() > patient_until_s and place.owner_is_stopped():
+                        raise silent(place, ANSWER_S)
                     time.sleep(_RETRY_S)
                 else:
                     _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock)
