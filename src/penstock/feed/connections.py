@@ -120,12 +120,16 @@ class Connections:
             self._epoll.unregister(self._listener)
             self._full = True
             return
+        self._adopt(connection)
+
+    def _adopt(self, connection: socket.socket) -> Peer:
         peer = Peer(connection, self._next_id, time.monotonic() + HELLO_S)
         self._next_id += 1
         self._strangers.append(peer)
         self.peers[peer.id] = self._by_fd[connection.fileno()] = peer
         self._epoll.register(connection, _READ)
         self._admit(peer)
+        return peer
 
     def _until_overdue_s(self, timeout_s: float | None) -> float | None:
         if not self._strangers:
