@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.feed import wire
 from penstock.feed.arrived import Arrived, CycleEnded
-from penstock.feed.directory import ANSWER_S, Place
+from penstock.feed.directory import Place
 from penstock.feed.failures import again, failure, not_found, refusal, silent
 from penstock.feed.fork import close_in_children
 from penstock.feed.peer import credentials
@@ -62,7 +62,7 @@ class Link:
         Refused: the feeder does not admit this trainer.
     """
 
-    def __init__(self, place: Place, hello: wire.Hello, open_ring: OpenRing, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, place: Place, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
         self.borrow = hello.borrow
         self.latency_s = 0.0
         self.wait_s = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import msgspec
 
 from penstock import errors
 from penstock.contracts import Gpu, Tree
-from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceError
+from penstock.errors import BadSetting, FeederSilent, FeedNotFound, SettingsDiffer, SourceError
 from penstock.feed import wire
 from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
@@ -106,8 +107,7 @@ def share(
             if link is None:
                 lock = place.acquire()
                 if lock is None:  # another trainer is starting the feeder
-                    if time.monotonic() > patient_until_s and place.owner_is_stopped():
-                        raise silent(place, ANSWER_S)
+                    _check_goes_on(place, patient_until_s)
                     time.sleep(_RETRY_S)
                 else:
                     _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock)
@@ -154,9 +154,15 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], recipe: Recipe) ->
 
 def _linked(place: Place, hello: wire.Hello, open_ring: OpenRing) -> Link | None:
     try:
-        return Link(place, hello, open_ring)
+        return Link(place, hello, open_ring, ANSWER_S)
     except FeedNotFound:
         return None
+
+
+def _check_goes_on(place: Place, patient_until_s: float) -> None:
+    """Raises FeederSilent where the process that is starting the feeder has been stopped, and stays so."""
+    if time.monotonic() > patient_until_s and place.owner_is_stopped():
+        raise silent(place, ANSWER_S)
 
 
 def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
@@ -169,6 +175,8 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
     with lock:  # the feeder has it too, and keeps it
         try:
             ready = _answer(pickle_commission(commission), place, lock)
+        except FeederSilent:
+            raise  # it has the lock still
         except BaseException:
             place.remove(lock)
             raise
@@ -203,6 +211,9 @@ def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
         finally:
             os.close(writing)
         process.communicate(pickled)  # and reaps the process that the feeder is a child of
+        patient_until_s = time.monotonic() + ANSWER_S
+        while not select.select([answer], [], [], 1.0)[0]:  # making a loader may take minutes
+            _check_goes_on(place, patient_until_s)
         line = answer.readline()
     if line:
         return msgspec.json.decode(line, type=Ready)
