@@ -104,24 +104,24 @@ def test_a_stopped_feeder_is_ended(clean, impatient, stopped, crowd, feeds_direc
     assert not list(feeds_directory.iterdir())
 
 
-def test_a_feeder_that_heeds_nothing_is_killed(clean, impatient, feed, train, feeds_directory):
-    def ignore_sigterm() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+HEEDS_NOTHING = """
+import signal, time
+from penstock.feed.directory import Place
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+place = Place("feed")
+lock = place.acquire()
+listener = place.listen()
+print("serves", flush=True)
+time.sleep(1000)
+"""
 
-    feeder = feed(popen={"preexec_fn": ignore_sigterm})
-    with penstock.attach("feed", wait_s=30):
-        pass
-    # A feeder that goes on by SIGCONT hears the Stop, so it is stopped again and again.
-    stopping = subprocess.Popen(
-        [sys.executable, "-c", f"import os\nwhile True: os.kill({feeder.pid}, {signal.SIGSTOP.value})"]
-    )
-    try:
-        eventually(feeder.stopped)
+
+def test_a_feeder_that_heeds_nothing_is_killed(clean, impatient, feeds_directory):
+    with subprocess.Popen([sys.executable, "-c", HEEDS_NOTHING], stdout=subprocess.PIPE) as feeder:
+        assert feeder.stdout is not None
+        assert feeder.stdout.readline() == b"serves\n"
         assert feeds.stop("feed") == (feeder.pid, ("SIGTERM", "SIGKILL"))
         assert feeder.wait() == -signal.SIGKILL
-    finally:
-        stopping.kill()
-        stopping.wait()
     assert not list(feeds_directory.iterdir())
 
 

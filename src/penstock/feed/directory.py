@@ -148,7 +148,7 @@ class Place:
 
     def sweep(self) -> str:
         """Remove what a dead feeder left, unless another serves the name; returns the end of its log."""
-        with suppress(FileNotFoundError, InsecureDirectory):
+        with suppress(FileNotFoundError, InsecureDirectory, DirectoryUnusable):
             with entered(self._directory) as where:
                 os.stat(self.lock_path.name, dir_fd=where, follow_symlinks=False)
             if (lock := self.acquire()) is not None:
