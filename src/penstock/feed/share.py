@@ -16,7 +16,7 @@ import msgspec
 
 from penstock import errors
 from penstock.contracts import Gpu, Tree
-from penstock.errors import BadSetting, FeederSilent, FeedNotFound, SettingsDiffer, SourceError
+from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceError
 from penstock.feed import wire
 from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
@@ -174,12 +174,12 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
     """
     with lock:  # the feeder has it too, and keeps it
         try:
-            ready = _answer(pickle_commission(commission), place, lock)
-        except FeederSilent:
-            raise  # it has the lock still
+            pickled = pickle_commission(commission)
+            log = place.open_log()
         except BaseException:
             place.remove(lock)
             raise
+        ready = _answer(pickled, place, lock, log)
         if ready.error:
             place.remove(lock)
             kind = getattr(errors, ready.kind, SourceError)
@@ -188,7 +188,7 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
             raise kind(ready.error)
 
 
-def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
+def _answer(pickled: bytes, place: Place, lock: FileIO, log: FileIO) -> Ready:
     """What the new process reports."""
     reading, writing = os.pipe()
     # The feeder is nobody's child: it outlives whoever started it, and leaves no
@@ -199,7 +199,7 @@ def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with open(reading, "rb") as answer:
         try:
-            with place.open_log() as log:
+            with log:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
