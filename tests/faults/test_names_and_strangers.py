@@ -395,7 +395,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def untroubled(feeder: penstock.Feeder, train: Any, directory: Path) -> Iterator[None]:
     """A trainer, and whoever comes later, get every sample once whatever happens within."""
     until = directory / "until"
-    trainer = train(epochs=None, until=str(until), delay_s=0.001)
+    trainer = train(epochs=None, until=str(until), delay_s=0.005)
     trainer.wait_for("epoch")
     yield
     until.touch()
