@@ -24,8 +24,10 @@ from penstock.tree import (
     build,
     bytes_of,
     describe,
+    device_leaf,
     difference,
     leaf_from_bytes,
+    leaf_sizes,
     same_but_for_shapes,
     strings_from_bytes,
 )
@@ -372,8 +374,9 @@ def test_only_shapes_and_constants_may_vary_in_whole_batches():
 def test_a_type_that_this_process_lacks_is_named_and_nothing_but_types_is_found():
     layout = describe(Pair(np.zeros(1), 1)).layout
     for kind, says in [
-        ("no_such_module:Batch", "cannot import"),
-        ("collections:NoSuchType", "cannot import"),
+        ("no_such_module:Batch", "import no_such_module in the training script"),
+        ("collections:NoSuchType", "no namedtuple or dataclass"),
+        ("ast:Name", "no namedtuple or dataclass"),
         ("os:getpid", "no namedtuple or dataclass"),
         ("subprocess:Popen", "no namedtuple or dataclass"),
     ]:
@@ -391,3 +394,34 @@ def test_an_array_over_memory_keeps_it_and_may_be_read_only():
     assert tensor.tolist() == array.reshape(4).tolist()
     memory[0] = 9
     assert tensor[0] == array[0, 0] == 9 + 256
+
+
+def in_lists(levels: int) -> Any:
+    tree: Any = np.zeros(1)
+    for _ in range(levels):
+        tree = [tree]
+    return tree
+
+
+def test_containers_lie_a_hundred_deep_in_one_another_at_most():
+    assert len(describe(in_lists(100)).leaves) == 1
+    itself: list[Any] = []
+    itself.append(itself)
+    for tree in (in_lists(101), in_lists(10_000), itself):
+        with pytest.raises(penstock.UnsupportedLeaf, match="more than 100 deep"):
+            describe(tree)
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<M8[s]", "<U3"])
+def test_what_no_tensor_on_a_gpu_can_hold_is_refused_by_its_type(dtype):
+    with pytest.raises(penstock.UnsupportedLeaf, match="no tensor on a GPU can hold"):
+        device_leaf(Array("numpy", dtype, ()), torch.zeros(12, dtype=torch.uint8), 1)
+
+
+@pytest.mark.parametrize(
+    "tree", [np.zeros((3, 4), ">f4"), torch.zeros(3, 2, dtype=torch.bfloat16), np.zeros((3, 0))]
+)
+def test_a_row_of_a_leaf_has_the_size_that_its_layout_tells(tree):
+    (size,) = leaf_sizes(describe(tree).layout)
+    assert size is not None
+    assert size.nbytes * 3 == tree.nbytes

@@ -22,10 +22,16 @@ if TYPE_CHECKING:
         DeviceUnavailable as DeviceUnavailable,
     )
     from penstock.errors import (
+        DirectoryUnusable as DirectoryUnusable,
+    )
+    from penstock.errors import (
         FeedEnded as FeedEnded,
     )
     from penstock.errors import (
         FeederLost as FeederLost,
+    )
+    from penstock.errors import (
+        FeederSilent as FeederSilent,
     )
     from penstock.errors import (
         FeedExists as FeedExists,
@@ -50,6 +56,9 @@ if TYPE_CHECKING:
     )
     from penstock.errors import (
         PenstockError as PenstockError,
+    )
+    from penstock.errors import (
+        ProtocolError as ProtocolError,
     )
     from penstock.errors import (
         Refused as Refused,
@@ -88,16 +97,19 @@ _ERRORS = (
     "BlockChanged",
     "BlockTooLarge",
     "DeviceUnavailable",
+    "DirectoryUnusable",
     "FeedEnded",
     "FeedExists",
     "FeedNotFound",
     "FeederLost",
+    "FeederSilent",
     "ForkedLoader",
     "InsecureDirectory",
     "LoaderClosed",
     "PackDamaged",
     "PackStopped",
     "PenstockError",
+    "ProtocolError",
     "Refused",
     "SettingsDiffer",
     "SourceError",

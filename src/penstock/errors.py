@@ -93,6 +93,10 @@ class InsecureDirectory(PenstockError):
     """The directory for sockets belongs to someone else, or others may enter it."""
 
 
+class DirectoryUnusable(PenstockError):
+    """The directory for sockets cannot be made or written to: the disk is full, or read-only."""
+
+
 class FeedNotFound(PenstockError):
     """No feed of this name runs; the message lists those that do."""
 
@@ -111,6 +115,14 @@ class FeederLost(PenstockError):
 
 class WindowHeld(PenstockError):
     """The views that this trainer keeps leave no room for the block it waits for; let some go, and go on."""
+
+
+class FeederSilent(PenstockError):
+    """The feeder runs and does not answer: it is stopped, or too busy; the message names its process."""
+
+
+class ProtocolError(PenstockError):
+    """The other side of a connection said what makes no sense; the message names it and what it said."""
 
 
 class TrainerEvicted(PenstockError):

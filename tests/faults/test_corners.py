@@ -139,21 +139,20 @@ def test_share_takes_a_function_without_arguments():
         penstock.share(lambda folder: folder, "argument")  # type: ignore[misc]
 
 
-def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_somebody_has_left(feed):
+def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropped_who_says_nothing(feed):
     feed("rows", source={"samples": 400}, popen={"preexec_fn": partial(setrlimit, RLIMIT_NOFILE, (30, 30))})
     with penstock.attach("feed", wait_s=30) as first, ThreadPoolExecutor() as threads:
         batches = iter(first)
         ids = next(batches)["id"].tolist()
         strangers = [Place("feed").connect() for _ in range(40)]  # more than it has descriptors for
-        late = threads.submit(penstock.attach, "feed")
+        late = threads.submit(penstock.attach, "feed", wait_s=90)
         for batch in batches:
             ids += batch["id"].tolist()
         assert sorted(ids) == list(range(400)), "who was there lost nothing"
-        assert not late.done()
+        with late.result(timeout=90) as again:
+            assert sum(len(batch["id"]) for batch in again) == 400
         for stranger in strangers:
             stranger.close()
-        with late.result(timeout=60) as again:
-            assert sum(len(batch["id"]) for batch in again) == 400
 
 
 def test_a_trainer_for_whom_the_feeder_has_no_descriptor_is_told_so(feed):

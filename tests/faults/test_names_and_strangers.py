@@ -13,8 +13,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -316,6 +317,7 @@ def test_a_trainer_cannot_write_to_the_ring(clean, serve):
 
 HELLO = wire.encode(wire.Hello(wire.PROTOCOL, penstock.__version__, 1, 10))
 START = wire.encode(wire.Start(1, None, 0, 0, 0, 0))
+REST = wire.encode(wire.Rest([]))
 MESSAGES = [
     HELLO,
     START,
@@ -324,9 +326,37 @@ MESSAGES = [
     wire.encode(wire.Epoch(2, 1, 100)),
     wire.encode(wire.Release([0, 1, 2])),
     wire.encode(wire.Release([10**6])),
+    REST,
+    wire.encode(wire.Rest([0, 0, 5])),
     wire.encode(wire.Ask()),
     wire.encode(wire.Block(1, 0, 0, 10, 0, (0, 128), (80, 10_000), 1)),
 ]
+
+
+def nested(chance: random.Random) -> bytes:
+    """Arrays, or maps, far inside one another: what decodes them calls itself at each."""
+    within = chance.choice([b"", b"\x82\xa4type\xa7release\xa6blocks", b"\x82\xa4type\xa3ask\xa1x"])
+    return within + chance.choice([b"\x91", b"\x81\xa0"]) * chance.choice([100, 1100, 60_000]) + b"\xc0"
+
+
+def numbered(chance: random.Random) -> bytes:
+    """A message that is true to form; its numbers may be anybody's."""
+
+    def number() -> int:
+        return chance.choice([0, 1, 2, 10, 500, 999] * 10 + [1000, 2**31, 10**9, 2**48])
+
+    some = [number() for _ in range(chance.choice([0, 0, 0, 3]))]
+    message = chance.choices([wire.Start, wire.Epoch, wire.Release, wire.Rest], [10, 10, 10, 1])[0]
+    if message is wire.Start:
+        at = chance.choice([None, number()])
+        return wire.encode(wire.Start(1, at, number(), number(), number(), number()))
+    if message is wire.Epoch:
+        return wire.encode(wire.Epoch(number(), number(), number()))
+    return wire.encode(message(some))
+
+
+def strange(chance: random.Random) -> bytes:
+    return chance.choices([mutated, numbered, nested], [25, 75, 1])[0](chance)
 
 
 def mutated(chance: random.Random) -> bytes:
@@ -341,41 +371,77 @@ def mutated(chance: random.Random) -> bytes:
         try:
             if isinstance(wire.decode_from_trainer(packet), wire.Stop):
                 continue
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except penstock.ProtocolError:
             pass
         if packet:
             return bytes(packet)
 
 
-@pytest.mark.parametrize("messages", [5_000, pytest.param(100_000, marks=[SOAK, pytest.mark.timeout(1800)])])
-def test_strange_messages_cost_a_trainer_nothing_whatever_they_are(clean, serve, train, tmp_path, messages):
-    feeder = serve(rows(), window=100_000)
-    until = str(tmp_path / "until")
-    trainer = train(epochs=None, until=until, delay_s=0.001)
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many packets the feeder of this process has decoded, or tried to, beside those that introduce a peer."""
+    count = [0]
+    decode = wire.decode_from_trainer
+
+    def counted(packet: bytes) -> wire.FromTrainer:
+        count[0] += packet not in (HELLO, START)
+        return decode(packet)
+
+    monkeypatch.setattr(wire, "decode_from_trainer", counted)
+    return count
+
+
+@contextmanager
+def untroubled(feeder: penstock.Feeder, train: Any, directory: Path) -> Iterator[None]:
+    """A trainer, and whoever comes later, get every sample once whatever happens within."""
+    until = directory / "until"
+    trainer = train(epochs=None, until=str(until), delay_s=0.005)
     trainer.wait_for("epoch")
-    chance = random.Random(messages)
-    sent = rejected = 0
-    while sent < messages:
-        with Place("feed").connect() as peer:
-            peer.setblocking(False)
-            if chance.random() < 0.7:
-                peer.send(HELLO)
-                if chance.random() < 0.7:
-                    peer.send(START)
-            for _ in range(chance.randrange(1, 20)):
-                sent += 1
-                try:
-                    peer.send(mutated(chance))
-                except (BlockingIOError, BrokenPipeError, ConnectionResetError):
-                    break
-            if chance.random() < 0.5:  # the others leave without a look at the answer
-                rejected += was_rejected(peer)
-    assert rejected
-    (tmp_path / "until").touch()
+    yield
+    until.touch()
     trainer.has_all(1000)
     all_is_given_back(feeder)
     with penstock.attach("feed", 33) as loader:
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(1000))
+
+
+def test_strange_messages_cost_a_trainer_nothing_whatever_they_are(clean, serve, heard, train, tmp_path):
+    feeder = serve(rows(), window=100_000)
+    chance = random.Random(0)
+    rejected = 0
+    with untroubled(feeder, train, tmp_path):
+        while heard[0] < 4_000:
+            with Place("feed").connect() as peer, suppress(BrokenPipeError, ConnectionResetError):
+                if chance.random() < 0.8:
+                    peer.send(HELLO)
+                    if chance.random() < 0.8:
+                        peer.send(START)
+                for _ in range(chance.choice([1, 1, 2, 5])):
+                    peer.send(strange(chance))
+                if chance.random() < 0.9:  # the others leave without a look at the answer
+                    rejected += was_rejected(peer)
+    assert rejected > 1_000
+
+
+@SOAK
+@pytest.mark.timeout(1800)
+def test_a_million_strange_messages_cost_a_trainer_nothing(clean, serve, heard, train, tmp_path):
+    """Given to the server by hand, one by one, so that none lies behind one for which its peer was dropped."""
+    feeder = serve(rows(), window=100_000)
+    server = feeder._server
+    chance = random.Random(1)
+    with untroubled(feeder, train, tmp_path):
+        while heard[0] < 1_000_000:
+            theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            true = [HELLO, START][: chance.choice([0, 1, 2, 2, 2, 2, 2, 2])]
+            with theirs, server.changed:
+                peer = server._connections._adopt(ours)
+                for i in range(50):
+                    server._hear(peer, true[i] if i < len(true) else strange(chance))
+                    if peer.id not in server._connections.peers:
+                        break
+                else:
+                    server._connections.drop(peer)
 
 
 def was_rejected(peer: socket.socket) -> bool:
@@ -392,6 +458,54 @@ def was_rejected(peer: socket.socket) -> bool:
         if not answer:
             return said
         said |= isinstance(wire.decode_from_feeder(answer), wire.Rejected)
+
+
+def test_a_packet_of_arrays_in_arrays_drops_its_peer_and_nobody_else(clean, serve):
+    serve(rows())
+    for packet in (b"\x91" * 1100, b"\x91" * 1100 + b"\xc0", b"\x81\xa0" * 90_000):
+        with Place("feed").connect() as peer:
+            peer.send(packet)
+            assert was_rejected(peer)
+    with penstock.attach("feed", 10) as loader:
+        assert len(list(loader)) == 100
+
+
+@pytest.mark.parametrize(
+    ("packets", "says"),
+    [
+        ([HELLO, wire.encode(wire.Rest([0]))], "keeps a block that it was never sent"),
+        ([HELLO, REST, START], "after it said that it reads no more"),
+        ([HELLO, REST, wire.encode(wire.Epoch(0, 0, 0))], "after it said that it reads no more"),
+        ([HELLO, wire.encode(wire.Epoch(0, 0, 0))], "before it has started"),
+        ([HELLO, START, wire.encode(wire.Epoch(0, 0, 1000))], "sample 1000 of a cycle of 1000"),
+        ([HELLO, wire.encode(wire.Start(1, 0, 0, 0, 0, 1000))], "sample 1000 of a cycle of 1000"),
+    ],
+    ids=["keep", "start", "epoch", "early epoch", "epoch beyond", "start beyond"],
+)
+def test_what_a_trainer_cannot_mean_is_answered_with_its_reason(clean, serve, packets, says):
+    serve(rows())
+    with Place("feed").connect() as peer:
+        peer.settimeout(30)
+        for packet in packets:
+            peer.send(packet)
+        answer: Any = None
+        while not isinstance(answer, wire.Rejected):
+            answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
+    assert says in answer.reason
+
+
+def test_a_peer_that_asks_and_asks_and_never_reads_is_dropped(clean, serve):
+    """What it is told would fill the feeder's memory: each Start is answered with all blocks of the ring."""
+    feeder = serve(rows(), window=100_000)
+    with Place("feed").connect() as peer:
+        peer.settimeout(30)
+        peer.send(HELLO)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(100_000):
+                peer.send(START)
+    all_is_given_back(feeder)
+    with penstock.attach("feed", 10) as loader:
+        assert len(list(loader)) == 100
 
 
 def test_a_stranger_that_says_nonsense_is_told_so_and_dropped(clean, serve):

@@ -9,13 +9,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import penstock
-from penstock.feed.directory import Owner, Place, directory, places
+from penstock.feed.directory import Owner, Place, places
+from penstock.feed.feeds import stop
+from penstock.feed.private import directory
 
 ARRAYS = {"id": np.arange(20)}
 NAMES = [
@@ -185,6 +189,125 @@ def test_a_directory_is_made_private_whatever_the_umask(patch, tmp_path):
         os.umask(before)
     assert stat.S_IMODE(directory().stat().st_mode) == 0o700
     assert modes[".lock"] == 0o600
+
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+NOBODY = 65534
+
+
+@as_root
+def test_a_runtime_directory_of_another_user_is_not_used(patch, tmp_path):
+    """As ``sudo -E`` keeps it."""
+    os.chown(tmp_path, NOBODY, NOBODY)
+    patch.delenv("PENSTOCK_DIR")
+    patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert directory() == Path("/tmp/penstock-0")
+    assert list(tmp_path.iterdir()) == []
+
+
+@as_root
+def test_a_directory_in_one_of_another_user_is_refused(patch, tmp_path):
+    """Its owner could put another in its place."""
+    above = tmp_path / "theirs"
+    above.mkdir()
+    (above / "feeds").mkdir(mode=0o700)
+    os.chown(above, NOBODY, NOBODY)
+    patch.setenv("PENSTOCK_DIR", str(above / "feeds"))
+    for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: penstock.attach("feed"), penstock.feeds):
+        with pytest.raises(penstock.InsecureDirectory, match=f"{above} belongs to uid {NOBODY}, you are uid 0"):
+            use()
+    os.chmod(above, 0o1777)  # as /tmp: there only the owner of an entry may rename it
+    assert directory() == above / "feeds"
+
+
+def test_a_file_is_never_reached_by_way_of_a_link(patch, tmp_path):
+    """Whoever owns the directory above may put a link in the place of ours, at any instant."""
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    place = Place("feed")
+    ours = place.lock_path.parent
+    kept = {f"{place.lock_path.stem}{suffix}": b"precious" for suffix in (".lock", ".sock", ".log")}
+    for name, content in kept.items():
+        (victim / name).write_bytes(content)
+    ours.rename(tmp_path / "moved")
+    ours.symlink_to(victim)
+    for use in (place.acquire, place.open_log, place.listen, place.connect, place.sweep, place.owner):
+        with suppress(penstock.InsecureDirectory, OSError):
+            assert not use()
+    assert {path.name: path.read_bytes() for path in victim.iterdir()} == kept
+    ours.unlink()
+    (tmp_path / "moved").rename(ours)
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "directory", "fifo"])
+def test_what_lies_in_the_place_of_a_lock_is_not_written_to(tmp_path, kind):
+    """Such as was put there while the directory was open to others."""
+    place = Place("feed")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    if kind == "link":
+        place.lock_path.symlink_to(victim)
+    elif kind == "hard link":
+        place.lock_path.hardlink_to(victim)
+    elif kind == "directory":
+        place.lock_path.mkdir()
+    else:
+        os.mkfifo(place.lock_path)
+    with pytest.raises(penstock.InsecureDirectory, match="remove it"):
+        penstock.Feeder(ARRAYS, "feed")
+    assert penstock.feeds() == []
+    assert victim.read_bytes() == b"precious"
+    place.lock_path.rmdir() if kind == "directory" else place.lock_path.unlink()
+
+
+def test_a_log_is_a_new_file_whatever_lay_in_its_place(tmp_path):
+    place = Place("feed")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    for link in (place.log_path.symlink_to, place.log_path.hardlink_to):
+        place.log_path.unlink(missing_ok=True)
+        link(victim)
+        with place.open_log() as log:
+            log.write(b"words")
+        assert place.log_end(3) == "rds"
+    assert victim.read_bytes() == b"precious"
+    assert stat.S_IMODE(place.log_path.stat().st_mode) == 0o600
+    place.log_path.unlink()
+
+
+JUNK = {
+    "nested": b"\x91" * 5000,
+    "no Unicode": b"\x82\xa4name\xa2\xff\xff\xa3pid\x01",
+    "no name": msgspec.msgpack.encode(Owner("", 1)),
+    "a long name": msgspec.msgpack.encode(Owner("x" * 2000, 1)),
+    "another feed's name": msgspec.msgpack.encode(Owner("feed", 1)),
+    "large": bytes(1 << 20),
+    "numbers": msgspec.msgpack.encode({"name": 1, "pid": "x"}),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=list(JUNK))
+def test_junk_in_the_directory_is_passed_over(serve, feeds_directory, junk):
+    (feeds_directory / "0123.lock").write_bytes(junk)
+    (feeds_directory / "4567.lock").mkdir()
+    os.mkfifo(feeds_directory / "89ab.lock")
+    (feeds_directory / "cdef.lock").symlink_to("/dev/zero")
+    assert penstock.feeds() == []
+    serve(ARRAYS)
+    assert [feed.name for feed in penstock.feeds()] == ["feed"]
+    with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'feed'"):
+        stop("other")
+    for name in ("0123.lock", "89ab.lock", "cdef.lock"):
+        (feeds_directory / name).unlink()
+    (feeds_directory / "4567.lock").rmdir()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_feed_of_any_name_can_be_ended(serve, name):
+    serve(ARRAYS, name)
+    assert stop(name) == (os.getpid(), ())
+    with pytest.raises(penstock.FeedNotFound):
+        stop(name)
 
 
 def test_the_directory_is_the_runtime_directorys_where_there_is_one(patch, tmp_path):

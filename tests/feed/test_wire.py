@@ -102,7 +102,7 @@ def test_a_constant_keeps_its_type():
 
 def heard_or_refused(packet: bytes) -> None:
     for decode in (wire.decode_from_trainer, wire.decode_from_feeder):
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with suppress(penstock.ProtocolError):
             decode(packet)
 
 
@@ -110,6 +110,15 @@ def heard_or_refused(packet: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_refused(packet):
     heard_or_refused(packet)
+
+
+@pytest.mark.parametrize("levels", [100, 1_100, 190_000])
+@pytest.mark.parametrize("within", [b"", wire.encode(wire.Release([]))[:-1], wire.encode(wire.Bye(""))[:-1]])
+def test_containers_in_one_another_are_refused_however_deep(within, levels):
+    for each in (b"\x91", b"\x81\xa0"):
+        for decode in (wire.decode_from_trainer, wire.decode_from_feeder):
+            with pytest.raises(penstock.ProtocolError, match="not understood"):
+                decode(within + each * levels + b"\xc0")
 
 
 @settings(max_examples=500)
@@ -136,7 +145,7 @@ def test_any_damaged_message_is_a_message_or_refused(message, data):
     ids=repr,
 )
 def test_numbers_out_of_range_are_refused(message):
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(penstock.ProtocolError, match="not understood"):
         wire.decode_from_trainer(wire.encode(message))
 
 

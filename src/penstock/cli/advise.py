@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from penstock.errors import BadSetting, FeedNotFound
+from penstock.errors import BadSetting, FeederSilent, FeedNotFound
 from penstock.sizes import size_from
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None
     if name not in running:
         raise FeedNotFound(f"no feed {name!r} runs; those that do: {', '.join(map(repr, running)) or 'none'}")
     found = running[name]
+    if not found.answers:
+        raise FeederSilent(f"feeder {found.pid} of feed {name!r} does not answer: it is stopped, or too busy")
     if sample_bytes is None:
         if not found.samples:
             raise BadSetting(f"feed {name!r} has published nothing yet: how large is a sample? Give --sample")

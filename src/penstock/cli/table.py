@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -23,6 +24,11 @@ def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
 
 
 def _head(feed: FeederStatistics) -> Text:
+    if not feed.answers:
+        advice = f"end it with: penstock stop {shlex.quote(feed.name)}"
+        return Text.assemble(
+            (feed.name, "bold cyan"), (f"  feeder {feed.pid} does not answer; {advice}", "bold red")
+        )
     of_cycle = f" of {feed.samples_per_cycle:,}" if feed.samples_per_cycle else ""
     return Text.assemble(
         (printable(feed.name), "bold cyan"),
@@ -53,6 +59,8 @@ def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
 
 
 def _trainers(feed: FeederStatistics) -> RenderableType:
+    if not feed.answers:
+        return Text("  trainers unknown", "dim")
     if not feed.trainers:
         return Text("  no trainer", "dim")
     table = Table(box=None, padding=(0, 0, 0, 1), header_style="dim")

@@ -1,9 +1,10 @@
-"""Whether a feed takes a trainer on."""
+"""Whether a feed takes a trainer on, and what that trainer may then ask for."""
 
 from __future__ import annotations
 
 import penstock
 from penstock.feed import wire
+from penstock.feed.member import Member
 from penstock.feed.roster import Roster
 
 
@@ -30,4 +31,25 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, roster: Roster, *, kn
         )
     if roster.rank_taken(hello.group, hello.rank, hello.world):
         return f"rank {hello.rank} of {hello.world} has joined already"
+    return None
+
+
+def objection_to_reading(message: wire.Start | wire.Epoch, welcome: wire.Welcome, member: Member) -> str | None:
+    """Why a trainer cannot read as it asks, in words for it; None if it can.
+
+    Args:
+        message: What it asks.
+        welcome: What it was told.
+        member: What is known of it.
+    """
+    if member.resting:
+        return "it reads on, after it said that it reads no more"
+    if isinstance(message, wire.Epoch):
+        if member.next is None:
+            return "its epoch begins before it has started"
+        asked = [message.sample]
+    else:
+        asked = [message.sample, message.epoch_sample]
+    if welcome.samples is not None and max(asked) >= welcome.samples:
+        return f"it asked for sample {max(asked)} of a cycle of {welcome.samples}"
     return None

@@ -8,7 +8,8 @@ import msgspec
 
 from penstock.contracts import Cursor
 from penstock.feed import wire
-from penstock.tree import Array, Node, Strings
+from penstock.feed.sense import Sense
+from penstock.tree import Scalar
 
 
 class Arrived:
@@ -17,12 +18,13 @@ class Arrived:
     Args:
         message: Its announcement.
         ordinal: How many blocks this connection had announced before it.
-        layout: Its tree.
-        nodes: That tree's arrays and lists, in order.
+        sense: Has checked it; says what its tree is, and reads its lists.
 
     Attributes:
         at: Its first sample.
         rows: How many samples it has.
+        layout: Its tree.
+        nodes: That tree's arrays and lists, in order.
         published_ns: When, by the monotonic clock.
         offset: Where it lies in the ring.
         nbytes: From there to the end of its last leaf.
@@ -32,6 +34,7 @@ class Arrived:
     """
 
     __slots__ = (
+        "_sense",
         "at",
         "layout",
         "leaf_bytes",
@@ -47,12 +50,13 @@ class Arrived:
         "rows",
     )
 
-    def __init__(self, message: wire.Block, ordinal: int, layout: Node, nodes: list[Array | Strings]) -> None:
+    def __init__(self, message: wire.Block, ordinal: int, sense: Sense) -> None:
+        assert sense.layout is not None
+        self._sense = sense
         self.at = Cursor(message.cycle, message.sample)
         self.rows = message.rows
         self.ordinal = ordinal
-        self.layout = layout
-        self.nodes = nodes
+        self.layout, self.nodes = sense.layout, sense.nodes
         self.published_ns = message.published_ns
         self.offset = message.offset
         self.leaf_offsets, self.leaf_bytes = message.leaf_offsets, message.leaf_bytes
@@ -60,6 +64,10 @@ class Arrived:
         self.leaves: list[Any] = []
         self.loans: set[object] = set()
         self.released = False
+
+    def scalars(self, encoded: memoryview) -> list[Scalar]:
+        """The list of scalars that lies in these bytes, one of its leaves."""
+        return self._sense.scalars(encoded, self.rows)
 
 
 class CycleEnded(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, FeedNotFound
 from penstock.feed import wire
 from penstock.feed.batcher import Options
-from penstock.feed.directory import Place
+from penstock.feed.directory import ANSWER_S, Place
 from penstock.feed.framework import Framework, check_framework
 from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
@@ -19,6 +19,7 @@ from penstock.feed.settings import Settings, flag, real_number
 from penstock.sizes import whole_number
 
 _RETRY_S = 0.05
+_MOST_WAIT_S = 1e6  # that the system takes for a time
 
 
 def attach(
@@ -52,12 +53,15 @@ def attach(
             tensors then, copied by the GPU beside what it computes.
         framework: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``: whose arrays
             batches hold, whatever the source's, on the same memory (DLPack).
-        wait_s: How long to wait for a feed that does not run yet.
+        wait_s: How long to wait, in seconds, for a feed that does not run yet. For the answer of a feeder that
+            runs it is waited for 10 s at least.
 
     Raises:
         FeedNotFound: no such feed; the message lists those that run.
         BadSetting: the feed cannot be cut or dealt as asked.
         DeviceUnavailable: there is no such GPU here, or views were asked of a ring that it cannot map.
+        FeederSilent: its feeder is stopped, or too busy to answer.
+        ProtocolError: what its feeder says makes no sense.
         Refused: the feeder does not admit this trainer.
     """
 
@@ -68,7 +72,8 @@ def attach(
         while True:
             place = Place(name)
             try:
-                return Link(place, hello, open_ring)
+                left_s = min(deadline - time.monotonic(), _MOST_WAIT_S)
+                return Link(place, hello, open_ring, max(ANSWER_S, left_s))
             except FeedNotFound:
                 place.sweep()
                 if time.monotonic() >= deadline:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from penstock.contracts import Tree
 from penstock.feed.arrived import Arrived
 from penstock.feed.destination import Destination
@@ -38,7 +36,7 @@ class Batch:
             self._begin(block)
         for i, leaf in enumerate(block.leaves):
             if isinstance(self._nodes[i], Strings):
-                self._parts[i][to:] = msgspec.msgpack.decode(self._destination.bytes(leaf))[start:stop]
+                self._parts[i][to:] = block.scalars(self._destination.bytes(leaf))[start:stop]
                 continue
             row_bytes = self._row_bytes[i]
             self._destination.copy(
@@ -79,7 +77,7 @@ def whole_copy(block: Arrived, destination: Destination) -> tuple[Tree, int]:
     copied = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
         if isinstance(node, Strings):
-            leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(destination.bytes(leaf))))
+            leaves.append(strings_from_bytes(node, block.scalars(destination.bytes(leaf))))
             continue
         memory = destination.take(leaf.nbytes)
         destination.copy(memory, leaf)
@@ -94,7 +92,7 @@ def view(block: Arrived, start: int, stop: int, destination: Destination, *, who
     viewed = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
         if isinstance(node, Strings):
-            values = msgspec.msgpack.decode(destination.bytes(leaf))
+            values = block.scalars(destination.bytes(leaf))
             leaves.append(strings_from_bytes(node, values if whole else values[start:stop]))
             continue
         row_bytes = leaf.nbytes // block.rows

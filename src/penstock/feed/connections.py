@@ -5,6 +5,8 @@ from __future__ import annotations
 import select
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.feed.fork import close_in_children
@@ -14,6 +16,8 @@ from penstock.feed.wire import MAX_PACKET_BYTES
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLRDHUP
 _PACKETS_A_TURN = 64
 """One peer's packets that are heard before the next peer's turn."""
+HELLO_S = 5.0
+"""A peer that has connected says who it is within this time, or makes room for others."""
 
 
 class Connections:
@@ -43,6 +47,7 @@ class Connections:
         self._lock = lock
         self._admit, self._hear, self._gone = admit, hear, gone
         self._by_fd: dict[int, Peer] = {}
+        self._strangers: deque[Peer] = deque()  # in the order in which they came; some may be none any more
         self._next_id = 0
         self._full = False
         self._listener = listener
@@ -56,7 +61,7 @@ class Connections:
 
     def turn(self, timeout_s: float | None) -> None:
         """Handle what has happened, waiting for it no longer than the timeout."""
-        for fd, events in self._epoll.poll(timeout_s):
+        for fd, events in self._epoll.poll(self._until_overdue_s(timeout_s)):
             with self._lock:
                 if fd == self._listener.fileno():
                     self._accept()
@@ -64,6 +69,8 @@ class Connections:
                     self._woken.recv(64)
                 elif (peer := self._by_fd.get(fd)) is not None:
                     self._serve(peer, events)
+        with self._lock:
+            self._drop_silent()
 
     def wake(self) -> None:
         """End a ``turn`` that waits in another thread."""
@@ -113,11 +120,31 @@ class Connections:
             self._epoll.unregister(self._listener)
             self._full = True
             return
-        peer = Peer(connection, self._next_id)
+        self._adopt(connection)
+
+    def _adopt(self, connection: socket.socket) -> Peer:
+        peer = Peer(connection, self._next_id, time.monotonic() + HELLO_S)
         self._next_id += 1
+        self._strangers.append(peer)
         self.peers[peer.id] = self._by_fd[connection.fileno()] = peer
         self._epoll.register(connection, _READ)
         self._admit(peer)
+        return peer
+
+    def _until_overdue_s(self, timeout_s: float | None) -> float | None:
+        if not self._strangers:
+            return timeout_s
+        left_s = max(0.0, self._strangers[0].hello_until_s - time.monotonic())
+        return left_s if timeout_s is None else min(timeout_s, left_s)
+
+    def _drop_silent(self) -> None:
+        now = time.monotonic()
+        while self._strangers and self._strangers[0].hello_until_s <= now:
+            peer = self._strangers.popleft()
+            if peer.id in self.peers and not peer.introduced:
+                self._receive(peer)  # this process may have been stopped for longer, and its word be here
+            if peer.id in self.peers and not peer.introduced:
+                self.drop(peer)
 
     def _serve(self, peer: Peer, events: int) -> None:
         if events & select.EPOLLOUT:

@@ -1,27 +1,37 @@
-"""Where feeds are found: one private directory per user, a lock and a socket for each feed."""
+"""How feeds are found: a lock and a socket for each, in the user's private directory."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import shlex
 import socket
 import stat
+import struct
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import cast
 
 import msgspec
+import psutil
 
-from penstock.errors import BadSetting, FeedExists, InsecureDirectory
+from penstock.errors import BadSetting, DirectoryUnusable, FeedExists, InsecureDirectory
 from penstock.feed.fork import close_in_children
+from penstock.feed.private import directory, entered, usable
 
 MAX_NAME_CHARACTERS = 1000
+ANSWER_S = 10.0
+"""A feeder that is well answers whoever connects to it, within this time."""
 _AWAIT_LOCK_S = 10.0
+_MOST_OWNER_BYTES = 8192
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Owner(msgspec.Struct):
@@ -29,40 +39,6 @@ class Owner(msgspec.Struct):
 
     name: str
     pid: int
-
-
-def directory() -> Path:
-    """The directory of this user's feeds, made if needed with mode 0700.
-
-    It is ``$PENSTOCK_DIR``, else ``penstock`` in ``$XDG_RUNTIME_DIR``, else
-    ``/tmp/penstock-<uid>``.
-
-    Raises:
-        InsecureDirectory: it belongs to another user, or others may enter it.
-    """
-    uid = os.getuid()
-    if chosen := os.environ.get("PENSTOCK_DIR"):
-        path = Path(chosen)
-    elif (runtime := os.environ.get("XDG_RUNTIME_DIR")) and os.access(runtime, os.W_OK):
-        path = Path(runtime) / "penstock"
-    else:
-        path = Path(f"/tmp/penstock-{uid}")
-    with suppress(FileExistsError):  # it may not be a directory, which is told below
-        path.mkdir(mode=0o700, parents=True)
-    seen = path.lstat()
-    if not stat.S_ISDIR(seen.st_mode):
-        raise InsecureDirectory(f"{path} is not a directory; remove it, or set PENSTOCK_DIR to another")
-    if seen.st_uid != uid:
-        raise InsecureDirectory(
-            f"{path} belongs to uid {seen.st_uid}, you are uid {uid}: whoever owns it could read your "
-            "batches. Set PENSTOCK_DIR to a directory of your own"
-        )
-    if seen.st_mode & 0o077:
-        raise InsecureDirectory(
-            f"{path} has mode {stat.S_IMODE(seen.st_mode):04o}, others may enter it: "
-            f"chmod 700 {shlex.quote(str(path))}"
-        )
-    return path
 
 
 class Place:
@@ -79,37 +55,35 @@ class Place:
         except UnicodeEncodeError:
             raise BadSetting(f"a feed's name is text, and {name!r} is no valid Unicode") from None
         self.name = name
-        self._stem = hashlib.sha256(encoded).hexdigest()[:24]
+        stem = hashlib.sha256(encoded).hexdigest()[:24]
         self._directory = directory()
-
-    @property
-    def lock_path(self) -> Path:
-        return self._directory / f"{self._stem}.lock"
-
-    @property
-    def socket_path(self) -> Path:
-        return self._directory / f"{self._stem}.sock"
-
-    @property
-    def log_path(self) -> Path:
-        """Standard error of a feeder that ``share`` started; removed when it ends well."""
-        return self._directory / f"{self._stem}.log"
+        self.lock_path = self._directory / f"{stem}.lock"
+        self.socket_path = self._directory / f"{stem}.sock"
+        self.log_path = self._directory / f"{stem}.log"
 
     def acquire(self) -> FileIO | None:
         """Take the feed's lock, or None while another process has it.
 
         It belongs to the open file, which a child process may be handed, and
         goes with the last that has it, whatever ends them.
+
+        Raises:
+            DirectoryUnusable: the lock cannot be written.
+            InsecureDirectory: something else lies in its place.
         """
         while True:
-            fd = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            lock = FileIO(fd, "r+")
+            with usable(self._directory), entered(self._directory) as where:
+                lock = FileIO(os.open(self.lock_path.name, _OPEN_LOCK, 0o600, dir_fd=where), "r+")
+                seen = os.fstat(lock.fileno())
+            if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:  # what is written there would be lost
+                lock.close()
+                raise InsecureDirectory(f"{self.lock_path} is no lock of Penstock's; remove it")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.close()
                 return None
-            if _is(fd, self.lock_path):
+            if self._is(lock):
                 self.write_owner(lock)
                 close_in_children(lock)
                 return lock
@@ -129,60 +103,119 @@ class Place:
         return lock
 
     def write_owner(self, lock: FileIO) -> None:
-        """Note this process as the one that holds the lock."""
-        os.ftruncate(lock.fileno(), 0)
-        os.pwrite(lock.fileno(), msgspec.msgpack.encode(Owner(self.name, os.getpid())), 0)
+        """Note this process as the one that holds the lock; where that fails, the lock is given up.
+
+        Raises:
+            DirectoryUnusable: the disk is full.
+        """
+        said = msgspec.msgpack.encode(Owner(self.name, os.getpid()))
+        try:
+            with usable(self._directory):
+                os.ftruncate(lock.fileno(), 0)
+                if os.pwrite(lock.fileno(), said, 0) < len(said):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except DirectoryUnusable:
+            self.remove(lock)
+            raise
 
     def owner(self) -> Owner | None:
         """Who holds, or last held, the lock."""
-        return _read_owner(self.lock_path)
+        return _owner_in(self._directory, self.lock_path.name)
+
+    def owner_is_stopped(self) -> bool:
+        """Whether the process that holds the lock has been stopped, as by SIGSTOP or a debugger."""
+        owner = self.owner()
+        try:
+            state = psutil.Process(owner.pid).status() if owner else ""
+        except psutil.Error:
+            return False
+        return state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+    def is_lock(self, seen: os.stat_result) -> bool:
+        """Whether this is the feed's lock file."""
+        with suppress(FileNotFoundError), entered(self._directory) as where:
+            return os.path.samestat(seen, os.stat(self.lock_path.name, dir_fd=where, follow_symlinks=False))
+        return False
 
     def remove(self, lock: FileIO) -> None:
         """Remove the feed's files and give the lock up; only who holds it may."""
-        if _is(lock.fileno(), self.lock_path):  # not yet removed by a process that shared the lock
-            for path in (self.socket_path, self.log_path, self.lock_path):
-                path.unlink(missing_ok=True)
-        lock.close()
+        # What others can enter by now is left as it is, for whoever looks there next to be told.
+        with lock, suppress(InsecureDirectory):
+            if self._is(lock):  # not yet removed by a process that shared the lock
+                with entered(self._directory) as where:
+                    for path in (self.socket_path, self.log_path, self.lock_path):
+                        _remove(where, path)
 
     def sweep(self) -> str:
         """Remove what a dead feeder left, unless another serves the name; returns the end of its log."""
-        lock = self.acquire() if self.lock_path.exists() else None
-        if lock is None:
-            return ""
-        try:
-            log = self.log_path.read_text(errors="replace").strip()[-400:]
-        except FileNotFoundError:
-            log = ""
-        self.remove(lock)
-        return log
+        with suppress(FileNotFoundError, InsecureDirectory, DirectoryUnusable):
+            with entered(self._directory) as where:
+                os.stat(self.lock_path.name, dir_fd=where, follow_symlinks=False)
+            if (lock := self.acquire()) is not None:
+                log = self.log_end(400).strip()
+                self.remove(lock)
+                return log
+        return ""
+
+    def open_log(self) -> FileIO:
+        """A new file for the standard error of the feeder that ``share`` starts; removed when it ends well."""
+        with usable(self._directory), entered(self._directory) as where:
+            _remove(where, self.log_path)
+            return FileIO(os.open(self.log_path.name, _WRITE_NEW, 0o600, dir_fd=where), "w")
+
+    def log_end(self, most: int) -> str:
+        """The end of that file, or nothing."""
+        with suppress(OSError), entered(self._directory) as where:
+            return _read(where, self.log_path.name, most).decode(errors="replace")
+        return ""
 
     def listen(self) -> socket.socket:
-        """The feed's socket, bound and listening; the lock must be held."""
-        self.socket_path.unlink(missing_ok=True)
+        """The feed's socket, bound and listening; the lock must be held.
+
+        Raises:
+            DirectoryUnusable: it cannot be made.
+        """
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with _opened(self._directory) as where:
-            listener.bind(f"{where}/{self.socket_path.name}")
-        listener.listen(256)
+        try:
+            with usable(self._directory), entered(self._directory) as where:
+                _remove(where, self.socket_path)
+                listener.bind(_address(where, self.socket_path.name))
+            listener.listen(256)
+        except BaseException:
+            listener.close()
+            raise
         return listener
 
-    def connect(self) -> socket.socket:
+    def connect(self, wait_s: float = ANSWER_S) -> socket.socket:
         """A connection to the feeder.
 
         Raises:
+            TimeoutError: somebody listens there, and has let nobody in for so long.
             OSError: nobody listens there.
         """
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with _opened(self._directory) as where:
-                peer.connect(f"{where}/{self.socket_path.name}")
-        except OSError:
+            # Where many are waiting already the kernel queues us, for no longer than a send may take.
+            _limit_sending(peer, max(wait_s, 0.001))
+            with entered(self._directory) as where:
+                peer.connect(_address(where, self.socket_path.name))
+            _limit_sending(peer, 0)
+        except BlockingIOError:
+            peer.close()
+            raise TimeoutError from None
+        except BaseException:
             peer.close()
             raise
         return peer
 
+    def _is(self, lock: FileIO) -> bool:
+        return self.is_lock(os.fstat(lock.fileno()))
+
     def _is_served(self) -> bool:
         try:
-            self.connect().close()
+            self.connect(1).close()
+        except TimeoutError:  # by one that does not answer
+            return True
         except OSError:
             return False
         return True
@@ -198,32 +231,44 @@ class Place:
 
 
 def places() -> Iterator[Place]:
-    """Every feed that has left a lock here, alive or not."""
-    for path in sorted(directory().glob("*.lock")):
-        owner = _read_owner(path)
-        if owner is not None:
-            yield Place(owner.name)
+    """Every feed that has left a lock here, alive or not; whatever else lies here is passed over."""
+    here = directory()
+    with usable(here), entered(here) as where:
+        files = sorted(file for file in os.listdir(where) if file.endswith(".lock"))
+    for file in files:
+        with suppress(BadSetting):  # no feed has such a name
+            owner = _owner_in(here, file)
+            if owner is not None and (place := Place(owner.name)).lock_path.name == file:
+                yield place
 
 
-@contextmanager
-def _opened(path: Path) -> Generator[str]:
-    """A short path to a directory, however long its own is: a socket's path has at most 107 bytes."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _address(where: int, name: str) -> str:
+    """A short path to a socket, however long its directory's is: it has at most 107 bytes."""
+    return f"/proc/self/fd/{where}/{name}"
+
+
+def _limit_sending(peer: socket.socket, limit_s: float) -> None:
+    seconds, rest = divmod(limit_s, 1)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6)))
+
+
+def _remove(where: int, path: Path) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path.name, dir_fd=where)
+
+
+def _read(where: int, name: str, most: int) -> bytes:
+    """The last bytes of a file."""
+    with FileIO(os.open(name, _READ, dir_fd=where)) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
+def _owner_in(directory: Path, name: str) -> Owner | None:
     try:
-        yield f"/proc/self/fd/{fd}"
-    finally:
-        os.close(fd)
-
-
-def _is(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _read_owner(path: Path) -> Owner | None:
-    try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Owner)
-    except (OSError, msgspec.DecodeError):  # gone, or not yet written
+        with entered(directory) as where:
+            return msgspec.msgpack.decode(_read(where, name, _MOST_OWNER_BYTES), type=Owner)
+    except InsecureDirectory:
+        raise
+    except Exception:  # gone, not yet written, or whatever lies there: it is no lock of ours
         return None

@@ -20,9 +20,9 @@ from penstock.contracts import Ring
 from penstock.errors import DeviceUnavailable, PenstockError, PinningRefused
 from penstock.feed import doctor_gpu
 from penstock.feed.attach import attach
-from penstock.feed.directory import directory
 from penstock.feed.feeder import Feeder
 from penstock.feed.feeds import feeds
+from penstock.feed.private import directory
 from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
 from penstock.io.finding import Finding
 from penstock.io.memory import lies_on_huge_pages

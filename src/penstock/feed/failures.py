@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import penstock
 from penstock import errors
-from penstock.errors import FeedNotFound, PenstockError, Refused, SourceError
+from penstock.errors import FeederSilent, FeedNotFound, PenstockError, Refused, SourceError
 from penstock.feed import wire
-from penstock.feed.directory import places
+from penstock.feed.directory import Place, places
 
 
 def again(error: PenstockError) -> PenstockError:
@@ -19,6 +20,17 @@ def again(error: PenstockError) -> PenstockError:
 def not_found(name: str) -> FeedNotFound:
     """The error for a name that nobody serves, with those that are served, to who wants to read it."""
     return FeedNotFound(f"{unknown(name)}. Start it with share() or penstock feed, or pass wait_s to wait for it")
+
+
+def silent(place: Place, waited_s: float) -> FeederSilent:
+    """The error for a feeder that is there, and does not answer."""
+    owner = place.owner()
+    who = f"process {owner.pid}" if owner else "of an unknown process"
+    return FeederSilent(
+        f"the feeder ({who}) of feed {place.name!r} has not answered for {waited_s:.0f} s: it is stopped, or too "
+        f"busy. Let it go on{f' (kill -CONT {owner.pid})' if owner else ''}, or end it with: "
+        f"penstock stop {shlex.quote(place.name)}"
+    )
 
 
 def unknown(name: str) -> str:
@@ -48,7 +60,7 @@ def cause(error: Exception) -> str:
 
 def failure(message: wire.Failed) -> SourceError:
     kind = getattr(errors, message.kind, SourceError)
-    if not issubclass(kind, SourceError):
+    if not (isinstance(kind, type) and issubclass(kind, SourceError)):
         kind = SourceError
     text = message.message
     if kind is SourceError and message.traceback_text and message.traceback_text not in text:

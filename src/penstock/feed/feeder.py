@@ -153,7 +153,14 @@ class Feeder:
             order=getattr(self._source, "order", ""),
             recipe=recipe,
         )
-        self._server = Server(self._place, self._roster, welcome, list(rings.values()), self.statistics)
+        try:
+            self._server = Server(self._place, self._roster, welcome, list(rings.values()), self.statistics)
+        except BaseException:
+            self._place.remove(self._lock)
+            self._source.close()
+            self._slots.close()
+            self._ring.close()
+            raise
         fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
         self._ahead = Ahead(
             self._slots,

@@ -3,67 +3,158 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from io import FileIO
+from typing import NamedTuple
 
-import msgspec
+import psutil
 
-from penstock.errors import FeedNotFound
+from penstock.errors import FeederSilent, FeedNotFound, ProtocolError
 from penstock.feed import wire
 from penstock.feed.directory import Place, places
-from penstock.feed.failures import unknown
+from penstock.feed.failures import silent, unknown
 from penstock.feed.statistics import FeederStatistics
 
 _ANSWER_S = 2.0
+_STOP_ANSWER_S = 5.0
 _END_S = 10.0
+_LOOK_S = 0.02
+
+
+class Ended(NamedTuple):
+    """A feed that has been ended.
+
+    Attributes:
+        pid: The feeder's process; 0 where its lock did not say.
+        signals: What had to be sent to that process, because it did not answer; empty where it did.
+    """
+
+    pid: int
+    signals: tuple[str, ...] = ()
 
 
 def feeds() -> list[FeederStatistics]:
     """The statistics of every feed of this user, by name.
 
-    What dead feeders left behind is removed on the way. A feeder that does
-    not answer within 2 s (it is stopped, or starting) is left out.
+    What dead feeders left behind is removed on the way. Of a feeder that does
+    not answer within 2 s (it is stopped, or too busy) there are only the name
+    and the pid, and ``answers`` is False. One that is starting is left out.
     """
     found = [statistics for place in places() if (statistics := _ask(place)) is not None]
     return sorted(found, key=lambda statistics: statistics.name)
 
 
-def stop(name: str) -> int:
-    """End a feed; its trainers get ``FeederLost``. Returns the feeder's pid once it is gone.
+def stop(name: str) -> Ended:
+    """End a feed; its trainers get ``FeederLost``. Returns once its feeder is gone.
+
+    A feeder that does not answer within 5 s is ended by signals to the process
+    that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL.
 
     Raises:
         FeedNotFound: no such feed.
-        TimeoutError: it has not ended within 10 s; its source does not return.
+        FeederSilent: it does not answer, and no process of this user's can be found that holds its lock.
+        TimeoutError: it has answered and not ended within 10 s; its source does not return.
     """
     place = Place(name)
     owner = place.owner()
+    pid = owner.pid if owner else 0
+    if _is_told(place):
+        if (lock := _gone(place, _END_S)) is None:
+            raise TimeoutError
+        place.remove(lock)
+        return Ended(pid)
+    if (lock := place.acquire()) is not None:
+        place.remove(lock)
+        raise FeedNotFound(unknown(name))
+    return _killed(place)
+
+
+def _is_told(place: Place) -> bool:
+    """Whether a feeder has heard that it is to end; False if it does not answer, or there is none."""
+    deadline = time.monotonic() + _STOP_ANSWER_S
+    while True:
+        try:
+            with place.connect(_STOP_ANSWER_S) as peer:
+                peer.settimeout(_STOP_ANSWER_S)
+                peer.send(wire.encode(wire.Stop(os.getpid())))
+                peer.recv(wire.MAX_PACKET_BYTES)
+                return True
+        except TimeoutError:
+            return False
+        except (ConnectionRefusedError, FileNotFoundError):
+            # Nobody serves; while the lock is held, somebody starts, or ends.
+            if (lock := place.acquire()) is not None:
+                place.remove(lock)
+                raise FeedNotFound(unknown(place.name)) from None
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_S)
+        except OSError:  # it ended just now
+            return True
+
+
+def _killed(place: Place) -> Ended:
+    """End the process that holds a feed's lock."""
+    process = _holder(place)
+    sent: list[str] = []
+    for name in ("SIGTERM", "SIGKILL"):
+        sent.append(name)
+        try:
+            process.send_signal(signal.Signals[name])  # to that process, whoever has its number next
+            process.send_signal(signal.SIGCONT)  # one that is stopped heeds no other
+        except psutil.NoSuchProcess:
+            pass
+        if (lock := _gone(place, _STOP_ANSWER_S)) is not None:
+            place.remove(lock)
+            return Ended(process.pid, tuple(sent))
+    raise silent(place, _STOP_ANSWER_S)
+
+
+def _holder(place: Place) -> psutil.Process:
+    """The process that the lock names, if it is this user's and has the lock open.
+
+    Raises:
+        FeederSilent: it is not.
+    """
+    owner = place.owner()
     try:
-        with place.connect() as peer:
-            peer.send(wire.encode(wire.Stop(os.getpid())))
-            deadline = time.monotonic() + _END_S
-            while (lock := place.acquire()) is None:
-                if time.monotonic() > deadline:
-                    raise TimeoutError
-                time.sleep(0.02)
-    except TimeoutError:
-        raise
-    except OSError:
-        place.sweep()
-        raise FeedNotFound(unknown(name)) from None
-    place.remove(lock)
-    return owner.pid if owner else 0
+        process = psutil.Process(owner.pid if owner else 0)
+        if process.uids().real == os.getuid() and process.pid != os.getpid():
+            files = f"/proc/{process.pid}/fd"
+            if any(place.is_lock(os.stat(f"{files}/{fd}")) for fd in os.listdir(files)):
+                return process
+    except (psutil.Error, OSError):
+        pass
+    raise FeederSilent(
+        f"{silent(place, _STOP_ANSWER_S)}. It was not ended: no process of yours is known to hold "
+        f"{place.lock_path}"
+    )
+
+
+def _gone(place: Place, wait_s: float) -> FileIO | None:
+    """The feed's lock, once its feeder has given it up."""
+    deadline = time.monotonic() + wait_s
+    while (lock := place.acquire()) is None and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return lock
 
 
 def _ask(place: Place) -> FeederStatistics | None:
     try:
-        peer = place.connect()
+        with place.connect(_ANSWER_S) as peer:
+            peer.settimeout(_ANSWER_S)
+            peer.send(wire.encode(wire.Ask()))
+            packet = peer.recv(wire.MAX_PACKET_BYTES)
+        if not packet:  # it ends
+            return None
+        answer = wire.decode_from_feeder(packet)
+        if isinstance(answer, FeederStatistics) and answer.name == place.name:
+            return answer
+    except (TimeoutError, ProtocolError):
+        pass
     except OSError:
         place.sweep()
         return None
-    with peer:
-        peer.settimeout(_ANSWER_S)
-        try:
-            peer.send(wire.encode(wire.Ask()))
-            answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
-        except (OSError, msgspec.DecodeError):
-            return None
-    return answer if isinstance(answer, FeederStatistics) else None
+    owner = place.owner()
+    return FeederStatistics.silent(place.name, owner.pid if owner else 0)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -18,6 +17,7 @@ from penstock.errors import (
     FeedEnded,
     FeederLost,
     PenstockError,
+    ProtocolError,
     Refused,
     TrainerEvicted,
     WindowHeld,
@@ -25,13 +25,13 @@ from penstock.errors import (
 from penstock.feed import wire
 from penstock.feed.arrived import Arrived, CycleEnded
 from penstock.feed.directory import Place
-from penstock.feed.failures import again, failure, not_found, refusal
+from penstock.feed.failures import again, failure, not_found, refusal, silent
 from penstock.feed.fork import close_in_children
 from penstock.feed.holdings import Holdings
 from penstock.feed.peer import credentials
+from penstock.feed.sense import Sense
 from penstock.feed.slowness import slowness
 from penstock.feed.statistics import FeederStatistics
-from penstock.tree import Array, Node, Strings, array_nodes
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which becomes the ring's."""
@@ -53,6 +53,7 @@ class Link:
         place: The feed.
         hello: What this trainer says of itself.
         open_ring: Maps a ring of the feed's.
+        answer_s: How long to wait for the feeder's answer, in seconds; once admitted, a trainer waits for ever.
 
     Attributes:
         welcome: What the feeder said of itself.
@@ -65,10 +66,12 @@ class Link:
 
     Raises:
         FeedNotFound: nobody serves the name.
+        FeederSilent: its feeder does not answer.
+        ProtocolError: its feeder's answer makes no sense.
         Refused: the feeder does not admit this trainer.
     """
 
-    def __init__(self, place: Place, hello: wire.Hello, open_ring: OpenRing) -> None:
+    def __init__(self, place: Place, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
         self.latency_s = 0.0
         self.wait_s = 0.0
         self.stopped = False
@@ -80,7 +83,6 @@ class Link:
         self._heard = 0
         self._started_at = Cursor(0, 0)
         self._asked_for: tuple[Cursor | None, int, Cursor] | None = None  # the start that is waited for
-        self._layout: tuple[Node, list[Array | Strings]] | None = None
         self._failed: wire.Failed | None = None
         self._starved = 0  # serial of the last word that nothing comes
         self._asked_in = 0.0  # the wait in which the feeder was asked why
@@ -88,12 +90,14 @@ class Link:
         self._closed = False
         self._pid = os.getpid()
         try:
-            self._socket = place.connect()
+            self._socket = place.connect(answer_s)
+        except TimeoutError:
+            raise silent(place, answer_s) from None
         except OSError:
             raise not_found(place.name) from None
         close_in_children(self._socket)
         try:
-            self.welcome, fds = self._introduce(hello)
+            self.welcome, fds = self._introduce(hello, answer_s)
             self.ring, self.sharing = _opened(self.welcome, fds, open_ring)
         except BaseException:
             self._socket.close()
@@ -120,9 +124,10 @@ class Link:
             self.held.release_before(self.held.end)
             self.held.flush()
             self._check_source()
+            self._asked_for = asked
+        if self._heard != self._serial:  # the feeder hears a serial once
             cycle, sample = (None, 0) if at is None else at
             self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start))
-            self._asked_for = asked
         began = time.monotonic()
         while self._heard != self._serial:
             self._wait_once(began)
@@ -171,7 +176,7 @@ class Link:
             TrainerEvicted, FeederLost: this trainer's blocks are no longer safe, or no more will come.
         """
         self._receive(wait=False)
-        if isinstance(self._ended, (TrainerEvicted, FeederLost)):
+        if isinstance(self._ended, (TrainerEvicted, FeederLost, ProtocolError)):
             raise again(self._ended)
 
     def close(self) -> None:
@@ -191,23 +196,32 @@ class Link:
         if self._closed and os.getpid() == self._pid:
             self._socket.close()
 
-    def _introduce(self, hello: wire.Hello) -> tuple[wire.Welcome, list[int]]:
-        _, uid = credentials(self._socket)
+    def _introduce(self, hello: wire.Hello, answer_s: float) -> tuple[wire.Welcome, list[int]]:
+        pid, uid = credentials(self._socket)
         if uid != os.getuid():
             raise Refused(f"feed {self._place.name!r} is served by uid {uid}, you are uid {os.getuid()}")
+        self._sense = Sense(self._place.name, pid)
+        self._socket.settimeout(answer_s)
         try:
             self._socket.send(wire.encode(hello))
             packet, fds, _, _ = _despite_reset(
                 lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, _MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
             )
+        except TimeoutError:
+            raise silent(self._place, answer_s) from None
         except OSError:
             raise not_found(self._place.name) from None
         if not packet:  # it was about to end
             raise not_found(self._place.name)
-        message = wire.decode_from_feeder(packet)
-        if isinstance(message, wire.Rejected):
-            raise refusal(self._place.name, message)
-        assert isinstance(message, wire.Welcome) and len(fds) == len(message.rings)
+        self._socket.settimeout(None)
+        try:
+            message = self._sense.greeting(packet, fds)
+            if isinstance(message, wire.Rejected):
+                raise refusal(self._place.name, message)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
         return message, fds
 
     def _wait(self, index: int) -> None:
@@ -234,6 +248,7 @@ class Link:
             self._send(wire.Starved(self._starved))
         if self._asked_in != began and time.monotonic() - began > _TELL_AFTER_S:
             self._asked_in = began
+            self._sense.asked = True
             self._send(wire.Ask())
 
     def _check_source(self) -> None:
@@ -251,7 +266,9 @@ class Link:
                         self._record(socket.MSG_DONTWAIT)
             except BlockingIOError:
                 pass
-            except OSError:
+            except OSError as error:
+                if not _of_the_system(error):
+                    raise
                 self._inbox.append(b"")
         some = bool(self._inbox)
         while self._inbox and self._ended is None:
@@ -271,39 +288,45 @@ class Link:
         Its removal and what must not happen twice stand in a row without a call between.
         """
         packet = self._inbox[0]
-        message: Any = wire.decode_from_feeder(packet) if packet else None
+        if not packet:
+            self._ended = self._lost("died")
+            return
+        try:
+            message, following = self._sense.message(packet)
+        except ProtocolError as error:
+            self._ended = again(error)
+            raise
         if isinstance(message, wire.Block):
-            if message.layout is not None:
-                self._layout = message.layout, list(array_nodes(message.layout))
-            assert self._layout is not None
             held, index = self.held, self.held.end
-            block = Arrived(message, self._ordinal, *self._layout)
+            block = Arrived(message, self._ordinal, self._sense)
             held.largest_bytes = max(held.largest_bytes, block.nbytes)
             self._starved = 0
             if self._heard == self._serial:
                 held.items[index] = block
                 held.end = index + 1
                 self._ordinal = block.ordinal + 1
+                self._sense.next = following
                 del self._inbox[0]
             else:  # announced before the feeder heard of the new start
                 held.untold[block.ordinal] = block.nbytes
                 self._ordinal = block.ordinal + 1
+                self._sense.next = following
                 del self._inbox[0]
         elif isinstance(message, wire.CycleEnd):
             held, ended = self.held, CycleEnded(message.cycle)
             if self._heard == self._serial:
                 held.items[held.end] = ended
                 held.end = held.end + 1
+            self._sense.next = following
             del self._inbox[0]
         else:
             self._hear(message)
+            self._sense.next = following
             del self._inbox[0]
 
     def _hear(self, message: Any) -> None:
         """What may be heard twice."""
-        if message is None:
-            self._ended = self._lost("died")
-        elif isinstance(message, wire.Started):
+        if isinstance(message, wire.Started):
             self._started_at = Cursor(message.cycle, message.sample)
             self._heard = message.serial
         elif isinstance(message, wire.Failed):
@@ -335,8 +358,11 @@ class Link:
         )
 
     def _send(self, message: wire.FromTrainer) -> None:
-        with suppress(OSError):  # the feeder is gone, which the next receive tells with its reason
+        try:
             self._socket.send(wire.encode(message))
+        except OSError as error:  # the feeder is gone, which the next receive tells with its reason
+            if not _of_the_system(error):
+                raise
 
     def _tell_released(self, ordinals: list[int]) -> None:
         if os.getpid() == self._pid:
@@ -356,6 +382,11 @@ def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple
     finally:
         for fd in unused:
             os.close(fd)
+
+
+def _of_the_system(error: OSError) -> bool:
+    """Whether a system call failed; an alarm's handler likes to raise a bare TimeoutError, which is an OSError."""
+    return error.errno is not None
 
 
 def _despite_reset(receive: Callable[[], Any]) -> Any:

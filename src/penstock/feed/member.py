@@ -32,7 +32,7 @@ class Member:
         next: The first sample that it has not been sent, once it reads.
         end: Where its last epoch ends; None for a feed without end.
         epoch_start: Where its epoch began, once it reads.
-        serial: Of its newest start.
+        serial: Of its newest start; 0 before the first.
         sent: How many blocks it has been sent; they are numbered so, in the order of sending.
         held: Those that it has not released, by that number. A block may be among them twice: it
             is sent again after a new start, while views of it live.

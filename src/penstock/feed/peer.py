@@ -10,6 +10,9 @@ from contextlib import suppress
 
 from penstock.feed.fork import close_in_children
 
+_MOST_QUEUED = 8192
+"""Packets that wait for a peer. One that reads, or has been stopped for a while, has far fewer: a block each."""
+
 
 def credentials(connection: socket.socket) -> tuple[int, int]:
     """(pid, uid) of the process at the other end, as the kernel vouches for them."""
@@ -19,20 +22,33 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 class Peer:
-    """Sends without ever waiting: what the kernel does not take stays queued, in order."""
+    """Sends without ever waiting: what the kernel does not take stays queued, in order.
 
-    def __init__(self, connection: socket.socket, id: int) -> None:
+    Args:
+        connection: Its socket.
+        id: Its number.
+        hello_until_s: When it must have said who it is, in seconds of the monotonic clock.
+
+    Attributes:
+        introduced: It has.
+    """
+
+    def __init__(self, connection: socket.socket, id: int, hello_until_s: float) -> None:
         connection.setblocking(False)
         self.connection = connection
         self.id = id
+        self.hello_until_s = hello_until_s
+        self.introduced = False
         self.pid, self.uid = credentials(connection)
         self.queue: deque[bytes] = deque()
         self.layout: object = None  # of the block that was last announced to it
         close_in_children(connection)
 
     def send(self, packet: bytes, fds: Sequence[int] = ()) -> bool:
-        """Send or queue one packet. False if the peer is gone."""
+        """Send or queue one packet. False if the peer is gone, or asks and asks and never reads."""
         if self.queue:
+            if len(self.queue) >= _MOST_QUEUED:
+                return False
             self.queue.append(packet)
             return True
         try:

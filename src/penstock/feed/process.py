@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.feed.commission import read_commission
+from penstock.feed.directory import Place
 from penstock.feed.feeder import Feeder
 from penstock.feed.fork import close_in_children
 from penstock.feed.share import Ready
@@ -35,6 +36,7 @@ def main() -> None:
         close_in_children(ready)
         try:
             commission = read_commission(sys.stdin.buffer)
+            Place(commission.name).write_owner(lock)  # not the trainer that started it, should somebody end it now
             settings = msgspec.structs.asdict(commission.settings)
             settings["window"] = settings.pop("window_bytes")
             seed_process(commission.settings.seed)  # a list that it shuffles is the same after a failover

@@ -58,11 +58,15 @@ class Roster:
         self.rest(id, [])
         del self.members[id]
 
+    def was_sent(self, id: int, ordinals: list[int]) -> bool:
+        """Whether a member was sent each of these blocks; it may have released them since."""
+        return all(ordinal < self.members[id].sent for ordinal in ordinals)
+
     def release(self, id: int, ordinals: list[int]) -> bool:
         """Blocks that a member no longer needs; it may say so twice. False if it was never sent one of them."""
-        member = self.members[id]
-        if any(ordinal >= member.sent for ordinal in ordinals):
+        if not self.was_sent(id, ordinals):
             return False
+        member = self.members[id]
         for ordinal in ordinals:
             if ordinal in member.held:
                 self._release(member, ordinal)

@@ -13,13 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 import penstock
 from penstock.contracts import Cursor, Ring
 from penstock.errors import PenstockError
 from penstock.feed import wire
-from penstock.feed.admission import objection_to
+from penstock.feed.admission import objection_to, objection_to_reading
 from penstock.feed.connections import Connections
 from penstock.feed.directory import Place
 from penstock.feed.member import Member, PublishedBlock
@@ -240,8 +238,8 @@ class Server:
     def _hear(self, peer: Peer, packet: bytes) -> None:
         try:
             self._obey(peer, wire.decode_from_trainer(packet))
-        except (msgspec.DecodeError, UnicodeDecodeError, PenstockError) as error:
-            self._reject(peer, f"a message was not understood: {error}")
+        except PenstockError as error:
+            self._reject(peer, str(error))
         except OSError as error:  # no descriptor is left to open the ring for it
             self._reject(peer, f"the feeder cannot serve it: {error}")
         self.changed.notify_all()
@@ -250,7 +248,9 @@ class Server:
         if isinstance(message, wire.Ask):
             self._connections.send([peer], wire.encode(self._statistics()))
         elif isinstance(message, wire.Stop):
-            self._goodbye(f"was stopped by process {message.pid}")
+            reason = f"was stopped by process {message.pid}"
+            self._goodbye(reason)
+            self._connections.dismiss(peer, wire.encode(wire.Bye(reason)))
         elif isinstance(message, wire.Hello):
             if (
                 objection := objection_to(message, self._welcome, self._roster, known=peer.id in self._trainers)
@@ -270,14 +270,20 @@ class Server:
         elif isinstance(message, wire.Starved):
             self._starved[peer.id] = message.serial
         elif isinstance(message, wire.Rest):
+            if not self._roster.was_sent(peer.id, message.keep):
+                self._reject(peer, "it keeps a block that it was never sent")
+                return
             self._roster.rest(peer.id, message.keep)
             self._empty_since_s = time.monotonic()
+        elif objection := objection_to_reading(message, self._welcome, self._roster.members[peer.id]):
+            self._reject(peer, objection)
         elif isinstance(message, wire.Epoch):
             self._roster.begin_epoch(peer.id, message.epoch, Cursor(message.cycle, message.sample))
         else:
             self._start(peer, message)
 
     def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
+        peer.introduced = True
         self._trainers[peer.id] = peer, hello
         self._roster.join(Member(peer.id, hello.rank, hello.world, hello.group))
         fds: list[int] = []
@@ -290,10 +296,8 @@ class Server:
                 os.close(fd)
 
     def _start(self, peer: Peer, message: wire.Start) -> None:
-        samples = self._welcome.samples
-        if samples is not None and max(message.sample, message.epoch_sample) >= samples:
-            self._reject(peer, f"it asked for sample {message.sample} of a cycle of {samples}")
-            return
+        if message.serial == self._roster.members[peer.id].serial:
+            return  # said again by a trainer that was interrupted, and does not know whether it has said it
         at = None if message.cycle is None else Cursor(message.cycle, message.sample)
         epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
         for member in self._roster.start(peer.id, at, message.epoch, epoch_start, message.serial):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceErro
 from penstock.feed import wire
 from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
-from penstock.feed.directory import Place
+from penstock.feed.directory import ANSWER_S, Place
+from penstock.feed.failures import silent
 from penstock.feed.framework import Framework
 from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
@@ -79,6 +81,7 @@ def share(
             or was made by another function, or by the same one before it was edited.
         SourceError: ``make_loader`` raised.
         BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
+        FeederSilent: the feed's feeder is stopped, or too busy to answer within 10 s.
     """
     _check_callable(make_loader)
     asked = checked(
@@ -97,12 +100,14 @@ def share(
 
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: Settings | None) -> Link:
         settings = replaced or Settings(**new)
+        patient_until_s = time.monotonic() + ANSWER_S
         while True:
             place = Place(name)
             link = _linked(place, hello, open_ring)
             if link is None:
                 lock = place.acquire()
                 if lock is None:  # another trainer is starting the feeder
+                    _check_goes_on(place, patient_until_s)
                     time.sleep(_RETRY_S)
                 else:
                     _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock)
@@ -149,9 +154,15 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], recipe: Recipe) ->
 
 def _linked(place: Place, hello: wire.Hello, open_ring: OpenRing) -> Link | None:
     try:
-        return Link(place, hello, open_ring)
+        return Link(place, hello, open_ring, ANSWER_S)
     except FeedNotFound:
         return None
+
+
+def _check_goes_on(place: Place, patient_until_s: float) -> None:
+    """Raises FeederSilent where the process that is starting the feeder has been stopped, and stays so."""
+    if time.monotonic() > patient_until_s and place.owner_is_stopped():
+        raise silent(place, ANSWER_S)
 
 
 def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
@@ -164,10 +175,11 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
     with lock:  # the feeder has it too, and keeps it
         try:
             pickled = pickle_commission(commission)
+            log = place.open_log()
         except BaseException:
             place.remove(lock)
             raise
-        ready = _answer(pickled, place, lock)
+        ready = _answer(pickled, place, lock, log)
         if ready.error:
             place.remove(lock)
             kind = getattr(errors, ready.kind, SourceError)
@@ -176,7 +188,7 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
             raise kind(ready.error)
 
 
-def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
+def _answer(pickled: bytes, place: Place, lock: FileIO, log: FileIO) -> Ready:
     """What the new process reports."""
     reading, writing = os.pipe()
     # The feeder is nobody's child: it outlives whoever started it, and leaves no
@@ -187,7 +199,7 @@ def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with open(reading, "rb") as answer:
         try:
-            with open(place.log_path, "wb") as log:
+            with log:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -199,8 +211,10 @@ def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
         finally:
             os.close(writing)
         process.communicate(pickled)  # and reaps the process that the feeder is a child of
+        patient_until_s = time.monotonic() + ANSWER_S
+        while not select.select([answer], [], [], 1.0)[0]:  # making a loader may take minutes
+            _check_goes_on(place, patient_until_s)
         line = answer.readline()
     if line:
         return msgspec.json.decode(line, type=Ready)
-    log_text = place.log_path.read_text(errors="replace")
-    return Ready(f"the feeder's process ended before it served; the end of its log:\n{log_text[-2000:]}")
+    return Ready(f"the feeder's process ended before it served; the end of its log:\n{place.log_end(2000)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from penstock.contracts import Cursor
@@ -90,6 +92,8 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         copy_s: Time that the feeder spent copying the others.
         reopened: How often the source was opened again at another position.
         sharing: The path taken: "host memfd", or "ring on GPU-…" and how blocks come there.
+        answers: False where the feeder did not answer (it is stopped, or too busy); all but its name and pid
+            is unknown then.
     """
 
     name: str
@@ -101,7 +105,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     samples_per_cycle: int | None
     segments: int
     seed: int
-    window_bytes: int
+    window_bytes: Annotated[int, msgspec.Meta(ge=1)]
     used_bytes: int
     blocks_held: int
     most_blocks: int
@@ -117,6 +121,39 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     held_back_s: float
     reopened: int
     trainers: tuple[TrainerStatistics, ...]
+    answers: bool = True
+
+    @classmethod
+    def silent(cls, name: str, pid: int) -> FeederStatistics:
+        """Of a feeder that does not answer: only its name and pid are known."""
+        return cls(
+            name=name,
+            pid=pid,
+            source="",
+            sharing="",
+            cycle=0,
+            sample=0,
+            samples_per_cycle=None,
+            segments=1,
+            seed=0,
+            window_bytes=1,
+            used_bytes=0,
+            blocks=0,
+            blocks_held=0,
+            most_blocks=1,
+            blocks_in_place=0,
+            samples=0,
+            bytes=0,
+            samples_per_s=0.0,
+            copy_s=0.0,
+            source_s=0.0,
+            waits_for="",
+            held_back_by=None,
+            held_back_s=0.0,
+            reopened=0,
+            trainers=(),
+            answers=False,
+        )
 
 
 class LoaderStatistics(msgspec.Struct, frozen=True):

@@ -7,10 +7,12 @@ travel beside the Welcome. Nothing is unpickled.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import msgspec
 
+from penstock.errors import ProtocolError
 from penstock.feed.recipe import Recipe
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
@@ -23,6 +25,7 @@ MAX_PACKET_BYTES = 192 << 10
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+Some = Annotated[int, msgspec.Meta(ge=1, le=2**48)]
 
 
 class Hello(msgspec.Struct, tag="hello"):
@@ -41,15 +44,15 @@ class Hello(msgspec.Struct, tag="hello"):
 class Start(msgspec.Struct, tag="start"):
     """Send me blocks from this position, or from the next segment if it is None.
 
-    ``serial`` tells this start from the trainer's others; ``epoch`` is the
-    number of its epoch, and ``epoch_*`` where that began.
+    ``serial`` tells this start from the trainer's others, and may be said
+    twice; ``epoch`` is the number of its epoch, and ``epoch_*`` where that began.
     """
 
-    serial: Count
+    serial: Positive
     cycle: Cycle | None
     sample: Count
     epoch: Cycle
-    epoch_cycle: Cycle
+    epoch_cycle: Count
     epoch_sample: Count
 
 
@@ -57,7 +60,7 @@ class Epoch(msgspec.Struct, tag="epoch"):
     """My epoch of this number begins here."""
 
     epoch: Cycle
-    cycle: Cycle
+    cycle: Count
     sample: Count
 
 
@@ -87,7 +90,7 @@ class Ask(msgspec.Struct, tag="ask"):
 
 
 class Stop(msgspec.Struct, tag="stop"):
-    """End the feed."""
+    """End the feed. The answer is a Bye: it was heard."""
 
     pid: int
 
@@ -105,11 +108,11 @@ class Welcome(msgspec.Struct, tag="welcome"):
     pid: int
     settings: Settings
     rings: tuple[str, ...]
-    samples: int | None
-    batches: int | None
-    batch_size: int | None
-    segment_starts: tuple[int, ...]
-    block_rows: int | None = None
+    samples: Some | None
+    batches: Count | None
+    batch_size: Positive | None
+    segment_starts: tuple[Count, ...]
+    block_rows: Positive | None = None
     drop_last: bool = False
     order: str = ""
     recipe: Recipe | None = None
@@ -126,9 +129,9 @@ class Rejected(msgspec.Struct, tag="rejected"):
 class Started(msgspec.Struct, tag="started"):
     """Your Start of this serial was heard: your blocks begin here; what came before it is void."""
 
-    serial: int
-    cycle: int
-    sample: int
+    serial: Count
+    cycle: Count
+    sample: Count
 
 
 class Block(msgspec.Struct, tag="block"):
@@ -138,13 +141,13 @@ class Block(msgspec.Struct, tag="block"):
     when it differs from that of the block before.
     """
 
-    number: int
-    cycle: int
-    sample: int
-    rows: int
-    offset: int
-    leaf_offsets: tuple[int, ...]
-    leaf_bytes: tuple[int, ...]
+    number: Count
+    cycle: Count
+    sample: Count
+    rows: Positive
+    offset: Count
+    leaf_offsets: tuple[Count, ...]
+    leaf_bytes: tuple[Count, ...]
     published_ns: int
     layout: Node | None = None
 
@@ -152,8 +155,8 @@ class Block(msgspec.Struct, tag="block"):
 class CycleEnd(msgspec.Struct, tag="cycle end"):
     """A cycle of a source of unknown length ends here."""
 
-    cycle: int
-    samples: int
+    cycle: Count
+    samples: Count
 
 
 class Failed(msgspec.Struct, tag="failed"):
@@ -173,7 +176,7 @@ class Evicted(msgspec.Struct, tag="evicted"):
 class Stuck(msgspec.Struct, tag="stuck"):
     """You said that you were starved: only the views that you keep leave no room for the next block."""
 
-    serial: int
+    serial: Count
     message: str
 
 
@@ -186,6 +189,26 @@ class Bye(msgspec.Struct, tag="bye"):
 FromTrainer = Hello | Start | Epoch | Release | Rest | Starved | Ask | Stop
 FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Stuck | Bye | FeederStatistics
 
+_T = TypeVar("_T")
 encode = msgspec.msgpack.Encoder().encode
-decode_from_trainer = msgspec.msgpack.Decoder(FromTrainer).decode
-decode_from_feeder = msgspec.msgpack.Decoder(FromFeeder).decode
+
+
+UNDECODABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, MemoryError)
+"""What decoding raises: arrays nested a thousand deep are a RecursionError, bad text a ValueError."""
+
+
+def _decoder(kind: type[_T]) -> Callable[[bytes | bytearray | memoryview], _T]:
+    decode: Callable[[bytes | bytearray | memoryview], _T] = msgspec.msgpack.Decoder(kind).decode
+
+    def decoded(packet: bytes | bytearray | memoryview) -> _T:
+        try:
+            return decode(packet)
+        except UNDECODABLE as error:
+            raise ProtocolError(f"a message was not understood: {error}") from None
+
+    return decoded
+
+
+decode_from_trainer: Callable[[bytes | bytearray | memoryview], FromTrainer] = _decoder(FromTrainer)  # type: ignore[arg-type]
+decode_from_feeder: Callable[[bytes | bytearray | memoryview], FromFeeder] = _decoder(FromFeeder)  # type: ignore[arg-type]
+"""Both raise ProtocolError, and nothing else, for a packet that is no such message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from collections.abc import Callable
@@ -56,9 +57,11 @@ class HostRing:
     @classmethod
     def create(cls, capacity_bytes: int) -> HostRing:
         """A new ring of ``capacity_bytes``, a multiple of the page size, for this process to write."""
-        fd = os.memfd_create("penstock-ring", os.MFD_CLOEXEC)
+        fd = os.memfd_create("penstock-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, capacity_bytes)
+            # Who maps it may trust its size: reading past the end of a file kills a process.
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             return cls(fd, capacity_bytes, write=True)
         except BaseException:
             os.close(fd)

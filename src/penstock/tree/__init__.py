@@ -14,6 +14,7 @@ from penstock.tree.layout import (
 )
 from penstock.tree.parts import Parts, bytes_of, describe, tensor_bytes
 from penstock.tree.rebuild import build, device_leaf, leaf_from_bytes, strings_from_bytes
+from penstock.tree.sizes import leaf_sizes
 
 __all__ = [
     "Array",
@@ -31,6 +32,7 @@ __all__ = [
     "difference",
     "leaf_from_bytes",
     "leaf_names",
+    "leaf_sizes",
     "same_but_for_shapes",
     "strings_from_bytes",
     "tensor_bytes",

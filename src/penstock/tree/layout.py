@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 Scalar = None | bool | int | float | str | bytes
 SCALARS = (type(None), bool, int, float, str, bytes)
+MOST_DEPTH = 100
+"""Containers inside one another; what walks a tree calls itself at each."""
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True, tag="array"):
     """An array leaf. ``shape`` leaves the row axis out where rows are counted per block."""
 
-    library: str  # "numpy", "numpy scalar" or "torch"
+    library: Literal["numpy", "numpy scalar", "torch"]
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=2**48)], ...]
 
 
 class Strings(msgspec.Struct, frozen=True, array_like=True, tag="rows"):
     """A list or tuple of one scalar a row, such as file names."""
 
-    kind: str  # "list" or "tuple"
+    kind: Literal["list", "tuple"]
 
 
 class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
@@ -40,6 +43,13 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
 
 
 Node = Array | Strings | Constant | Branch
+
+
+def field_names(kind: Any) -> tuple[str, ...]:
+    """The fields of a namedtuple or dataclass, in order."""
+    if issubclass(kind, tuple):
+        return kind._fields  # type: ignore[attr-defined]
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def array_nodes(layout: Node) -> Iterator[Array | Strings]:

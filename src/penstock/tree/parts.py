@@ -6,14 +6,25 @@ import dataclasses
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import msgspec
 import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
-from penstock.tree.layout import SCALARS, Array, Branch, Constant, Node, Scalar, Strings, step
+from penstock.tree.layout import (
+    MOST_DEPTH,
+    SCALARS,
+    Array,
+    Branch,
+    Constant,
+    Node,
+    Scalar,
+    Strings,
+    field_names,
+    step,
+)
 
 
 class Parts(NamedTuple):
@@ -37,9 +48,12 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Part
     Raises:
         UnsupportedLeaf: a leaf cannot travel, or has other rows than the rest.
     """
-    rows = _first_rows(tree)
     leaves: list[Any] = []
-    layout = _describe(tree, "", _Rules(None if whole else rows, anywhere), leaves)
+    try:
+        rows = _first_rows(tree)
+        layout = _describe(tree, "", _Rules(None if whole else rows, anywhere), leaves, 0)
+    except RecursionError:
+        raise _too_deep("") from None
     return Parts(layout, rows, leaves)
 
 
@@ -66,10 +80,13 @@ class _Rules(NamedTuple):
     anywhere: bool
 
 
-def _describe(tree: Tree, path: str, rules: _Rules, leaves: list[Any]) -> Node:
+def _describe(tree: Tree, path: str, rules: _Rules, leaves: list[Any], depth: int) -> Node:
+    if depth > MOST_DEPTH:
+        raise _too_deep(path)
     if _is_named(tree):
-        fields = _fields(type(tree))
-        return _branch(path, _name_of(tree, path), fields, [getattr(tree, f) for f in fields], rules, leaves)
+        fields = field_names(type(tree))
+        values = [getattr(tree, field) for field in fields]
+        return _branch(path, _name_of(tree, path), fields, values, rules, leaves, depth)
     if _is_sequence(tree):
         if type(tree) not in (list, tuple):
             raise _unsupported(path, tree, "pass a plain list or tuple, a namedtuple or a dataclass")
@@ -79,14 +96,14 @@ def _describe(tree: Tree, path: str, rules: _Rules, leaves: list[Any]) -> Node:
                 _check_scalar(item, step(path, kind, i))
             leaves.append(tree)
             return Strings(kind)
-        return _branch(path, kind, (), tree, rules, leaves)
+        return _branch(path, kind, (), tree, rules, leaves, depth)
     if _is_dict(tree):
         if type(tree) not in (dict, OrderedDict):
             raise _unsupported(path, tree, "pass a plain dict: dict(batch)")
         for key in tree:
             if type(key) not in SCALARS:
                 raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
-        return _branch(path, type(tree).__name__, tuple(tree), list(tree.values()), rules, leaves)
+        return _branch(path, type(tree).__name__, tuple(tree), list(tree.values()), rules, leaves, depth)
     if type(tree) in SCALARS:
         _check_scalar(tree, path)
         return Constant(tree)
@@ -105,21 +122,27 @@ def _check_scalar(value: Scalar, path: str) -> None:
 
 
 def _branch(
-    path: str, kind: str, keys: tuple[Scalar, ...], children: Sequence[Any], rules: _Rules, leaves: list[Any]
+    path: str,
+    kind: str,
+    keys: tuple[Scalar, ...],
+    children: Sequence[Any],
+    rules: _Rules,
+    leaves: list[Any],
+    depth: int,
 ) -> Branch:
     names = keys or range(len(children))
     return Branch(
         kind,
         keys,
         tuple(
-            _describe(child, step(path, kind, name), rules, leaves)
+            _describe(child, step(path, kind, name), rules, leaves, depth + 1)
             for name, child in zip(names, children, strict=True)
         ),
     )
 
 
 def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
-    library: str
+    library: Literal["numpy", "numpy scalar", "torch"]
     dtype: str
     shape: tuple[int, ...]
     if issubclass(type(leaf), np.generic):
@@ -157,7 +180,7 @@ def _first_rows(tree: Tree) -> int:
 
     def visit(node: Tree) -> int | None:
         if _is_named(node):
-            node = [getattr(node, field) for field in _fields(type(node))]
+            node = [getattr(node, field) for field in field_names(type(node))]
         elif _is_dict(node):
             node = list(node.values())
         if _is_sequence(node):
@@ -192,12 +215,6 @@ def _is_named(tree: Tree) -> bool:
     return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
 
 
-def _fields(kind: Any) -> tuple[str, ...]:
-    if issubclass(kind, tuple):
-        return kind._fields  # type: ignore[attr-defined]
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
 def _is_plain(dtype: Any) -> bool:
     """Whether a NumPy dtype is one that its short name tells apart: no objects, fields or extensions."""
     return not dtype.hasobject and np.dtype(dtype.str) == dtype
@@ -210,6 +227,13 @@ def _name_of(tree: Tree, path: str) -> str:
     # A worker that was spawned has the main module under another name.
     module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
     return f"{module}:{kind.__qualname__}"
+
+
+def _too_deep(path: str) -> UnsupportedLeaf:
+    return UnsupportedLeaf(
+        f"a batch's containers lie more than {MOST_DEPTH} deep in one another (leaf {path[:100] or 'batch'}…), or "
+        "one holds itself: flatten it"
+    )
 
 
 def _unsupported(path: str, leaf: Any, remedy: str) -> UnsupportedLeaf:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
-from penstock.tree.layout import Array, Branch, Constant, Node, Scalar, Strings
+from penstock.tree.layout import Array, Branch, Constant, Node, Scalar, Strings, field_names
 
 
 def build(layout: Node, leaves: Sequence[Any]) -> Tree:
@@ -55,7 +54,7 @@ def device_leaf(node: Array, memory: DeviceBytes, rows: int | None) -> Any:
     else:
         try:
             dtype = torch.as_tensor(np.empty(0, np.dtype(node.dtype))).dtype
-        except TypeError:
+        except (TypeError, ValueError):  # a date, or numbers with their bytes the other way round
             raise UnsupportedLeaf(
                 f"a leaf is a NumPy array of {node.dtype}, which no tensor on a GPU can hold; let the source "
                 "give numbers, or leave device (of a feed with a transform, memory) out"
@@ -82,7 +81,7 @@ def _build(node: Node, leaves: Iterator[Any]) -> Tree:
         return children
     if node.kind in ("dict", "OrderedDict"):
         return _DICTS[node.kind](zip(node.keys, children, strict=True))
-    make, positional = _type_named(node.kind)
+    make, positional = _type_named(node.kind, node.keys)
     if positional:
         return make(*children)
     rebuilt = object.__new__(make)  # not __init__: it may convert, check or count
@@ -94,27 +93,39 @@ def _build(node: Node, leaves: Iterator[Any]) -> Tree:
 _DICTS: dict[str, Callable[[Any], Any]] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
-_types: dict[str, tuple[type[Any], bool]] = {}
+_types: dict[tuple[str, tuple[Scalar, ...]], tuple[type[Any], bool]] = {}
 
 
-def _type_named(name: str) -> tuple[type[Any], bool]:
+def _type_named(name: str, keys: tuple[Scalar, ...]) -> tuple[type[Any], bool]:
     """The namedtuple or dataclass that a feeder named, and whether it is built by position.
 
-    Only types are found this way, by import; nothing is unpickled.
+    Only what has been imported already is found: an import runs code, and a
+    feeder must not choose what code a trainer runs. Nothing is unpickled.
     """
-    if name in _types:
-        return _types[name]
+    if (name, keys) in _types:
+        return _types[name, keys]
     module, _, qualname = name.partition(":")
-    try:
-        kind: Any = sys.modules.get(module) or importlib.import_module(module)
-        for part in qualname.split("."):
-            kind = getattr(kind, part)
-    except (ImportError, AttributeError) as error:
+    if module not in sys.modules:
         raise UnsupportedLeaf(
-            f"the feed's batches are of type {name}, which this process cannot import ({error}). "
-            "Put the type in a module that both the loader and the training script import"
-        ) from None
-    if not isinstance(kind, type) or not (hasattr(kind, "_fields") or dataclasses.is_dataclass(kind)):
+            f"the feed's batches are of type {name}, and this process has not imported {module}: import {module} "
+            "in the training script. Where that fails, put the type in a module that both the loader and the "
+            "training script can import"
+        )
+    kind: Any = sys.modules[module]
+    for part in qualname.split("."):
+        kind = vars(kind).get(part)  # not getattr, by which some modules import others
+        if not isinstance(kind, type):
+            break
+    if not (isinstance(kind, type) and (_is_namedtuple(kind) or dataclasses.is_dataclass(kind))):
         raise UnsupportedLeaf(f"the feed's batches are of type {name}, which is no namedtuple or dataclass here")
-    _types[name] = kind, issubclass(kind, tuple)
-    return _types[name]
+    if field_names(kind) != keys:
+        raise UnsupportedLeaf(
+            f"the feed's batches are of type {name} with fields {list(keys)}, which has {list(field_names(kind))} "
+            "here: run the feeder and the training script with the same code"
+        )
+    _types[name, keys] = kind, issubclass(kind, tuple)
+    return _types[name, keys]
+
+
+def _is_namedtuple(kind: Any) -> bool:
+    return issubclass(kind, tuple) and hasattr(cast("object", kind), "_fields")

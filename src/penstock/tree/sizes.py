@@ -1,0 +1,91 @@
+"""How many bytes the leaves of a layout take, and whether it makes sense: it comes from another process."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.tree.layout import MOST_DEPTH, SCALARS, Array, Branch, Constant, Node
+
+_MOST_AXES = 32
+_MOST_BYTES = 2**62
+
+
+class LeafSize(NamedTuple):
+    """An array's bytes, those of a row where rows are counted, and what they are aligned to."""
+
+    nbytes: int
+    alignment: int
+
+
+def leaf_sizes(layout: Node) -> list[LeafSize | None]:
+    """The size of each leaf, in order; None for one that can have any: a list of scalars.
+
+    Raises:
+        ValueError: no tree of arrays can be like that; the message says why.
+    """
+    sizes: list[LeafSize | None] = []
+    _walk(layout, sizes, 0)
+    return sizes
+
+
+def _walk(node: Node, sizes: list[LeafSize | None], depth: int) -> None:
+    if depth > MOST_DEPTH:
+        raise ValueError(f"a tree of more than {MOST_DEPTH} levels")
+    if isinstance(node, Branch):
+        _check_keys(node)
+        for child in node.children:
+            _walk(child, sizes, depth + 1)
+    elif isinstance(node, Constant):
+        if type(node.value) not in SCALARS:
+            raise ValueError(f"a constant of type {type(node.value).__name__}")
+    else:
+        sizes.append(_array_size(node) if isinstance(node, Array) else None)
+
+
+def _check_keys(node: Branch) -> None:
+    if node.kind in ("list", "tuple"):
+        right = not node.keys
+    elif node.kind in ("dict", "OrderedDict"):
+        right = len(node.keys) == len(node.children) and all(type(key) in SCALARS for key in node.keys)
+    else:
+        right = ":" in node.kind and len(node.keys) == len(node.children)
+        right = right and all(isinstance(key, str) for key in node.keys)
+    if not right:
+        raise ValueError(f"a {node.kind[:100]} of {len(node.children)} with {len(node.keys)} keys")
+
+
+def _array_size(node: Array) -> LeafSize | None:
+    item_bytes = _item_bytes(node.library, node.dtype)
+    if item_bytes is None:
+        return None
+    if len(node.shape) > _MOST_AXES or math.prod(max(n, 1) for n in node.shape) * item_bytes > _MOST_BYTES:
+        raise ValueError(f"an array with axes of {str(node.shape)[:200]}")
+    # An item of 12 bytes, such as three characters, need only lie at a multiple of 4.
+    return LeafSize(math.prod(node.shape) * item_bytes, item_bytes & -item_bytes)
+
+
+@lru_cache(maxsize=256)
+def _item_bytes(library: str, dtype: str) -> int | None:
+    """None for torch's types where there is no torch, which is told to who asks for a batch."""
+    if library == "torch":
+        try:
+            import torch
+        except ImportError:
+            return None
+        kind: Any = vars(torch).get(dtype)  # not getattr, by which torch imports more of itself
+        try:
+            torch.frombuffer(bytearray(16), dtype=kind)
+        except Exception:
+            raise ValueError(f"a tensor of {dtype[:100]!r}, which is no type of torch's") from None
+        return kind.itemsize
+    try:
+        found = np.dtype(dtype)
+    except Exception:  # whatever a parser of strange text may raise
+        found = None
+    if found is None or found.str != dtype or found.hasobject or not found.itemsize:
+        raise ValueError(f"an array of {dtype[:100]!r}, which is no type of plain numbers or text")
+    return found.itemsize

@@ -1,0 +1,366 @@
+"""A feeder that lies: a trainer gets one ProtocolError that says who said what, and nothing worse."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import penstock
+from penstock.feed import wire
+from penstock.feed.directory import Place
+from penstock.feed.feeds import feeds
+from penstock.feed.recipe import Recipe
+from penstock.feed.settings import Settings
+from penstock.feed.statistics import FeederStatistics
+from penstock.memory.host import HostRing
+from penstock.tree import Array, Branch, Constant, Node, Strings
+
+WINDOW = 1 << 20
+LAYOUT = Branch("dict", ("id", "names"), (Array("numpy", "<i8", ()), Strings("list")))
+NAMES = msgspec.msgpack.encode(list("abcdefghij"))
+WELCOME = wire.Welcome("feed", 1, Settings(window_bytes=WINDOW), ("host memfd",), 20, 2, 10, (0, 10))
+BLOCK = wire.Block(0, 0, 0, 10, 0, (0, 128), (80, len(NAMES)), 0, LAYOUT)
+NEXT = wire.Block(1, 0, 10, 10, 0, (0, 128), (80, len(NAMES)), 0)
+STARTED = wire.Started(1, 0, 0)
+NESTED = b"\x91" * 1100 + b"\xc0"
+
+
+def but(message: Any, **changes: Any) -> Any:
+    return msgspec.structs.replace(message, **changes)
+
+
+def layouts(node: Node, **changes: Any) -> list[Any]:
+    return [STARTED, but(BLOCK, layout=node, leaf_offsets=(0,), leaf_bytes=(80,), **changes)]
+
+
+class Liar:
+    """Serves a feed, and says to every trainer what it is told to say."""
+
+    def __init__(self, welcome: Any = WELCOME, said: Sequence[Any] = (), rings: int = 1) -> None:
+        self._welcome, self._said, self._rings = welcome, said, rings
+        self.ring = HostRing.create(WINDOW)
+        memory = self.ring.writable(0, 4096)
+        memory[:80] = np.arange(10).view(np.uint8)
+        memory[128 : 128 + len(NAMES)] = np.frombuffer(NAMES, np.uint8)
+        self.fd = self.ring.fd
+        self._place = Place("feed")
+        lock = self._place.acquire()
+        assert lock is not None
+        self._lock = lock
+        self._listener = self._place.listen()
+        self._peers: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def __enter__(self) -> Liar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for each in (self._listener, *self._peers):
+            each.close()
+        self._place.remove(self._lock)
+        self.ring.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            self._peers.append(peer)
+            with suppress(OSError):
+                self._talk(peer)
+
+    def _talk(self, peer: socket.socket) -> None:
+        peer.settimeout(60)
+        if not isinstance(wire.decode_from_trainer(peer.recv(wire.MAX_PACKET_BYTES)), wire.Hello):
+            peer.send(packet_of(self._welcome))
+            return
+        socket.send_fds(peer, [packet_of(self._welcome)], [self.fd] * self._rings)
+        peer.recv(wire.MAX_PACKET_BYTES)  # its Start
+        for message in self._said:
+            peer.send(packet_of(message))
+
+
+def packet_of(message: Any) -> bytes:
+    return message if isinstance(message, bytes) else wire.encode(message)
+
+
+def trained(**options: Any) -> list[int]:
+    with penstock.attach("feed", **options) as loader:
+        return [int(i) for batch in loader for i in batch["id"]]
+
+
+def test_what_this_file_calls_true_is_believed(clean):
+    with Liar(said=[STARTED, BLOCK, NEXT]), penstock.attach("feed", 4) as loader:
+        batches = list(loader)
+        assert [int(i) for batch in batches for i in batch["id"]] == [*range(10), *range(10)]
+        assert [name for batch in batches for name in batch["names"]] == list("abcdefghij") * 2
+
+
+GREETINGS = {
+    "no message": b"\xff\x00",
+    "nested": NESTED,
+    "no welcome": BLOCK,
+    "bye": wire.Bye("because"),
+    "another feed": but(WELCOME, name="other"),
+    "no ring": but(WELCOME, rings=()),
+    "too many rings": but(WELCOME, rings=("a", "b")),
+    "no window": but(WELCOME, settings=Settings(window_bytes=0)),
+    "negative window": but(WELCOME, settings=Settings(window_bytes=-4096)),
+    "window beyond the file": but(WELCOME, settings=Settings(window_bytes=WINDOW + 4096)),
+    "huge window": but(WELCOME, settings=Settings(window_bytes=2**63 - 1)),
+    "no samples": but(WELCOME, samples=0),
+    "batch of none": but(WELCOME, batch_size=0),
+    "no segment": but(WELCOME, segment_starts=()),
+    "segments backwards": but(WELCOME, segment_starts=(0, 10, 5)),
+    "segments beyond": but(WELCOME, segment_starts=(0, 20)),
+    "no epoch": but(WELCOME, settings=Settings(window_bytes=WINDOW, epochs=0)),
+    "no recipe": but(WELCOME, recipe=Recipe("")),
+}
+
+
+@pytest.mark.parametrize("greeting", GREETINGS.values(), ids=list(GREETINGS))
+def test_a_greeting_that_makes_no_sense_is_one_error(clean, greeting):
+    says = rf"the feeder \(process {os.getpid()}\) of feed 'feed' makes no sense: .*penstock stop feed"
+    with Liar(greeting), pytest.raises(penstock.ProtocolError, match=says):
+        penstock.attach("feed")
+
+
+STORIES = {
+    "nested": [NESTED],
+    "cut short": [wire.encode(STARTED)[:-1]],
+    "welcome again": [WELCOME],
+    "statistics unasked": [FeederStatistics.silent("feed", 1)],
+    "starts beyond": [wire.Started(1, 0, 20)],
+    "a cycle's end in a feed of known length": [STARTED, wire.CycleEnd(0, 10)],
+    "before the start": [BLOCK],
+    "no layout": [STARTED, but(BLOCK, layout=None)],
+    "no rows": [STARTED, but(BLOCK, rows=0)],
+    "negative rows": [STARTED, but(BLOCK, rows=-1)],
+    "rows lost": [STARTED, but(BLOCK, sample=10)],
+    "another cycle": [STARTED, but(BLOCK, cycle=1)],
+    "the same rows again": [STARTED, BLOCK, but(BLOCK, number=1)],
+    "more rows than a cycle": [
+        STARTED,
+        but(BLOCK, rows=30, leaf_bytes=(240, len(NAMES))),
+    ],
+    "beyond the window": [STARTED, but(BLOCK, offset=WINDOW)],
+    "far beyond the window": [STARTED, but(BLOCK, offset=1 << 40)],
+    "before the window": [STARTED, but(BLOCK, offset=-4096)],
+    "crooked": [STARTED, but(BLOCK, offset=1)],
+    "a leaf beyond the window": [STARTED, but(BLOCK, leaf_offsets=(WINDOW, 128))],
+    "a leaf before the window": [STARTED, but(BLOCK, leaf_offsets=(-4096, 128))],
+    "a crooked leaf": [STARTED, but(BLOCK, leaf_offsets=(1, 128))],
+    "a leaf too small": [STARTED, but(BLOCK, leaf_bytes=(72, len(NAMES)))],
+    "a leaf too large": [STARTED, but(BLOCK, leaf_bytes=(88, len(NAMES)))],
+    "a later block's leaf": [STARTED, BLOCK, but(NEXT, leaf_bytes=(0, len(NAMES)))],
+    "a list beyond the window": [STARTED, but(BLOCK, leaf_bytes=(80, WINDOW))],
+    "offsets missing": [STARTED, but(BLOCK, leaf_offsets=(0,))],
+    "sizes missing": [STARTED, but(BLOCK, leaf_bytes=(80,))],
+    "leaves missing": [STARTED, but(BLOCK, leaf_offsets=(), leaf_bytes=())],
+    "no list": [STARTED, but(BLOCK, leaf_offsets=(0, 4096))],
+    "a list cut short": [STARTED, but(BLOCK, leaf_bytes=(80, 3))],
+    "no dtype": layouts(Array("numpy", "nonsense", ())),
+    "objects": layouts(Array("numpy", "|O", ())),
+    "a record": layouts(Array("numpy", "<f4,<i4", ())),
+    "no torch dtype": layouts(Array("torch", "nonsense", ())),
+    "a function of torch's": layouts(Array("torch", "load", ())),
+    "a quantized dtype": layouts(Array("torch", "quint8", ())),
+    "no library": layouts(Array("os", "<i8", ())),  # type: ignore[arg-type]
+    "a negative axis": layouts(Array("numpy", "<i8", (-1,))),
+    "a huge axis": layouts(Array("numpy", "<i8", (0, 2**48, 2**48))),
+    "many axes": layouts(Array("numpy", "<i8", (1,) * 100)),
+    "a constant that is none": layouts(Branch("tuple", (), (Array("numpy", "<i8", ()), Constant([1])))),
+    "keys of a list": layouts(Branch("list", ("a",), (Array("numpy", "<i8", ()),))),
+    "keys missing": layouts(Branch("dict", (), (Array("numpy", "<i8", ()),))),
+    "keys that cannot be": layouts(Branch("dict", ([],), (Array("numpy", "<i8", ()),))),
+    "no container": layouts(Branch("set", ("a",), (Array("numpy", "<i8", ()),))),
+}
+
+
+def deep(levels: int) -> Node:
+    node: Node = Array("numpy", "<i8", ())
+    for _ in range(levels):
+        node = Branch("list", (), (node,))
+    return node
+
+
+@pytest.mark.parametrize(
+    "story",
+    [*STORIES.values(), layouts(deep(101)), layouts(deep(400))],
+    ids=[*STORIES, "101 levels", "400 levels"],
+)
+def test_a_story_that_makes_no_sense_is_one_error(clean, story):
+    says = rf"the feeder \(process {os.getpid()}\) of feed 'feed' makes no sense: "
+    with Liar(said=story), pytest.raises(penstock.ProtocolError, match=says) as caught:
+        trained(batch_size=7)
+    assert len(str(caught.value)) < 1000
+
+
+def test_an_error_stays_one(clean):
+    with Liar(said=[STARTED, but(BLOCK, rows=0)]), penstock.attach("feed", 7) as loader:
+        for _ in range(3):
+            with pytest.raises(penstock.ProtocolError, match=r"rows"):
+                next(iter(loader))
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+def test_whole_batches_have_the_bytes_that_their_shapes_make(clean, borrow):
+    welcome = but(WELCOME, settings=Settings(window_bytes=WINDOW, batch_granular=True), batch_size=None)
+    layout = Branch("dict", ("id",), (Array("numpy", "<i8", (5, 2)),))
+    true = but(BLOCK, layout=layout, leaf_offsets=(0,), leaf_bytes=(80,))
+    with Liar(welcome, [STARTED, true]), penstock.attach("feed", borrow=borrow) as loader:
+        assert next(iter(loader))["id"].tolist() == np.arange(10).reshape(5, 2).tolist()
+    for leaf_bytes in (0, 72, 800):
+        with Liar(welcome, [STARTED, but(true, leaf_bytes=(leaf_bytes,))]), pytest.raises(penstock.ProtocolError):
+            trained(borrow=borrow)
+
+
+@pytest.mark.parametrize("kind", ["regular file", "unsealed", "pipe"])
+def test_a_ring_that_may_shrink_under_a_trainer_is_refused(clean, tmp_path, kind):
+    """Reading behind a file's end kills a process."""
+    with Liar(said=[STARTED, BLOCK]) as liar:
+        if kind == "regular file":
+            (tmp_path / "ring").write_bytes(bytes(WINDOW))
+            other = os.open(tmp_path / "ring", os.O_RDWR)
+        elif kind == "unsealed":
+            other = os.memfd_create("ring")
+            os.ftruncate(other, WINDOW)
+        else:
+            other, end = os.pipe()
+            os.close(end)
+        liar.fd = other
+        with pytest.raises(penstock.ProtocolError, match="not in the file"):
+            penstock.attach("feed")
+        os.close(other)
+
+
+def test_a_ring_keeps_its_size_for_ever():
+    ring = HostRing.create(WINDOW)
+    for size in (0, WINDOW - 1, WINDOW + 1):
+        with pytest.raises(PermissionError):
+            os.ftruncate(ring.fd, size)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(ring.fd, fcntl.F_ADD_SEALS, 0)
+    ring.close()
+
+
+TRAINER = """
+import sys, penstock
+try:
+    with penstock.attach("feed", 7, borrow={borrow}) as loader:
+        for batch in loader:
+            bytes(batch["id"])
+except penstock.ProtocolError as error:
+    print("one error:", error)
+"""
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize("tale", ["beyond the window", "a leaf beyond the window", "far beyond the window"])
+def test_a_trainer_without_asserts_survives_a_block_outside_the_window(clean, tale, borrow):
+    with Liar(said=STORIES[tale]):
+        ran = subprocess.run(
+            [sys.executable, "-O", "-c", TRAINER.format(borrow=borrow)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("one error: the feeder")
+
+
+def test_a_failure_of_a_strange_kind_is_a_source_error(clean):
+    for kind in ("annotations", "PenstockError", "ReadFailed", "", "__name__"):
+        with (
+            Liar(said=[STARTED, wire.Failed(kind, "broken", "")]),
+            pytest.raises(penstock.SourceError, match="broken"),
+        ):
+            trained()
+
+
+@pytest.mark.parametrize("packet", [NESTED, b"\xff", BLOCK], ids=["nested", "no message", "block"])
+def test_a_feeder_that_answers_nonsense_is_listed_as_one_that_does_not_answer(clean, packet):
+    with Liar(packet):
+        (found,) = feeds()
+        assert (found.name, found.pid, found.answers) == ("feed", os.getpid(), False)
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+NAMED = Branch("module_of_the_test:Pair", ("id",), (Array("numpy", "<i8", ()),))
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module that can be imported, and leaves a mark when it is."""
+    mark = tmp_path / "imported"
+    code = f"""
+from typing import NamedTuple
+
+open({str(mark)!r}, "w").close()
+
+class Pair(NamedTuple):
+    id: object
+"""
+    (tmp_path / "module_of_the_test.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield mark
+    sys.modules.pop("module_of_the_test", None)
+
+
+def untold(layout: Node, says: str) -> None:
+    """A trainer of this layout cannot build its batches."""
+    with (
+        Liar(said=layouts(layout)),
+        penstock.attach("feed", 10) as loader,
+        pytest.raises(penstock.UnsupportedLeaf, match=says),
+    ):
+        next(iter(loader))
+
+
+def test_a_feeder_cannot_make_a_trainer_import_a_module(clean, module):
+    untold(NAMED, "has not imported module_of_the_test: import module_of_the_test in the training script")
+    assert not module.exists()
+
+
+def test_a_type_of_a_module_that_the_script_has_imported_is_found(clean, module):
+    import module_of_the_test  # type: ignore[import-not-found]
+
+    with Liar(said=layouts(NAMED)), penstock.attach("feed", 10) as loader:
+        batch = next(iter(loader))
+        assert type(batch) is module_of_the_test.Pair
+        assert batch.id.tolist() == list(range(10))
+
+
+def test_a_type_with_other_fields_here_is_told(clean, module):
+    import module_of_the_test  # type: ignore[import-not-found] # noqa: F401
+
+    for keys in (("other",), ("__class__",)):
+        untold(but(NAMED, keys=keys), r"fields \['\w+'\], which has \['id'\] here")
+
+
+def test_a_name_is_not_looked_up_by_what_a_module_would_import_for_it(clean, tmp_path, monkeypatch):
+    """Some modules import others when an attribute of theirs is asked for."""
+    (tmp_path / "lazy_module_of_the_test.py").write_text("def __getattr__(name): raise SystemExit(name)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import lazy_module_of_the_test  # type: ignore[import-not-found] # noqa: F401
+
+    untold(but(NAMED, kind="lazy_module_of_the_test:Pair"), "no namedtuple or dataclass here")
+    untold(but(NAMED, kind="ast:Name"), "no namedtuple or dataclass here")
