@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from io import FileIO
 from typing import Any
 
@@ -20,6 +21,7 @@ from penstock.feed import wire
 from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
 from penstock.feed.directory import Place
+from penstock.feed.fork import close_in_children
 from penstock.feed.framework import Framework
 from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
@@ -30,12 +32,24 @@ from penstock.feed.signature import missing_arguments
 _RETRY_S = 0.02
 
 
+_MOST_DEATHS = 3
+
+# -c, not -m: the new process's __main__ must be free for what lives in ours.
+_PROGRAM = """import sys
+sys.path[:] = sys.argv[3:]
+from penstock.feed.detached import detach
+report = detach(*map(int, sys.argv[1:3]))
+from penstock.feed.process import main
+main(int(sys.argv[1]), report)"""
+
+
 class Ready(msgspec.Struct):
-    """What a new feeder process reports: that it serves, or why it cannot."""
+    """What is reported of a new feeder process: that it serves, why it cannot, or how it died before."""
 
     error: str = ""
     kind: str = ""
     traceback_text: str = ""
+    died: str = ""
 
 
 def share(
@@ -97,6 +111,7 @@ def share(
 
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: Settings | None) -> Link:
         settings = replaced or Settings(**new)
+        deaths = 0
         while True:
             place = Place(name)
             link = _linked(place, hello, open_ring)
@@ -104,12 +119,15 @@ def share(
                 lock = place.acquire()
                 if lock is None:  # another trainer is starting the feeder
                     time.sleep(_RETRY_S)
-                else:
-                    _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock)
+                elif died := _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock):
+                    deaths += 1
+                    if deaths == _MOST_DEATHS:
+                        place.sweep()
+                        raise SourceError(f"feed {name!r} cannot be started: {deaths} times {died}")
                 continue
             try:
                 _check_same(link.welcome, {} if replaced else asked, recipe)
-            except SettingsDiffer:
+            except BaseException:
                 link.close()
                 raise
             return link
@@ -154,53 +172,71 @@ def _linked(place: Place, hello: wire.Hello, open_ring: OpenRing) -> Link | None
         return None
 
 
-def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
+def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> str:
     """Start a feeder in a process of its own, hand it the lock, and wait until it serves.
+
+    Returns how it died before it served, for whatever reason that another may be spared; empty if it serves.
 
     Raises:
         BadSetting: its loader's function cannot be pickled.
         SourceError: it could not make its loader.
     """
-    with lock:  # the feeder has it too, and keeps it
-        try:
-            pickled = pickle_commission(commission)
-        except BaseException:
-            place.remove(lock)
-            raise
-        ready = _answer(pickled, place, lock)
-        if ready.error:
-            place.remove(lock)
-            kind = getattr(errors, ready.kind, SourceError)
-            if issubclass(kind, SourceError):
-                raise kind(ready.error, ready.traceback_text)
-            raise kind(ready.error)
+    try:
+        with lock:  # the feeder has it too, and keeps it
+            ready = _answer(pickle_commission(commission), place, lock)
+            log = place.log_path.read_text(errors="replace").strip()[-2000:] if ready.died else ""
+            if ready.error:
+                place.remove(lock)
+    except BaseException:
+        place.sweep()
+        raise
+    if ready.error:
+        kind = getattr(errors, ready.kind, SourceError)
+        if issubclass(kind, SourceError):
+            raise kind(ready.error, ready.traceback_text)
+        raise kind(ready.error)
+    if not ready.died:
+        return ""
+    why = " (as the kernel does when memory runs out)" if "SIGKILL" in ready.died else ""
+    return f"its feeder's process {ready.died}{why} before it served" + (
+        f"; the end of its log:\n{log}" if log else ""
+    )
 
 
 def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
-    """What the new process reports."""
+    """What is heard of the new process. When this is interrupted, the process is killed."""
     reading, writing = os.pipe()
-    # The feeder is nobody's child: it outlives whoever started it, and leaves no
-    # zombie with who does not wait for it. And -c, not -m, because the new
-    # process's __main__ must be free for what lives in ours.
-    program = "import os; os.fork() and os._exit(0); os.setsid(); from penstock.feed.process import main; main()"
-    command = [sys.executable, "-P", "-c", program, str(lock.fileno()), str(writing)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    with open(reading, "rb") as answer:
+    with open(reading, "rb") as answer, open(writing, "wb") as written:
+        close_in_children(answer)
+        close_in_children(written)
+        with open(place.log_path, "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *_import_path()],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock.fileno(), writing),
+                start_new_session=True,  # a Ctrl-C in the terminal is not for it
+            )
+        written.close()
+        assert process.stdin is not None
         try:
-            with open(place.log_path, "wb") as log:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(lock.fileno(), writing),
-                    env=environment,
-                )
+            with suppress(BrokenPipeError), process.stdin as commission:
+                rest = memoryview(pickled)
+                while rest:
+                    rest = rest[commission.write(rest) :]
+            line = answer.readline()
         finally:
-            os.close(writing)
-        process.communicate(pickled)  # and reaps the process that the feeder is a child of
-        line = answer.readline()
-    if line:
-        return msgspec.json.decode(line, type=Ready)
-    log_text = place.log_path.read_text(errors="replace")
-    return Ready(f"the feeder's process ended before it served; the end of its log:\n{log_text[-2000:]}")
+            answer.close()  # the process that waits for the feeder's report sees it, and ends
+            process.wait()
+    return msgspec.json.decode(line, type=Ready) if line else Ready(died="ended, and what watched it was killed,")
+
+
+def _import_path() -> list[str]:
+    """Where this process finds modules; the directory it is in by its name, unless that has been deleted."""
+    try:
+        here = [os.getcwd()]
+    except FileNotFoundError:
+        here = []
+    return [found for entry in sys.path for found in ([entry] if entry else here)]
