@@ -75,17 +75,9 @@ def test_a_shared_feeder_killed_before_its_first_batch_is_replaced(train, tmp_pa
     trainers = [train(source=source, options={"linger": 1.0}) for _ in range(2)]
     pid = int(eventually(lambda: started.exists() and started.read_text()).split()[0])
     os.kill(pid, signal.SIGKILL)
-    ends = [trainer.wait() for trainer in trainers]
-    assert ends == [0, 0]
-    got = [trainer for trainer in trainers if not any("error" in event for event in trainer.events())]
-    failed = [trainer for trainer in trainers if trainer not in got]
-    # Whoever started that feeder may be told that it ended; the other starts one of its own.
-    assert len(got) >= 1
-    for trainer in got:
+    for trainer in trainers:
         trainer.has_all(1000, 2)
-    for trainer in failed:
-        assert trainer.error()["error"] == "SourceError"
-        assert "ended before it served" in trainer.error()["message"]
+    assert len(started.read_text().split()) == 2
 
 
 def test_a_failover_keeps_views_that_are_held(train):

@@ -98,7 +98,8 @@ def said(process: subprocess.Popen[str]) -> dict[str, Any]:
 def test_a_feeder_killed_twice_while_it_starts_costs_no_trainer_anything(start, tmp_path, place):
     processes = [start(place, 2) for _ in range(3)]
     assert [said(process) for process in processes] == [{"right": True}] * 3
-    assert (tmp_path / "came").read_text().split().count(place) >= 3
+    # A feeder that loses its parent serves for whoever has come meanwhile.
+    assert (tmp_path / "came").read_text().split().count(place) >= (1 if place == "parent" else 3)
     eventually(lambda: not penstock.feeds())
     eventually(lambda: not list(directory().iterdir()), "a file is left behind")
 
