@@ -27,11 +27,13 @@ ORIGINS = [
 KINDS = ["function", "lambda", "partial", "method", "object"]
 WORKERS = ["none", "fork", "spawn", "forkserver"]
 EVERY = list(itertools.product(ORIGINS, KINDS, WORKERS))
-SOME = [(origin, KINDS[i % len(KINDS)], WORKERS[i % len(WORKERS)]) for i, origin in enumerate(ORIGINS)]
-SOME += [
+SOME = [
     ("plain", "lambda", "spawn"),
-    ("process spawn", "method", "spawn"),
-    ("pool spawn", "object", "forkserver"),
+    ("process spawn", "method", "forkserver"),
+    ("pool spawn", "object", "none"),
+    ("executor forkserver", "partial", "spawn"),
+    ("torch", "function", "fork"),
+    ("both spawn", "function", "spawn"),
 ]
 
 

@@ -17,7 +17,7 @@ from typing import cast
 import msgspec
 
 from penstock.errors import BadSetting, FeedExists, InsecureDirectory
-from penstock.feed.fork import close_in_children
+from penstock.feed.fork import close_in_children, fill_standard_descriptors
 
 MAX_NAME_CHARACTERS = 1000
 _AWAIT_LOCK_S = 10.0
@@ -76,6 +76,7 @@ class Place:
             encoded = name.encode()
         except UnicodeEncodeError:
             raise BadSetting(f"a feed's name is text, and {name!r} is no valid Unicode") from None
+        fill_standard_descriptors()
         self.name = name
         self._stem = hashlib.sha256(encoded).hexdigest()[:24]
         self._directory = directory()

@@ -206,7 +206,8 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> str:
 def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
     """What is heard of the new process. When this is interrupted, the process is killed."""
     reading, writing = os.pipe()
-    with open(reading, "rb") as answer, open(writing, "wb") as written:
+    # Without buffers: a child that another thread forks meanwhile closes these, and a buffer's lock may be held.
+    with open(reading, "rb", 0) as answer, open(writing, "wb", 0) as written:
         close_in_children(answer)
         close_in_children(written)
         with open(place.log_path, "wb") as log:
