@@ -21,6 +21,9 @@ def detach(lock_fd: int, answer_fd: int) -> int:
     ``{"died": …}``, with what ended it. A child whose report nobody waits for
     any more (its starter was killed or interrupted) is killed.
     """
+    low, high = sorted((lock_fd, answer_fd))
+    for first, beyond in ((3, low), (low + 1, high), (high + 1, os.sysconf("SC_OPEN_MAX"))):
+        os.closerange(first, beyond)  # what else whoever started this lets its children have
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may ignore its children, as this would then
     reading, writing = os.pipe()
     child = os.fork()

@@ -103,6 +103,7 @@ class Place:
         while True:
             fd = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             lock = FileIO(fd, "r+")
+            close_in_children(lock)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -110,7 +111,6 @@ class Place:
                 return None
             if _is(fd, self.lock_path):
                 self.write_owner(lock)
-                close_in_children(lock)
                 return lock
             lock.close()  # its last owner removed it between our open and our lock
 

@@ -38,6 +38,8 @@ def main(lock_fd: int, report_fd: int) -> None:
     close_in_children(report)
     try:
         commission = read_commission(sys.stdin.buffer)
+        with open(os.devnull) as nothing:  # the memory that the commission came in is free
+            os.dup2(nothing.fileno(), 0)
         settings = msgspec.structs.asdict(commission.settings)
         settings["window"] = settings.pop("window_bytes")
         loader = commission.make_loader()

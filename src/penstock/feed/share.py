@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -205,32 +206,39 @@ def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> str:
 
 def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
     """What is heard of the new process. When this is interrupted, the process is killed."""
-    reading, writing = os.pipe()
-    # Without buffers: a child that another thread forks meanwhile closes these, and a buffer's lock may be held.
-    with open(reading, "rb", 0) as answer, open(writing, "wb", 0) as written:
-        close_in_children(answer)
-        close_in_children(written)
-        with open(place.log_path, "wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *_import_path()],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lock.fileno(), writing),
-                start_new_session=True,  # a Ctrl-C in the terminal is not for it
-            )
-        written.close()
-        assert process.stdin is not None
+    with ExitStack() as stack:
+
+        def opened(file: int | Path, mode: str) -> FileIO:
+            # Without a buffer, whose lock another thread could hold in a child that is forked meanwhile.
+            raw = stack.enter_context(FileIO(file, mode))
+            close_in_children(raw)
+            return raw
+
+        reading, writing = os.pipe()
+        answer, written = opened(reading, "r"), opened(writing, "w")
+        log = opened(place.log_path, "w")
+        commission = opened(os.memfd_create("penstock-commission"), "r+")
+        rest = memoryview(pickled)
+        while rest:
+            rest = rest[commission.write(rest) :]
+        commission.seek(0)
+        passed = {0: commission, 1: log, 2: log, lock.fileno(): lock, writing: written}
+        # Not subprocess, which waits until every child that another thread forks meanwhile has ended.
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *_import_path()],
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), fd) for fd, file in passed.items()],
+            setsid=True,  # a Ctrl-C in the terminal is not for it
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+        )
         try:
-            with suppress(BrokenPipeError), process.stdin as commission:
-                rest = memoryview(pickled)
-                while rest:
-                    rest = rest[commission.write(rest) :]
+            written.close()
             line = answer.readline()
         finally:
             answer.close()  # the process that waits for the feeder's report sees it, and ends
-            process.wait()
+            with suppress(ChildProcessError):  # somebody else has waited for it
+                os.waitpid(pid, 0)
     return msgspec.json.decode(line, type=Ready) if line else Ready(died="ended, and what watched it was killed,")
 
 
