@@ -82,7 +82,8 @@ def share(
 
     Args:
         make_loader: Takes nothing, returns a ``DataLoader`` or whatever else a
-            ``Feeder`` takes. It may be a lambda, a partial, or live in ``__main__``.
+            ``Feeder`` takes. It may be a lambda, a partial, a method, or live in the main
+            script, which is not run again: what the function uses of it travels.
         name: Whoever uses the same name shares the loader.
         batch_size, drop_last, shard, transform, borrow, device, framework: Of this trainer; see ``attach``.
         segments, seed, window, epochs, stall_timeout, batch_granular, memory: Of the
@@ -92,7 +93,7 @@ def share(
     Raises:
         SettingsDiffer: the feed runs with other settings than those given here,
             or was made by another function, or by the same one before it was edited.
-        SourceError: ``make_loader`` raised.
+        SourceError: ``make_loader`` raised, or the feeder's process died three times before it served.
         BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
     """
     _check_callable(make_loader)
