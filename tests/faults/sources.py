@@ -116,11 +116,15 @@ def failing(message: str, unless: str = "") -> Any:
     raise RuntimeError(message)
 
 
-def announcing(started: str, pause_s: float = 0.0, **options: Any) -> Any:
-    """Rows, and a line in a file for every process that makes them."""
+def announcing(
+    started: str, pause_s: float = 0.0, pauses: int | None = None, gate: str = "", **options: Any
+) -> Any:
+    """Rows, and a line in a file for every process that makes them; the first few, or all, pause."""
     with open(started, "a") as file:
         file.write(f"{os.getpid()}\n")
-    time.sleep(pause_s)
+    if pauses is None or len(Path(started).read_text().split()) <= pauses:
+        time.sleep(pause_s)
+    await_gate(gate)
     return rows(**options)
 
 

@@ -113,6 +113,7 @@ def train(loader: penstock.Loader) -> None:
 
 def main() -> None:
     try:
+        note(connecting=os.getpid())
         with connect() as loader:
             note(joined=loader.statistics().feeder_pid)
             train(loader)

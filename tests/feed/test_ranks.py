@@ -45,6 +45,15 @@ def test_a_rank_that_is_behind_the_others_begins_where_their_epoch_began():
     assert member.next == Cursor(3, 50)
 
 
+def test_a_rank_that_is_there_twice_does_not_stand_for_another():
+    """It was restarted, and its first connection is not heard to have ended yet."""
+    roster = roster_of_two()
+    roster.join(Member(2, 0, 2, "a"))
+    assert roster.start(0, None, 0, Cursor(0, 0)) == []
+    assert roster.start(2, None, 0, Cursor(0, 0)) == []
+    assert [member.id for member in roster.start(1, None, 0, Cursor(0, 0))] == [0, 1, 2]
+
+
 def test_a_rank_in_another_epoch_is_not_waited_with():
     roster = roster_of_two()
     roster.start(0, Cursor(3, 80), 2, Cursor(3, 50))

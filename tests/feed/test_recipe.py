@@ -262,3 +262,115 @@ def test_a_feed_that_was_not_started_by_share_is_taken_as_it_is(serve: Any) -> N
 
 def test_paths_count(tmp_path: Path) -> None:
     assert recipe_of(functools.partial(make_of, tmp_path)) != recipe_of(functools.partial(make_of, tmp_path / "b"))  # type: ignore[arg-type]
+
+
+MAKERS = """
+import functools
+from pathlib import Path
+CROP = 224
+class Loaders:
+    scale = 1
+    def __init__(self, folder, lr):
+        self.folder, self.lr = folder, lr
+        self.train = {"lr": lr}
+    def make(self):
+        return self.read(lambda: self.folder), self.length
+    def read(self, of):
+        return of(), self.scale
+    @property
+    def length(self):
+        return CROP
+    def __call__(self):
+        return self.make()
+    def fit(self):
+        return self.lr
+loaders = Loaders("/a", 0.1)
+def make():
+    return loaders.make()
+"""
+
+
+@pytest.mark.parametrize(
+    "maker", ["loaders.make", "loaders", "functools.partial(loaders.make)", "lambda: loaders()", "make"]
+)
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ('"/a"', '"/b"', False),
+        ("scale = 1", "scale = 2", False),
+        ("CROP = 224", "CROP = 192", False),
+        ("of(), self.scale", "self.scale, of()", False),
+        ("return CROP", "return CROP + 1", False),
+        ('"/a", 0.1', '"/a", 0.2', True),
+        ("return self.lr", "return -self.lr", True),
+    ],
+)
+def test_of_an_object_whose_method_is_called_what_the_method_reads_counts(
+    maker: str, old: str, new: str, same: bool
+) -> None:
+    assert old in MAKERS
+    assert same_recipe(recipe(MAKERS, maker), recipe(MAKERS.replace(old, new), maker)) == same
+
+
+def test_of_a_method_what_differs_is_told() -> None:
+    one, other = (recipe(MAKERS.replace("/a", folder), "loaders.make") for folder in ("/a", "/b"))
+    assert recipe_difference(one, other) == "self.folder is '/a' there and '/b' in yours"
+
+
+SCRIPT = """
+import functools, multiprocessing, sys
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+from penstock.feed.recipe import recipe_of
+
+class Batch(NamedTuple):
+    id: int
+
+@dataclass
+class Sample:
+    id: int = 3
+
+class Kind(Enum):
+    A = 1
+
+@functools.cache
+def names():
+    return __name__, Path(__file__).parent
+
+class Maker:
+    def __init__(self, n):
+        self.n = n
+    def make(self):
+        return make(self.n)
+    def __call__(self):
+        return self.make()
+
+def make(n=1):
+    return Batch(n), Sample(), Kind.A, names()
+
+def show():
+    for maker in (make, lambda: make(2), functools.partial(make, 3), Maker(4).make, Maker(5)):
+        print(recipe_of(maker).fingerprint, flush=True)
+
+if __name__ == "__main__":
+    show()
+    for method in ("spawn", "forkserver", "fork"):
+        process = multiprocessing.get_context(method).Process(target=show)
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("command", [["./there/../script.py"], ["-m", "script"]])
+def test_a_scripts_functions_count_the_same_in_processes_that_it_spawns(
+    tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "there").mkdir()
+    out = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    fingerprints = out.stdout.splitlines()
+    assert len(fingerprints) == 20
+    assert len(set(fingerprints[:5])) == 5
+    assert fingerprints == fingerprints[:5] * 4

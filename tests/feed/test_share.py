@@ -340,3 +340,84 @@ def test_what_make_loader_draws_is_the_same_in_the_next_feeder():
             feeders.add(loader.statistics().feeder_pid)
     assert len(feeders) == 2
     assert orders[0] == orders[1]
+
+
+def test_threads_and_forked_children_of_one_process_share_at_once(start, tmp_path):
+    """A child is forked while a thread waits for the feeder that it has started."""
+    text = (
+        SCRIPT
+        + """
+import threading
+from pathlib import Path
+
+def note(**event):
+    os.write(1, (json.dumps(event) + "\\n").encode())  # one line at once, whichever thread says it
+
+def slow():
+    while not os.path.exists("forked"):
+        time.sleep(0.01)
+    return make()
+
+def train():
+    with penstock.share(slow, "numbers", 7, linger=5.0) as loader:
+        note(right=sorted(epoch(loader)) == list(range(500)))
+
+threads = [threading.Thread(target=train) for _ in range(3)]
+for thread in threads:
+    thread.start()
+while not list(Path(os.environ["PENSTOCK_DIR"]).glob("*.log")):
+    time.sleep(0.01)
+children = []
+for _ in range(2):
+    if (pid := os.fork()) == 0:
+        train()
+        os._exit(0)
+    children.append(pid)
+open("forked", "w").close()
+for thread in threads:
+    thread.join()
+note(ends=[os.waitpid(pid, 0)[1] for pid in children])
+"""
+    )
+    said = start(text).says()
+    assert said[-1] == {"ends": [0, 0]}
+    assert said[:-1] == [{"right": True}] * 5
+    assert len((tmp_path / "started").read_text().split()) == 1
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_daemon_without_standard_descriptors_shares(start, tmp_path, closed):
+    text = (
+        SCRIPT
+        + f"""
+for fd in {closed}:
+    os.close(fd)
+with penstock.share(make, "numbers", 7, linger=0.2) as loader:
+    os.write(2, b"what a library says\\n")
+    right = sorted(epoch(loader)) == list(range(500))
+with open("right", "w") as file:
+    file.write(str(right))
+os._exit(0)
+"""
+    )
+    start(text).process.communicate(timeout=HANG_S)
+    assert (tmp_path / "right").read_text() == "True"
+
+
+@pytest.mark.parametrize("flags", [["-O"], ["-I"], ["-P"]])
+def test_a_python_with_other_flags_shares(tmp_path, flags):
+    text = SCRIPT + 'note(ids=epoch(penstock.share(make, "numbers", 7, linger=0.2)))\n'
+    path = tmp_path / "script.py"
+    path.write_text(f"import sys\nsys.path = {sys.path!r}\n{text}")
+    out = subprocess.run([sys.executable, *flags, str(path)], cwd=tmp_path, capture_output=True, check=True).stdout
+    assert sorted(json.loads(out)["ids"]) == list(range(500))
+
+
+def test_a_script_in_a_directory_that_has_been_deleted_shares(tmp_path):
+    text = SCRIPT + 'note(ids=epoch(penstock.share(make, "numbers", 7, linger=0.2)))\n'
+    text = text.replace('    with open("started", "a") as file:\n        file.write(f"{os.getpid()}\\n")\n', "")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    text = f"import os; os.rmdir({str(gone)!r})\n" + text
+    out = subprocess.run([sys.executable, "-c", text], cwd=gone, capture_output=True, check=True).stdout
+    assert sorted(json.loads(out)["ids"]) == list(range(500))

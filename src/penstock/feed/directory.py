@@ -21,7 +21,7 @@ import msgspec
 import psutil
 
 from penstock.errors import BadSetting, DirectoryUnusable, FeedExists, InsecureDirectory
-from penstock.feed.fork import close_in_children
+from penstock.feed.fork import close_in_children, fill_standard_descriptors
 from penstock.feed.private import directory, entered, usable
 
 MAX_NAME_CHARACTERS = 1000
@@ -54,6 +54,7 @@ class Place:
             encoded = name.encode()
         except UnicodeEncodeError:
             raise BadSetting(f"a feed's name is text, and {name!r} is no valid Unicode") from None
+        fill_standard_descriptors()
         self.name = name
         stem = hashlib.sha256(encoded).hexdigest()[:24]
         self._directory = directory()
@@ -78,6 +79,7 @@ class Place:
             if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:  # what is written there would be lost
                 lock.close()
                 raise InsecureDirectory(f"{self.lock_path} is no lock of Penstock's; remove it")
+            close_in_children(lock)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -85,7 +87,6 @@ class Place:
                 return None
             if self._is(lock):
                 self.write_owner(lock)
-                close_in_children(lock)
                 return lock
             lock.close()  # its last owner removed it between our open and our lock
 

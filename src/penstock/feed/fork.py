@@ -23,6 +23,16 @@ def close_in_children(owned: _Closable) -> None:
     _owned.add(owned)
 
 
+def fill_standard_descriptors() -> None:
+    """Open ``/dev/null`` as each of descriptors 0 to 2 that is closed, as a daemon's may be.
+
+    A socket or a ring would get such a number otherwise, and with it whatever a library prints.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
 def _close_all() -> None:
     for owned in list(_owned):
         owned.close()

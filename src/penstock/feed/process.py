@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from io import FileIO
 from types import FrameType
 
@@ -25,27 +26,33 @@ _GRACE_S = 2.0
 _LAST_GRACE_S = 15.0
 
 
-def main() -> None:
-    """Serve the feed that standard input describes; the arguments are the lock's and the report's descriptors."""
-    lock_fd, ready_fd = map(int, sys.argv[1:3])
-    for fd in (lock_fd, ready_fd):
-        os.set_inheritable(fd, False)
+def main(lock_fd: int, report_fd: int) -> None:
+    """Serve the feed that standard input describes.
+
+    Args:
+        lock_fd: The feed's lock.
+        report_fd: Where to tell that the feed is served, or why it cannot be.
+    """
+    os.set_inheritable(lock_fd, False)
     lock = FileIO(lock_fd, "r+")
+    report = open(report_fd, "wb", 0)  # noqa: SIM115
     close_in_children(lock)
-    with open(ready_fd, "wb") as ready:
-        close_in_children(ready)
-        try:
-            commission = read_commission(sys.stdin.buffer)
-            Place(commission.name).write_owner(lock)  # not the trainer that started it, should somebody end it now
-            settings = msgspec.structs.asdict(commission.settings)
-            settings["window"] = settings.pop("window_bytes")
-            seed_process(commission.settings.seed)  # a list that it shuffles is the same after a failover
-            loader = commission.make_loader()
-            feeder = Feeder(loader, commission.name, lock=lock, recipe=commission.recipe, **settings)
-        except BaseException as error:
-            ready.write(msgspec.json.encode(_report(error)) + b"\n")
-            sys.exit(1)
-        ready.write(msgspec.json.encode(Ready()) + b"\n")
+    close_in_children(report)
+    try:
+        commission = read_commission(sys.stdin.buffer)
+        with open(os.devnull) as nothing:  # the memory that the commission came in is free
+            os.dup2(nothing.fileno(), 0)
+        Place(commission.name).write_owner(lock)  # not the trainer that started it, should somebody end it now
+        settings = msgspec.structs.asdict(commission.settings)
+        settings["window"] = settings.pop("window_bytes")
+        seed_process(commission.settings.seed)  # a list that it shuffles is the same after a failover
+        loader = commission.make_loader()
+        feeder = Feeder(loader, commission.name, lock=lock, recipe=commission.recipe, **settings)
+    except BaseException as error:
+        _tell(report, _report(error))
+        sys.exit(1)
+    with suppress(BrokenPipeError):  # what waited for it has been killed; trainers may be here already
+        _tell(report, Ready())
     try:
         serve(feeder)
     except PenstockError:
@@ -73,6 +80,13 @@ def _end_with(feeder: Feeder) -> None:
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
+
+
+def _tell(report: FileIO, ready: Ready) -> None:
+    with report:
+        rest = memoryview(msgspec.json.encode(ready) + b"\n")
+        while rest:
+            rest = rest[report.write(rest) :]
 
 
 def _report(error: BaseException) -> Ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import hashlib
 import inspect
+import os
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -60,13 +61,15 @@ def recipe_of(make_loader: Callable[[], Any]) -> Recipe:
 
     That is: functions and classes of that module, and numbers, strings and
     paths, be they constants, globals, defaults, or held by a closure or a
-    partial, also as attributes of an object that the code reads (``args.data``);
-    of a long list its length and first thousand items. What it imports, and
-    the rest of objects that it holds, do not count, nor do comments.
+    partial, also as attributes of an object that the code reads (``args.data``,
+    or ``self.data`` in a method); of a long list its length and first thousand
+    items. What it imports, and the rest of objects that it holds, do not
+    count, nor do comments. A script's function counts the same in the script
+    and in a process that ``multiprocessing`` spawned from it.
     Fingerprints of two versions of Python cannot be compared, so each begins
     with its own.
     """
-    walk = _Walk(getattr(_function(make_loader), "__module__", None))
+    walk = _Walk(_modules_of(make_loader))
     texts: dict[str, list[str]] = {}
     whole: list[str] = []
     for name, text in walk.parts("make_loader", make_loader):
@@ -107,26 +110,28 @@ def _digest(texts: Iterable[str], length: int) -> str:
     return digest.hexdigest()[:length]
 
 
-def _function(thing: Any) -> Any:
+def _modules_of(thing: Any) -> set[str | None]:
     while isinstance(thing, partial):
         thing = cast("partial[Any]", thing).func
-    return thing
+    of_object = {getattr(thing.__self__, "__module__", None)} if isinstance(thing, MethodType) else set[None]()
+    return {getattr(thing, "__module__", None), *of_object}
 
 
 class _Walk:
     """Yields what tells a thing from others, in a fixed order, each with the name of what it is a part of.
 
     Args:
-        module: Where the code lives that counts.
+        modules: Where the code lives that counts.
 
     Attributes:
         shown: Values by name, shortened.
     """
 
-    def __init__(self, module: str | None) -> None:
+    def __init__(self, modules: set[str | None]) -> None:
         self.shown: dict[str, str] = {}
-        self._module = module
+        self._modules = modules
         self._seen: set[int] = set()  # code, all of which lives as long as what is walked
+        self._bound: set[tuple[int, int]] = set()  # methods, and of what
         self._within: set[int] = set()  # containers
 
     def parts(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
@@ -153,10 +158,33 @@ class _Walk:
             for attribute in attributes:
                 values: dict[str, Any] = getattr(cast("object", thing), "__dict__", {})
                 if attribute not in values:
+                    yield from self._of_class(thing, attribute)
                     break
                 thing = values[attribute]
                 name += f".{attribute}"
         yield from self._named(name, thing)
+
+    def _of_class(self, thing: Any, attribute: str) -> Iterator[tuple[str, str]]:
+        """What an object has from its class, if that is of the module."""
+        kind = cast("type[Any]", type(thing))
+        if kind.__module__ in self._modules:
+            found = inspect.getattr_static(kind, attribute, None)
+            found = found.fget if isinstance(found, property) else found
+            if isinstance(found, FunctionType):
+                yield from self._method(found, thing)
+            else:
+                yield from self._named(f"{kind.__qualname__}.{attribute}", found)
+
+    def _method(self, function: Any, held: Any) -> Iterator[tuple[str, str]]:
+        """A method's code, and what that reads of the object that it is called on."""
+        if (id(function), id(held)) in self._bound:
+            return
+        self._bound.add((id(function), id(held)))
+        yield from self.parts(getattr(function, "__qualname__", "make_loader"), function)
+        ours = isinstance(function, FunctionType) and function.__module__ in self._modules
+        if ours and function.__code__.co_argcount:
+            for path in _read_by(function.__code__, function.__code__.co_varnames[0]):
+                yield from self._value(path, held)
 
     def _items(self, name: str, container: Any) -> Iterator[tuple[str, str]]:
         yield name, f"{type(container).__name__} of {len(container)}"
@@ -177,14 +205,16 @@ class _Walk:
             given = {f"argument {i} of {function}": value for i, value in enumerate(held.args, 1)}
             yield from self._arguments(name, given)
             yield from self._arguments(name, {f"{function}({key}=)": v for key, v in held.keywords.items()})
-        elif isinstance(thing, (MethodType, staticmethod, classmethod)):
+        elif isinstance(thing, MethodType):
+            yield from self._method(thing.__func__, thing.__self__)
+        elif isinstance(thing, (staticmethod, classmethod)):
             yield from self.parts(name, cast(Any, thing).__func__)
         elif isinstance(thing, property):
             yield from self.parts(name, (thing.fget, thing.fset, thing.fdel))
         elif isinstance(thing, CodeType):
             yield name, thing.co_code.hex()
             yield from self.parts(name, (thing.co_names, thing.co_consts))
-        elif getattr(thing, "__module__", None) != self._module:
+        elif getattr(thing, "__module__", None) not in self._modules:
             return
         elif isinstance(thing, FunctionType):
             yield from self._function(thing)
@@ -196,6 +226,8 @@ class _Walk:
                     yield from self._named(f"{thing.__qualname__}.{attribute}", value)
         elif hasattr(thing, "__wrapped__"):  # functools.cache and its like
             yield from self.parts(name, thing.__wrapped__)
+        elif callable(thing):
+            yield from self._of_class(thing, "__call__")
 
     def _function(self, function: FunctionType) -> Iterator[tuple[str, str]]:
         name, code = function.__qualname__, function.__code__
@@ -205,6 +237,10 @@ class _Walk:
         given = {**dict(zip(arguments, defaults, strict=True)), **(function.__kwdefaults__ or {})}
         yield from self._arguments(f"the code of {name}", {f"{name}({key}=)": v for key, v in given.items()})
         held = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        if held["__name__"] == "__mp_main__":
+            held["__name__"] = "__main__"
+        if isinstance(file := held.get("__file__"), str):  # of a script, that has the path as it was given
+            held["__file__"] = os.path.normpath(file)
         for path in _read_by(code):
             yield from self._value(path, held.get(path[0]))
 
@@ -215,16 +251,24 @@ class _Walk:
             yield from self._named(argument, value)
 
 
-def _read_by(code: CodeType) -> list[list[str]]:
-    """What a function's code looks up outside, and that of the functions inside it: ``args.model.depth``."""
+def _read_by(code: CodeType, local: str | None = None) -> list[list[str]]:
+    """What a function's code, and that of the functions inside it, looks up: ``args.model.depth``.
+
+    That is what lies outside, or the attributes of one local variable.
+    """
     found: list[list[str]] = []
     follows = False
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-            found.append([instruction.argval])
-            follows = True
-        elif follows and instruction.opname == "LOAD_ATTR":
-            found[-1].append(instruction.argval)
-        elif instruction.opname != "CACHE":
+        operation, argument = instruction.opname, instruction.argval
+        if operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") or operation.startswith("LOAD_FAST"):
+            name: str = argument[-1] if "_LOAD_" in operation else argument  # it loads two, the last on top
+            outside = not operation.startswith("LOAD_FAST")
+            follows = name == local if local else outside
+            if follows:
+                found.append([name])
+        elif follows and operation in ("LOAD_ATTR", "LOAD_METHOD"):
+            found[-1].append(argument)
+        elif operation != "CACHE":
             follows = False
-    return found + [path for const in code.co_consts if isinstance(const, CodeType) for path in _read_by(const)]
+    inside = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return found + [path for const in inside for path in _read_by(const, local)]

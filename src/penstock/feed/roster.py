@@ -99,7 +99,7 @@ class Roster:
             self._begin(member, begun, epoch, begun)
             return [member]
         group = [m for m in ranks if m.pending]
-        if len(group) < member.world:
+        if len({m.rank for m in group}) < member.world:  # one may be there twice, before its death is heard
             return []
         start = self._next_segment()
         for each in group:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import select
 import shlex
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from penstock.feed.attach import options
 from penstock.feed.commission import Commission, pickle_commission
 from penstock.feed.directory import ANSWER_S, Place
 from penstock.feed.failures import silent
+from penstock.feed.fork import close_in_children
 from penstock.feed.framework import Framework
 from penstock.feed.link import Link, OpenRing
 from penstock.feed.loader import Loader
@@ -32,12 +35,24 @@ from penstock.feed.signature import missing_arguments
 _RETRY_S = 0.02
 
 
+_MOST_DEATHS = 3
+
+# -c, not -m: the new process's __main__ must be free for what lives in ours.
+_PROGRAM = """import sys
+sys.path[:] = sys.argv[3:]
+from penstock.feed.detached import detach
+report = detach(*map(int, sys.argv[1:3]))
+from penstock.feed.process import main
+main(int(sys.argv[1]), report)"""
+
+
 class Ready(msgspec.Struct):
-    """What a new feeder process reports: that it serves, or why it cannot."""
+    """What is reported of a new feeder process: that it serves, why it cannot, or how it died before."""
 
     error: str = ""
     kind: str = ""
     traceback_text: str = ""
+    died: str = ""
 
 
 def share(
@@ -69,7 +84,8 @@ def share(
 
     Args:
         make_loader: Takes nothing, returns a ``DataLoader`` or whatever else a
-            ``Feeder`` takes. It may be a lambda, a partial, or live in ``__main__``.
+            ``Feeder`` takes. It may be a lambda, a partial, a method, or live in the main
+            script, which is not run again: what the function uses of it travels.
         name: Whoever uses the same name shares the loader.
         batch_size, drop_last, shard, transform, borrow, device, framework: Of this trainer; see ``attach``.
         segments, seed, window, epochs, stall_timeout, batch_granular, memory: Of the
@@ -79,7 +95,7 @@ def share(
     Raises:
         SettingsDiffer: the feed runs with other settings than those given here,
             or was made by another function, or by the same one before it was edited.
-        SourceError: ``make_loader`` raised.
+        SourceError: ``make_loader`` raised, or the feeder's process died three times before it served.
         BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
         FeederSilent: the feed's feeder is stopped, or too busy to answer within 10 s.
     """
@@ -101,6 +117,7 @@ def share(
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: Settings | None) -> Link:
         settings = replaced or Settings(**new)
         patient_until_s = time.monotonic() + ANSWER_S
+        deaths = 0
         while True:
             place = Place(name)
             link = _linked(place, hello, open_ring)
@@ -109,12 +126,15 @@ def share(
                 if lock is None:  # another trainer is starting the feeder
                     _check_goes_on(place, patient_until_s)
                     time.sleep(_RETRY_S)
-                else:
-                    _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock)
+                elif died := _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock):
+                    deaths += 1
+                    if deaths == _MOST_DEATHS:
+                        place.sweep()
+                        raise SourceError(f"feed {name!r} cannot be started: {deaths} times {died}")
                 continue
             try:
                 _check_same(link.welcome, {} if replaced else asked, recipe)
-            except SettingsDiffer:
+            except BaseException:
                 link.close()
                 raise
             return link
@@ -165,56 +185,83 @@ def _check_goes_on(place: Place, patient_until_s: float) -> None:
         raise silent(place, ANSWER_S)
 
 
-def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> None:
+def _start_feeder(commission: Commission, place: Place, lock: FileIO) -> str:
     """Start a feeder in a process of its own, hand it the lock, and wait until it serves.
+
+    Returns how it died before it served, for whatever reason that another may be spared; empty if it serves.
 
     Raises:
         BadSetting: its loader's function cannot be pickled.
         SourceError: it could not make its loader.
     """
-    with lock:  # the feeder has it too, and keeps it
-        try:
-            pickled = pickle_commission(commission)
-            log = place.open_log()
-        except BaseException:
-            place.remove(lock)
-            raise
-        ready = _answer(pickled, place, lock, log)
-        if ready.error:
-            place.remove(lock)
-            kind = getattr(errors, ready.kind, SourceError)
-            if issubclass(kind, SourceError):
-                raise kind(ready.error, ready.traceback_text)
-            raise kind(ready.error)
+    try:
+        with lock:  # the feeder has it too, and keeps it
+            ready = _answer(pickle_commission(commission), place, lock)
+            log = place.log_end(2000).strip() if ready.died else ""
+            if ready.error:
+                place.remove(lock)
+    except BaseException:
+        place.sweep()
+        raise
+    if ready.error:
+        kind = getattr(errors, ready.kind, SourceError)
+        if issubclass(kind, SourceError):
+            raise kind(ready.error, ready.traceback_text)
+        raise kind(ready.error)
+    if not ready.died:
+        return ""
+    why = " (as the kernel does when memory runs out)" if "SIGKILL" in ready.died else ""
+    return f"its feeder's process {ready.died}{why} before it served" + (
+        f"; the end of its log:\n{log}" if log else ""
+    )
 
 
-def _answer(pickled: bytes, place: Place, lock: FileIO, log: FileIO) -> Ready:
-    """What the new process reports."""
-    reading, writing = os.pipe()
-    # The feeder is nobody's child: it outlives whoever started it, and leaves no
-    # zombie with who does not wait for it. And -c, not -m, because the new
-    # process's __main__ must be free for what lives in ours.
-    program = "import os; os.fork() and os._exit(0); os.setsid(); from penstock.feed.process import main; main()"
-    command = [sys.executable, "-P", "-c", program, str(lock.fileno()), str(writing)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    with open(reading, "rb") as answer:
+def _answer(pickled: bytes, place: Place, lock: FileIO) -> Ready:
+    """What is heard of the new process. When this is interrupted, the process is killed."""
+    with ExitStack() as stack:
+
+        def opened(file: int | Path, mode: str) -> FileIO:
+            # Without a buffer, whose lock another thread could hold in a child that is forked meanwhile.
+            raw = stack.enter_context(FileIO(file, mode))
+            close_in_children(raw)
+            return raw
+
+        reading, writing = os.pipe()
+        answer, written = opened(reading, "r"), opened(writing, "w")
+        log = stack.enter_context(place.open_log())
+        close_in_children(log)
+        commission = opened(os.memfd_create("penstock-commission"), "r+")
+        rest = memoryview(pickled)
+        while rest:
+            rest = rest[commission.write(rest) :]
+        commission.seek(0)
+        passed = {0: commission, 1: log, 2: log, lock.fileno(): lock, writing: written}
+        # Not subprocess, which waits until every child that another thread forks meanwhile has ended.
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *_import_path()],
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), fd) for fd, file in passed.items()],
+            setsid=True,  # a Ctrl-C in the terminal is not for it
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+        )
         try:
-            with log:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(lock.fileno(), writing),
-                    env=environment,
-                )
+            written.close()
+            patient_until_s = time.monotonic() + ANSWER_S
+            while not select.select([answer], [], [], 1.0)[0]:  # making a loader may take minutes
+                _check_goes_on(place, patient_until_s)
+            line = answer.readline()
         finally:
-            os.close(writing)
-        process.communicate(pickled)  # and reaps the process that the feeder is a child of
-        patient_until_s = time.monotonic() + ANSWER_S
-        while not select.select([answer], [], [], 1.0)[0]:  # making a loader may take minutes
-            _check_goes_on(place, patient_until_s)
-        line = answer.readline()
-    if line:
-        return msgspec.json.decode(line, type=Ready)
-    return Ready(f"the feeder's process ended before it served; the end of its log:\n{place.log_end(2000)}")
+            answer.close()  # the process that waits for the feeder's report sees it, and ends
+            with suppress(ChildProcessError):  # somebody else has waited for it
+                os.waitpid(pid, 0)
+    return msgspec.json.decode(line, type=Ready) if line else Ready(died="ended, and what watched it was killed,")
+
+
+def _import_path() -> list[str]:
+    """Where this process finds modules; the directory it is in by its name, unless that has been deleted."""
+    try:
+        here = [os.getcwd()]
+    except FileNotFoundError:
+        here = []
+    return [found for entry in sys.path for found in ([entry] if entry else here)]

@@ -1,0 +1,61 @@
+"""How a feeder's process comes to be nobody's child, and what is heard of it if it ends too early.
+
+It imports the standard library only: it runs before the feeder has imported anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from contextlib import suppress
+
+
+def detach(lock_fd: int, answer_fd: int) -> int:
+    """Go on in a child process, in a session of its own; returns the descriptor for that child's report, one line.
+
+    The process that called this never returns from it. As the child's parent
+    it waits for the report, hands it on to ``answer_fd`` and ends, upon which
+    the child is nobody's. A child that ends without a report is reported as
+    ``{"died": …}``, with what ended it. A child whose report nobody waits for
+    any more (its starter was killed or interrupted) is killed.
+    """
+    low, high = sorted((lock_fd, answer_fd))
+    for first, beyond in ((3, low), (low + 1, high), (high + 1, os.sysconf("SC_OPEN_MAX"))):
+        os.closerange(first, beyond)  # what else whoever started this lets its children have
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may ignore its children, as this would then
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.close(answer_fd)
+        os.setsid()
+        return writing
+    os.close(writing)
+    os.close(lock_fd)
+    with suppress(BrokenPipeError):
+        _write(answer_fd, _report(child, reading, answer_fd))
+    os._exit(0)
+
+
+def _report(child: int, reading: int, answer_fd: int) -> bytes:
+    """The child's report, or how it ended without one; in that case it is gone."""
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    poll.register(answer_fd, 0)  # which tells an error once nobody reads there
+    report = b""
+    if reading in dict(poll.poll()):
+        with open(reading, "rb") as file:
+            report = file.readline()
+    if report.endswith(b"\n"):
+        return report
+    os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    how = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
+    return json.dumps({"died": how}).encode() + b"\n"
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

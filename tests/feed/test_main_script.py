@@ -1,0 +1,149 @@
+"""A loader that lives in the main script is shared, whatever started the training and the loader's workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HANG_S = 90.0
+SCRIPT = Path(__file__).parent / "main_script.py"
+
+ORIGINS = [
+    "plain",
+    "process fork",
+    "process spawn",
+    "process forkserver",
+    "pool spawn",
+    "executor forkserver",
+    "torch",
+    "both spawn",
+]
+KINDS = ["function", "lambda", "partial", "method", "object"]
+WORKERS = ["none", "fork", "spawn", "forkserver"]
+EVERY = list(itertools.product(ORIGINS, KINDS, WORKERS))
+SOME = [
+    ("plain", "lambda", "spawn"),
+    ("process spawn", "method", "forkserver"),
+    ("pool spawn", "object", "none"),
+    ("executor forkserver", "partial", "spawn"),
+    ("torch", "function", "fork"),
+    ("both spawn", "function", "spawn"),
+]
+
+
+@pytest.mark.parametrize(
+    ("origin", "kind", "workers"),
+    [pytest.param(*cell, marks=() if cell in SOME else pytest.mark.soak) for cell in EVERY],
+)
+def test_a_loader_of_the_main_script_is_shared_and_the_script_runs_in_no_other_process(
+    tmp_path, origin, kind, workers
+):
+    shutil.copy(SCRIPT, tmp_path / "script.py")
+    command = [sys.executable, "-W", "error", "script.py", origin, kind, workers]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert run.returncode == 0, run.stderr
+    trainers = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(trainers) == (2 if origin in ("torch", "both spawn") else 1)
+    (feeder,) = {trainer["feeder"] for trainer in trainers}
+    executed = {int(pid) for pid in (tmp_path / "executed").read_text().split()}
+    # The script itself, the trainers that were spawned, and a fork server: not the feeder, nor its workers.
+    assert feeder not in executed
+    assert len(executed) <= 1 + len(trainers) + ("forkserver" in origin)
+
+
+MODULE = """
+import json
+from typing import NamedTuple, Any
+import torch
+from torch.utils.data import DataLoader, Dataset
+import penstock
+
+class Pair(NamedTuple):
+    id: Any
+    square: Any
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 100
+    def __getitem__(self, i):
+        return Pair(torch.tensor(i), torch.tensor(i * i))
+
+def make():
+    return DataLoader(Numbers(), batch_size=16, num_workers=1, multiprocessing_context="spawn")
+
+def train():
+    with penstock.share(make, "numbers", 7, linger=0.5) as loader:
+        batches = list(loader)
+        assert {type(batch) for batch in batches} == {Pair}
+        assert sorted(i for batch in batches for i in batch.id.tolist()) == list(range(100))
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "module", "command", "interactive"])
+def test_however_python_runs_the_script_its_loader_is_shared(tmp_path, how):
+    text = MODULE + "\nif __name__ == '__main__':\n    train()\n    print('well')\n"
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sizes.py").write_text("SIZE = 16\n")
+    relative = text.replace("def make():", "def make():\n    from .sizes import SIZE")
+    (package / "script.py").write_text(relative if how == "module" else text)
+    command = {
+        "script": ["pkg/script.py"],
+        "module": ["-m", "pkg.script"],
+        "command": ["-c", text],
+        "interactive": ["-i", "-q"],
+    }[how]
+    typed = f"exec({MODULE!r})\ntrain()\nprint('well')\n" if how == "interactive" else None
+    run = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert run.returncode == 0 and run.stdout == "well\n", run.stderr
+
+
+USES = {
+    "a cached function": "@functools.cache\ndef rows(): return np.arange(50)\ndef make(): return {'id': rows()}",
+    "a class in a class": "class A:\n class B:\n  def rows(self): return np.arange(50)\n"
+    "def make(b=A.B()): return {'id': b.rows()}",
+    "a decorated function": "def twice(f):\n @functools.wraps(f)\n def g(): return {'id': f()}\n return g\n"
+    "@twice\ndef make(): return np.arange(50)",
+    "an enumeration": "class Size(enum.Enum):\n ALL = 50\ndef make(): return {'id': np.arange(Size.ALL.value)}",
+    "a generic class": "T = typing.TypeVar('T')\nclass Rows(typing.Generic[T]):\n rows: T = np.arange(50)\n"
+    "def make(): return {'id': Rows[int]().rows}",
+    "a global that another function sets": "rows = None\ndef read():\n global rows\n rows = np.arange(50)\n"
+    "def make():\n read()\n return {'id': rows}",
+}
+
+
+@pytest.mark.parametrize("spawned", [False, True])
+@pytest.mark.parametrize("uses", list(USES))
+def test_what_a_script_defines_and_its_loader_uses_comes_along(tmp_path, uses, spawned):
+    train = "sorted(int(i) for batch in penstock.share(make, 'numbers', 7, linger=0.2) for i in batch['id'])"
+    text = f"""
+import enum, functools, multiprocessing, typing
+import numpy as np, penstock
+{USES[uses]}
+def train():
+    assert {train} == list(range(50))
+if __name__ == "__main__":
+    if {spawned}:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            pool.apply(train)
+    else:
+        train()
+"""
+    (tmp_path / "script.py").write_text(text)
+    run = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
