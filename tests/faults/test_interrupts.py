@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +17,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 import penstock
+from penstock.feed.link import Link
+from penstock.feed.stream import RowStream
 
 ROWS = 600
 
@@ -153,6 +158,100 @@ def test_an_interrupt_in_the_last_epoch_of_a_feed_that_has_ended_costs_nothing(c
             attempt(batches, got, arm)
             ids += [int(i) for batch in got for i in batch["id"]]
     assert sorted(ids) == list(range(ROWS))
+
+
+def test_small_blocks_that_are_kept_never_stop_the_feed(serve):
+    """As it was found: 1,024 blocks of one row were kept for one batch, and no more may be on their way."""
+    serve(penstock.ArraySource({"id": np.arange(5000)}, batch_size=1, segments=2))
+    with penstock.attach("feed", 2000) as loader:
+        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(5000))
+    with penstock.attach("feed", 8) as loader:
+        next(iter(loader))
+        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(5000))
+
+
+@pytest.mark.parametrize("place", ["RowStream.start", "Link.close", "Link.start"])
+def test_a_failover_that_is_broken_off_is_gone_on_with(monkeypatch, place):
+    """As it was found: a feeder that was never asked for rows was waited for."""
+    owner, method = {"RowStream": RowStream, "Link": Link}[place.split(".")[0]], place.split(".")[1]
+    true = getattr(owner, method)
+    with penstock.share(arrays, "failover", 37, linger=0.5) as loader:
+        batches = iter(loader)
+        ids = [int(i) for i in next(batches)["id"]]
+        os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
+
+        def broken_off(self: Any, *rest: Any) -> Any:
+            if loader.statistics().feeder_pid != before or method == "close":
+                monkeypatch.setattr(owner, method, true)
+                raise Interrupted
+            return true(self, *rest)
+
+        before = loader.statistics().feeder_pid
+        monkeypatch.setattr(owner, method, broken_off)
+        got: list[Any] = []
+        interrupted = 0
+        while len(ids) + sum(len(batch["id"]) for batch in got) < ROWS:
+            try:
+                got.append(next(batches))
+            except Interrupted:
+                interrupted += 1
+        assert interrupted == 1
+        ids += [int(i) for batch in got for i in batch["id"]]
+        assert loader.statistics().failovers == 1
+    assert sorted(ids) == list(range(ROWS))
+
+
+def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
+    """As it was found: the rows of the other ranks were skipped again."""
+    serve(stream())
+    got: list[list[int]] = [[], []]
+
+    def train(rank: int) -> None:
+        with penstock.attach("feed", 8, shard=(rank, 2), drop_last=True) as loader:
+            batches = iter(loader)
+            poll = loader._rows.link.poll
+            for n in range(1000):
+                if rank == 0 and n == 1:
+                    loader._rows.link.poll = raises_once(loader._rows.link, poll)  # type: ignore[method-assign]
+                try:
+                    got[rank] += [int(i) for i in next(batches)["id"]]
+                except Interrupted:
+                    continue
+                except StopIteration:
+                    return
+
+    def raises_once(link: Any, poll: Callable[[], None]) -> Callable[[], None]:
+        calls = iter(range(100))
+
+        def polled() -> None:
+            if next(calls) == 1:
+                link.poll = poll
+                raise Interrupted
+            poll()
+
+        return polled
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got[0] + got[1]) == list(range(ROWS // 16 * 16))
+
+
+def test_a_loop_over_an_endless_stream_that_was_broken_off_begins_again_at_once(serve):
+    class Endless:
+        def __iter__(self) -> Iterator[np.ndarray]:
+            for start in itertools.count():
+                yield np.arange(8) + start * 8
+
+    serve(Endless())
+    with penstock.attach("feed") as loader, penstock.attach("feed") as other:
+        others = iter(other)
+        for _ in range(3):
+            seen = [int(batch[0]) for batch in itertools.islice(loader, 5)]
+            assert [b - a for a, b in itertools.pairwise(seen)] == [8] * 4
+            next(others)
 
 
 class Raises:

@@ -45,6 +45,19 @@ def test_a_rank_that_is_behind_the_others_begins_where_their_epoch_began():
     assert member.next == Cursor(3, 50)
 
 
+def test_a_rank_that_was_sent_all_its_epochs_still_says_where_they_began():
+    roster = Roster(Room(10_000), 100, (0, 50), 1)
+    for rank in (0, 1):
+        roster.join(Member(rank, rank, 2, "a"))
+    roster.start(0, Cursor(0, 0), 0, Cursor(0, 0))
+    offset = roster.room.reserve(100)
+    assert offset is not None
+    roster.publish(Cursor(0, 0), 100, offset, 100)
+    assert roster.members[0].finished
+    (member,) = roster.start(1, None, 0, Cursor(0, 0))
+    assert member.next == Cursor(0, 0)
+
+
 def test_a_rank_that_is_there_twice_does_not_stand_for_another():
     """It was restarted, and its first connection is not heard to have ended yet."""
     roster = roster_of_two()

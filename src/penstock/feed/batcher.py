@@ -91,7 +91,8 @@ class Batcher:
 
     def has_begun(self, epoch: Epoch) -> bool:
         """Whether the next batch of this place has been begun, and the stream stands where that goes on."""
-        return self._growing is not None and self._growing.epoch == epoch
+        skips = self._rules.samples is None and self._options.world > 1  # what has been skipped is not counted
+        return self._growing is not None and self._growing.epoch == epoch and not skips
 
     def begin_anew(self) -> None:
         """Forget the batch that has been begun: the stream will stand elsewhere."""
@@ -113,19 +114,28 @@ class Batcher:
                 self._rows.skip_to(self._rules.at(epoch, start + batch.rows - seen))
                 batch.take_until(seen + stop - start, None)
             seen += stop - start
-        return self._given(batch, dealt.after, self._rules.at(dealt.after))
+        after = self._rules.at(dealt.after)
+        self._rows.pass_until(after)
+        return self._given(batch, dealt.after, after)
 
     def ahead(self, epoch: Epoch) -> Given | None:
         """The batch after that, where it is worth taking early and all of it is there; else None."""
         if not self._destination.runs_ahead:
             return None
-        least = 1 if self._whole or self._rules.batch_size is None else self._rules.batch_size
-        if self._rows.present() < least * self._options.world:
-            return None
         try:
-            return self.next(epoch)
+            return self.next(epoch) if self._is_there(epoch) else None
         except PenstockError:  # it stays so, and is told to who asks for that batch
             return None
+
+    def _is_there(self, epoch: Epoch) -> bool:
+        """Whether the next batch, with the rows of the other ranks, can be taken without waiting."""
+        blocks, rows = self._rows.present()
+        if self._whole or self._rules.batch_size is None:
+            return blocks >= self._options.world
+        if self._rules.samples is None:
+            return rows >= self._rules.batch_size * self._options.world
+        dealt = self._rules.next(epoch)
+        return dealt is not None and rows >= dealt.after.passed - epoch.passed
 
     def _next_of_unknown(self, epoch: Epoch, size: int) -> Given | None:
         """From a source of unknown length: as many rows as come before its cycle ends."""
@@ -162,7 +172,7 @@ class Batcher:
     def _next_as_it_is(self, epoch: Epoch) -> Given | None:
         """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
         assert epoch.start is not None
-        mine: Arrived | None = None
+        mine: tuple[Tree, Counts] | None = None
         passed = epoch.passed
         for rank in range(self._options.world):
             block = None
@@ -170,20 +180,20 @@ class Batcher:
                 if passed == self._rules.samples or (block := self._rows.current(epoch.start.cycle)) is None:
                     return None
                 passed += block.rows
+                if rank == self._options.rank and not self._leaves_out(block):
+                    mine = self._handed(block)
+                    self._rows.verify()
                 self._rows.place = self._rows.after(block, block.rows)
-                if self._drop_last and self._is_short(block):
+                if self._leaves_out(block):
                     block = None
-            if rank == self._options.rank:
-                mine = block
         assert mine is not None
-        tree, counts = self._handed(mine)
-        self._rows.verify()
+        tree, counts = mine
         return Given(tree, self._destination.seal(), counts, epoch._replace(passed=passed), self._rows.place)
 
-    def _is_short(self, block: Arrived) -> bool:
-        """Whether it is what is left at the end of a cycle, where that is no full block of the source's."""
-        full = self._rows.link.welcome.block_rows
-        return full is not None and block.rows < full and block.at.sample + block.rows == self._rules.samples
+    def _leaves_out(self, block: Arrived) -> bool:
+        """Whether ``drop_last`` leaves out a block: the short one at the end of a cycle."""
+        full, ends = self._rows.link.welcome.block_rows, block.at.sample + block.rows == self._rules.samples
+        return self._drop_last and ends and full is not None and block.rows < full
 
     def _handed(self, block: Arrived) -> tuple[Tree, Counts]:
         if self._options.borrow:

@@ -52,10 +52,16 @@ def _report(child: int, reading: int, answer_fd: int) -> bytes:
         return report
     os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    how = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
+    how = f"ended with status {status}" if status >= 0 else f"was killed by {_name(-status)}"
     return json.dumps({"died": how}).encode() + b"\n"
 
 
 def _write(fd: int, data: bytes) -> None:
     while data:
         data = data[os.write(fd, data) :]
+
+
+def _name(number: int) -> str:
+    """A signal's name; those for real time have none."""
+    known = {each.value: each.name for each in signal.Signals}
+    return known.get(number, f"signal {number}")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from penstock.contracts import Cursor
 from penstock.errors import BadSetting
-from penstock.feed.deal import deal, drawn
+from penstock.feed.deal import batches, deal, drawn
 
 _LEFT_OUT = 2
 """Tells this use of a feed's seed from the others (sources.order)."""
@@ -84,7 +84,12 @@ class EpochRules:
         return self.begin(epoch.number + 1, Cursor(epoch.start.cycle + 1, sample))
 
     def after_giving_up(self, epoch: Epoch) -> Epoch:
-        """The beginning of the epoch after one that was broken off: at the next segment."""
+        """The beginning of the epoch after one that was broken off: at the next segment.
+
+        Of a source of unknown length the feeder says where that is: it may be endless.
+        """
+        if self.samples is None:
+            return self.begin(epoch.number + 1, None)
         return self.begin(epoch.number + 1, self.at(epoch).next_segment(self._segment_starts))
 
     def at(self, epoch: Epoch, passed: int | None = None) -> Cursor:
@@ -132,7 +137,7 @@ class EpochRules:
         of another size, those left out of the rest are drawn anew.
 
         Raises:
-            BadSetting: a number makes no sense in this feed.
+            BadSetting: a number makes no sense in this feed, or what is left cannot be dealt to these ranks.
         """
         epoch = Epoch(
             _whole(state, "epoch", 10**9),
@@ -145,6 +150,8 @@ class EpochRules:
         epoch = epoch._replace(left_out=epoch.left_out[bisect_left(epoch.left_out, epoch.passed) :])
         if self.samples is None:
             return epoch
+        if epoch.passed < self.samples and self.batch_size is not None:  # the rest may not be dealt evenly
+            batches(self.samples - epoch.passed, self.batch_size, self.world, drop_last=self._drop_last)
         kept = self.samples - epoch.passed - len(epoch.left_out)
         if kept % self._step or (epoch.left_out and not self._drop_last):
             epoch = self._leaving_out(epoch)

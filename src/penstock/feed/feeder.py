@@ -17,9 +17,9 @@ from penstock.feed.ahead import Ahead
 from penstock.feed.directory import Place
 from penstock.feed.failures import cause
 from penstock.feed.recipe import Recipe
-from penstock.feed.roster import MOST_BLOCKS, Roster
+from penstock.feed.roster import Roster
 from penstock.feed.server import Server, Turn
-from penstock.feed.settings import DEFAULT_WINDOW, Settings, check_memory, checked
+from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, Settings, check_memory, checked
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.throughput import Throughput
 from penstock.feed.transform import DeviceTransform

@@ -9,7 +9,7 @@ from penstock.contracts import Ring
 from penstock.errors import BadSetting
 from penstock.feed.arrived import Arrived, CycleEnded
 from penstock.memory.recycle import notice_dead
-from penstock.memory.room import leaves_in
+from penstock.memory.room import aligned, leaves_in
 
 _BLOCKS_FOR_VIEWS = 3
 _MOST_UNTOLD = 16
@@ -96,7 +96,7 @@ class Holdings:
     def bytes_before(self, index: int) -> int:
         """The size of the blocks that ``release_before`` would release."""
         items = (self.items[i] for i in range(self.first, index))
-        return sum(item.nbytes for item in items if isinstance(item, Arrived))
+        return sum(aligned(item.nbytes) for item in items if isinstance(item, Arrived))
 
     @property
     def lent(self) -> list[int]:

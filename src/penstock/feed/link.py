@@ -29,14 +29,13 @@ from penstock.feed.failures import again, failure, not_found, refusal, silent
 from penstock.feed.fork import close_in_children
 from penstock.feed.holdings import Holdings
 from penstock.feed.peer import credentials
-from penstock.feed.sense import Sense
+from penstock.feed.sense import MOST_RINGS, Sense
 from penstock.feed.slowness import slowness
 from penstock.feed.statistics import FeederStatistics
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which becomes the ring's."""
 
-_MOST_RINGS = 2
 _TICK_S = 1
 _TELL_AFTER_S = 30.0
 """A trainer that has waited so long for a block says on stderr what for."""
@@ -181,14 +180,14 @@ class Link:
 
     def close(self) -> None:
         """Read no more; the connection ends when the last view of its blocks dies, or now."""
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._socket.fileno() < 0:
             return
         self.held.release_before(self.held.end)
         self.held.flush()
         self.ring.close()
-        self._closed = True
-        if lent := self.held.lent:
+        if (lent := self.held.lent) and not self._closed:
             self._send(wire.Rest(lent))
+        self._closed = True
         if not self.held.lent:
             self._socket.close()
 
@@ -205,7 +204,7 @@ class Link:
         try:
             self._socket.send(wire.encode(hello))
             packet, fds, _, _ = _despite_reset(
-                lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, _MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
+                lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
             )
         except TimeoutError:
             raise silent(self._place, answer_s) from None
@@ -226,6 +225,7 @@ class Link:
 
     def _wait(self, index: int) -> None:
         self.held.flush()
+        self._starved = 0
         began = time.monotonic()
         while index >= self.held.end:
             self._check_source()

@@ -173,7 +173,9 @@ class Loader:
 
     def close(self) -> None:
         """Leave the feed. Batches that were handed out stay valid, views too."""
-        self._finalizer()
+        if self._finalizer.alive:
+            _close(self._rows, self._pid)
+            self._finalizer.detach()  # not before: what breaks this off may come again
 
     def __enter__(self) -> Self:
         return self

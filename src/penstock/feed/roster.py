@@ -10,11 +10,9 @@ from typing import Any
 
 from penstock.contracts import Cursor
 from penstock.feed.member import Member, PublishedBlock
+from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.room import Room
 from penstock.memory.slots import Slot
-
-MOST_BLOCKS = 1024
-"""Blocks on their way at once, however small: each waits as a message as well."""
 
 
 class Roster:
@@ -94,7 +92,7 @@ class Roster:
             self._begin(member, at, epoch, epoch_start)
             return [member, *self._follow(member, epoch_start)]
         ranks = [m for m in self.members.values() if m is member or self._belong_together(m, member)]
-        begun = next((m.epoch_start for m in ranks if m.reads and m.epoch == epoch), None)
+        begun = next((m.epoch_start for m in ranks if m.next is not None and m.epoch == epoch), None)
         if begun is not None:
             self._begin(member, begun, epoch, begun)
             return [member]
@@ -132,8 +130,9 @@ class Roster:
         member = self.members[id]
         member.epoch, member.epoch_start = epoch, start
         if self._epochs is not None:
-            # An epoch is as long as a cycle: it ends where it began, a cycle on.
-            member.end = Cursor(start.cycle + self._epochs - epoch, start.sample)
+            # An epoch is a cycle long: it ends where it began, a cycle on; of unknown length, with its cycle.
+            sample = 0 if self._samples is None else start.sample
+            member.end = Cursor(start.cycle + self._epochs - epoch, sample)
         self._served |= member.finished
 
     def backlog(self, member: Member) -> list[PublishedBlock]:

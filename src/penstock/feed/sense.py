@@ -18,7 +18,7 @@ from penstock.feed.statistics import FeederStatistics
 from penstock.memory.room import ALIGNMENT
 from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
 
-_MOST_RINGS = 2
+MOST_RINGS = 2
 _AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Bye)
 
 
@@ -126,7 +126,7 @@ class Sense:
         settings, starts, samples = welcome.settings, welcome.segment_starts, welcome.samples
         if welcome.name != self._name:
             raise self.nonsense(f"it serves {welcome.name[:1000]!r}")
-        if len(fds) != len(welcome.rings) or not 1 <= len(fds) <= _MOST_RINGS:
+        if len(fds) != len(welcome.rings) or not 1 <= len(fds) <= MOST_RINGS:
             raise self.nonsense(f"it has {len(welcome.rings)} rings, and sent {len(fds)} descriptors")
         if starts[:1] != (0,) or any(a >= b for a, b in pairwise(starts)) or starts[-1] >= (samples or 2**48):
             raise self.nonsense(f"its segments start at {str(starts)[:100]} of {samples} samples")

@@ -16,6 +16,8 @@ from penstock.sizes import size_from, whole_number
 
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0
+MOST_BLOCKS = 1024
+"""Blocks on their way at once, however small: each waits as a message as well."""
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -12,14 +12,15 @@ from penstock.feed.arrived import Arrived, CycleEnded
 from penstock.feed.destination import Destination
 from penstock.feed.link import Link, OpenRing
 from penstock.feed.order import order_of
-from penstock.feed.settings import Settings
+from penstock.feed.settings import MOST_BLOCKS, Settings
 
 Connect = Callable[[wire.Hello, OpenRing, Settings | None], Link]
 """Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
 
 _KEPT_SHARE = 8
 """Blocks of a batch that is not whole yet are kept while they, and the largest block, are smaller than one part
-in so many of the window: then there is room for the next block, however they lie."""
+in so many of the window, and of the blocks that may be on their way: then there is room for the next block,
+however they lie."""
 
 
 class Standing(NamedTuple):
@@ -62,6 +63,7 @@ class RowStream:
         self._start: tuple[Cursor | None, int, Cursor] | None = None
         self.place = Standing(Cursor(0, 0), connect(hello, destination.open_ring, None), 0)
         self.kept_from: Standing | None = None
+        self._started_on: Standing | None = None  # where, and on which link, the feeder was asked for rows
         self.failovers = 0
         self._past_wait_s = 0.0
 
@@ -92,7 +94,7 @@ class RowStream:
                 if at is None:  # a new feeder is asked for this place, and no other
                     self._start = begun, epoch, begun
                 self.place = Standing(begun, self.link, self.link.held.first)
-                self.kept_from = self.place
+                self._started_on = self.kept_from = self.place
                 return
             except FeederLost as lost:
                 self._replace(lost)
@@ -141,6 +143,15 @@ class RowStream:
         if now != at:
             self.place = Standing(at, link, item)
 
+    def pass_until(self, at: Cursor) -> None:
+        """Let the rows before this one pass as they come; whoever is not waited for may not hold them."""
+        while self.at < at:
+            block = self.current(None)
+            assert block is not None
+            _, link, item = self.place
+            end = self.end(block)
+            self.place = Standing(at, link, item) if at < end else Standing(end, link, item + 1)
+
     def end(self, block: Arrived) -> Cursor:
         """The position after a block."""
         return block.at.after(block.rows, self.samples)
@@ -164,14 +175,12 @@ class RowStream:
             if evicts or not self._failover or self.link.stopped:
                 raise
 
-    def present(self) -> int:
-        """Rows that can be taken without waiting."""
+    def present(self) -> tuple[int, int]:
+        """How many blocks and rows can be taken without waiting."""
         at, link, index = self.place
-        rows = 0
-        for block in link.present(index):
-            if self.end(block) > at:
-                rows += block.rows - (at.sample - block.at.sample if block.at < at else 0)
-        return rows
+        blocks = [block for block in link.present(index) if self.end(block) > at]
+        passed = max(0, at.sample - blocks[0].at.sample) if blocks and blocks[0].at < at else 0
+        return len(blocks), sum(block.rows for block in blocks) - passed
 
     def let_go(self, place: Standing) -> None:
         """The rows before this place are read no more."""
@@ -186,20 +195,27 @@ class RowStream:
     def _item(self) -> Arrived | CycleEnded:
         while True:
             _, link, index = self.place
+            if self._started_on is None or self._started_on.link is not link:  # a failover was broken off
+                self._start_again()
+                continue
             if not link.has(index):
                 self._make_room(link, index)
             try:
                 return link.item(index)
             except FeederLost as lost:
                 self._replace(lost)
-                assert self._start is not None
-                _, epoch, epoch_start = self._start
-                self.start(self.at, epoch, epoch_start)
+
+    def _start_again(self) -> None:
+        """Ask a new feeder for the rows from here on."""
+        assert self._start is not None
+        _, epoch, epoch_start = self._start
+        self.start(self.at, epoch, epoch_start)
 
     def _make_room(self, link: Link, index: int) -> None:
         """Before waiting: the feeder may wait for the very blocks that this trainer has yet to let go."""
         held = link.held
-        if max(held.bytes_before(index), held.largest_bytes) * _KEPT_SHARE > link.welcome.settings.window_bytes:
+        nbytes, blocks = max(held.bytes_before(index), held.largest_bytes), index - held.first
+        if nbytes * _KEPT_SHARE > link.welcome.settings.window_bytes or blocks * _KEPT_SHARE > MOST_BLOCKS:
             self.let_go(self.place)
         self.destination.settle(wait=True)
 
