@@ -91,6 +91,10 @@ class Trainer(Run):
     def _has(self, key: str, times: int) -> bool:
         return sum(key in event for event in self.events()) >= times
 
+    def has_heard_of(self, feeder: int) -> bool:
+        """Whether it has had a connection to this feeder."""
+        return any(feeder in (event.get("joined"), event.get("feeder")) for event in self.events())
+
     def ids(self, epoch: int) -> list[int]:
         """The samples that it received in an epoch, in order; each with the bytes that it should have."""
         return self._received(self.events()).get(epoch, [])

@@ -56,7 +56,7 @@ def test_a_shared_feeder_killed_at_a_random_instant_is_replaced_and_nobody_loses
 
 @pytest.mark.parametrize("feeds", [2, pytest.param(100, marks=[SOAK, pytest.mark.timeout(1200)])])
 def test_feeders_and_trainers_killed_and_stopped_at_random_instants_cost_nobody_else(train, tmp_path, feeds):
-    """Ten wounds to each feed: also to feeders that only start, two of which in a row a trainer survives."""
+    """Ten wounds to each feed: also to feeders that only start, two deaths of which in a row a trainer stands."""
     with ThreadPoolExecutor(2) as two:
         list(two.map(lambda seed: _wound(train, tmp_path / str(seed), seed), range(feeds)))
 
@@ -81,7 +81,7 @@ def _wound(train: Callable[..., Trainer], until: Path, seed: int) -> None:
     while wounds < 10:
         time.sleep(chance.uniform(0, 0.3))
         kind = chance.choice(["feeder", "feeder", "trainer", "pause"])
-        feeder, serves = _feeder(name, trainers)
+        feeder = _feeder(name, trainers)
         if kind == "trainer":
             victim = trainers.pop(chance.randrange(1, 3))
             victim.kill()
@@ -96,11 +96,14 @@ def _wound(train: Callable[..., Trainer], until: Path, seed: int) -> None:
                     paused.suspend()
                     time.sleep(chance.uniform(0, 0.3))
                     paused.resume()
-                elif serves or early < 2:
-                    early = 0 if serves else early + 1
-                    feeder.kill()
                 else:
-                    continue
+                    if all(trainer.has_heard_of(feeder.pid) for trainer in trainers):
+                        early = 0
+                    elif early == 2:
+                        continue
+                    else:
+                        early += 1
+                    feeder.kill()
         wounds += 1
     until.touch()
     for trainer in trainers:
@@ -112,18 +115,18 @@ def _wound(train: Callable[..., Trainer], until: Path, seed: int) -> None:
             assert epoch not in trainer.ended_epochs() or len(ids) == 300
 
 
-def _feeder(name: str, trainers: list[Trainer]) -> tuple[psutil.Process | None, bool]:
-    """A process of the feed, if there is one, and whether it serves: one that starts descends from a trainer."""
+def _feeder(name: str, trainers: list[Trainer]) -> psutil.Process | None:
+    """A process of the feed, if there is one: one that starts descends from a trainer."""
     with suppress(psutil.NoSuchProcess):
         for trainer in trainers:
             if starting := psutil.Process(trainer.pid).children(recursive=True):
-                return starting[-1], False
+                return starting[-1]
         owner = Place(name).owner()
         if owner is not None:
             process = psutil.Process(owner.pid)
             if "penstock.feed.detached" in " ".join(process.cmdline()):
-                return process, True
-    return None, False
+                return process
+    return None
 
 
 def test_a_shared_feeder_with_a_torch_loader_is_replaced_and_its_workers_go_with_it(train):

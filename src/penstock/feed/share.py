@@ -126,8 +126,9 @@ def share(
                 if lock is None:  # another trainer is starting the feeder
                     _check_goes_on(place, patient_until_s)
                     time.sleep(_RETRY_S)
-                elif died := _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock):
-                    deaths += 1
+                else:
+                    died = _start_feeder(Commission(make_loader, name, settings, recipe, sys.argv), place, lock)
+                    deaths = deaths + 1 if died else 0
                     if deaths == _MOST_DEATHS:
                         place.sweep()
                         raise SourceError(f"feed {name!r} cannot be started: {deaths} times {died}")
