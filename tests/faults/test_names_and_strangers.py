@@ -501,8 +501,8 @@ def test_a_peer_that_asks_and_asks_and_never_reads_is_dropped(clean, serve):
         peer.settimeout(30)
         peer.send(HELLO)
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
-            for _ in range(100_000):
-                peer.send(START)
+            for serial in range(1, 100_000):
+                peer.send(wire.encode(wire.Start(serial, None, 0, 0, 0, 0)))
     all_is_given_back(feeder)
     with penstock.attach("feed", 10) as loader:
         assert len(list(loader)) == 100
