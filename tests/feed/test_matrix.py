@@ -142,6 +142,20 @@ def cells() -> Iterator[Cell]:
             yield Cell("map-style", sampler, workers, 1)
 
 
+def cells_of_workers() -> Iterator[Any]:
+    """The rest of the matrix: every cell of a loader with one or two workers."""
+    known = set(cells())
+    for workers, segments, drop_last, ranks in product((1, 2), (1, 16), (False, True), (1, 2)):
+        for sampler in SAMPLERS:
+            if sampler != "buckets" or not drop_last:
+                cell = Cell("map-style", sampler, workers, segments, drop_last, ranks)
+                if cell not in known:
+                    yield pytest.param(cell, marks=pytest.mark.soak)
+        cell = Cell("stream", "none", workers, segments, drop_last, ranks)
+        if cell not in known:
+            yield pytest.param(cell, marks=pytest.mark.soak)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("packed") / "rows"
@@ -183,7 +197,7 @@ def values(batches: list[Any], leaf: str) -> list[float]:
     return [value for batch in batches for value in batch[leaf].tolist()]
 
 
-@pytest.mark.parametrize("cell", list(cells()), ids=lambda cell: "-".join(map(str, cell)))
+@pytest.mark.parametrize("cell", [*cells(), *cells_of_workers()], ids=lambda cell: "-".join(map(str, cell)))
 def test_a_feed_gives_what_a_plain_loader_gives(serve, folder, cell):
     alone = epochs_alone(cell)
     serve(cell.fed(folder), segments=cell.segments, seed=SEED)

@@ -111,6 +111,38 @@ def test_every_kind_of_source_resumes_in_the_second_epoch(serve, kind, taken, re
         assert ids_of(second) == epoch_after
 
 
+@pytest.mark.parametrize("change", [{"seed": 2}, {"shuffle": False}])
+def test_a_state_of_a_source_with_another_order_is_refused(serve, change):
+    """The feed's settings are the same; what decides the order stands in the source."""
+    own = {"batch_size": 10, "segments": 4, "seed": 1}
+    feeder = serve(penstock.ArraySource({"id": np.arange(100)}, **own))
+    with penstock.attach("feed", 10) as first:
+        next(iter(first))
+        state = later_by_json(first)
+    feeder.close()
+    serve(penstock.ArraySource({"id": np.arange(100)}, **{**own, **change}))
+    with (
+        penstock.attach("feed", 10) as second,
+        pytest.raises(penstock.BadSetting, match="another order of samples"),
+    ):
+        second.load_state_dict(state)
+
+
+def test_a_late_trainer_of_an_endless_stream_joins_at_the_present_block_and_is_told(serve, capsys):
+    class Endless(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return itertools.count()
+
+    serve(DataLoader(Endless(), batch_size=10), window="4KiB")
+    with penstock.attach("feed") as early, penstock.attach("feed") as late:
+        firsts = [int(batch[0]) for batch in itertools.islice(early, 20)]
+        assert firsts == list(range(0, 200, 10))
+        joined = [int(batch[0]) for batch in itertools.islice(late, 3)]
+        assert joined[0] >= 200
+        assert joined == list(range(joined[0], joined[0] + 30, 10))
+        assert f"joins at its sample {joined[0]:,}" in capsys.readouterr().err
+
+
 def test_a_state_saved_inside_the_loop_at_the_last_batch_is_the_start_of_the_next_epoch(serve):
     serve(penstock.ArraySource({"id": np.arange(40)}, batch_size=8, segments=2))
     with penstock.attach("feed", 10) as first:
