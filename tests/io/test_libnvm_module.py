@@ -233,10 +233,9 @@ def test_a_disk_that_may_not_be_opened_is_told(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(module.os, "open", refuse)
-    with pytest.raises(
-        ReaderUnavailable, match=r"/dev/libnvm0 cannot be opened by you \(errno 13\): .*as root: chown"
-    ):
+    says = r"/dev/libnvm0 cannot be opened by you \(errno 13\): .*as root: chown"
+    with monkeypatch.context() as patch, pytest.raises(ReaderUnavailable, match=says):
+        patch.setattr(module.os, "open", refuse)
         LibnvmModule("/dev/libnvm0")
 
 

@@ -79,12 +79,12 @@ def _item_bytes(library: str, dtype: str) -> int | None:
         kind: Any = vars(torch).get(dtype)  # not getattr, by which torch imports more of itself
         try:
             torch.frombuffer(bytearray(16), dtype=kind)
-        except Exception:
+        except (TypeError, ValueError, RuntimeError):
             raise ValueError(f"a tensor of {dtype[:100]!r}, which is no type of torch's") from None
         return kind.itemsize
     try:
         found = np.dtype(dtype)
-    except Exception:  # whatever a parser of strange text may raise
+    except (TypeError, ValueError, SyntaxError, LookupError, OverflowError, RecursionError):
         found = None
     if found is None or found.str != dtype or found.hasobject or not found.itemsize:
         raise ValueError(f"an array of {dtype[:100]!r}, which is no type of plain numbers or text")
