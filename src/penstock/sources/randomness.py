@@ -31,7 +31,11 @@ def seed_process(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
+        # Not torch.manual_seed, which holds a lock of torch.cuda's: a loader's worker that
+        # another thread forks meanwhile would wait for it for ever.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
 
 
 class SamplersOwn:

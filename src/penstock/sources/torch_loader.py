@@ -81,7 +81,7 @@ class SeekableLoader:
         if at != Cursor(0, 0):
             seed_process(data_seed(self._seed, at))
         elif self._owned:
-            torch.manual_seed(self._seed)
+            torch.default_generator.manual_seed(self._seed)
         else:
             torch.default_generator.set_state(generator.get_state())  # where the loader alone leaves it
         if at.sample or (at.cycle and self._persistent):
