@@ -60,7 +60,7 @@ class Arrived:
         self.published_ns = message.published_ns
         self.offset = message.offset
         self.leaf_offsets, self.leaf_bytes = message.leaf_offsets, message.leaf_bytes
-        self.nbytes = max(map(sum, zip(message.leaf_offsets, message.leaf_bytes, strict=True)), default=0)
+        self.nbytes = message.nbytes
         self.leaves: list[Any] = []
         self.loans: set[object] = set()
         self.released = False

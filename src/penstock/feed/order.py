@@ -7,27 +7,25 @@ from typing import Any, cast
 from penstock.feed.wire import Welcome
 
 
-def order_of(welcome: Welcome) -> dict[str, Any]:
-    """What must be the same for a trainer to go on where it stood, by what it is called."""
-    return {
-        "samples": welcome.samples,
-        "batch size": welcome.block_rows,
-        "segments": len(welcome.segment_starts),
-        "seed": welcome.settings.seed,
-        "epochs": welcome.settings.epochs,
-        "granularity": welcome.settings.batch_granular,
-        "order": welcome.order,
-    }
-
-
 def plan_of(welcome: Welcome) -> dict[str, Any]:
-    """The part of it that a state keeps; ``order`` stands for what decides it in the source."""
+    """What a state keeps of it; ``order`` stands for what decides it in the source."""
     return {
         "samples": welcome.samples,
         "source_batch_size": welcome.block_rows,
         "segments": len(welcome.segment_starts),
         "seed": welcome.settings.seed,
         "order": welcome.order,
+    }
+
+
+def order_of(welcome: Welcome) -> dict[str, Any]:
+    """What must be the same for a trainer to go on with another feeder, by what it is called."""
+    plan = plan_of(welcome)
+    return {
+        "batch size": plan.pop("source_batch_size"),
+        **plan,
+        "epochs": welcome.settings.epochs,
+        "granularity": welcome.settings.batch_granular,
     }
 
 

@@ -22,14 +22,6 @@ MOST_RINGS = 2
 _AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Bye)
 
 
-def nonsense(name: str, pid: int, said: str) -> ProtocolError:
-    """The error for a feeder that breaks the rules: it runs another Penstock, or is none."""
-    return ProtocolError(
-        f"the feeder (process {pid}) of feed {name!r} makes no sense: {said}. End it with: "
-        f"penstock stop {shlex.quote(name)}, and start the feed again with the Penstock of this process"
-    )
-
-
 class Sense:
     """What a feeder has said so far, which its next message must agree with.
 
@@ -114,7 +106,11 @@ class Sense:
         return values
 
     def nonsense(self, said: str) -> ProtocolError:
-        return nonsense(self._name, self._pid, said)
+        """The error for a feeder that breaks the rules: it runs another Penstock, or is none."""
+        return ProtocolError(
+            f"the feeder (process {self._pid}) of feed {self._name!r} makes no sense: {said}. End it with: "
+            f"penstock stop {shlex.quote(self._name)}, and start the feed again with the Penstock of this process"
+        )
 
     def _decoded(self, packet: bytes | memoryview) -> wire.FromFeeder:
         try:
@@ -157,7 +153,7 @@ class Sense:
         if block.layout is not None or checked != self._checked:
             self._check_leaves(block)
             self._checked = checked
-        nbytes = max(map(sum, zip(block.leaf_offsets, block.leaf_bytes, strict=True)), default=0)
+        nbytes = block.nbytes
         if block.offset % ALIGNMENT or block.offset + nbytes > self._window_bytes:
             raise self.nonsense(
                 f"a block of {nbytes:,} bytes at {block.offset:,} does not lie in its window of "

@@ -151,6 +151,11 @@ class Block(msgspec.Struct, tag="block"):
     published_ns: int
     layout: Node | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """From where it lies to the end of its last leaf."""
+        return max(map(sum, zip(self.leaf_offsets, self.leaf_bytes, strict=True)), default=0)
+
 
 class CycleEnd(msgspec.Struct, tag="cycle end"):
     """A cycle of a source of unknown length ends here."""
