@@ -1,4 +1,7 @@
-"""Fixtures for every test: feeds live in a directory of the test's own, and nothing may be left behind."""
+"""Fixtures for every test: feeds live in a directory of the test's own, and nothing may be left behind.
+
+Tests of several files run at once. /dev/shm belongs to them all, so it is looked at when the last has ended.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,38 @@ import pytest
 import penstock
 
 
+SHM_BEFORE, SHM_LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[SHM_BEFORE] = set(os.listdir("/dev/shm"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a file of a test's is left in /dev/shm; the names of torch's tell the process."""
+    if hasattr(session.config, "workerinput"):  # one of several processes that test
+        return
+    deadline = time.monotonic() + 5  # a torch worker's file is there for a moment, until it is handed over
+    while (left := set(os.listdir("/dev/shm")) - session.config.stash[SHM_BEFORE]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    session.config.stash[SHM_LEFT] = sorted(left)
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left := config.stash.get(SHM_LEFT, []):
+        terminalreporter.section("files left in /dev/shm", red=True)
+        terminalreporter.line("\n".join(left))
+
+
 @pytest.fixture(autouse=True)
 def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A private directory for the test's feeds; afterwards no file, child or descriptor of ours is left."""
     path = tmp_path_factory.mktemp("feeds", numbered=True)
     path.chmod(0o700)
     monkeypatch.setenv("PENSTOCK_DIR", str(path))
-    shm_before = set(os.listdir("/dev/shm"))
     yield path
     deadline = time.monotonic() + 15
     while (alive := _serving(path)) and time.monotonic() < deadline:
@@ -30,10 +58,6 @@ def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     for process in alive:
         process.kill()
     assert not alive, f"feeder processes left behind: {alive}"
-    deadline = time.monotonic() + 5  # a torch worker's file is there for a moment, until it is handed over
-    while (left := set(os.listdir("/dev/shm")) - shm_before) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
     penstock.feeds()  # removes what killed feeders left
     assert not list(path.iterdir())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -183,15 +184,16 @@ def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read() -> No
                 os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
         return seen
 
-    loaders = [
-        penstock.share(make, "failover", 10, memory="fake:0", device=gpu, linger=1.0, window="8KiB")
-        for gpu in gpus
-    ]
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, ExitStack() as stack:
+        loaders = [
+            stack.enter_context(
+                penstock.share(make, "failover", 10, memory="fake:0", device=gpu, linger=1.0, window="8KiB")
+            )
+            for gpu in gpus
+        ]
         for loader, seen in zip(loaders, threads.map(loop, loaders), strict=True):
             assert sorted(seen) == list(range(1000))
             assert loader.statistics().failovers == 1
-            loader.close()
     assert not any(gpu.pinned for gpu in gpus if gpu)
 
 
