@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from penstock.advice.measurement import Row
 from penstock.bench.io.plan import Settings
 from penstock.bench.io.run import run
-from penstock.bench.machine import describe
-from penstock.io import Need, advise
-from penstock.io.measured import Row
+from penstock.io import Requirement, advise
+from penstock.measure.machine import describe
 
 KIB = 1 << 10
 SEEN = (4 * KIB, 32 * KIB, 256 * KIB, 1024 * KIB)
@@ -51,7 +51,7 @@ class Truth(NamedTuple):
 class Verdict(msgspec.Struct):
     """A need, what was advised and what is best for it; ``score`` is the first as a part of the second."""
 
-    need: Need
+    need: Requirement
     advised: str
     best: str
     promised_mb_s: float
@@ -59,18 +59,18 @@ class Verdict(msgspec.Struct):
     score: float
 
 
-def needs() -> list[Need]:
-    found: list[Need] = []
+def needs() -> list[Requirement]:
+    found: list[Requirement] = []
     for nbytes, mb_s in RATES_MB_S.items():
         found += [
-            Need(sample_bytes=nbytes),
-            Need(sample_bytes=nbytes, cores=SCARCE_CORES),
-            Need(sample_bytes=nbytes, rate_bytes_per_s=mb_s * 1e6),
+            Requirement(sample_bytes=nbytes),
+            Requirement(sample_bytes=nbytes, cores=SCARCE_CORES),
+            Requirement(sample_bytes=nbytes, rate_bytes_per_s=mb_s * 1e6),
         ]
     return found
 
 
-def judged(need: Need, rows: list[Row]) -> Verdict:
+def judged(need: Requirement, rows: list[Row]) -> Verdict:
     of_setting: dict[Setting, list[Row]] = defaultdict(list)
     for row in rows:
         if row.bs_bytes == need.sample_bytes and row.iops > 0:

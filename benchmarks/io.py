@@ -16,17 +16,17 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
+from benchmarks.share.claims import Claim, least, most
+from benchmarks.share.tables import claims_table
 from rich.console import Console
 from rich.progress import Progress
 
-from penstock.bench.claims import Claim, least, most
+from penstock.advice.measurement import Row
 from penstock.bench.io.plan import Settings, sizes
 from penstock.bench.io.report import WIDTH, table
 from penstock.bench.io.run import run
-from penstock.bench.machine import describe
-from penstock.bench.tables import claims_table
 from penstock.errors import BadSetting, PenstockError
-from penstock.io.measured import Row
+from penstock.measure.machine import describe
 
 SMALL, LARGE = 4 << 10, 1 << 20
 POSIX, DIRECT = ("posix",), ("direct", "uring")

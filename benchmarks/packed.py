@@ -22,22 +22,23 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import typer
+from benchmarks.share.result import Cell, Window, measure
+from benchmarks.share.trainers import start_trainers
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from penstock.bench.cell import Cell, Window, measure
-from penstock.bench.crew import Crew
 from penstock.bench.io import page_cache
 from penstock.bench.io.loop import Loop, places, stride
 from penstock.bench.io.loop import measure as loop_measured
-from penstock.bench.machine import describe
 from penstock.contracts import Cursor, SourceBlock
 from penstock.io.files import file_system
-from penstock.io.mechanisms import open_reader
 from penstock.io.memory import host_memory
+from penstock.io.open import open_reader
+from penstock.measure.machine import describe
+from penstock.measure.pool import ProcessPool
 from penstock.memory.host import HostRing
-from penstock.sources.packed import pack
+from penstock.packing.packing import pack
 from penstock.sources.packed.format import HEADER_BYTES
 
 ARMS = ("raw", "raw, huge pages", "packed", "packed, no checksums")
@@ -117,14 +118,14 @@ def raw(
 
 
 def fed(
-    crew: Crew, folder: Path, row_bytes: int, reader: str, arm: str, depth: int, repeat: int, seconds: float
+    crew: ProcessPool, folder: Path, row_bytes: int, reader: str, arm: str, depth: int, repeat: int, seconds: float
 ) -> Measured:
     """The same rows by way of ``penstock feed``, as one trainer gets them."""
     words = ["feed", f"packed:{folder}", "--name", FEED, "--reader", reader, "--depth", str(depth)]
     words += ["--batch-size", str(BATCH), "--window", "1GiB", "--seed", str(repeat)]
     words += ["--no-verify"] if arm == "packed, no checksums" else []
     (feeder,) = crew.start([sys.executable, "-P", "-m", "penstock.cli", *words])
-    (trainer,) = crew.trainers(1)
+    (trainer,) = start_trainers(crew, 1)
     order: dict[str, Any] = {"kind": "feed", "feed": FEED, "borrow": True}
     cell = measure(
         Cell("packed", arm, 1, repeat, finished=False), [trainer], order, Window(seconds, WARM_UP), [feeder.pid]
@@ -152,7 +153,7 @@ def main(
 ) -> None:
     machine = describe()
     found: list[Measured] = []
-    with tempfile.TemporaryDirectory(dir=folder) as place, Crew(Path(place)) as crew:
+    with tempfile.TemporaryDirectory(dir=folder) as place, ProcessPool(Path(place)) as crew:
         packed = Path(place) / "packed"
         file = packed / pack(RandomRows(int(gigabytes * 1e9 / row_bytes), row_bytes), packed).leaves[0].file
         cases = list(product(range(repeats), readers.split(","), range(len(ARMS))))

@@ -18,7 +18,6 @@ import pytest
 
 import penstock
 
-
 SHM_BEFORE, SHM_LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
 
 

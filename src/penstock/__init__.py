@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from penstock.errors import (
         BadSetting as BadSetting,
@@ -81,16 +83,15 @@ if TYPE_CHECKING:
     from penstock.errors import (
         WindowHeld as WindowHeld,
     )
-    from penstock.feed.attach import attach as attach
-    from penstock.feed.feeder import Feeder as Feeder
-    from penstock.feed.feeds import feeds as feeds
-    from penstock.feed.loader import Loader as Loader
-    from penstock.feed.share import share as share
+    from penstock.feed.feeder.feeder import Feeder as Feeder
+    from penstock.feed.launch.attach import attach as attach
+    from penstock.feed.launch.feeds import feeds as feeds
+    from penstock.feed.launch.share import share as share
+    from penstock.feed.trainer.loader import Loader as Loader
+    from penstock.packing.packing import pack as pack
     from penstock.sources.arrays import ArraySource as ArraySource
     from penstock.sources.packed import PackedSource as PackedSource
-    from penstock.sources.packed import pack as pack
 
-__version__ = "0.1.0"
 
 _ERRORS = (
     "BadSetting",
@@ -120,13 +121,13 @@ _ERRORS = (
 )
 _HOMES = {
     "ArraySource": "penstock.sources.arrays",
-    "Feeder": "penstock.feed.feeder",
-    "Loader": "penstock.feed.loader",
-    "attach": "penstock.feed.attach",
+    "Feeder": "penstock.feed.feeder.feeder",
+    "Loader": "penstock.feed.trainer.loader",
+    "attach": "penstock.feed.launch.attach",
     "PackedSource": "penstock.sources.packed",
-    "feeds": "penstock.feed.feeds",
-    "pack": "penstock.sources.packed",
-    "share": "penstock.feed.share",
+    "feeds": "penstock.feed.launch.feeds",
+    "pack": "penstock.packing.packing",
+    "share": "penstock.feed.launch.share",
     **dict.fromkeys(_ERRORS, "penstock.errors"),
 }
 

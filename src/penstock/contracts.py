@@ -112,7 +112,7 @@ DeviceBytes = Any
 """Memory of a GPU as an array of bytes that can be sliced; a torch tensor of uint8."""
 
 
-class Mark(Protocol):
+class Event(Protocol):
     """A point in a GPU's copies (an event)."""
 
     def passed(self) -> bool:
@@ -128,7 +128,7 @@ class Gpu(Protocol):
     """A GPU as one process sees it.
 
     Its copies run one after the other on a stream of their own, beside what
-    the process computes; only ``Mark.wait`` waits for them.
+    the process computes; only ``Event.wait`` waits for them.
     """
 
     @property
@@ -201,15 +201,15 @@ class Gpu(Protocol):
         """Wait for the loans that have ended; one that ends later is waited for by itself, as it does."""
         ...
 
-    def mark(self) -> Mark:
+    def mark(self) -> Event:
         """The point after all copies begun so far."""
         ...
 
-    def hand_over(self, memory: Sequence[DeviceBytes], mark: Mark) -> None:
+    def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
         """Whatever this thread launches on the device from now on runs after the mark, and may use this memory."""
         ...
 
-    def take_over(self, memory: Sequence[DeviceBytes]) -> None:
+    def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
         """The opposite: copies from now on run after what this thread has launched, and may read this memory."""
         ...
 
@@ -222,7 +222,7 @@ class Ring(Protocol):
     """Bytes that one process writes and several read.
 
     It knows nothing of blocks: ``memory.room`` says which bytes are free, and
-    the feed's roster who still reads them.
+    the feed's state who still reads them.
     """
 
     @property

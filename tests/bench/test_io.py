@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
+from penstock.advice.measurement import Row
 from penstock.bench.io import child, page_cache
 from penstock.bench.io.latency import Latencies
 from penstock.bench.io.loop import Loop, measure, places
@@ -29,7 +30,6 @@ from penstock.bench.io.target import target
 from penstock.contracts import Completed, Extents
 from penstock.errors import BadSetting, ReadFailed
 from penstock.io.files import file_system
-from penstock.io.measured import Row
 
 FILE_BYTES = 4 << 20
 SHORT = Settings(bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.1, warm_up_s=0.02)
@@ -37,7 +37,7 @@ SHORT = Settings(bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.1, warm_up
 FAKE = """
 import os, signal, time
 from penstock.errors import DeviceUnavailable, ReaderUnavailable
-from penstock.io.mechanisms import open_reader as real
+from penstock.io.open import open_reader as real
 def crashes(mech, memory, **asked):
     if mech == "posix":
         os.kill(os.getpid(), signal.SIGSEGV)

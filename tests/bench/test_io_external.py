@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.advice.measurement import Row
 from penstock.bench.io.external import TOOLS, installed
 from penstock.bench.io.external.bam import Bam
 from penstock.bench.io.external.fio import ENGINES, Fio
@@ -24,7 +25,6 @@ from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.run import run
 from penstock.bench.io.target import Target
-from penstock.io.measured import Row
 
 RECORDED = Path(__file__).parent / "recorded"
 FILE = Target("/data/a:b", "/data/a:b", 1 << 30)

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.bench.test_share_gpu import Nvml
-from tests.io.test_nvme_device import FakeDriver
+from tests.benchmarks.test_share_gpu import Nvml
+from tests.io.nvme.test_nvme_device import FakeDriver
 
+from penstock.advice.measurement import Row
 from penstock.bench.io import child, multiprocessors
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.report import medians
-from penstock.bench.nvml import Meter
-from penstock.io.measured import Row
 from penstock.io.nvme import device
 from penstock.io.nvme.device import most_busy_share
+from penstock.measure.nvml import Meter
 from penstock.testing.gpu import FakeGpu
 
 MULTIPROCESSORS = 132

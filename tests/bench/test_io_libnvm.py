@@ -14,9 +14,9 @@ from penstock.errors import BadSetting
 SHORT = Settings(bs_bytes=(4096, 65536), qd=(8,), threads=(2,), runtime_s=0.1, warm_up_s=0.02)
 
 FAKE = """
-from penstock.io.mechanisms import open_reader
+from penstock.io.open import open_reader
 from penstock.io.nvme.libnvm import module
-from penstock.testing.nvme_disk import FakeDisk, FakeModule
+from tests.fakes.nvme_disk import FakeDisk, FakeModule
 disk = FakeDisk({1: bytes(1 << 20)}).__enter__()
 module.LibnvmModule = lambda path: FakeModule(disk, path)
 """

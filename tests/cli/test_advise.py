@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.advice.measurement import Row
+from penstock.advice.saved import kept_rows
 from penstock.cli import advise as verb
-from penstock.io.kept import kept_rows
-from penstock.io.measured import Row
 
 # mech, depth, threads; then MB/s and CPU-s for each GiB at 4 KiB, 64 KiB, 1 MiB: a virtual disk, two cores.
 RECORDED = [

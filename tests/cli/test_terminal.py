@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 import penstock
-from penstock.feed.directory import Place
+from penstock.feed.endpoint import Endpoint
 
 COMMAND = [sys.executable, "-m", "penstock"]
 NASTY = "[red]x[/red] :smile: \x1b[2J\n\u202eabc"
@@ -198,16 +198,16 @@ def test_without_a_verb_the_help_is_shown():
 
 @pytest.mark.parametrize("words", [["status"], ["doctor"]], ids=" ".join)
 def test_ctrl_c_ends_a_command_that_waits_for_a_feeder(words):
-    place = Place("silent")
-    lock = place.acquire()
+    endpoint = Endpoint("silent")
+    lock = endpoint.acquire()
     assert lock is not None
-    with place.listen() as listener:
+    with endpoint.listen() as listener:
         process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         with closing(listener.accept()[0]):
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 130
-    place.remove(lock)
+    endpoint.remove(lock)
 
 
 def test_ctrl_c_ends_a_feeder_that_makes_its_loader(tmp_path: Path):

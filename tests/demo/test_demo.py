@@ -14,7 +14,6 @@ import psutil
 import pytest
 import torch
 
-from penstock.demo.accounting import family
 from penstock.demo.images import Crops, find_images, whole
 from penstock.demo.job import trainings
 from penstock.demo.model import small_network
@@ -24,6 +23,7 @@ from penstock.demo.session import run
 from penstock.demo.synthetic import make_images
 from penstock.demo.trainer import accuracy, as_input
 from penstock.errors import BadSetting
+from penstock.measure.family import family
 from penstock.terminal import console
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.feed.feeds import stop
+from penstock.feed.launch.feeds import stop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -16,8 +16,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.feed.batch import Batch
-from penstock.feed.directory import Place
+from penstock.feed.endpoint import Endpoint
+from penstock.feed.trainer.batch_builder import Batch
 
 
 def rows(samples: int = 400) -> penstock.ArraySource:
@@ -144,7 +144,7 @@ def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropp
     with penstock.attach("feed", wait_s=30) as first, ThreadPoolExecutor() as threads:
         batches = iter(first)
         ids = next(batches)["id"].tolist()
-        strangers = [Place("feed").connect() for _ in range(40)]  # more than it has descriptors for
+        strangers = [Endpoint("feed").connect() for _ in range(40)]  # more than it has descriptors for
         late = threads.submit(penstock.attach, "feed", wait_s=90)
         for batch in batches:
             ids += batch["id"].tolist()

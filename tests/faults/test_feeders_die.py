@@ -17,8 +17,8 @@ import pytest
 from tests.faults.conftest import Trainer, eventually, ring_maps
 
 import penstock
-from penstock.feed.directory import Place
-from penstock.feed.feeds import stop
+from penstock.feed.endpoint import Endpoint
+from penstock.feed.launch.feeds import stop
 
 SOAK = pytest.mark.soak
 
@@ -121,10 +121,10 @@ def _feeder(name: str, trainers: list[Trainer]) -> psutil.Process | None:
         for trainer in trainers:
             if starting := psutil.Process(trainer.pid).children(recursive=True):
                 return starting[-1]
-        owner = Place(name).owner()
+        owner = Endpoint(name).owner()
         if owner is not None:
             process = psutil.Process(owner.pid)
-            if "penstock.feed.detached" in " ".join(process.cmdline()):
+            if "penstock.feed.launch.detached" in " ".join(process.cmdline()):
                 return process
     return None
 

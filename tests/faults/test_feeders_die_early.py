@@ -16,7 +16,7 @@ import pytest
 from tests.faults.conftest import HANG_S, eventually
 
 import penstock
-from penstock.feed.directory import directory
+from penstock.feed.endpoint import directory
 
 SOAK = pytest.mark.soak
 
@@ -36,10 +36,10 @@ def die(at, pid=None):
 
 class Commissioned:
     def __reduce__(self):
-        return die, ("commission",)
+        return die, ("spec",)
 
 def make(_):
-    from penstock.feed import process
+    from penstock.feed.launch import process
     tell = process._tell
     def telling(report, ready):
         die("bound")
@@ -94,7 +94,7 @@ def said(process: subprocess.Popen[str]) -> dict[str, Any]:
     return json.loads(out)
 
 
-@pytest.mark.parametrize("place", ["commission", "making", "parent", "bound", "told"])
+@pytest.mark.parametrize("place", ["spec", "making", "parent", "bound", "told"])
 def test_a_feeder_killed_twice_while_it_starts_costs_no_trainer_anything(start, tmp_path, place):
     processes = [start(place, 2) for _ in range(3)]
     assert [said(process) for process in processes] == [{"right": True}] * 3

@@ -17,8 +17,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.feed.link import Link
-from penstock.feed.stream import RowStream
+from penstock.feed.trainer.connection import Link
+from penstock.feed.trainer.rows import RowStream
 
 ROWS = 600
 

@@ -19,11 +19,11 @@ import pytest
 
 import penstock
 from penstock.feed import wire
-from penstock.feed.directory import Place
-from penstock.feed.feeds import feeds
-from penstock.feed.recipe import Recipe
+from penstock.feed.endpoint import Endpoint
+from penstock.feed.launch.feeds import feeds
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
+from penstock.fingerprint.code import Fingerprint
 from penstock.memory.host import HostRing
 from penstock.tree import Array, Branch, Constant, Node, Strings
 
@@ -55,11 +55,11 @@ class Liar:
         memory[:80] = np.arange(10).view(np.uint8)
         memory[128 : 128 + len(NAMES)] = np.frombuffer(NAMES, np.uint8)
         self.fd = self.ring.fd
-        self._place = Place("feed")
-        lock = self._place.acquire()
+        self._endpoint = Endpoint("feed")
+        lock = self._endpoint.acquire()
         assert lock is not None
         self._lock = lock
-        self._listener = self._place.listen()
+        self._listener = self._endpoint.listen()
         self._peers: list[socket.socket] = []
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -72,7 +72,7 @@ class Liar:
         self._thread.join()
         for each in (self._listener, *self._peers):
             each.close()
-        self._place.remove(self._lock)
+        self._endpoint.remove(self._lock)
         self.ring.close()
 
     def _serve(self) -> None:
@@ -130,7 +130,7 @@ GREETINGS = {
     "segments backwards": but(WELCOME, segment_starts=(0, 10, 5)),
     "segments beyond": but(WELCOME, segment_starts=(0, 20)),
     "no epoch": but(WELCOME, settings=Settings(window_bytes=WINDOW, epochs=0)),
-    "no recipe": but(WELCOME, recipe=Recipe("")),
+    "no fingerprint": but(WELCOME, fingerprint=Fingerprint("")),
 }
 
 

@@ -24,7 +24,7 @@ from tests.faults.sources import rows
 
 import penstock
 from penstock.feed import wire
-from penstock.feed.directory import Place
+from penstock.feed.endpoint import Endpoint
 
 SOAK = pytest.mark.soak
 NOBODY = 65534
@@ -135,10 +135,10 @@ def test_what_a_killed_feeder_left_is_removed_by_whoever_looks(feed, train, feed
 
 @pytest.mark.parametrize("left", [b"", b"\xff\x00 no msgpack", msgspec.msgpack.encode({"name": "feed", "pid": 1})])
 def test_a_stale_lock_and_socket_of_any_content_do_not_stop_a_feeder(clean, serve, left):
-    place = Place("feed")
-    place.lock_path.write_bytes(left)
+    endpoint = Endpoint("feed")
+    endpoint.lock_path.write_bytes(left)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
-        stale.bind(str(place.socket_path))
+        stale.bind(str(endpoint.socket_path))
     with pytest.raises(penstock.FeedNotFound):
         penstock.attach("feed")
     serve(rows(samples=30))
@@ -147,7 +147,7 @@ def test_a_stale_lock_and_socket_of_any_content_do_not_stop_a_feeder(clean, serv
 
 
 def test_a_file_where_the_socket_should_be_does_not_stop_a_feeder(clean, serve):
-    Place("feed").socket_path.write_text("not a socket")
+    Endpoint("feed").socket_path.write_text("not a socket")
     with pytest.raises(penstock.FeedNotFound):
         penstock.attach("feed")
     serve(rows(samples=30))
@@ -214,7 +214,7 @@ def become_nobody():
     ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: /proc/self is ours again
 """
 SERVE_AS_NOBODY = f"""{BECOME}
-import numpy as np, penstock, penstock.feed.feeder
+import numpy as np, penstock, penstock.feed.feeder.feeder
 source = penstock.ArraySource({{"id": np.arange(100)}}, batch_size=10)
 become_nobody()
 with penstock.Feeder(source, "feed") as feeder:
@@ -223,11 +223,11 @@ with penstock.Feeder(source, "feed") as feeder:
 """
 LISTEN_AS_NOBODY = f"""{BECOME}
 import socket, time
-from penstock.feed.directory import Place
-place = Place("feed")
-lock = place.acquire()
+from penstock.feed.endpoint import Endpoint
+endpoint = Endpoint("feed")
+lock = endpoint.acquire()
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-listener.bind(str(place.socket_path))
+listener.bind(str(endpoint.socket_path))
 become_nobody()
 listener.listen(8)  # the kernel vouches for who listens
 print("serves", flush=True)
@@ -296,7 +296,7 @@ def test_a_trainer_refuses_a_feeder_of_another_user_and_says_nothing_to_it():
 
 def test_a_trainer_cannot_write_to_the_ring(clean, serve):
     serve(rows())
-    with Place("feed").connect() as peer:
+    with Endpoint("feed").connect() as peer:
         peer.send(HELLO)
         _, descriptors, _, _ = socket.recv_fds(peer, wire.MAX_PACKET_BYTES, 8)
         (ring,) = descriptors
@@ -411,7 +411,7 @@ def test_strange_messages_cost_a_trainer_nothing_whatever_they_are(clean, serve,
     rejected = 0
     with untroubled(feeder, train, tmp_path):
         while heard[0] < 4_000:
-            with Place("feed").connect() as peer, suppress(BrokenPipeError, ConnectionResetError):
+            with Endpoint("feed").connect() as peer, suppress(BrokenPipeError, ConnectionResetError):
                 if chance.random() < 0.8:
                     peer.send(HELLO)
                     if chance.random() < 0.8:
@@ -463,7 +463,7 @@ def was_rejected(peer: socket.socket) -> bool:
 def test_a_packet_of_arrays_in_arrays_drops_its_peer_and_nobody_else(clean, serve):
     serve(rows())
     for packet in (b"\x91" * 1100, b"\x91" * 1100 + b"\xc0", b"\x81\xa0" * 90_000):
-        with Place("feed").connect() as peer:
+        with Endpoint("feed").connect() as peer:
             peer.send(packet)
             assert was_rejected(peer)
     with penstock.attach("feed", 10) as loader:
@@ -484,7 +484,7 @@ def test_a_packet_of_arrays_in_arrays_drops_its_peer_and_nobody_else(clean, serv
 )
 def test_what_a_trainer_cannot_mean_is_answered_with_its_reason(clean, serve, packets, says):
     serve(rows())
-    with Place("feed").connect() as peer:
+    with Endpoint("feed").connect() as peer:
         peer.settimeout(30)
         for packet in packets:
             peer.send(packet)
@@ -497,7 +497,7 @@ def test_what_a_trainer_cannot_mean_is_answered_with_its_reason(clean, serve, pa
 def test_a_peer_that_asks_and_asks_and_never_reads_is_dropped(clean, serve):
     """What it is told would fill the feeder's memory: each Start is answered with all blocks of the ring."""
     feeder = serve(rows(), window=100_000)
-    with Place("feed").connect() as peer:
+    with Endpoint("feed").connect() as peer:
         peer.settimeout(30)
         peer.send(HELLO)
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
@@ -511,7 +511,7 @@ def test_a_peer_that_asks_and_asks_and_never_reads_is_dropped(clean, serve):
 def test_a_stranger_that_says_nonsense_is_told_so_and_dropped(clean, serve):
     serve(rows())
     for nonsense in (b"GET / HTTP/1.1", START, HELLO + b"x", b"\x81\xa4type\xa5hello"):
-        with Place("feed").connect() as peer:
+        with Endpoint("feed").connect() as peer:
             peer.settimeout(30)
             peer.send(nonsense)
             answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
@@ -521,14 +521,14 @@ def test_a_stranger_that_says_nonsense_is_told_so_and_dropped(clean, serve):
 
 def test_a_peer_that_never_says_a_word_costs_nobody_anything(clean, serve, train):
     serve(rows())
-    with Place("feed").connect(), Place("feed").connect() as deaf:
+    with Endpoint("feed").connect(), Endpoint("feed").connect() as deaf:
         deaf.send(HELLO)
         train().has_all(1000, 2)
 
 
 def test_a_peer_that_never_reads_is_no_reason_to_forget_the_others(clean, serve, train):
     feeder = serve(rows(), window=1 << 20)
-    with Place("feed").connect() as deaf:
+    with Endpoint("feed").connect() as deaf:
         deaf.send(HELLO)
         deaf.send(START)
         eventually(lambda: feeder.statistics().waits_for == "trainers")
@@ -544,7 +544,7 @@ def test_a_peer_that_never_reads_is_no_reason_to_forget_the_others(clean, serve,
 
 def test_another_protocol_is_refused_and_both_versions_are_named(clean, serve):
     serve(rows())
-    with Place("feed").connect() as peer:
+    with Endpoint("feed").connect() as peer:
         peer.settimeout(30)
         peer.send(wire.encode(wire.Hello(999, "99.1.2", 1)))
         answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))

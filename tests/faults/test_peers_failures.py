@@ -21,7 +21,7 @@ from tests.faults.sources import payload_of, rows
 
 import penstock
 from penstock.feed import wire
-from penstock.feed.directory import Place
+from penstock.feed.endpoint import Endpoint
 
 SOAK = pytest.mark.soak
 
@@ -108,7 +108,7 @@ def test_a_long_stall_between_batches_corrupts_nothing(clean, serve, train, tmp_
 def test_bytes_are_written_once_for_all_trainers_and_the_socket_carries_none_of_them(clean, serve):
     """A trainer that speaks the protocol itself counts what its socket brings, and finds the rows in the ring."""
     feeder = serve(rows(1000, 10, width=10_000, segments=1), window=1 << 20)
-    with penstock.attach("feed", 10) as other, Place("feed").connect() as peer:
+    with penstock.attach("feed", 10) as other, Endpoint("feed").connect() as peer:
         peer.send(wire.encode(wire.Hello(wire.PROTOCOL, penstock.__version__, os.getpid())))
         packet, (ring_fd,), _, _ = socket.recv_fds(peer, wire.MAX_PACKET_BYTES, 1)
         welcome = wire.decode_from_feeder(packet)
@@ -291,7 +291,7 @@ class Bomb:
 def test_nothing_that_comes_over_the_socket_is_unpickled(clean, serve, tmp_path):
     serve(rows(samples=20))
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        with Place("feed").connect() as peer:
+        with Endpoint("feed").connect() as peer:
             peer.settimeout(30)
             peer.send(pickle.dumps(Bomb(tmp_path / "unpickled"), protocol))
             assert isinstance(wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES)), wire.Rejected)

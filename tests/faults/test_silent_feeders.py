@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.app import app
-from penstock.feed import feeds, wire
-from penstock.feed.directory import Owner, Place
+from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint, Owner
+from penstock.feed.launch import feeds
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def crowd(stopped, request: pytest.FixtureRequest) -> Iterator[None]:
     with ExitStack() as queued:
         with suppress(TimeoutError):
             while request.param:
-                queued.enter_context(Place("feed").connect(0.05))
+                queued.enter_context(Endpoint("feed").connect(0.05))
         yield
 
 
@@ -106,11 +107,11 @@ def test_a_stopped_feeder_is_ended(clean, impatient, stopped, crowd, feeds_direc
 
 HEEDS_NOTHING = """
 import signal, time
-from penstock.feed.directory import Place
+from penstock.feed.endpoint import Endpoint
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-place = Place("feed")
-lock = place.acquire()
-listener = place.listen()
+endpoint = Endpoint("feed")
+lock = endpoint.acquire()
+listener = endpoint.listen()
 print("serves", flush=True)
 time.sleep(1000)
 """
@@ -130,7 +131,7 @@ def test_a_process_that_does_not_hold_the_lock_is_never_ended(clean, impatient, 
     with subprocess.Popen(["sleep", "100"]) as innocent:
         try:
             for pid in (innocent.pid, os.getpid(), 0, 2**30):
-                Place("feed").lock_path.write_bytes(msgspec.msgpack.encode(Owner("feed", pid)))
+                Endpoint("feed").lock_path.write_bytes(msgspec.msgpack.encode(Owner("feed", pid)))
                 with pytest.raises(penstock.FeederSilent, match="no process of yours is known to hold"):
                     feeds.stop("feed")
             assert innocent.poll() is None
@@ -153,9 +154,13 @@ def test_a_feeder_that_is_stopped_while_it_starts_is_told_and_goes_with_who_give
 
 
 def test_who_says_nothing_is_dropped_and_who_has_said_hello_is_not(clean, serve, monkeypatch):
-    monkeypatch.setattr("penstock.feed.connections.HELLO_S", 0.3)
+    monkeypatch.setattr("penstock.feed.feeder.connections.HELLO_S", 0.3)
     feeder = serve(rows())
-    with Place("feed").connect() as silent, Place("feed").connect() as trainer, Place("feed").connect() as asker:
+    with (
+        Endpoint("feed").connect() as silent,
+        Endpoint("feed").connect() as trainer,
+        Endpoint("feed").connect() as asker,
+    ):
         trainer.send(wire.encode(wire.Hello(wire.PROTOCOL, penstock.__version__, 1)))
         asker.send(wire.encode(wire.Ask()))
         for peer in (silent, asker, trainer):

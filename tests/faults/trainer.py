@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.feed.batch import Batch
+from penstock.feed.trainer.batch_builder import Batch
 from sources import make, payload_of
 
 order = json.loads(sys.argv[1])

@@ -25,7 +25,7 @@ def rows(samples: int = SAMPLES, batch_size: int = 10) -> penstock.ArraySource:
 
 def rows_beside_a_fake_gpu(samples: int) -> penstock.ArraySource:
     """For ``share``: the feeder's process takes whatever ``memory`` names for a fake."""
-    from penstock.feed import feeder
+    from penstock.feed.feeder import feeder
 
     feeder.gpu_of = lambda _: FakeGpu(5)  # type: ignore[assignment]
     return rows(samples)

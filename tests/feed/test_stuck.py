@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.feed import link
-from penstock.feed.slowness import slowness
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+from penstock.feed.trainer import connection as link
+from penstock.feed.trainer.slowness import slowness
 
 ROW_BYTES = 1024
 

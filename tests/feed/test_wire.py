@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.feed import wire
-from penstock.feed.directory import Place
+from penstock.feed.endpoint import Endpoint
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.tree import Array, Branch, Constant, Strings
@@ -166,7 +166,7 @@ PACKETS = st.one_of(
 @given(packets=st.lists(PACKETS, max_size=6), hello=st.booleans())
 def test_no_packet_disturbs_the_feeder_or_another_trainer(well_fed, packets, hello):
     """Whoever speaks nonsense is shown out; the others never notice."""
-    peer = Place("feed").connect()
+    peer = Endpoint("feed").connect()
     peer.settimeout(20)
     try:
         for packet in [wire.encode(HELLO)] * hello + packets:
@@ -200,7 +200,7 @@ def well_fed(serve):
 )
 def test_nonsense_is_answered_with_its_reason(well_fed, packets, says):
     assert well_fed.name == "feed"
-    with Place("feed").connect() as peer:
+    with Endpoint("feed").connect() as peer:
         peer.settimeout(20)
         for packet in packets:
             peer.send(packet)
@@ -213,7 +213,7 @@ def test_nonsense_is_answered_with_its_reason(well_fed, packets, says):
 
 def test_the_socket_keeps_the_bounds_of_packets(well_fed):
     assert well_fed.name == "feed"
-    with Place("feed").connect() as peer:
+    with Endpoint("feed").connect() as peer:
         assert peer.type == socket.SOCK_SEQPACKET
         peer.settimeout(20)
         for _ in range(3):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from penstock.contracts import ByteArray, Extents, Reader
-from penstock.io.mechanisms import open_reader
 from penstock.io.nvme.device import DeviceThreads
 from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.queue import GpuQueue, queue_memory
+from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.uring import UringQueue
 from penstock.memory.cuda import CudaGpu

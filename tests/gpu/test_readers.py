@@ -9,7 +9,7 @@ import torch
 
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import ReaderUnavailable
-from penstock.io.mechanisms import open_reader
+from penstock.io.open import open_reader
 from penstock.memory.cuda import CudaGpu
 from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, new_memory
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from tests.fakes.nvme_disk import FakeDisk, FakeModule
+
 from penstock.contracts import ByteArray
 from penstock.io.nvme import layout
 from penstock.io.nvme.first_path import queue_into
 from penstock.io.nvme.libnvm.controller import DiskController
 from penstock.io.nvme.queue import GpuQueue
 from penstock.io.reader import QueueReader
-from penstock.testing.nvme_disk import FakeDisk, FakeModule
 
 DISK = "/dev/libnvm0"
 BAD_BLOCK = 0x4000 | layout.UNRECOVERED_READ_ERROR  # and there is no use in trying again

@@ -9,7 +9,7 @@ import torch
 
 from penstock.errors import BadSetting, ReaderUnavailable
 from penstock.io.gds import probe
-from penstock.io.mechanisms import open_reader
+from penstock.io.open import open_reader
 from penstock.testing.reader import new_memory
 
 

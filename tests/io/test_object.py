@@ -20,8 +20,8 @@ from tests.io.faulty_store import CONTENT, FaultyStore, faulty_store
 
 from penstock.contracts import ByteArray, Completed, Reader
 from penstock.errors import ReaderUnavailable, ReadFailed
-from penstock.io.mechanisms import open_reader
 from penstock.io.object import ObjectQueue
+from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
 from penstock.testing.queue import FaultyQueue
 from penstock.testing.reader import ReaderContract, extents_of, new_memory, read_all
@@ -54,10 +54,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
         yield faulty
 
 
-def set_environment(patch: pytest.MonkeyPatch, endpoint: str) -> None:
+def set_environment(patch: pytest.MonkeyPatch, place: str) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         patch.delenv(name)
-    patch.setenv("AWS_ENDPOINT_URL", endpoint)
+    patch.setenv("AWS_ENDPOINT_URL", place)
     patch.setenv("AWS_ACCESS_KEY_ID", "somebody")
     patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     patch.setenv("AWS_REGION", "us-east-1")

@@ -18,7 +18,7 @@ import pytest
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable, ReadFailed
 from penstock.io.files import direct_alignment
-from penstock.io.mechanisms import FILE_MECHANISMS, MECHANISMS, open_reader
+from penstock.io.open import FILE_MECHANISMS, MECHANISMS, open_reader
 from penstock.io.queue import Queue, Reads, Results
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue

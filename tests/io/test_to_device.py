@@ -13,7 +13,7 @@ import torch
 
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
-from penstock.io.mechanisms import open_reader
+from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.to_device import DeviceReader

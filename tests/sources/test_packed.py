@@ -19,17 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.advice.measurement import Row
+from penstock.advice.saved import keep
 from penstock.contracts import ByteArray, Completed, Cursor, Extents, Opened, Reader
 from penstock.errors import PackDamaged, ReaderUnavailable
-from penstock.io.kept import keep
-from penstock.io.measured import Row
-from penstock.io.mechanisms import FILE_MECHANISMS, open_reader
+from penstock.io.open import FILE_MECHANISMS, open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
 from penstock.memory.host import HostRing
 from penstock.memory.slots import Filled, Slot, Slots
-from penstock.sources.packed import PackedSource, check, pack
+from penstock.packing.packing import pack
+from penstock.sources.packed import PackedSource, check
 from penstock.sources.packed.format import HEADER_BYTES
 from penstock.testing.gpu import FakeGpu
 from penstock.testing.queue import FaultyQueue

@@ -18,8 +18,9 @@ import torch
 import penstock
 from penstock.contracts import Cursor
 from penstock.errors import PackDamaged, ReadFailed
-from penstock.io.mechanisms import FILE_MECHANISMS
-from penstock.sources.packed import PackedSource, check, pack
+from penstock.io.open import FILE_MECHANISMS
+from penstock.packing.packing import pack
+from penstock.sources.packed import PackedSource, check
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import HEADER_BYTES, JOURNAL, MANIFEST
 

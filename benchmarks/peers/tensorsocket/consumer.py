@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.share.blocks import ROWS
 from tensorsocket import TensorConsumer
 
-from penstock.bench.blocks import ROWS
-from penstock.bench.loop import Batches, serve
+from penstock.measure.loop import Batches, serve
 
 
 def open_source(order: dict[str, Any]) -> Batches:
@@ -22,7 +22,7 @@ def open_source(order: dict[str, Any]) -> Batches:
     source = Batches(batches(), lambda batch: len(batch[0]), None, lambda: None)
     if "device" not in order:
         return source
-    from penstock.bench.device import worked_on
+    from benchmarks.gpu.device import worked_on
 
     return worked_on(source, order)
 

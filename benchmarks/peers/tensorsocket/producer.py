@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from benchmarks.share.blocks import ROWS, Blocks
+from benchmarks.share.jpeg import make_loader
 from tensorsocket import TensorProducer
 from tensorsocket.producer import TensorPool
 
-from penstock.bench.blocks import ROWS, Blocks
-from penstock.bench.jpeg import make_loader
-from penstock.bench.loop import heard_lines, say
+from penstock.measure.loop import heard_lines, say
 
 BLOCKS_PER_PASS = 1024
 

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from penstock.io.advice import Advice
-from penstock.io.need import Choice, Need, Reason
+from penstock.advice.advice import Advice
+from penstock.advice.requirement import Choice, Reason, Requirement
 from penstock.sizes import size_text
 
 
@@ -25,7 +25,7 @@ def advice_shown(advice: Advice, origin: str) -> RenderableType:
     return Group(*parts)
 
 
-def _asked(need: Need, origin: str) -> Text:
+def _asked(need: Requirement, origin: str) -> Text:
     rate = "as fast as may be" if need.rate_mb_s is None else f"at {need.rate_mb_s:,.0f} MB/s"
     text = f"{need.access} reads of samples of {size_text(need.sample_bytes)}, {rate}, to {need.dest}"
     if need.cores is not None:

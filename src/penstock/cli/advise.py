@@ -14,8 +14,8 @@ from penstock.errors import BadSetting, FeederSilent, FeedNotFound
 from penstock.sizes import size_from
 
 if TYPE_CHECKING:
+    from penstock.advice.measurement import Row
     from penstock.feed.statistics import FeederStatistics
-    from penstock.io.measured import Row
 
 _FULL = 0.5
 """A window that is fuller than that is paced by its trainers."""
@@ -46,9 +46,9 @@ def advise(
     """
     import psutil
 
-    from penstock.io.advice import advise as choose
-    from penstock.io.kept import Benchmark, read_benchmark
-    from penstock.io.need import Need
+    from penstock.advice.advice import advise as choose
+    from penstock.advice.requirement import Requirement
+    from penstock.advice.saved import Benchmark, read_benchmark
 
     rate_bytes_per_s = None if rate is None else _rate(rate)
     sample_bytes = None if sample is None else _size("--sample", sample)
@@ -56,10 +56,10 @@ def advise(
         rate_bytes_per_s, sample_bytes = _of_feed(feed, rate_bytes_per_s, sample_bytes)
     if sample_bytes is None:
         raise BadSetting("how large is a sample? Give --sample, such as --sample 110KB, or --feed NAME")
-    need = Need(
+    need = Requirement(
         sample_bytes=sample_bytes,
         rate_bytes_per_s=rate_bytes_per_s,
-        access=access,  # pyright: ignore[reportArgumentType] - Need checks it
+        access=access,  # pyright: ignore[reportArgumentType] - Requirement checks it
         cores=cores,
         gpu_share=None if gpu_share is None else _share(gpu_share),
         dest=dest,
@@ -106,7 +106,7 @@ def _share(text: str) -> float:
 
 def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None) -> tuple[float, int]:
     """The bytes a second that a feed's trainings draw now, and those of a sample; each unless it is given."""
-    from penstock.feed.feeds import feeds
+    from penstock.feed.launch.feeds import feeds
 
     running = {found.name: found for found in feeds()}
     if name not in running:
@@ -152,7 +152,7 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
 
 def _quick(directory: Path) -> list[Row]:
     """What a short benchmark tells of the file system that a directory lies on; kept for ``reader="auto"``."""
-    from penstock.io.kept import keep, kept_at
+    from penstock.advice.saved import keep, kept_at
 
     if not directory.is_dir():
         raise BadSetting(f"--on {directory}: it is no directory")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-import penstock
+from penstock._version import __version__
 from penstock.cli import bench
 from penstock.cli.advise import advise
 from penstock.cli.command import Command, Group
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"penstock {penstock.__version__}")
+        typer.echo(f"penstock {__version__}")
         raise typer.Exit
 
 

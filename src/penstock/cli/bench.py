@@ -1,66 +1,18 @@
-"""``penstock bench``: measure on this machine what Penstock claims."""
+"""``penstock bench``: measure on this machine."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from penstock.cli.bench_io import io
 from penstock.cli.command import Command, Group
 
-app = typer.Typer(cls=Group, help="Measure on this machine what Penstock claims.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Measure on this machine.", no_args_is_help=True)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure on this machine what Penstock claims."""
-
-
-@app.command(cls=Command)
-def share(
-    data: Annotated[Path | None, typer.Option(help="Folder of JPEGs; generated ones unless given.")] = None,
-    trainers: Annotated[
-        str, typer.Option(metavar="NUMBERS", help="Numbers of trainers, case by case.")
-    ] = "1,2,4,8",
-    step_ms: Annotated[float, typer.Option(help="Wait in place of each training step, in ms.")] = 0.0,
-    repeats: Annotated[int, typer.Option(help="Measurements of each case, by turns.")] = 5,
-    seconds: Annotated[
-        float, typer.Option(help="Time counted for each case; 0.3 of it for blocks from memory.")
-    ] = 4.0,
-    blocks: Annotated[str, typer.Option(metavar="SIZES", help="Sizes of blocks from memory.")] = "128KB,1MB,10MB",
-    workers: Annotated[int, typer.Option(help="Loader workers, all together.")] = 2,
-    jpeg: Annotated[bool, typer.Option(help="The JPEG loader too; needs penstock[images,torch].")] = True,
-    peers: Annotated[bool, typer.Option(help="TensorSocket too, where it is installed.")] = True,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="File for what was measured.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG) of it.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smoke run (about 30 s); not for comparison.")] = False,
-) -> None:
-    """Measure trainers on one feed against trainers with a loader each: speed, CPU time, latency, memory."""
-    from penstock.bench.command import share_command
-    from penstock.bench.plan import Settings
-
-    settings = Settings(
-        trainers=_numbers(trainers),
-        step_ms=step_ms,
-        repeats=repeats,
-        seconds=seconds,
-        blocks=tuple(size.strip() for size in blocks.split(",") if size.strip()),
-        workers=workers,
-        jpeg=jpeg,
-        peers=peers,
-    )
-    share_command(settings.quickly() if quick else settings, data, json, plot)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    from penstock.errors import BadSetting
-
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise BadSetting(f"--trainers {text}: give numbers with commas between them, such as 1,2,4,8") from None
+    """Measure on this machine."""
 
 
 app.command(cls=Command)(io)

@@ -66,7 +66,7 @@ def io(
     from penstock.bench.io import plan
     from penstock.bench.io.command import io_command
     from penstock.errors import BadSetting
-    from penstock.io.mechanisms import MECHANISMS
+    from penstock.io.open import MECHANISMS
 
     scratch = plan.sizes("size", size)
     if len(scratch) != 1:

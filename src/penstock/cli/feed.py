@@ -87,8 +87,8 @@ def feed(
 
     FUNCTION takes nothing and returns a DataLoader, arrays, or batches.
     """
-    from penstock.feed.feeder import Feeder
-    from penstock.feed.process import serve
+    from penstock.feed.feeder.feeder import Feeder
+    from penstock.feed.launch.process import serve
 
     shown = console()
     packed = {"reader": reader, "batch_size": batch_size, "depth": depth, "shuffle": shuffle, "verify": verify}
@@ -147,7 +147,7 @@ def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any
 
 def _notes(source: PackedSource, segments: int, window_bytes: int) -> Iterator[str]:
     """What a packed data set cannot have as it was asked."""
-    from penstock.feed.ahead import RING_SHARE
+    from penstock.feed.feeder.slot_pool import RING_SHARE
 
     if source.batches < segments:
         yield (

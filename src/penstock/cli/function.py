@@ -12,7 +12,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from penstock.errors import BadSetting, PenstockError
-from penstock.feed.signature import missing_arguments
+from penstock.feed.launch.signature import missing_arguments
 from penstock.packages import require
 from penstock.tracebacks import users_traceback
 

@@ -61,8 +61,8 @@ def pack(
 
 def _pack(source: str, folder: Path, seed: int) -> None:
     from penstock.cli.function import call, function_at
-    from penstock.feed.recipe import recipe_of
-    from penstock.sources.packed import pack as pack_source
+    from penstock.fingerprint.code import fingerprint_of
+    from penstock.packing.packing import pack as pack_source
 
     console = Console()
     make = function_at(source)
@@ -73,7 +73,7 @@ def _pack(source: str, folder: Path, seed: int) -> None:
             loader,
             folder,
             seed=seed,
-            recipe={"the function": source, **recipe_of(make).digests},
+            fingerprint={"the function": source, **fingerprint_of(make).digests},
             progress=lambda rows, of: progress.update(task, completed=rows, total=of),
         )
     feed = escape(shlex.quote(f"packed:{folder}"))
@@ -87,7 +87,7 @@ def _pack(source: str, folder: Path, seed: int) -> None:
 
 def _begun(folder: Path) -> str:
     """How far an interrupted packing has come."""
-    from penstock.sources.packed import rows_begun
+    from penstock.packing.packing import rows_begun
 
     rows, samples = rows_begun(folder)
     if not rows:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.feed.feeds import feeds
+from penstock.feed.launch.feeds import feeds
 
 
 def status(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.errors import FeederLost
-from penstock.feed import feeds
+from penstock.feed.launch import feeds
 
 
 def stop(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the feed.")]) -> None:

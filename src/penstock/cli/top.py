@@ -9,7 +9,7 @@ import typer
 from rich.live import Live
 
 from penstock.cli.table import feeds_table
-from penstock.feed.feeds import feeds
+from penstock.feed.launch.feeds import feeds
 from penstock.feed.settings import real_number
 from penstock.terminal import console
 

@@ -16,10 +16,10 @@ from typing import IO
 import msgspec
 import numpy as np
 
-from penstock.demo.accounting import Family, family, machine_cpu_s
 from penstock.demo.job import Event, Job
 from penstock.demo.results import ArmResult, TrainingResult
 from penstock.errors import BadSetting, PenstockError
+from penstock.measure.family import Family, family, machine_cpu_s
 
 OnEvent = Callable[[Job, Event], None]
 

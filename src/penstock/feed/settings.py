@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.memory.limit import memory_limit_bytes
+from penstock.linux.memory_limit import memory_limit_bytes
 from penstock.sizes import size_from, whole_number
 
 DEFAULT_WINDOW = "512MiB"

@@ -6,9 +6,6 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.contracts import Cursor
-from penstock.feed.member import Member
-
 
 class TrainerStatistics(msgspec.Struct, frozen=True):
     """One trainer, as its feeder sees it.
@@ -36,42 +33,6 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     held_bytes: int
     held_back_s: float
     waits_for: str
-
-    @classmethod
-    def of(
-        cls,
-        member: Member,
-        *,
-        state: str,
-        behind: Cursor,
-        pid: int,
-        batch_size: int | None,
-        borrow: bool,
-        held_back_s: float,
-    ) -> TrainerStatistics:
-        """Of a member of the roster, whose first sample that it has not released is ``behind``."""
-        return cls(
-            pid=pid,
-            batch_size=batch_size,
-            borrow=borrow,
-            rank=member.rank,
-            world=member.world,
-            epoch=member.epoch,
-            state=state,
-            cycle=behind.cycle,
-            sample=behind.sample,
-            lag_samples=member.held_rows,
-            held_bytes=member.held_bytes,
-            held_back_s=held_back_s,
-            waits_for=_awaited(member) if state == "waiting" else "",
-        )
-
-
-def _awaited(member: Member) -> str:
-    if member.next is None:
-        return "the other ranks"
-    cycle, sample = member.next
-    return f"sample {sample:,} of cycle {cycle}" if sample else f"cycle {cycle}"
 
 
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):

@@ -13,9 +13,9 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from penstock.errors import ProtocolError
-from penstock.feed.recipe import Recipe
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
+from penstock.fingerprint.code import Fingerprint
 from penstock.tree import Node
 
 PROTOCOL = 5
@@ -115,7 +115,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
     block_rows: Positive | None = None
     drop_last: bool = False
     order: str = ""
-    recipe: Recipe | None = None
+    fingerprint: Fingerprint | None = None
 
 
 class Rejected(msgspec.Struct, tag="rejected"):

@@ -12,7 +12,7 @@ import struct
 import psutil
 
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme.libnvm.paths import refuse_disk
+from penstock.io.disk_names import refuse_disk
 
 DIRECT_ALIGNMENT = 4096
 """What O_DIRECT wants at the most; a logical block is no larger on any disk that Linux mounts."""

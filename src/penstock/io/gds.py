@@ -24,8 +24,8 @@ from typing import Any
 from penstock.contracts import DeviceBytes, Opened
 from penstock.errors import ReaderUnavailable
 from penstock.io.blocking import BlockingQueue
-from penstock.io.exit_status import in_words
 from penstock.io.files import file_system, open_file
+from penstock.linux.exit_status import in_words
 
 PROBE_S = 20.0
 _PROBE = """

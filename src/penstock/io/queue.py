@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 
 from penstock.contracts import Numbers, Opened
 
+CPU_SERVED = "CPU-served"
+"""In ``path_taken`` where no disk served the queues of ``"gpu"``, but a thread: that is for tests."""
+
 
 class Reads(NamedTuple):
     """Reads to be begun; every field has one entry a read.

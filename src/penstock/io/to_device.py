@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.contracts import ByteArray, Completed, DeviceBytes, Extents, Gpu, Mark, Opened, Reader
+from penstock.contracts import ByteArray, Completed, DeviceBytes, Event, Extents, Gpu, Opened, Reader
 from penstock.errors import BadSetting, PinningRefused, ReadFailed
 from penstock.io.memory import host_memory
 from penstock.io.reader import check
@@ -83,7 +83,7 @@ class DeviceReader:
         self.mech, self.depth = self._reader.mech, self._reader.depth
         self._begun = 0
         self._staged: dict[int, _Staged] = {}
-        self._copying: deque[tuple[Mark, list[int]]] = deque()
+        self._copying: deque[tuple[Event, list[int]]] = deque()
 
     @property
     def path_taken(self) -> str:

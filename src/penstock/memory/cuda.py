@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from penstock.contracts import ByteArray, DeviceBytes, Gpu, Mark
+from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.memory.cuda_shared import SharedMemory, granularity
 
@@ -133,17 +133,17 @@ class CudaGpu:
         unit = granularity(self._device.index)
         return -(-nbytes // unit) * unit
 
-    def mark(self) -> Mark:
+    def mark(self) -> Event:
         return _Event(self._torch, self._stream)
 
-    def hand_over(self, memory: Sequence[DeviceBytes], mark: Mark) -> None:
+    def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
         assert isinstance(mark, _Event)
         current = self._torch.cuda.current_stream(self._device)
         current.wait_event(mark.event)
         for each in memory:
             each.record_stream(current)  # or the allocator would hand it out again while it is in use
 
-    def take_over(self, memory: Sequence[DeviceBytes]) -> None:
+    def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
         self._stream.wait_stream(self._torch.cuda.current_stream(self._device))
         for each in memory:
             each.record_stream(self._stream)

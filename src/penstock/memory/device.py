@@ -106,7 +106,7 @@ class FeedersDeviceRing(DeviceRing):
             self.twin.write(offset, cast(ByteArray, part))
             self.filled(offset, part.nbytes)
         elif part.nbytes:
-            self._gpu.take_over([part])
+            self._gpu.wait_for_compute([part])
             self._gpu.copy_within(self.readable(offset, part.nbytes), part)
             self._gpu.copy_out(self.twin.writable(offset, part.nbytes), part)
 

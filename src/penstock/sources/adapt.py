@@ -34,7 +34,7 @@ def adapt(thing: Any, *, segments: int, seed: int, in_order: bool = False) -> So
     if torch is not None:
         from torch.utils.data import DataLoader
 
-        from penstock.sources.torch_loader import adapt_loader
+        from penstock.sources.torch.loader import adapt_loader
 
         if isinstance(thing, DataLoader):
             return adapt_loader(cast(Any, thing), segments=segments, seed=seed, in_order=in_order)

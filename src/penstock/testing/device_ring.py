@@ -86,10 +86,10 @@ class DeviceRingContract(RingContract):
         gpu, there = self.feeders, np.zeros(64, np.uint8)
         memory = gpu.empty(64)
         gpu.copy(memory, np.arange(64, dtype=np.uint8), pinned=False)
-        gpu.hand_over([memory], gpu.mark())
+        gpu.wait_for_copies([memory], gpu.mark())
         doubled = memory * 2
         assert gpu.holds(doubled)
-        gpu.take_over([doubled])
+        gpu.wait_for_compute([doubled])
         gpu.copy_out(there, doubled)
         gpu.mark().wait()
         assert there.tolist() == list(range(0, 128, 2))

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from penstock.contracts import ByteArray, DeviceBytes, Mark
+from penstock.contracts import ByteArray, DeviceBytes, Event
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.memory.host import HostRing
 from penstock.memory.recycle import when_dead
@@ -139,14 +139,14 @@ class FakeGpu:
         self._collects = False
         self.collect()
 
-    def mark(self) -> Mark:
+    def mark(self) -> Event:
         return _FakeMark(self, self._begun)
 
-    def hand_over(self, memory: Sequence[DeviceBytes], mark: Mark) -> None:
+    def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
         self._computes = True
         mark.wait()  # a real one makes the device wait, not the process
 
-    def take_over(self, memory: Sequence[DeviceBytes]) -> None:
+    def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
         self._taken_over = memory
 
     def holds(self, tensor: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from penstock.contracts import Extents, Numbers, Reader
 from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
-    from penstock.bench.cell import Watch
+    from penstock.measure.interval import Watch
 
 _PART = 4
 """The loop waits for this part of what nobody has in hand, then begins as many again with one call."""

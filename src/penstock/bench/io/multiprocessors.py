@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.bench.nvml import meter_of
 from penstock.io.nvme.device import most_busy_share
+from penstock.measure.nvml import meter_of
 
 
 class Busy(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.advice.measurement import Row
 from penstock.errors import BadSetting
-from penstock.io.measured import Row
-from penstock.io.mechanisms import MAX_DEPTH, MAX_THREADS, MECHANISMS
+from penstock.io.open import MAX_DEPTH, MAX_THREADS, MECHANISMS
 from penstock.sizes import size_from, size_text
 
 PATTERNS = ("random", "sequential")
@@ -81,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     external: tuple[str, ...] = ()
     warm_up_s: float = 0.3
     limit_s: float = 30.0
-    readers: str = "penstock.io.mechanisms:open_reader"
+    readers: str = "penstock.io.open:open_reader"
 
     def check(self) -> Settings:
         """These settings.

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from penstock.advice.measurement import Row
 from penstock.bench.io.page_cache import BUFFERED
 from penstock.bench.io.report import medians
-from penstock.io.measured import Row
 from penstock.sizes import size_text
 
 _COLORS = {

@@ -14,7 +14,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from penstock.io.measured import Row
+from penstock.advice.measurement import Row
 from penstock.sizes import size_text
 
 WIDTH = 104

@@ -9,17 +9,17 @@ from typing import NamedTuple
 import msgspec
 import psutil
 
+from penstock.advice.measurement import Row
 from penstock.bench.io import page_cache
 from penstock.bench.io.child import Order
 from penstock.bench.io.external import Installed, installed
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import MeasurementFailed, answer
 from penstock.bench.io.target import Target, is_url, target
-from penstock.bench.machine import Machine, describe
 from penstock.errors import BadSetting
+from penstock.io.disk_names import disk_path
 from penstock.io.files import DIRECT_ALIGNMENT
-from penstock.io.measured import Row
-from penstock.io.nvme.libnvm.paths import disk_path
+from penstock.measure.machine import Machine, describe
 from penstock.sizes import size_text
 
 Tell = Callable[[int, int, str], None]

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import BadSetting
+from penstock.io.disk_names import disk_path
 from penstock.io.files import open_file
-from penstock.io.nvme.libnvm.paths import disk_path
 from penstock.sizes import size_text
 
 _PIECE_BYTES = 16 << 20

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import ByteArray, Numbers, Opened
-from penstock.io.measured import CPU_SERVED
 from penstock.io.nvme.layout import (
     DATA_TRANSFER_ERROR,
     INTERNAL_ERROR,
@@ -28,7 +27,7 @@ from penstock.io.nvme.layout import (
     Array,
     QueueMemory,
 )
-from penstock.io.queue import Queue, Reads, Results
+from penstock.io.queue import CPU_SERVED, Queue, Reads, Results
 
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
 

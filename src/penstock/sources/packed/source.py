@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.advice.auto import choose_reader
+from penstock.advice.saved import kept_rows
 from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock
 from penstock.errors import BadSetting, ReaderUnavailable
-from penstock.io.auto import choose_reader
-from penstock.io.kept import kept_rows
-from penstock.io.mechanisms import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.io.memory import host_memory
+from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.memory.room import aligned
 from penstock.memory.slots import Slot, Slots
 from penstock.sizes import size_text, whole_number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import NamedTuple
 
+from penstock.advice.measurement import Row
 from penstock.bench.io.external.bam import Bam
 from penstock.bench.io.external.fio import Fio
 from penstock.bench.io.external.gdsio import Gdsio
@@ -13,7 +14,6 @@ from penstock.bench.io.external.tool import Tool
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import answer
 from penstock.bench.io.target import Target
-from penstock.io.measured import Row
 
 TOOLS: tuple[Tool, ...] = (Fio(), Gdsio(), Spdk(), Bam())
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
+from penstock.io.disk_names import devices
 from penstock.io.nvme.layout import PAGE_BYTES, Array
-from penstock.io.nvme.libnvm.fork import give_to_children, keep_from_children
-from penstock.io.nvme.libnvm.paths import devices
+from penstock.linux.fork_memory import give_to_children, keep_from_children
 
 MAP_REQUEST = struct.Struct("QQQ")
 """Where the memory begins, how many pages it has, and where to write their bus addresses."""

@@ -1,0 +1,110 @@
+"""What Penstock claims of a ring on a GPU, each beside what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+from benchmarks.gpu.run import Measured
+from benchmarks.share.claims import Claim, least, most
+
+Values = list[float]
+
+
+def gpu_claims(found: list[Measured], device_copy: list[dict[str, Any]]) -> list[Claim]:
+    """All claims; each ratio is taken within a repeat.
+
+    Args:
+        found: The cells.
+        device_copy: What ``devicecopy`` measured, for each size.
+    """
+    return list(_Claims(found).rows(device_copy))
+
+
+class _Claims:
+    def __init__(self, found: list[Measured]) -> None:
+        self._cells = {
+            (one.cell.workload, one.cell.arm, one.cell.trainers, one.cell.repeat): one
+            for one in found
+            if one.cell.finished
+        }
+        self._trainers = sorted({one.cell.trainers for one in found})
+        self._repeats = sorted({one.cell.repeat for one in found})
+        self._workloads = list(dict.fromkeys(one.cell.workload for one in found))
+        blocks = [one.cell.workload for one in found if one.cell.arm == "device copies"]
+        self._blocks = list(dict.fromkeys(blocks))
+
+    def rows(self, device_copy: list[dict[str, Any]]) -> Iterator[Claim]:
+        for workload in self._workloads:
+            values = self._worst(
+                min,
+                [workload],
+                "GPU ring",
+                "tensorsocket",
+                lambda ours, theirs: ours.cell.slowest / theirs.cell.slowest,
+            )
+            what = f"{workload}: slowest trainer of the GPU ring against TensorSocket's, worst K"
+            yield least(f"tensorsocket-{workload}", what, 1.2, "", values)
+        values = self._worst(
+            max,
+            self._blocks,
+            "GPU ring",
+            "device copies",
+            lambda ring, copy: ring.cell.trainer_us_per_batch - copy.cell.trainer_us_per_batch,
+        )
+        what = "GPU ring: trainer's CPU per batch beyond the device copy, worst K and size"
+        yield most("gpu-trainer-cpu", what, 150.0, "us", values)
+        yield self._memory()
+        for copy in device_copy:
+            values = [r / t for r, t in zip(copy["ring_GBps"], copy["torch_GBps"], strict=True)]
+            what = f"{copy['nbytes'] / 1e6:,.0f} MB: copy from the host ring against torch's from pinned memory"
+            yield least(f"host-ring-copy-{copy['nbytes']}", what, 0.9, "", values)
+        for ring in ("GPU ring", "host ring"):
+            values = self._ratios("training", ring, "separate", 4, lambda a, b: a.cell.together / b.cell.together)
+            what = f"{ring}, K=4 trainings of a ResNet-18: together against separate loaders"
+            claim = least(f"trainings-4-{ring.split()[0]}", what, 3.5, "x", values)
+            yield claim if ring == "GPU ring" else msgspec.structs.replace(claim, met=None, note="for comparison")
+
+    def _memory(self) -> Claim:
+        """A trainer's peak, in blocks: the ring is memory of its own, not PyTorch's."""
+        values = self._worst(
+            max,
+            self._blocks,
+            "GPU ring",
+            "GPU ring",
+            lambda ring, _: None if ring.device_bytes is None else ring.device_bytes / ring.block_bytes,
+        )
+        what = "GPU ring: GPU memory of a trainer beyond the ring, worst K and size"
+        return most("gpu-memory", what, 2.0, "batches", values)
+
+    def _worst(
+        self,
+        worse: Callable[[Iterable[float]], float],
+        workloads: list[str],
+        arm: str,
+        other: str,
+        value: Callable[[Measured, Measured], float | None],
+    ) -> Values:
+        """The values of the workload and number of trainers whose median is the worst."""
+        found = [self._ratios(w, arm, other, k, value) for w in workloads for k in self._trainers]
+        medians = {statistics.median(values): values for values in found if values}
+        return medians[worse(medians)] if medians else []
+
+    def _ratios(
+        self,
+        workload: str,
+        arm: str,
+        other: str,
+        trainers: int,
+        value: Callable[[Measured, Measured], float | None],
+    ) -> Values:
+        """A value of two cells of the same repeat, for each repeat that has both."""
+        values: Values = []
+        for repeat in self._repeats:
+            one = self._cells.get((workload, arm, trainers, repeat))
+            two = self._cells.get((workload, other, trainers, repeat))
+            if one is not None and two is not None and (ratio := value(one, two)) is not None:
+                values.append(ratio)
+        return values

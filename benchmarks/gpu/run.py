@@ -1,0 +1,217 @@
+"""The GPU benchmark: trainers on one GPU, each way to feed them by turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from benchmarks.share import tensorsocket
+from benchmarks.share.feeding import Feeding
+from benchmarks.share.result import Result, measure
+from benchmarks.share.trainers import TrainerPool
+from benchmarks.share.workload import Workload
+
+from penstock.measure.interval import Interval, Watch
+from penstock.measure.nvml import Activity, meter_of
+from penstock.measure.pool import Member, MemberFailed, ProcessPool
+
+ARMS = ("separate", "host ring", "GPU ring", "tensorsocket")
+_ANSWER_S = 15.0
+_BURSTS_S = 2.0  # TensorSocket sends eight batches at once
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One cell, and what it took of the GPU.
+
+    Attributes:
+        block_bytes: Of one block or batch.
+        host_to_device_bytes: For one block or batch, for all trainers together, counted where they are copied.
+        device_bytes: The most that tensors of any one trainer took on the GPU; None where nobody tells.
+        activity: What the GPU itself says.
+    """
+
+    cell: Result
+    block_bytes: int
+    host_to_device_bytes: float = 0.0
+    device_bytes: int | None = None
+    activity: Activity = Activity()
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How it is measured.
+
+    Attributes:
+        device: The GPU; "cpu" tries everything out on one that is none.
+        trainers: How many at once, case by case.
+        workers: Of a shared ``DataLoader``, and in total of separate ones.
+        width: Of the ResNet that is trained; 64 is ResNet-18's own.
+        warm_up: Blocks, or batches of images, that each trainer takes before.
+        peer_limit_s: In which a peer must be warm.
+    """
+
+    device: str
+    trainers: tuple[int, ...]
+    repeats: int
+    seconds: float
+    workers: int
+    window: str = "1GiB"
+    width: int = 64
+    warm_up: tuple[int, int] = (20, 6)
+    peer_limit_s: float = 30.0
+
+
+class Case(NamedTuple):
+    """What is measured in each repeat."""
+
+    workload: Workload
+    work: Literal["read", "train"]
+    trainers: int
+    arm: str
+
+    @property
+    def name(self) -> str:
+        return "training" if self.work == "train" else self.workload.name
+
+
+def cases(workloads: list[Workload], settings: Settings, *, train: bool, peers: bool) -> list[Case]:
+    """The cases of one repeat: what is compared runs one after the other."""
+    arms = ARMS if peers else ARMS[:-1]
+    found: list[Case] = []
+    for workload, trainers in product(workloads, settings.trainers):
+        controls = ("device copies",) if workload.kind == "blocks" else ()
+        found += [Case(workload, "read", trainers, arm) for arm in (*arms, *controls)]
+        if workload.kind == "jpeg" and train:
+            found += [Case(workload, "train", trainers, arm) for arm in arms]
+    return found
+
+
+class Bench:
+    """Measures cases with feeders and trainers that are started once, and TensorSocket's anew each time."""
+
+    def __init__(self, crew: ProcessPool, settings: Settings) -> None:
+        self._crew = crew
+        self._settings = settings
+        self._stage = TrainerPool(crew)
+        self._feeders: dict[str, Member] = {}
+        self._too_many: dict[str, str] = {}  # what TensorSocket did not finish
+
+    def measured(self, case: Case, repeat: int) -> Measured:
+        """One cell of a case."""
+        cell = Result(case.name, case.arm, case.trainers, repeat, finished=False)
+        if case.arm == "tensorsocket":
+            return self._tensorsocket(case, cell)
+        settings = self._settings
+        window = Interval(settings.seconds, settings.warm_up[case.workload.kind == "jpeg"])
+        feeders = [self._feeder(case)] if "ring" in case.arm else []
+        members = self._stage.members("torch", case.trainers)
+        counts = [Counter(feeder) for feeder in feeders]
+        meter = meter_of(settings.device)
+        pids = [feeder.pid for feeder in feeders]
+        cell = measure(cell, members, self._order(case), window, pids, [*counts, meter])
+        if not cell.finished:
+            self._stage.dismiss(kill=True)
+            return Measured(cell, case.workload.block_bytes)
+        for member in members:
+            member.tell({"do": "device memory", "device": settings.device})
+        taken = [
+            member.hear_of("device_bytes", time.monotonic() + _ANSWER_S)["device_bytes"] for member in members
+        ]
+        crossing = case.trainers * cell.copied_bytes_per_batch + sum(count.bytes_per_block for count in counts)
+        device_bytes = None if settings.device == "cpu" else max(taken)
+        return Measured(cell, case.workload.block_bytes, crossing, device_bytes, meter.activity)
+
+    def _order(self, case: Case) -> dict[str, Any]:
+        settings = self._settings
+        order: dict[str, Any] = {"device": settings.device, "work": case.work, "width": settings.width}
+        if "ring" in case.arm:
+            return {"kind": "feed", "feed": f"gpu-bench/{case.workload.name}/{case.arm}", "borrow": False, **order}
+        if case.workload.kind == "jpeg":
+            workers = max(1, settings.workers // case.trainers)
+            return {"kind": "loader", "workload": msgspec.to_builtins(case.workload), "workers": workers, **order}
+        kind = "own copies" if case.arm == "separate" else case.arm
+        return {"kind": kind, "nbytes": case.workload.block_bytes, **order}
+
+    def _feeder(self, case: Case) -> Member:
+        name = self._order(case)["feed"]
+        if name not in self._feeders:
+            memory = self._settings.device if case.arm == "GPU ring" else "host"
+            feeding = Feeding(name, self._settings.window, case.workload, memory=memory)
+            self._feeders[name] = self._crew.feeder(feeding)
+        return self._feeders[name]
+
+    def _tensorsocket(self, case: Case, cell: Result) -> Measured:
+        """Started anew each time; once a number of trainers is too many, more are not tried."""
+        if case.name in self._too_many:
+            cell = msgspec.structs.replace(cell, note=f"not tried: {self._too_many[case.name]}")
+            return Measured(cell, case.workload.block_bytes)
+        settings = self._settings
+        order = self._order(case._replace(arm="separate"))
+        shown, order["device"] = _shown(settings.device)
+        counts: list[Counter] = []
+        meter = meter_of(settings.device)
+
+        def watches(producer: Member) -> list[Watch]:
+            counts.append(Counter(producer))
+            return [*counts, meter]
+
+        window = Interval(max(settings.seconds, _BURSTS_S), 2, limit_s=settings.peer_limit_s, fixed=True)
+        cell = tensorsocket.measured(self._crew, cell, case.workload, window, order, shown, watches)
+        if not cell.finished:
+            if cell.note != tensorsocket.NOT_INSTALLED:
+                self._too_many[case.name] = f"{case.trainers} {cell.note}"
+            return Measured(cell, case.workload.block_bytes)
+        crossing = sum(count.bytes_per_block for count in counts)
+        return Measured(cell, case.workload.block_bytes, crossing, None, meter.activity)
+
+
+def _shown(device: str) -> tuple[dict[str, str], str]:
+    """An environment that shows TensorSocket this GPU only, since it takes the first; and its name there."""
+    if device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": ""}, "cpu"
+    import torch
+
+    from penstock.memory.cuda import index_of, uuid_of
+
+    return {"CUDA_VISIBLE_DEVICES": uuid_of(torch, index_of(torch, device))}, "cuda:0"
+
+
+class Counter:
+    """A watch on what a feeder copies to the GPU for a block, since it began: a window may see few blocks come."""
+
+    def __init__(self, feeder: Member) -> None:
+        self._feeder = feeder
+        self.bytes_per_block = 0.0
+
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> None:
+        self._feeder.tell({"do": "count"})
+        seen = self._feeder.hear_of("copied_bytes", time.monotonic() + _ANSWER_S)
+        self.bytes_per_block = seen["copied_bytes"] / max(1, seen["blocks"])
+
+
+def run(
+    crew: ProcessPool, planned: list[Case], settings: Settings, tell: Callable[[int, int, str], None]
+) -> list[Measured]:
+    """Measure every case in each repeat.
+
+    Args:
+        tell: Told of progress: (cells done, cells in all, what comes now).
+
+    Raises:
+        MemberFailed: a measured process died or failed.
+    """
+    bench = Bench(crew, settings)
+    found: list[Measured] = []
+    in_all = len(planned) * settings.repeats
+    for repeat, case in product(range(settings.repeats), planned):
+        tell(len(found), in_all, f"{case.name}, {case.trainers} × {case.arm}")
+        try:
+            found.append(bench.measured(case, repeat))
+        except MemberFailed as error:
+            raise MemberFailed(f"{case.name}, {case.trainers} × {case.arm}: {error}\n{crew.errors()}") from error
+    return found

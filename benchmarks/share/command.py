@@ -1,0 +1,68 @@
+"""``penstock bench share`` behind its options: run with progress, show tables, save JSON and picture."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from benchmarks.share.claims import Claim, claims
+from benchmarks.share.plan import Settings
+from benchmarks.share.run import Report, run
+from benchmarks.share.tables import tables
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from penstock.bench.saving import check_writable, saved
+from penstock.packages import require
+from penstock.terminal import console
+
+
+def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:
+    """Measure, and tell.
+
+    Raises:
+        BadSetting: a setting is out of range, or a file could not be written afterwards.
+        PackageMissing: an extra is not installed that this needs.
+    """
+    for path in filter(None, (json, plot)):
+        check_writable(path)
+    if plot is not None:
+        require("--plot", "demo", "matplotlib")
+    shown = console()
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
+    quiet = not shown.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True, disable=quiet) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def tell(done: int, in_all: int, what: str) -> None:
+            progress.update(task, completed=done, total=in_all, description=what)
+
+        report = run(settings, None if data is None else str(data), tell)
+    rows = claims(report)
+    shown.print(tables(report, rows), soft_wrap=True)
+    if json is not None:
+        saved(json, partial(json.write_bytes, encoded(report, rows)), shown)
+    if plot is not None:
+        from benchmarks.share.plot import save
+
+        saved(plot, partial(save, report, rows, plot), shown)
+
+
+def encoded(report: Report, rows: list[Claim]) -> bytes:
+    """The report with its claims as JSON."""
+    plain: dict[str, Any] = msgspec.to_builtins(report)
+    cells = plain.pop("cells")
+    rounded = _rounded({**plain, "claims": msgspec.to_builtins(rows), "cells": cells})
+    return msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n"
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to five digits: the rest is noise, and long."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return value

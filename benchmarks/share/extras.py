@@ -1,0 +1,160 @@
+"""Measurements beside the cells: memory, many trainers, the copy into the ring, the import."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import msgspec
+from benchmarks.share.feeding import Feeding
+from benchmarks.share.trainers import start_feeder, start_trainers
+from benchmarks.share.workload import Workload
+
+from penstock.errors import PenstockError
+from penstock.feed.settings import bytes_from
+from penstock.measure import processes
+from penstock.measure.pool import START_S, ProcessPool
+
+CROWD = 64
+CROWD_SAMPLES = 16_384
+MEMORY_WINDOW = "256MiB"
+_HEAVY = ("torch", "mlflow", "starlette", "uvicorn", "cv2", "simplejpeg", "matplotlib")
+
+
+class MemoryUse(msgspec.Struct, frozen=True):
+    """Memory of a feed and its trainers, measured while all of them read.
+
+    Attributes:
+        ring_bytes: PSS of the window over all processes.
+        trainer_bytes: What each trainer has on top of what it had before it
+            attached, without the window.
+        batch_bytes: One batch; of private copies a trainer holds two: the one
+            in its hands and the one before.
+    """
+
+    trainers: int
+    borrow: bool
+    window_bytes: int
+    ring_bytes: int
+    feeder_bytes: int
+    trainer_bytes: tuple[int, ...]
+    batch_bytes: int
+
+    @property
+    def beyond_batches_bytes(self) -> int:
+        """Of the trainer that needs most, without its batches."""
+        return max(self.trainer_bytes) - (0 if self.borrow else 2 * self.batch_bytes)
+
+
+def memory_use(crew: ProcessPool, workload: Workload, trainers: int, *, borrow: bool, seconds: float) -> MemoryUse:
+    """Memory of a fresh feed with fresh trainers."""
+    feeding = Feeding(f"bench/memory-{trainers}-{borrow}", MEMORY_WINDOW, workload)
+    feeder = start_feeder(crew, feeding)
+    members = start_trainers(crew, trainers)
+    before = [processes.memory(member.pid).other_bytes for member in members]
+    deadline = time.monotonic() + START_S
+    for member in members:
+        member.tell(
+            {"do": "take", "kind": "feed", "feed": feeding.feed, "borrow": borrow, "warm_up": 10, "step_s": 0}
+        )
+    for member in members:
+        member.hear_of("ready", deadline)
+    time.sleep(seconds)
+    used = [processes.memory(member.pid) for member in members]
+    of_feeder = processes.memory(feeder.pid)
+    for member in members:
+        member.tell({"do": "stop"})
+    for member in members:
+        member.hear_of("closed", deadline)
+    crew.dismiss([*members, feeder])
+    return MemoryUse(
+        trainers,
+        borrow,
+        bytes_from(MEMORY_WINDOW),
+        of_feeder.ring_bytes + sum(one.ring_bytes for one in used),
+        of_feeder.other_bytes,
+        tuple(one.other_bytes - was for one, was in zip(used, before, strict=True)),
+        workload.block_bytes,
+    )
+
+
+class CrowdResult(msgspec.Struct, frozen=True):
+    """Many trainers at once, an epoch each.
+
+    Attributes:
+        finished: How many had their epoch.
+        lost, repeated: Samples, over all trainers.
+    """
+
+    trainers: int
+    samples: int
+    finished: int
+    lost: int
+    repeated: int
+    seconds: float
+
+    @property
+    def exact(self) -> bool:
+        return self.finished == self.trainers and self.lost == self.repeated == 0
+
+
+def crowd(crew: ProcessPool, trainers: int, samples: int) -> CrowdResult:
+    """Have many trainers, of different batch sizes, read an epoch of one feed."""
+    feeding = Feeding("bench/crowd", "64MiB", numbered=samples, numbered_bytes=4096)
+    feeder = start_feeder(crew, feeding)
+    members = start_trainers(crew, trainers)
+    began = time.monotonic()
+    for i, member in enumerate(members):
+        member.tell({"do": "epoch", "feed": feeding.feed, "samples": samples, "batch_size": 16 + i})
+    finished = lost = repeated = 0
+    for member in members:
+        answer = member.hear_of("repeated", began + START_S)
+        finished += 1
+        lost += answer["lost"]
+        repeated += answer["repeated"]
+    seconds = time.monotonic() - began
+    crew.dismiss([*members, feeder])
+    return CrowdResult(trainers, samples, finished, lost, repeated, seconds)
+
+
+def ring_copy(nbytes: int, repeats: int) -> list[dict[str, Any]]:
+    """The copy into the ring against torch's, per number of threads."""
+    answer = _run("-m", "benchmarks.share.ringcopy", str(nbytes), str(repeats))
+    return answer["ringcopy"]
+
+
+class ImportResult(msgspec.Struct, frozen=True):
+    """``import penstock`` in fresh interpreters: how long, and which heavy modules came along."""
+
+    seconds: tuple[float, ...]
+    heavy: tuple[str, ...]
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def import_time(times: int = 7) -> ImportResult:
+    """Time ``import penstock``."""
+    program = (
+        "import json, sys, time; began = time.perf_counter(); import penstock; "
+        "took = time.perf_counter() - began; "
+        "print(json.dumps({'took': took, 'modules': [m for m in sys.modules if '.' not in m]}))"
+    )
+    answers = [_run("-c", program) for _ in range(times)]
+    heavy = sorted({name for answer in answers for name in answer["modules"]} & set(_HEAVY))
+    return ImportResult(tuple(answer["took"] for answer in answers), tuple(heavy))
+
+
+def _run(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-P", *arguments], capture_output=True, text=True, env=os.environ, check=False
+    )
+    if done.returncode:
+        raise PenstockError(f"a measurement failed: {done.stderr.strip()[-1000:]}")
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,67 @@
+"""A measured feeder, a process of its own: ``python -m benchmarks.share.feeding``. It ends with its input."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+import numpy as np
+from benchmarks.share.jpeg import SEGMENTS
+from benchmarks.share.workload import Workload
+
+import penstock
+from penstock.measure.loop import heard_lines, say
+
+
+class Feeding(msgspec.Struct, frozen=True):
+    """What a feeder process is told.
+
+    Attributes:
+        memory: Where the ring lies: on the host or a GPU; "cpu" is a GPU that is none.
+        numbered: In place of a workload: this many samples that carry their number, in ``numbered_bytes`` each.
+    """
+
+    feed: str
+    window: str
+    workload: Workload | None = None
+    numbered: int = 0
+    numbered_bytes: int = 0
+    memory: str = "host"
+
+    def source(self) -> Any:
+        if self.workload is not None:
+            return self.workload.source()
+        arrays = {
+            "id": np.arange(self.numbered),
+            "x": np.zeros((self.numbered, self.numbered_bytes), np.uint8),
+        }
+        return penstock.ArraySource(arrays, batch_size=64, segments=16)
+
+
+def main() -> None:
+    heard = heard_lines()
+    feeding = msgspec.json.decode(next(heard), type=Feeding)
+    gpu = None
+    if feeding.memory != "host":
+        from benchmarks.gpu.crossing import counting_gpu
+
+        gpu = counting_gpu(feeding.memory)
+    feeder = penstock.Feeder(
+        feeding.source(), feeding.feed, segments=SEGMENTS, window=feeding.window, memory=gpu or "host"
+    )
+
+    def end() -> None:
+        for _ in heard:  # each asks for the same
+            say({"copied_bytes": gpu.copied_bytes if gpu else 0, "blocks": feeder.statistics().blocks})
+        feeder.close()
+
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    say({"ready": True})
+    feeder.run()
+    ending.join()
+
+
+if __name__ == "__main__":
+    main()

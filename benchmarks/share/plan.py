@@ -1,0 +1,115 @@
+"""What ``penstock bench share`` measures: its settings, and the cells of one repeat in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+from benchmarks.share.workload import Workload
+
+from penstock.errors import BadSetting
+from penstock.measure.interval import Interval
+
+MOST_TRAINERS = 64
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How the benchmark runs.
+
+    Attributes:
+        trainers: How many at once, case by case.
+        step_ms: Time that a trainer waits for each batch, in place of training on it.
+        seconds: Counted for each JPEG case; cases of synthetic blocks take 0.3 of it.
+        blocks: Sizes of synthetic blocks.
+        workers: Of a shared or lone ``DataLoader``, and in total of separate ones.
+        window: Of each feed.
+        peer_limit_s: In which a peer must be warm.
+    """
+
+    trainers: tuple[int, ...] = (1, 2, 4, 8)
+    step_ms: float = 0.0
+    repeats: int = 5
+    seconds: float = 4.0
+    blocks: tuple[str, ...] = ("128KB", "1MB", "10MB")
+    workers: int = 2
+    window: str = "512MiB"
+    jpeg: bool = True
+    peers: bool = True
+    peer_limit_s: float = 20.0
+    quick: bool = False
+
+    def quickly(self) -> Settings:
+        """The same cases, each once and short: to see that all works."""
+        few = tuple(k for k in self.trainers if k <= 2) or self.trainers[:1]
+        return msgspec.structs.replace(
+            self, trainers=few, repeats=1, seconds=min(self.seconds, 0.6), peer_limit_s=5.0, quick=True
+        )
+
+    def check(self) -> Settings:
+        """These settings.
+
+        Raises:
+            BadSetting: one is out of range.
+        """
+        if not self.trainers or not all(1 <= k <= MOST_TRAINERS for k in self.trainers):
+            raise BadSetting(f"--trainers {list(self.trainers)}: give numbers between 1 and {MOST_TRAINERS}")
+        for name, value, least in (("repeats", self.repeats, 1), ("seconds", self.seconds, 0.05)):
+            if not value >= least:  # NaN is not
+                raise BadSetting(f"--{name} {value}: at least {least}")
+        if not self.step_ms >= 0:
+            raise BadSetting(f"--step-ms {self.step_ms}: at least 0")
+        if not self.jpeg and not self.blocks:
+            raise BadSetting("nothing to measure: leave --no-jpeg out or name --blocks")
+        return self
+
+    def window_of(self, workload: Workload) -> Interval:
+        """The window of time for a case of this workload."""
+        if workload.kind == "jpeg":
+            return Interval(self.seconds, warm_up=6, step_s=self.step_ms / 1e3)
+        return Interval(0.3 * self.seconds, warm_up=20, step_s=self.step_ms / 1e3)
+
+
+class Case(NamedTuple):
+    """A cell to be measured.
+
+    Attributes:
+        order: For each of the trainers; see ``trainer.open_source``.
+        crew: "plain" trainers never import torch, "torch" ones do.
+        fed: Whether the workload's feeder feeds it.
+    """
+
+    workload: Workload
+    arm: str
+    trainers: int
+    order: dict[str, Any]
+    crew: str
+    fed: bool
+
+
+def feed_of(workload: Workload) -> str:
+    return f"bench/{workload.name}"
+
+
+def cases(workload: Workload, settings: Settings) -> Iterator[Case]:
+    """The cells of one repeat: what is compared runs one after the other."""
+    jpeg = workload.kind == "jpeg"
+    plain = msgspec.to_builtins(workload)
+    crew = "torch" if jpeg else "plain"
+
+    def with_loaders(arm: str, trainers: int) -> Case:
+        workers = max(1, settings.workers // trainers)
+        order = {"kind": "loader", "workload": plain, "workers": workers}
+        return Case(workload, arm, trainers, order, "torch", False)
+
+    if jpeg:
+        yield with_loaders("alone", 1)
+    for trainers in settings.trainers:
+        for arm in ("penstock", "borrow"):
+            order = {"kind": "feed", "feed": feed_of(workload), "borrow": arm == "borrow"}
+            yield Case(workload, arm, trainers, order, crew, True)
+        if not jpeg:
+            order = {"kind": "copy", "nbytes": workload.block_bytes}
+            yield Case(workload, "copy", trainers, order, "plain", False)
+        if trainers > 1 or not jpeg:
+            yield with_loaders("separate", trainers)

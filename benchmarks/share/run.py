@@ -1,0 +1,139 @@
+"""The sharing benchmark: trainers on one feed against trainers with loaders of their own, by turns."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from benchmarks.share import extras, jpeg, tensorsocket
+from benchmarks.share.feeding import Feeding
+from benchmarks.share.plan import Case, Settings, cases, feed_of
+from benchmarks.share.result import Result, measure
+from benchmarks.share.trainers import TrainerPool, start_feeder
+from benchmarks.share.workload import Workload, jpegs, synthetic
+
+from penstock.errors import BadSetting, PenstockError
+from penstock.measure.machine import Machine, describe
+from penstock.measure.pool import Member, MemberFailed, ProcessPool
+from penstock.packages import require
+
+Tell = Callable[[int, int, str], None]
+"""Told of progress: (cells done, cells in all, what comes now)."""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """Everything that was measured; ``benchmarks/results/share-*.json`` is one, with the claims added."""
+
+    benchmark: str = "share"
+    version: int = 1
+    machine: Machine
+    settings: Settings
+    data: str = ""
+    workloads: list[Workload]
+    cells: list[Result] = []
+    memory: list[extras.MemoryUse] = []
+    crowd: extras.CrowdResult | None = None
+    ring_copy: list[dict[str, Any]] = []
+    imports: extras.ImportResult | None = None
+
+
+def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
+    """Measure everything that the settings ask for.
+
+    Args:
+        folder: Of JPEGs; None generates some for the time being.
+
+    Raises:
+        BadSetting: there is no JPEG in ``folder``, or a setting is out of range.
+        PackageMissing: an extra is not installed that this needs.
+        PenstockError: a measured process failed.
+    """
+    settings.check()
+    if settings.jpeg:
+        require("the JPEG loader (--no-jpeg leaves it out)", "images,torch", "simplejpeg", "cv2")
+    require("the benchmark", "torch", "torch")
+    before = describe()
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        data = ""
+        workloads = [synthetic(size, settings.workers) for size in settings.blocks]
+        if settings.jpeg:
+            folder, data = _images(folder, scratch, settings)
+            workloads.insert(0, jpegs(folder, settings.workers))
+        report = Report(machine=before, settings=settings, data=data, workloads=workloads)
+        _measure(report, scratch, tell)
+        # Where the images lay is nobody else's business.
+        report.workloads = [msgspec.structs.replace(workload, folder="") for workload in workloads]
+        return report
+
+
+def _images(folder: str | None, scratch: Path, settings: Settings) -> tuple[str, str]:
+    """(folder of the images, what they are)."""
+    if folder is not None:
+        if not Path(folder).is_dir():
+            raise BadSetting(f"--data {folder}: no such directory. Leave it out to generate JPEGs")
+        files = jpeg.files_in(folder)
+        mean = sum(path.stat().st_size for path in files) / len(files)
+        return folder, f"{len(files):,} JPEG files, {mean / 1e3:.0f} KB on average"
+    count = 64 if settings.quick else 1000
+    made = scratch / "images"
+    made.mkdir()
+    jpeg.generate(str(made), count)
+    return str(made), f"{count:,} generated JPEG files"
+
+
+def _measure(report: Report, scratch: Path, tell: Tell) -> None:
+    settings = report.settings
+    planned = [case for workload in report.workloads for case in cases(workload, settings)]
+    in_all = len(planned) * settings.repeats
+    with ProcessPool(scratch) as crew:
+        try:
+            tell(0, in_all, "starting")
+            feeders = {
+                workload.name: start_feeder(crew, Feeding(feed_of(workload), settings.window, workload))
+                for workload in report.workloads
+            }
+            stage = TrainerPool(crew)
+            for repeat in range(settings.repeats):
+                for i, case in enumerate(planned):
+                    tell(repeat * len(planned) + i, in_all, f"{case.workload.name}, {case.trainers} × {case.arm}")
+                    report.cells.append(_cell(case, repeat, stage, feeders, settings))
+            crew.dismiss(feeders.values())
+            stage.dismiss()
+            _extras(report, crew, lambda what: tell(in_all, in_all, what))
+            if settings.peers:
+                tell(in_all, in_all, "TensorSocket")
+                report.cells.extend(tensorsocket.cells(crew, report.workloads, settings))
+        except MemberFailed as error:
+            raise PenstockError(f"{error}\n{crew.errors()}".strip()) from error
+
+
+def _cell(case: Case, repeat: int, stage: TrainerPool, feeders: dict[str, Member], settings: Settings) -> Result:
+    cell = Result(case.workload.name, case.arm, case.trainers, repeat, finished=False)
+    members = stage.members(case.crew, case.trainers)
+    fed_by = [feeders[case.workload.name].pid] if case.fed else []
+    return measure(cell, members, case.order, settings.window_of(case.workload), fed_by)
+
+
+def _extras(report: Report, crew: ProcessPool, tell: Callable[[str], None]) -> None:
+    settings = report.settings
+    largest = max((w for w in report.workloads if w.kind == "blocks"), key=lambda w: w.block_bytes, default=None)
+    tell("import penstock")
+    report.imports = extras.import_time(3 if settings.quick else 7)
+    if largest is not None:
+        tell("copy into the ring")
+        report.ring_copy = extras.ring_copy(10_000_000, settings.repeats)  # whatever else is measured
+        for trainers in settings.trainers:
+            for borrow in (False, True):
+                tell(f"memory, {trainers} trainers")
+                used = extras.memory_use(
+                    crew, largest, trainers, borrow=borrow, seconds=min(1.0, settings.seconds)
+                )
+                report.memory.append(used)
+    tell("many trainers at once")
+    count = 4 if settings.quick else extras.CROWD
+    report.crowd = extras.crowd(crew, count, extras.CROWD_SAMPLES)

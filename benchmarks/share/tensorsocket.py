@@ -1,0 +1,94 @@
+"""TensorSocket 0.0.5 from its own environment, with a time limit: what it cannot finish is recorded."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from benchmarks.share.plan import Settings
+from benchmarks.share.result import Result, measure
+from benchmarks.share.workload import Workload
+
+import penstock
+from penstock.measure.interval import Interval, Watch
+from penstock.measure.pool import Member, MemberFailed, ProcessPool
+
+_PACKAGES = Path(penstock.__file__).parents[1]
+_ROOT = _PACKAGES.parent
+SCRIPTS = _ROOT / "benchmarks" / "peers" / "tensorsocket"
+PYTHON = _ROOT / ".venv-tensorsocket" / "bin" / "python"
+NOT_INSTALLED = "not installed"
+_SECONDS = 8.0  # it sends eight batches at once, and may take seconds for them
+
+
+def cells(crew: ProcessPool, workloads: Sequence[Workload], settings: Settings) -> list[Result]:
+    """One cell for each workload and number of trainers; once a number is too many, more are not tried."""
+    found: list[Result] = []
+    for workload in workloads:
+        failed: Result | None = None
+        for trainers in sorted(settings.trainers):
+            if failed is not None:
+                note = f"not tried: {failed.trainers} {failed.note}"
+                found.append(Result(workload.name, "tensorsocket", trainers, 0, finished=False, note=note))
+                continue
+            found.append(_cell(crew, workload, trainers, settings))
+            if not found[-1].finished and found[-1].note != NOT_INSTALLED:
+                failed = found[-1]
+    return found
+
+
+def _cell(crew: ProcessPool, workload: Workload, trainers: int, settings: Settings) -> Result:
+    cell = Result(workload.name, "tensorsocket", trainers, 0, finished=False)
+    step_s = settings.window_of(workload).step_s
+    window = Interval(_SECONDS, 2, step_s, limit_s=settings.peer_limit_s, fixed=True)
+    return measured(crew, cell, workload, window)
+
+
+def measured(
+    crew: ProcessPool,
+    cell: Result,
+    workload: Workload,
+    window: Interval,
+    order: dict[str, Any] | None = None,
+    environment: dict[str, str] | None = None,
+    watches: Callable[[Member], Sequence[Watch]] = lambda _: (),
+) -> Result:
+    """Fill in a cell, with processes of its own; a note says so if TensorSocket is not here or does not finish.
+
+    Args:
+        order: What consumers do with batches on a device; see ``trainer.open_source``.
+        environment: Added to their environment.
+        watches: What else is measured, given the producer.
+    """
+    if not (PYTHON.exists() and SCRIPTS.exists()):
+        return msgspec.structs.replace(cell, note=NOT_INSTALLED)
+    started: list[Member] = []
+    environment = {"PYTHONPATH": str(_PACKAGES), **(environment or {})}
+    try:
+        started += crew.start([str(PYTHON), str(SCRIPTS / "producer.py")], environment=environment)
+        started += crew.start([str(PYTHON), str(SCRIPTS / "consumer.py")], cell.trainers, environment)
+        for member in started:
+            member.hear_of("pid", time.monotonic() + 60)
+        producer, *consumers = started
+        given = {"ports": _free_ports(4), **(order or {})}
+        producer.tell({**given, "trainers": cell.trainers, "workload": msgspec.to_builtins(workload)})
+        return measure(cell, consumers, given, window, [producer.pid], watches(producer))
+    except MemberFailed as error:
+        return msgspec.structs.replace(cell, note=f"failed: {error}")
+    finally:
+        crew.dismiss(reversed(started), kill=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in held]
+    finally:
+        for one in held:
+            one.close()

@@ -1,0 +1,66 @@
+"""What is loaded: real JPEGs through a torch ``DataLoader``, or blocks that lie ready in memory."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from benchmarks.share.blocks import ROWS, Blocks
+
+from penstock.errors import BadSetting
+from penstock.feed.settings import bytes_from
+
+_LARGEST_BYTES = 256 << 20
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """One thing to load; plain values, so that it travels to the processes that load it.
+
+    Attributes:
+        name: "JPEG", or the size of the blocks as it was asked for.
+        block_bytes: Of a block, or of a batch of decoded images.
+        blocks_per_pass: After which a synthetic source starts afresh; a trainer joins there.
+        folder: Of the JPEGs.
+        workers: Of the shared or lone ``DataLoader``.
+    """
+
+    name: str
+    kind: Literal["jpeg", "blocks"]
+    block_bytes: int
+    blocks_per_pass: int = 0
+    folder: str = ""
+    workers: int = 2
+
+    def source(self) -> Any:
+        """What a feeder is given."""
+        return self.loader(self.workers) if self.kind == "jpeg" else Blocks(self.block_bytes, self.blocks_per_pass)
+
+    def loader(self, workers: int, *, pin: bool = False) -> Any:
+        """A ``DataLoader`` of its own for one trainer."""
+        if self.kind == "jpeg":
+            from benchmarks.share.jpeg import make_loader
+
+            return make_loader(self.folder, workers=workers, batch_size=ROWS, pin=pin)
+        from benchmarks.share.loaders import samples_loader
+
+        return samples_loader(self.block_bytes, workers=workers)
+
+
+def jpegs(folder: str, workers: int) -> Workload:
+    """The JPEGs below a folder."""
+    from benchmarks.share.jpeg import SIDE
+
+    return Workload("JPEG", "jpeg", ROWS * SIDE * SIDE * 3, folder=folder, workers=workers)
+
+
+def synthetic(size: str, workers: int) -> Workload:
+    """Blocks of a size such as ``"1MB"``.
+
+    Raises:
+        BadSetting: it is no size, or too large.
+    """
+    nbytes = bytes_from(size)
+    if nbytes > _LARGEST_BYTES:
+        raise BadSetting(f"blocks of {size}: they may have up to {_LARGEST_BYTES >> 20} MiB")
+    passes = max(8, min(256, _LARGEST_BYTES // nbytes))
+    return Workload(size, "blocks", nbytes, blocks_per_pass=passes, workers=workers)

@@ -1,0 +1,20 @@
+"""Which mechanism reads from storage best on this machine, by what was measured on it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.advice.advice import Advice as Advice
+    from penstock.advice.advice import advise as advise
+    from penstock.advice.auto import choose_reader as choose_reader
+    from penstock.advice.requirement import Requirement as Requirement
+
+_HOMES = {"Advice": "advice", "Requirement": "requirement", "advise": "advice", "choose_reader": "auto"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock.advice' has no attribute {name!r}")
+    return getattr(import_module(f"penstock.advice.{_HOMES[name]}"), name)

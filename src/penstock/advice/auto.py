@@ -1,0 +1,65 @@
+"""Which mechanism ``reader="auto"`` is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
+
+from penstock.advice.advice import advise
+from penstock.advice.measurement import Row
+from penstock.advice.requirement import Reason, Requirement, published
+from penstock.errors import BadSetting
+from penstock.io.open import MECHANISMS
+
+_SMALL_BYTES = 64 << 10
+_RULE = published("Penstock, benchmarks/results/io.json")
+
+
+class AutoReader(NamedTuple):
+    """What to give to ``open_reader``, and why."""
+
+    mech: str
+    depth: int
+    threads: int
+    reason: Reason
+
+
+def choose_reader(
+    rows: Sequence[Row] | None,
+    sample_bytes: int,
+    *,
+    access: Literal["random", "sequential"] = "random",
+    cores: float | None = None,
+    works: Collection[str] = MECHANISMS,
+) -> AutoReader:
+    """The mechanism for samples of about this size, into host memory.
+
+    By this machine's benchmark where there are rows that tell; otherwise by a
+    rule: io_uring, which takes the least CPU time, or else threads with
+    O_DIRECT. Without O_DIRECT, threads that read through the page cache.
+
+    Args:
+        rows: What ``penstock bench io`` has measured; None if nothing.
+        sample_bytes: Of a usual sample.
+        access: As in ``Requirement``.
+        cores: The same.
+        works: Mechanisms that can be had for this data.
+    """
+    if rows:
+        need = Requirement(sample_bytes=sample_bytes, access=access, cores=cores)
+        try:
+            advice = advise([row for row in rows if row.mech in works], need)
+        except BadSetting:  # they are about something else: the rule's tag will say that it was used
+            return _by_rule(sample_bytes, works)
+        choice = advice.choice
+        return AutoReader(choice.mech, choice.qd, choice.threads, advice.reasons[0])
+    return _by_rule(sample_bytes, works)
+
+
+def _by_rule(sample_bytes: int, works: Collection[str]) -> AutoReader:
+    if "uring" in works:
+        return AutoReader("uring", 128, 1, Reason("io_uring takes the least CPU time for each read", _RULE))
+    if "direct" in works:
+        threads = 32 if sample_bytes < _SMALL_BYTES else 8
+        return AutoReader("direct", 128, threads, Reason("threads with O_DIRECT come next to io_uring", _RULE))
+    return AutoReader("posix", 128, 32, Reason("nothing but the page cache can be had for these files", _RULE))

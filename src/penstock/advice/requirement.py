@@ -1,0 +1,132 @@
+"""What somebody needs to read, and what a mechanism under one setting would do for it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from penstock.errors import BadSetting
+
+MEASURED = "measured here"
+
+HEADROOM = 1.1
+"""Of the rate that is needed: storage is not the same every minute."""
+
+
+def published(source: str) -> str:
+    """The tag of a statement that others have measured."""
+    return f"published ({source})"
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """A statement, and where it comes from: ``"measured here"`` or ``"published (source)"``."""
+
+    text: str
+    tag: str
+
+
+class Requirement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be read, and what may be spent on it.
+
+    Attributes:
+        sample_bytes: Of one sample, which is what one random read brings.
+        rate_bytes_per_s: That the trainings want; None for as fast as may be.
+        access: ``"random"`` (a sample a read) or ``"sequential"`` (reads of any size).
+        cores: CPU cores that reading may take; None for any number.
+        gpu_share: Part of the GPU's multiprocessors that reading may take, 0 to 1; None for any.
+        dest: ``"host"``, or a GPU such as ``"cuda:0"``.
+        dataset_bytes: Of all samples; None if not known.
+        memory_bytes: Memory that could keep them; 0 if not known.
+
+    Raises:
+        BadSetting: a value is out of range, or all data are less than a sample.
+    """
+
+    sample_bytes: int
+    rate_bytes_per_s: float | None = None
+    access: Literal["random", "sequential"] = "random"
+    cores: float | None = None
+    gpu_share: float | None = None
+    dest: str = "host"
+    dataset_bytes: int | None = None
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.access not in ("random", "sequential"):
+            raise BadSetting(f"access={self.access!r}: it is random or sequential")
+        if not re.fullmatch(r"host|cuda(:\d+)?", self.dest):
+            raise BadSetting(f"dest={self.dest!r}: it is host, or a GPU such as cuda:0")
+        for name in ("sample_bytes", "rate_bytes_per_s", "cores", "dataset_bytes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise BadSetting(f"{name}={value!r}: it is a number above 0")
+        if self.dataset_bytes is not None and self.dataset_bytes < self.sample_bytes:
+            raise BadSetting(
+                f"dataset_bytes={self.dataset_bytes:,} is less than one sample of {self.sample_bytes:,} bytes: "
+                "give the size of all samples together"
+            )
+        if self.gpu_share is not None and not 0 <= self.gpu_share <= 1:
+            raise BadSetting(f"gpu_share={self.gpu_share!r}: it lies between 0 and 1 (0% and 100%)")
+
+    @property
+    def rate_mb_s(self) -> float | None:
+        """10^6 bytes a second."""
+        return None if self.rate_bytes_per_s is None else self.rate_bytes_per_s / 1e6
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether all the data stay in memory once they have been read."""
+        return self.dataset_bytes is not None and self.dataset_bytes <= self.memory_bytes
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A mechanism under one setting, and what it would do for a need.
+
+    Attributes:
+        mech: As ``penstock.io.open.open_reader`` takes it.
+        qd: Its depth.
+        threads: Its threads; on the GPU for ``"gpu"``.
+        bs_bytes: Of one read.
+        dest: Where its bytes were put when it was measured.
+        mb_s: 10^6 bytes of samples a second that it reaches within the need's cores.
+        full_mb_s: The same with as many cores as it takes.
+        cpu_us_per_read: CPU time of one read.
+        cpu_s_per_gib: The same for each GiB of samples.
+        cores: What it takes at the need's rate, or at ``mb_s`` where that is less or no rate is needed.
+        sm_share: The most of the GPU's multiprocessors, 0 to 1; None where it takes none, or nobody knows.
+        basis: ``"measured"`` at this size, ``"interpolated"`` between two, ``"extrapolated"`` beyond all.
+        measured_bytes: The sizes that it was measured at and that this comes from.
+        cold: Whether nothing came from the page cache.
+        path_taken: What carries the bytes.
+    """
+
+    mech: str
+    qd: int
+    threads: int
+    bs_bytes: int
+    dest: str
+    mb_s: float
+    full_mb_s: float
+    cpu_us_per_read: float
+    cpu_s_per_gib: float
+    cores: float
+    sm_share: float | None
+    basis: Literal["measured", "interpolated", "extrapolated"]
+    measured_bytes: tuple[int, ...]
+    cold: bool
+    path_taken: str
+
+    @property
+    def full_cores(self) -> float:
+        """What it takes at ``full_mb_s``."""
+        return self.cores_at(self.full_mb_s)
+
+    def cores_at(self, mb_s: float) -> float:
+        """What it takes at a rate."""
+        return mb_s * 1e6 / 2**30 * self.cpu_s_per_gib
+
+    def __str__(self) -> str:
+        threads = f", {self.threads} threads" if self.threads > 1 else ""
+        return f"{self.mech}, depth {self.qd}{threads}"

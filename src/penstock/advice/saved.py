@@ -1,0 +1,88 @@
+"""Files of ``penstock bench io``: reading one, and the place where a machine keeps its own."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from penstock.advice.measurement import Row
+from penstock.errors import BadSetting
+from penstock.io.files import open_file
+
+
+class Benchmark(msgspec.Struct, frozen=True):
+    """A file of ``penstock bench io``."""
+
+    rows: list[Row]
+
+    @property
+    def origin(self) -> str:
+        """Where and when it was measured, for a person; empty if it does not say."""
+        return ", ".join(part for part in (self.rows[0].machine, self.rows[0].date) if part)
+
+
+def read_benchmark(path: str | Path) -> Benchmark:
+    """The rows of a file: a list of them, or an object that has them under ``rows``.
+
+    Raises:
+        BadSetting: it cannot be read, is no such file, or holds no row.
+    """
+    try:
+        fd, _ = open_file(str(path), direct=False)
+        with open(fd, "rb") as file:
+            text = file.read()
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        found = msgspec.json.decode(text, type=Benchmark | list[Row])
+    except ValueError as error:
+        raise BadSetting(
+            f"{path} is no file of penstock bench io ({error}); give what its --json has saved"
+        ) from None
+    benchmark = found if isinstance(found, Benchmark) else Benchmark(found)
+    if not benchmark.rows:
+        raise BadSetting(f"{path} holds no row; measure with: penstock bench io PATH --json FILE")
+    return benchmark
+
+
+def kept_at(data: str | Path) -> Path:
+    """Where the benchmark of the file system that ``data`` lies on is kept, whether it is there or not.
+
+    One file for each machine and file system, in ``$XDG_CACHE_HOME/penstock``.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "penstock" / f"io-{platform.node()}-{_file_system_id(data)}.json"
+
+
+def _file_system_id(data: str | Path) -> str:
+    """Its UUID, which stays from boot to boot; where it has none, what the kernel calls it."""
+    device = os.stat(data).st_dev
+    for link in Path("/dev/disk/by-uuid").glob("*"):
+        with suppress(OSError):
+            if link.stat().st_rdev == device:
+                return link.name
+    return f"{os.statvfs(data).f_fsid:x}"
+
+
+def kept_rows(data: str | Path) -> list[Row] | None:
+    """What was measured where ``data`` lies; None if nothing was."""
+    path = kept_at(data)
+    return read_benchmark(path).rows if path.exists() else None
+
+
+def keep(rows: list[Row], data: str | Path) -> Path:
+    """Write what was measured where ``data`` lies, in place of what is kept; says where."""
+    path = kept_at(data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    try:
+        part.write_bytes(msgspec.json.encode(rows))
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return path

@@ -1,0 +1,154 @@
+"""What of a GPU ``penstock doctor`` tries out: the driver, which devices are seen, MPS."""
+
+# pynvml has no annotations, and may not be there.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.doctor.finding import Finding
+from penstock.feed.statistics import FeederStatistics
+
+_COMPUTE_MODES = {0: "shared", 2: "prohibited", 3: "exclusive to one process"}
+_DEFAULT_PIPES = "/tmp/nvidia-mps"
+
+
+def driver(nvml: Any) -> Iterator[Finding]:
+    """What NVML says of each GPU.
+
+    Args:
+        nvml: The module ``pynvml``, or None where it is not installed.
+    """
+    if nvml is None:
+        yield Finding("NVML", "limited", "nvidia-ml-py is not installed", 'pip install "penstock[gpu]"')
+        return
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        yield Finding("NVML", "limited", f"{error}; nothing is known of the driver and of other processes' GPUs")
+        return
+    try:
+        yield Finding("NVML", "works", f"driver {_text(nvml.nvmlSystemGetDriverVersion())}")
+        for i in range(nvml.nvmlDeviceGetCount()):
+            yield _device(nvml, i)
+    except nvml.NVMLError as error:
+        yield Finding("NVML", "limited", str(error))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _device(nvml: Any, index: int) -> Finding:
+    device = nvml.nvmlDeviceGetHandleByIndex(index)
+    mode = nvml.nvmlDeviceGetComputeMode(device)
+    try:
+        mig = "on" if nvml.nvmlDeviceGetMigMode(device)[0] else "off"
+    except nvml.NVMLError:
+        mig = "none"
+    found = f"{_text(nvml.nvmlDeviceGetUUID(device))}, MIG {mig}, compute mode {_COMPUTE_MODES.get(mode, mode)}"
+    what = f"GPU {index} of the machine"
+    if mode in {0, None}:
+        return Finding(what, "works", found)
+    remedy = f"several trainings cannot share it: nvidia-smi -i {index} -c DEFAULT, as root, or MPS"
+    return Finding(what, "fails" if mode == 2 else "limited", found, remedy)
+
+
+def seen_devices(environment: Mapping[str, str], uuids: list[str], count: int) -> Finding:
+    """Which devices this process sees, and which are named that do not exist.
+
+    Args:
+        environment: Of this process.
+        uuids: Of the devices that it sees.
+        count: How many GPUs the machine has; 0 if that is not known.
+    """
+    listed = ", ".join(f"cuda:{i} is {uuid}" for i, uuid in enumerate(uuids)) or "none"
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return Finding("devices", "works" if uuids else "limited", listed)
+    named = [name.strip() for name in given.split(",") if name.strip()]
+    found = f"CUDA_VISIBLE_DEVICES={given!r} shows {listed}"
+    lost = [name for name in named if not _exists(name, uuids, count)]
+    if not lost and len(named) <= len(uuids):
+        return Finding("devices", "works" if uuids else "limited", found)
+    # CUDA stops at the first that it does not know, and shows those before it.
+    which = ", ".join(lost) or "some of them"
+    return Finding(
+        "devices", "limited", f"{found}; no device is {which}", "unset it, or name what nvidia-smi -L lists"
+    )
+
+
+def _exists(name: str, uuids: list[str], count: int) -> bool:
+    if name.lstrip("-").isdecimal():
+        return 0 <= int(name) and (not count or int(name) < count)
+    return any(uuid.lower().startswith(name.lower()) for uuid in uuids)  # CUDA takes beginnings of UUIDs
+
+
+def mps(environment: Mapping[str, str], feeds: list[FeederStatistics]) -> Iterator[Finding]:
+    """Whether an MPS daemon serves this process, and the same one each feeder whose ring lies on a GPU.
+
+    Args:
+        environment: Of this process.
+    """
+    pipes = _pipes(environment)
+    mine = _daemon(pipes)
+    chosen = "CUDA_MPS_PIPE_DIRECTORY" in environment
+    if mine is not None:
+        yield Finding("MPS", "works", f"a daemon serves {pipes}; this process would be its client")
+    elif chosen:
+        remedy = "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY"
+        yield Finding("MPS", "limited", f"CUDA_MPS_PIPE_DIRECTORY={pipes} has no control pipe", remedy)
+    else:
+        yield Finding("MPS", "works", f"no daemon at {pipes}; processes take turns on a GPU")
+    for feed in feeds:
+        if feed.sharing.startswith("ring on "):
+            yield _feeder(feed, mine, pipes)
+
+
+def _feeder(feed: FeederStatistics, mine: tuple[int, int] | None, pipes: Path) -> Finding:
+    what = f"feed {feed.name!r}"
+    try:
+        given = Path(f"/proc/{feed.pid}/environ").read_bytes().split(b"\0")
+    except OSError as error:
+        return Finding(what, "limited", f"process {feed.pid} does not show its environment: {error.strerror}")
+    pairs = (os.fsdecode(pair).partition("=") for pair in given if pair)
+    its_pipes = _pipes({name: value for name, _, value in pairs})
+    its = _daemon(its_pipes)
+    if its == mine:
+        both = f"clients of the MPS daemon at {pipes}" if mine else "without MPS"
+        return Finding(what, "works", f"its feeder (process {feed.pid}) and this process are {both}")
+    if its is None:
+        found = f"its feeder (process {feed.pid}) is without MPS, this process would be a client at {pipes}"
+        remedy = (
+            f"end it and start it with CUDA_MPS_PIPE_DIRECTORY={pipes}: it and its trainers then share the GPU"
+        )
+    else:
+        found = (
+            f"its feeder (process {feed.pid}) is a client of the MPS daemon at {its_pipes}, this process is not"
+        )
+        remedy = f"start trainers with CUDA_MPS_PIPE_DIRECTORY={its_pipes}"
+    return Finding(what, "limited", found, remedy)
+
+
+def _pipes(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or _DEFAULT_PIPES)
+
+
+def _daemon(pipes: Path) -> tuple[int, int] | None:
+    """Which daemon's control pipe lies there, whatever path leads to it; None if there is none for this user."""
+    control = pipes / "control"
+    try:
+        seen = control.stat()
+    except OSError:
+        return None
+    usable = (stat.S_ISFIFO(seen.st_mode) or stat.S_ISSOCK(seen.st_mode)) and os.access(control, os.R_OK | os.W_OK)
+    return (seen.st_dev, seen.st_ino) if usable else None
+
+
+def _text(value: Any) -> str:
+    """NVML's text, which older versions of pynvml give as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

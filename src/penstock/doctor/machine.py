@@ -1,0 +1,234 @@
+"""Tries out, on this machine, what sharing a loader needs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import psutil
+
+from penstock.contracts import Ring
+from penstock.doctor import gpu as doctor_gpu
+from penstock.doctor.finding import Finding
+from penstock.doctor.readers import probe
+from penstock.errors import DeviceUnavailable, PenstockError, PinningRefused
+from penstock.feed.feeder.feeder import Feeder
+from penstock.feed.launch.attach import attach
+from penstock.feed.launch.feeds import feeds
+from penstock.feed.private import directory
+from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
+from penstock.io.memory import lies_on_huge_pages
+from penstock.linux.memory_limit import memory_limit_bytes
+from penstock.memory.cuda import CudaGpu, uuid_of
+from penstock.memory.device import DeviceRing, FeedersDeviceRing
+from penstock.memory.host import HostRing
+from penstock.sources.arrays import ArraySource
+
+R = TypeVar("R", bound=Ring)
+
+
+def examine() -> list[Finding]:
+    """Try everything; each finding comes from doing the thing, not from a version number."""
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        _system,
+        _directory,
+        _ring,
+        _share,
+        _memory,
+        _huge_pages,
+        _files,
+        _libraries,
+        _gpu,
+        _driver,
+        _mps,
+        _readers,
+    ]
+    findings: list[Finding] = []
+    for check in checks:
+        try:
+            findings.extend(check())
+        except (OSError, PenstockError, RuntimeError) as error:  # torch's, where a GPU is full or taken
+            findings.append(Finding((check.__doc__ or "").rstrip("."), "fails", str(error)))
+    return findings
+
+
+def _system() -> Iterator[Finding]:
+    """System."""
+    cores = len(os.sched_getaffinity(0))
+    yield Finding(
+        "system", "works", f"Linux {platform.release()}, Python {platform.python_version()}, {cores} cores"
+    )
+
+
+def _directory() -> Iterator[Finding]:
+    """Directory of sockets."""
+    path = directory()
+    running = feeds()
+    yield Finding("sockets", "works", f"{path} is yours alone; feeds that run: {len(running)}")
+
+
+def _ring() -> Iterator[Finding]:
+    """Ring memory."""
+
+    def seen(ring: HostRing) -> bytes:
+        reader = HostRing.attach(ring.open_for_readers(), ring.capacity_bytes)
+        found = reader.readable(0, 8).tobytes()
+        reader.close()
+        return found
+
+    yield _round_trip("host ring", "memfd, mapped read-only by trainers", HostRing.create(1 << 20), seen)
+
+
+def _round_trip(what: str, found: str, ring: R, seen: Callable[[R], bytes]) -> Finding:
+    """Write into a ring, and read it back through a descriptor as a trainer does."""
+    try:
+        ring.write(0, np.full(8, 7, np.uint8))
+        ring.settle()
+        read = seen(ring)
+    finally:
+        ring.close()
+    if read == bytes([7] * 8):
+        return Finding(what, "works", found)
+    return Finding(what, "fails", f"wrote {bytes([7] * 8).hex()}, read {read.hex()}")
+
+
+def _share() -> Iterator[Finding]:
+    """A feed, end to end."""
+    name = f"penstock-doctor-{os.getpid()}"
+    source = ArraySource({"id": np.arange(1000)}, batch_size=100)
+    with Feeder(source, name, window="1MiB", epochs=1) as feeder:
+        thread = threading.Thread(target=feeder.run)
+        thread.start()
+        with attach(name, 33) as loader:
+            ids = np.concatenate([batch["id"] for batch in loader])
+        thread.join()
+    exact = sorted(ids.tolist()) == list(range(1000))
+    yield Finding(
+        "a feed",
+        "works" if exact else "fails",
+        f"{len(ids)} of 1000 samples arrived, {len(set(ids.tolist()))} of them once",
+    )
+
+
+def _readers() -> Iterator[Finding]:
+    """Readers."""
+    yield from probe()
+
+
+def _memory() -> Iterator[Finding]:
+    """Memory."""
+    available = min(psutil.virtual_memory().available, memory_limit_bytes())
+    window = bytes_from(DEFAULT_WINDOW)
+    enough = available > 2 * window
+    yield Finding(
+        "memory",
+        "works" if enough else "limited",
+        f"{available / 2**30:.1f} GiB available, a feed's window is {window >> 20} MiB unless set",
+        "" if enough else 'pass a smaller window, such as window="128MiB"',
+    )
+
+
+def _huge_pages() -> Iterator[Finding]:
+    """Huge pages."""
+    ring = HostRing.create(8 << 20)
+    try:
+        ring.writable(0, ring.capacity_bytes)[:] = 1
+        huge = lies_on_huge_pages(ring.readable(0, ring.capacity_bytes))
+    finally:
+        ring.close()
+    yield Finding(
+        "huge pages",
+        "works" if huge else "limited",
+        "the ring lies on huge pages"
+        if huge
+        else "the ring lies on pages of 4 KiB; disks read into those more slowly",
+        "" if huge else "echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+    )
+
+
+def _files() -> Iterator[Finding]:
+    """File descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft >= 1024
+    yield Finding(
+        "descriptors",
+        "works" if enough else "limited",
+        f"{soft} a process; a feeder takes one a trainer",
+        "" if enough else "ulimit -n 4096",
+    )
+
+
+def _libraries() -> Iterator[Finding]:
+    """Libraries."""
+    for library, package, use in (
+        ("torch", "torch", "to feed DataLoaders and receive tensors"),
+        ("simplejpeg", "images", "for the demo and the JPEG benchmark"),
+        ("cv2", "images", "for the demo and the JPEG benchmark"),
+    ):
+        if importlib.util.find_spec(library):
+            packages = packages_distributions().get(library, [])
+            yield Finding(library, "works", version(packages[0]) if packages else "installed")
+        else:
+            yield Finding(library, "limited", f"not installed; needed {use}", f'pip install "penstock[{package}]"')
+
+
+def _gpu() -> Iterator[Finding]:
+    """GPU."""
+    if not Path("/proc/driver/nvidia/version").exists():
+        yield Finding("GPU", "limited", "no NVIDIA driver is loaded; batches end in host memory")
+        return
+    if not os.access("/dev/nvidiactl", os.R_OK | os.W_OK):
+        yield Finding(
+            "GPU", "fails", "/dev/nvidiactl cannot be opened by you", "join the group that owns it (often video)"
+        )
+        return
+    if importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        uuids = [uuid_of(torch, i) for i in range(torch.cuda.device_count())]
+        in_all = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+        yield doctor_gpu.seen_devices(os.environ, uuids, in_all)
+    gpu = CudaGpu("cuda")
+    yield Finding("GPU", "works", f"{gpu.name} is {gpu.uuid}")
+    memory = np.full(1 << 20, 7, np.uint8)
+    try:
+        gpu.pin(memory)
+        gpu.unpin(memory)
+        yield Finding("pinned ring", "works", "host memory can be registered with it")
+    except PinningRefused as refused:
+        yield Finding("pinned ring", "limited", f"{refused}; copies go by way of a buffer", "ulimit -l unlimited")
+    yield _gpu_ring(gpu)
+
+
+def _gpu_ring(gpu: CudaGpu) -> Finding:
+    def seen(ring: FeedersDeviceRing) -> bytes:
+        reader = DeviceRing.attach(gpu, ring.open_for_readers(), ring.capacity_bytes)
+        there = np.empty(8, np.uint8)
+        gpu.copy_out(there, reader.readable(0, 8))
+        gpu.mark().wait()
+        reader.close()
+        return there.tobytes()
+
+    try:
+        ring = FeedersDeviceRing(gpu, 1 << 20)
+        return _round_trip("GPU ring", "a descriptor of its memory, mapped read-only by trainers", ring, seen)
+    except DeviceUnavailable as error:
+        return Finding("GPU ring", "limited", str(error), 'Feeder(memory="host") needs nothing of it')
+
+
+def _driver() -> Iterator[Finding]:
+    """NVML."""
+    yield from doctor_gpu.driver(importlib.import_module("pynvml") if importlib.util.find_spec("pynvml") else None)
+
+
+def _mps() -> Iterator[Finding]:
+    """MPS."""
+    yield from doctor_gpu.mps(os.environ, feeds())

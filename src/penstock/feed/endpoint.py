@@ -1,0 +1,282 @@
+"""How feeds are found: a lock and a socket for each, in the user's private directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shlex
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import psutil
+
+from penstock.errors import BadSetting, DirectoryUnusable, FeedExists, InsecureDirectory
+from penstock.feed.private import directory, entered, usable
+from penstock.linux.fork import close_in_children, fill_standard_descriptors
+
+MAX_NAME_CHARACTERS = 1000
+ANSWER_S = 10.0
+"""A feeder that is well answers whoever connects to it, within this time."""
+_AWAIT_LOCK_S = 10.0
+_MOST_OWNER_BYTES = 8192
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Owner(msgspec.Struct):
+    """What a lock file says of the feeder that holds it."""
+
+    name: str
+    pid: int
+
+
+class Endpoint:
+    """The files of one feed. Their names are a digest, so a feed may have any name."""
+
+    def __init__(self, name: str) -> None:
+        given = cast("object", name)  # of any type: it comes from a user
+        if not isinstance(given, str):
+            raise BadSetting(f"a feed's name is text, not a {type(given).__name__}")
+        if not name or len(name) > MAX_NAME_CHARACTERS:
+            raise BadSetting(f"a feed's name has 1 to {MAX_NAME_CHARACTERS} characters, this one has {len(name)}")
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError:
+            raise BadSetting(f"a feed's name is text, and {name!r} is no valid Unicode") from None
+        fill_standard_descriptors()
+        self.name = name
+        stem = hashlib.sha256(encoded).hexdigest()[:24]
+        self._directory = directory()
+        self.lock_path = self._directory / f"{stem}.lock"
+        self.socket_path = self._directory / f"{stem}.sock"
+        self.log_path = self._directory / f"{stem}.log"
+
+    def acquire(self) -> FileIO | None:
+        """Take the feed's lock, or None while another process has it.
+
+        It belongs to the open file, which a child process may be handed, and
+        goes with the last that has it, whatever ends them.
+
+        Raises:
+            DirectoryUnusable: the lock cannot be written.
+            InsecureDirectory: something else lies in its endpoint.
+        """
+        while True:
+            with usable(self._directory), entered(self._directory) as where:
+                lock = FileIO(os.open(self.lock_path.name, _OPEN_LOCK, 0o600, dir_fd=where), "r+")
+                seen = os.fstat(lock.fileno())
+            if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:  # what is written there would be lost
+                lock.close()
+                raise InsecureDirectory(f"{self.lock_path} is no lock of Penstock's; remove it")
+            close_in_children(lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                return None
+            if self._is(lock):
+                self.write_owner(lock)
+                return lock
+            lock.close()  # its last owner removed it between our open and our lock
+
+    def await_lock(self) -> FileIO:
+        """Take the feed's lock, waiting while it is held by nobody that serves: a sweeper, or a feeder that ends.
+
+        Raises:
+            FeedExists: another feeder serves the name, or has been starting for seconds.
+        """
+        deadline = time.monotonic() + _AWAIT_LOCK_S
+        while (lock := self.acquire()) is None:
+            if self._is_served() or time.monotonic() > deadline:
+                raise self._taken()
+            time.sleep(0.01)
+        return lock
+
+    def write_owner(self, lock: FileIO) -> None:
+        """Note this process as the one that holds the lock; where that fails, the lock is given up.
+
+        Raises:
+            DirectoryUnusable: the disk is full.
+        """
+        said = msgspec.msgpack.encode(Owner(self.name, os.getpid()))
+        try:
+            with usable(self._directory):
+                os.ftruncate(lock.fileno(), 0)
+                if os.pwrite(lock.fileno(), said, 0) < len(said):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except DirectoryUnusable:
+            self.remove(lock)
+            raise
+
+    def owner(self) -> Owner | None:
+        """Who holds, or last held, the lock."""
+        return _owner_in(self._directory, self.lock_path.name)
+
+    def owner_is_stopped(self) -> bool:
+        """Whether the process that holds the lock has been stopped, as by SIGSTOP or a debugger."""
+        owner = self.owner()
+        try:
+            state = psutil.Process(owner.pid).status() if owner else ""
+        except psutil.Error:
+            return False
+        return state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+    def is_lock(self, seen: os.stat_result) -> bool:
+        """Whether this is the feed's lock file."""
+        with suppress(FileNotFoundError), entered(self._directory) as where:
+            return os.path.samestat(seen, os.stat(self.lock_path.name, dir_fd=where, follow_symlinks=False))
+        return False
+
+    def remove(self, lock: FileIO) -> None:
+        """Remove the feed's files and give the lock up; only who holds it may."""
+        # What others can enter by now is left as it is, for whoever looks there next to be told.
+        with lock, suppress(InsecureDirectory):
+            if self._is(lock):  # not yet removed by a process that shared the lock
+                with entered(self._directory) as where:
+                    for path in (self.socket_path, self.log_path, self.lock_path):
+                        _remove(where, path)
+
+    def sweep(self) -> str:
+        """Remove what a dead feeder left, unless another serves the name; returns the end of its log."""
+        with suppress(FileNotFoundError, InsecureDirectory, DirectoryUnusable):
+            with entered(self._directory) as where:
+                os.stat(self.lock_path.name, dir_fd=where, follow_symlinks=False)
+            if (lock := self.acquire()) is not None:
+                log = self.log_end(400).strip()
+                self.remove(lock)
+                return log
+        return ""
+
+    def open_log(self) -> FileIO:
+        """A new file for the standard error of the feeder that ``share`` starts; removed when it ends well."""
+        with usable(self._directory), entered(self._directory) as where:
+            _remove(where, self.log_path)
+            return FileIO(os.open(self.log_path.name, _WRITE_NEW, 0o600, dir_fd=where), "w")
+
+    def log_end(self, most: int) -> str:
+        """The end of that file, or nothing."""
+        with suppress(OSError), entered(self._directory) as where:
+            return _read(where, self.log_path.name, most).decode(errors="replace")
+        return ""
+
+    def listen(self) -> socket.socket:
+        """The feed's socket, bound and listening; the lock must be held.
+
+        Raises:
+            DirectoryUnusable: it cannot be made.
+        """
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with usable(self._directory), entered(self._directory) as where:
+                _remove(where, self.socket_path)
+                listener.bind(_address(where, self.socket_path.name))
+            listener.listen(256)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def connect(self, wait_s: float = ANSWER_S) -> socket.socket:
+        """A connection to the feeder.
+
+        Raises:
+            TimeoutError: somebody listens there, and has let nobody in for so long.
+            OSError: nobody listens there.
+        """
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            # Where many are waiting already the kernel queues us, for no longer than a send may take.
+            _limit_sending(peer, max(wait_s, 0.001))
+            with entered(self._directory) as where:
+                peer.connect(_address(where, self.socket_path.name))
+            _limit_sending(peer, 0)
+        except BlockingIOError:
+            peer.close()
+            raise TimeoutError from None
+        except BaseException:
+            peer.close()
+            raise
+        return peer
+
+    def _is(self, lock: FileIO) -> bool:
+        return self.is_lock(os.fstat(lock.fileno()))
+
+    def _is_served(self) -> bool:
+        try:
+            self.connect(1).close()
+        except TimeoutError:  # by one that does not answer
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _taken(self) -> FeedExists:
+        """The error for a second feeder on this name."""
+        owner = self.owner()
+        who = f"process {owner.pid}" if owner else "another process"
+        return FeedExists(
+            f"a feed named {self.name!r} is served by {who} already: attach to it, choose another name, "
+            f"or end it with: penstock stop {shlex.quote(self.name)}"
+        )
+
+
+def endpoints() -> Iterator[Endpoint]:
+    """Every feed that has left a lock here, alive or not; whatever else lies here is passed over."""
+    here = directory()
+    with usable(here), entered(here) as where:
+        files = sorted(file for file in os.listdir(where) if file.endswith(".lock"))
+    for file in files:
+        with suppress(BadSetting):  # no feed has such a name
+            owner = _owner_in(here, file)
+            if owner is not None and (endpoint := Endpoint(owner.name)).lock_path.name == file:
+                yield endpoint
+
+
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process at the other end, as the kernel vouches for them."""
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", packed)
+    return pid, uid
+
+
+def _address(where: int, name: str) -> str:
+    """A short path to a socket, however long its directory's is: it has at most 107 bytes."""
+    return f"/proc/self/fd/{where}/{name}"
+
+
+def _limit_sending(peer: socket.socket, limit_s: float) -> None:
+    seconds, rest = divmod(limit_s, 1)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6)))
+
+
+def _remove(where: int, path: Path) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path.name, dir_fd=where)
+
+
+def _read(where: int, name: str, most: int) -> bytes:
+    """The last bytes of a file."""
+    with FileIO(os.open(name, _READ, dir_fd=where)) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
+def _owner_in(directory: Path, name: str) -> Owner | None:
+    try:
+        with entered(directory) as where:
+            return msgspec.msgpack.decode(_read(where, name, _MOST_OWNER_BYTES), type=Owner)
+    except InsecureDirectory:
+        raise
+    except Exception:  # gone, not yet written, or whatever lies there: it is no lock of ours
+        return None

@@ -1,0 +1,1 @@
+"""The process that runs a source and fills the ring."""

@@ -1,0 +1,172 @@
+"""A feeder's sockets: accepts peers, receives their packets, sends without waiting, sees them go."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from penstock.feed.feeder.peer import Peer
+from penstock.feed.wire import MAX_PACKET_BYTES
+from penstock.linux.fork import close_in_children
+
+_READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLRDHUP
+_PACKETS_A_TURN = 64
+"""One peer's packets that are heard before the next peer's turn."""
+HELLO_S = 5.0
+"""A peer that has connected says who it is within this time, or makes room for others."""
+
+
+class Connections:
+    """The peers of one listening socket, served by whoever calls ``turn``.
+
+    Every method but ``turn`` and ``wake`` is called with ``lock`` held; the
+    callbacks are called with it held too.
+
+    Args:
+        listener: Bound and listening.
+        lock: Guards the peers, and whatever the callbacks touch.
+        admit: A peer has connected.
+        hear: A peer has sent a packet.
+        gone: A peer has been dropped, because it closed its end or on our part.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        lock: threading.Condition,
+        *,
+        admit: Callable[[Peer], None],
+        hear: Callable[[Peer, bytes], None],
+        gone: Callable[[Peer], None],
+    ) -> None:
+        self.peers: dict[int, Peer] = {}  # by id
+        self._lock = lock
+        self._admit, self._hear, self._gone = admit, hear, gone
+        self._by_fd: dict[int, Peer] = {}
+        self._strangers: deque[Peer] = deque()  # in the order in which they came; some may be none any more
+        self._next_id = 0
+        self._full = False
+        self._listener = listener
+        self._listener.setblocking(False)
+        self._woken, self._waker = socket.socketpair()
+        for own in (listener, self._woken, self._waker):
+            close_in_children(own)
+        self._epoll = select.epoll()
+        self._epoll.register(listener, select.EPOLLIN)
+        self._epoll.register(self._woken, select.EPOLLIN)
+
+    def turn(self, timeout_s: float | None) -> None:
+        """Handle what has happened, waiting for it no longer than the timeout."""
+        for fd, events in self._epoll.poll(self._until_overdue_s(timeout_s)):
+            with self._lock:
+                if fd == self._listener.fileno():
+                    self._accept()
+                elif fd == self._woken.fileno():
+                    self._woken.recv(64)
+                elif (peer := self._by_fd.get(fd)) is not None:
+                    self._serve(peer, events)
+        with self._lock:
+            self._drop_silent()
+
+    def wake(self) -> None:
+        """End a ``turn`` that waits in another thread."""
+        self._waker.send(b"x")
+
+    def send(self, peers: Iterable[Peer], packet: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a packet, in order with those before it; a peer that is gone is dropped in its turn."""
+        for peer in peers:
+            if not peer.send(packet, fds):
+                peer.end()
+            elif peer.queue:
+                self._epoll.modify(peer.connection, _READ | select.EPOLLOUT)
+
+    def dismiss(self, peer: Peer, packet: bytes) -> None:
+        """Send a last packet, in place of all that is queued, and drop the peer."""
+        peer.send_last(packet)
+        self.drop(peer)
+
+    def drop(self, peer: Peer) -> None:
+        """End the connection to a peer now."""
+        if self.peers.pop(peer.id, None) is not None:
+            del self._by_fd[peer.connection.fileno()]
+            self._epoll.unregister(peer.connection)
+            peer.connection.close()
+            if self._full:
+                self._epoll.register(self._listener, select.EPOLLIN)
+                self._full = False
+            self._gone(peer)
+
+    @property
+    def all_sent(self) -> bool:
+        return not any(peer.queue for peer in self.peers.values())
+
+    def close(self) -> None:
+        """Drop everybody and stop listening. No turn may follow."""
+        for peer in list(self.peers.values()):
+            self.drop(peer)
+        for own in (self._listener, self._woken, self._waker, self._epoll):
+            own.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no descriptor is left; whoever leaves makes room
+            self._epoll.unregister(self._listener)
+            self._full = True
+            return
+        self._adopt(connection)
+
+    def _adopt(self, connection: socket.socket) -> Peer:
+        peer = Peer(connection, self._next_id, time.monotonic() + HELLO_S)
+        self._next_id += 1
+        self._strangers.append(peer)
+        self.peers[peer.id] = self._by_fd[connection.fileno()] = peer
+        self._epoll.register(connection, _READ)
+        self._admit(peer)
+        return peer
+
+    def _until_overdue_s(self, timeout_s: float | None) -> float | None:
+        if not self._strangers:
+            return timeout_s
+        left_s = max(0.0, self._strangers[0].hello_until_s - time.monotonic())
+        return left_s if timeout_s is None else min(timeout_s, left_s)
+
+    def _drop_silent(self) -> None:
+        now = time.monotonic()
+        while self._strangers and self._strangers[0].hello_until_s <= now:
+            peer = self._strangers.popleft()
+            if peer.id in self.peers and not peer.introduced:
+                self._receive(peer)  # this process may have been stopped for longer, and its word be here
+            if peer.id in self.peers and not peer.introduced:
+                self.drop(peer)
+
+    def _serve(self, peer: Peer, events: int) -> None:
+        if events & select.EPOLLOUT:
+            if not peer.flush():
+                self.drop(peer)
+                return
+            if not peer.queue:
+                self._epoll.modify(peer.connection, _READ)
+        if events & _READ:
+            self._receive(peer)
+
+    def _receive(self, peer: Peer) -> None:
+        for _ in range(_PACKETS_A_TURN):
+            try:
+                packet = peer.connection.recv(MAX_PACKET_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self.drop(peer)
+                return
+            self._hear(peer, packet)
+            if peer.id not in self.peers:
+                return

@@ -1,0 +1,322 @@
+"""The feeder: runs a source and fills the ring that all its trainers read."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from io import FileIO
+from typing import Any, Self, cast
+
+from penstock.contracts import Cursor, Gpu, Ring, SourceBlock, Tree
+from penstock.errors import PenstockError, SourceError
+from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint
+from penstock.feed.feeder.failures import cause
+from penstock.feed.feeder.server import Server, Turn
+from penstock.feed.feeder.slot_pool import SlotPool
+from penstock.feed.feeder.state import FeedState
+from penstock.feed.feeder.throughput import Throughput
+from penstock.feed.feeder.transform import DeviceTransform
+from penstock.feed.feeder.writer import BlockWriter, check_fits
+from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, Settings, check_memory, checked
+from penstock.feed.statistics import FeederStatistics
+from penstock.fingerprint.code import Fingerprint
+from penstock.memory.cuda import gpu_of
+from penstock.memory.device import FeedersDeviceRing
+from penstock.memory.host import HostRing
+from penstock.memory.room import Room
+from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
+from penstock.sources.adapt import adapt
+from penstock.sources.randomness import data_seed, seed_process
+from penstock.tracebacks import users_traceback
+
+
+class Feeder:
+    """One named feed: call ``run()`` in the process that is to load the data.
+
+    Trainers find it by name as soon as it is made. It produces while somebody
+    reads, holds no more than its window, and waits for its slowest trainer.
+
+    Args:
+        loader: A torch ``DataLoader``; a tree of arrays (tuple, dict, array or
+            tensor, a row a sample); or any re-iterable of batches.
+        name: Any text; trainers attach to it.
+        segments: Parts of a cycle at which a trainer may join. A source that
+            cannot be opened in its middle has one.
+        seed: Of the order, and of the loader's workers.
+        window: Size of the ring, as a number of bytes or such as ``"2GiB"``.
+        epochs: How many epochs each trainer gets; None for a feed without end.
+        linger: Seconds after its last trainer at which the feed ends; None for never.
+        stall_timeout: Seconds for which a trainer may hold the feed back
+            before it is evicted; None for ever.
+        batch_granular: Trainers take the source's batches as they are, and
+            shapes may vary from batch to batch (dynamic padding, detection).
+        memory: Where the ring lies: ``"host"``, or the GPU on which trainers train
+            (``"cuda:0"``, a UUID), to which each block is then copied once. A twin of
+            the ring stays on the host, in pinned memory of the window's size, for
+            trainers that cannot map the GPU's or want their batches on the host.
+        transform: Called on each block of the loader, here, once for all trainers;
+            returns a block with as many rows (normalised, embedded by a frozen encoder).
+            With the ring on a GPU it is given tensors there, and may return such.
+        lock: The feed's lock, where this process was handed it.
+        fingerprint: Tells what made the loader from others, which ``share`` compares.
+
+    Raises:
+        FeedExists: another feeder serves this name.
+        BadSetting: a setting is out of range, the window larger than the memory that there is, or the source
+            cannot be fed.
+        BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
+        InsecureDirectory: others could enter the directory of the sockets.
+        DeviceUnavailable: there is no such GPU, or no room for the window on it.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        name: str,
+        *,
+        segments: int = 16,
+        seed: int = 0,
+        window: int | str = DEFAULT_WINDOW,
+        epochs: int | None = None,
+        linger: float | None = None,
+        stall_timeout: float | None = None,
+        batch_granular: bool = False,
+        memory: str | Gpu = "host",
+        transform: Callable[[Tree], Tree] | None = None,
+        lock: FileIO | None = None,
+        fingerprint: Fingerprint | None = None,
+    ) -> None:
+        self.settings = Settings(
+            **checked(
+                segments=segments,
+                seed=seed,
+                window=window,
+                epochs=epochs,
+                linger=linger,
+                stall_timeout=stall_timeout,
+                batch_granular=batch_granular,
+                memory=cast(Any, getattr(memory, "name", memory)),
+            )
+        )
+        check_memory(self.settings.window_bytes)
+        self.name = name
+        self._source = adapt(loader, segments=self.settings.segments, seed=self.settings.seed)
+        if isinstance(self._source, SizedSlotSource) and transform is None:
+            rows = min(self._source.batch_size or 1, self._source.samples or 1)
+            check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
+        self._endpoint = Endpoint(name)
+        self._pid = os.getpid()
+        self._lock = _held(lock, self._endpoint)
+        try:
+            gpu = gpu_of(memory)
+            self._ring = _ring(gpu, self.settings.window_bytes)
+        except BaseException:
+            self._endpoint.remove(self._lock)
+            raise
+        rings: dict[str, Ring] = {self._ring.kind: self._ring}
+        host = self._ring
+        if not isinstance(host, HostRing):
+            host = rings[f"host twin of the {self._ring.kind}"] = host.twin
+        self._slots = Slots(host)
+        self._writer = BlockWriter(self._ring, batch_granular=batch_granular, gpu=gpu)
+        self._transform = DeviceTransform(gpu, transform, whole=batch_granular) if gpu and transform else transform
+        self._state = FeedState(
+            Room(self.settings.window_bytes),
+            self._source.samples,
+            self._source.segment_starts,
+            self.settings.epochs,
+            endless=self._source.samples is None and self._source.batches is None,
+        )
+        self._published = Throughput()
+        self._reopened = 0
+        self._source_s = 0.0
+        self._waits_for = ""
+        self._done = threading.Event()
+        self._done.set()
+        self._closed = False
+        self._closing = threading.Lock()
+        welcome = wire.Welcome(
+            name=name,
+            pid=self._pid,
+            settings=self.settings,
+            rings=tuple(rings),
+            samples=self._source.samples,
+            batches=self._source.batches,
+            batch_size=None if batch_granular else self._source.batch_size,
+            segment_starts=self._source.segment_starts,
+            block_rows=self._source.batch_size,
+            drop_last=getattr(self._source, "drop_last", False),
+            order=getattr(self._source, "order", ""),
+            fingerprint=fingerprint,
+        )
+        try:
+            self._server = Server(self._endpoint, self._state, welcome, list(rings.values()), self.statistics)
+        except BaseException:
+            self._endpoint.remove(self._lock)
+            self._source.close()
+            self._slots.close()
+            self._ring.close()
+            raise
+        fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
+        self._ahead = SlotPool(
+            self._slots,
+            self._server,
+            most=cast(SlotSource, self._source).fill(self._slots) if fills else 0,
+            window_bytes=self.settings.window_bytes,
+            batch_size=welcome.batch_size or 0,
+            slot_bytes=self._source.slot_bytes if isinstance(self._source, SizedSlotSource) else None,
+        )
+
+    def run(self) -> None:
+        """Feed until the trainers have had their epochs, the feed is stopped, or the source fails.
+
+        Raises:
+            SourceError: the source failed; the trainers have been told.
+        """
+        self._done.clear()
+        reason = "was interrupted"
+        try:
+            while (at := self._server.await_need()) is not None:
+                self._play(at)
+            reason = ""
+        except Exception as error:
+            reason = ""
+            raise self._failure(error) from error
+        finally:
+            self._done.set()
+            self.close(reason)
+
+    def close(self, reason: str = "was closed by its own process") -> None:
+        """End the feed; trainers that still need it get ``FeederLost`` with this reason."""
+        if os.getpid() != self._pid:
+            return
+        with self._closing:
+            if not self._closed:
+                self._end(reason)
+                self._closed = True
+
+    def _end(self, reason: str) -> None:
+        self._server.close(reason)
+        self._done.wait()  # run(), in another thread, may be writing a block
+        self._endpoint.remove(self._lock)
+        self._source.close()
+        self._slots.close()
+        self._ring.close()
+
+    def wait_until_ending(self) -> None:
+        """Wait until the feed has been stopped or has no trainer left, whatever its source is at."""
+        self._server.ending.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def statistics(self) -> FeederStatistics:
+        """The feed as it is now."""
+        server = self._server
+        with server.changed:
+            now = time.monotonic()
+            return FeederStatistics(
+                name=self.name,
+                pid=self._pid,
+                source=self._source.description,
+                sharing=self._ring.path,
+                cycle=self._state.position.cycle,
+                sample=self._state.position.sample,
+                samples_per_cycle=self._source.samples,
+                segments=len(self._source.segment_starts),
+                seed=self.settings.seed,
+                window_bytes=self.settings.window_bytes,
+                used_bytes=self._state.room.used_bytes,
+                blocks_held=len(self._state.blocks),
+                most_blocks=MOST_BLOCKS,
+                blocks=self._published.blocks,
+                blocks_in_place=self._published.in_place,
+                samples=self._published.samples,
+                bytes=self._published.bytes,
+                samples_per_s=self._published.samples_per_s(now),
+                copy_s=self._writer.copy_s,
+                source_s=self._source_s,
+                waits_for="nobody reads" if self._state.needed() is None else self._waits_for,
+                held_back_by=server.culprit_pid(),
+                held_back_s=server.pace.current_s(now),
+                reopened=self._reopened,
+                trainers=server.trainers(),
+            )
+
+    def _play(self, at: Cursor) -> None:
+        """Publish one cycle from ``at`` on, or until somebody needs another position."""
+        self._reopened += self._state.position != at
+        samples = at.sample
+        self._ahead.refill()
+        if self._transform is not None and at != Cursor(0, 0):
+            seed_process(data_seed(self.settings.seed, at))  # else it would draw what it drew at the beginning
+        try:
+            with closing(self._source.open(at)) as blocks:  # type: ignore[type-var]
+                while (block := self._next(blocks)) is not None:
+                    if not self._put(at.cycle, block):
+                        return
+                    samples = block.sample + block.rows
+        finally:
+            self._ahead.recall()
+        if self._source.samples is None:
+            self._server.end_cycle(at.cycle, samples)
+
+    def _next(self, blocks: Any) -> SourceBlock | None:
+        self._waits_for = "source"
+        began = time.monotonic()
+        block = next(blocks, None)
+        self._source_s += time.monotonic() - began
+        self._waits_for = ""
+        return block
+
+    def _put(self, cycle: int, block: SourceBlock) -> bool:
+        """Write a block into the ring and announce it. False if the source must be opened elsewhere."""
+        if self._transform is not None:
+            block = block._replace(tree=self._transform(block.tree))
+        parcel = self._writer.pack(block)
+        at = Cursor(cycle, block.sample)
+        self._waits_for = "trainers"
+        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.slot)
+        self._waits_for = ""
+        if isinstance(offset, Turn):
+            self._ahead.skipped(parcel)
+            return offset is Turn.SKIP and not self._source.seekable
+        if parcel.slot is not None:
+            self._ahead.handing_out(parcel.slot)
+        self._writer.write(parcel, offset)
+        in_place = parcel.slot is not None
+        self._published.count(block.rows, sum(parcel.leaf_bytes), time.monotonic(), in_place=in_place)
+        self._server.publish(at, block.rows, offset, parcel)
+        self._ahead.published(block, parcel)
+        return True
+
+    def _failure(self, error: Exception) -> SourceError:
+        """Tell the trainers of an error, and give it the form in which ``run`` raises it."""
+        text = users_traceback(error)
+        if isinstance(error, SourceError):
+            told = error
+        elif isinstance(error, PenstockError):
+            told = SourceError(str(error), text)
+        else:
+            told = SourceError(f"the source of feed {self.name!r} raised {cause(error)}", text)
+        self._server.fail(type(told).__name__, str(told), text)
+        return told
+
+
+def _ring(gpu: Gpu | None, window_bytes: int) -> HostRing | FeedersDeviceRing:
+    if gpu is None:
+        return HostRing.create(window_bytes)
+    return FeedersDeviceRing(gpu, window_bytes)
+
+
+def _held(lock: FileIO | None, endpoint: Endpoint) -> FileIO:
+    held = lock or endpoint.await_lock()
+    endpoint.write_owner(held)
+    return held

@@ -1,0 +1,87 @@
+"""A socket to one peer, as a feeder holds it: who it is, and packets that wait to be sent."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from penstock.feed.endpoint import credentials
+from penstock.linux.fork import close_in_children
+
+_MOST_QUEUED = 8192
+"""Packets that wait for a peer. One that reads, or has been stopped for a while, has far fewer: a block each."""
+
+
+class Peer:
+    """Sends without ever waiting: what the kernel does not take stays queued, in order.
+
+    Args:
+        connection: Its socket.
+        id: Its number.
+        hello_until_s: When it must have said who it is, in seconds of the monotonic clock.
+
+    Attributes:
+        introduced: It has.
+    """
+
+    def __init__(self, connection: socket.socket, id: int, hello_until_s: float) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.id = id
+        self.hello_until_s = hello_until_s
+        self.introduced = False
+        self.pid, self.uid = credentials(connection)
+        self.queue: deque[bytes] = deque()
+        self.layout: object = None  # of the block that was last announced to it
+        close_in_children(connection)
+
+    def send(self, packet: bytes, fds: Sequence[int] = ()) -> bool:
+        """Send or queue one packet. False if the peer is gone, or asks and asks and never reads."""
+        if self.queue:
+            if len(self.queue) >= _MOST_QUEUED:
+                return False
+            self.queue.append(packet)
+            return True
+        try:
+            if fds:
+                socket.send_fds(self.connection, [packet], fds)
+            else:
+                self.connection.send(packet)
+        except BlockingIOError:
+            self.queue.append(packet)
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Shut the connection; its end is then heard, and handled, in its turn."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def send_last(self, packet: bytes) -> None:
+        """Send a packet in place of all that is queued; the connection is closed next.
+
+        What the peer has not read yet fills at most the usual send buffer.
+        Linux doubles what it is asked for, so that there is room for this
+        packet, and the peer reads it whenever it comes back, after the
+        connection's end too.
+        """
+        self.queue.clear()
+        with suppress(OSError):
+            usual = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, usual)
+            self.connection.send(packet)
+
+    def flush(self) -> bool:
+        """Send what is queued, as far as the kernel takes it. False if the peer is gone."""
+        while self.queue:
+            try:
+                self.connection.send(self.queue[0])
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            self.queue.popleft()
+        return True

@@ -1,0 +1,386 @@
+"""The feeder's half of the conversation: admits trainers, hears them, and tells them of blocks.
+
+One thread serves the sockets; the thread that runs the source calls
+``await_need``, ``reserve`` and ``publish``. One lock guards everything, and
+nothing that is done under it waits for a peer.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from penstock._version import __version__
+from penstock.contracts import Cursor, Ring
+from penstock.errors import PenstockError
+from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint
+from penstock.feed.feeder.admission import objection_to, objection_to_reading
+from penstock.feed.feeder.connections import Connections
+from penstock.feed.feeder.pace import Pace
+from penstock.feed.feeder.peer import Peer
+from penstock.feed.feeder.state import FeedState
+from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
+from penstock.feed.feeder.writer import Parcel
+from penstock.feed.settings import Settings
+from penstock.feed.statistics import FeederStatistics, TrainerStatistics
+from penstock.memory.slots import Slot
+
+_FIRST_TRAINER_S = 60.0
+"""A lingering feeder waits at least this long for its first trainer."""
+
+
+class Turn(enum.Enum):
+    """What to do with a block instead of writing it."""
+
+    SKIP = "nobody needs it, but somebody needs a later one"
+    ELSEWHERE = "somebody needs another position, or the feed ends"
+
+
+class Server:
+    """Serves one feed's trainers.
+
+    Args:
+        endpoint: The feed's files; the caller holds its lock.
+        state: Who reads what; guarded by ``changed`` from now on.
+        welcome: What each trainer is told.
+        rings: Those that the welcome names, whose descriptors a trainer gets.
+        statistics: Gives the feed's statistics, for whoever asks.
+
+    Attributes:
+        changed: The lock, notified when anything that a waiting thread may want has changed.
+        closing: Why the feed ends, once it does; empty when it has simply been read to its end.
+        ending: Set when the feed ends before it has been read to its end.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        state: FeedState,
+        welcome: wire.Welcome,
+        rings: Sequence[Ring],
+        statistics: Callable[[], FeederStatistics],
+    ) -> None:
+        self.changed = threading.Condition()
+        self.pace = Pace()
+        self.closing: str | None = None
+        self.ending = threading.Event()
+        self._state = state
+        self._settings: Settings = welcome.settings
+        self._welcome = welcome
+        self._rings = rings
+        self._statistics = statistics
+        self._failed: wire.Failed | None = None
+        self._crash: BaseException | None = None
+        self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
+        self._starved: dict[int, int] = {}  # serial of a member's last word that it waits, and keeps views
+        self._empty_since_s = time.monotonic() + max(0.0, _FIRST_TRAINER_S - (self._settings.linger or 0))
+        self._connections = Connections(
+            endpoint.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._forget
+        )
+        self._thread = threading.Thread(target=self._serve, name="penstock-server", daemon=True)
+        self._thread.start()
+
+    # For the thread that runs the source.
+
+    def await_need(self) -> Cursor | None:
+        """Wait until somebody needs a position; None once the feed is over."""
+        with self.changed:
+            while not self._is_over():
+                if (needed := self._state.needed()) is not None:
+                    return needed
+                self.changed.wait()
+            return None
+
+    def reserve(self, at: Cursor, rows: int, nbytes: int, slot: Slot | None = None) -> int | Turn:
+        """Wait for room for a block that somebody needs, unless it lies in a slot; its offset in the ring."""
+        with self.changed:
+            while not self._is_over():
+                needed = self._state.needed()
+                if needed is None:
+                    self.changed.wait()
+                elif needed < at or needed.cycle > at.cycle:
+                    break
+                elif needed.sample >= at.sample + rows:
+                    return Turn.SKIP
+                elif (offset := self._state.reserve(nbytes, slot)) is not None:
+                    self.pace.moving(time.monotonic())
+                    return offset
+                else:
+                    self._wait_for_room()
+            return Turn.ELSEWHERE
+
+    def slot(self, nbytes: int) -> Slot | None:
+        """Room that is reserved for a block to come, or None while there is none."""
+        with self.changed:
+            offset = self._state.room.reserve(nbytes)
+            return None if offset is None else Slot(offset, nbytes)
+
+    def release_slot(self, slot: Slot) -> None:
+        """No block has come for it."""
+        with self.changed:
+            self._state.room.release(slot.offset)
+
+    def publish(self, at: Cursor, rows: int, offset: int, parcel: Parcel) -> None:
+        """Announce a block that has been written to everybody who needs it."""
+        with self.changed:
+            note = parcel.layout, parcel.leaf_offsets, parcel.leaf_bytes, time.monotonic_ns()
+            self._announce(*self._state.publish(at, rows, offset, parcel.nbytes, note))
+
+    def end_cycle(self, cycle: int, samples: int) -> None:
+        """A cycle of a source of unknown length is over: tell who waits for more of it."""
+        with self.changed:
+            waiting = [self._trainers[member.id][0] for member in self._state.end_cycle(cycle, samples)]
+            self._connections.send(waiting, wire.encode(wire.CycleEnd(cycle, samples)))
+
+    def fail(self, kind: str, message: str, traceback_text: str) -> None:
+        """Tell every trainer, now and later, that the source failed."""
+        with self.changed:
+            self._failed = wire.Failed(kind, message[:8_000], traceback_text[-32_000:])  # at most 4 bytes each
+            self._connections.send([peer for peer, _ in self._trainers.values()], wire.encode(self._failed))
+
+    def close(self, reason: str) -> None:
+        """Say goodbye, wait until it is sent to all who live, and end the thread."""
+        with self.changed:
+            if self.closing is None:
+                self._goodbye(reason)
+        self._connections.wake()
+        self._thread.join()
+        self._connections.close()
+
+    def _is_over(self) -> bool:
+        if self._crash is not None:
+            raise self._crash
+        return self.closing is not None or self._state.finished
+
+    def _wait_for_room(self) -> None:
+        now = time.monotonic()
+        largest_holder = self._state.largest_holder()
+        assert largest_holder is not None, "a window that nobody holds has room"
+        self.pace.blocked(largest_holder.id, now)
+        self._tell_if_stuck(largest_holder)
+        limit = self._settings.stall_timeout
+        held_back_s = self.pace.current_s(now)
+        alone = not any(m.reads and m is not largest_holder for m in self._state.members.values())
+        if limit is None or alone:
+            self.changed.wait()
+        elif held_back_s > limit:
+            self._evict(largest_holder, held_back_s)
+        else:
+            self.changed.wait(limit - held_back_s + 0.001)
+
+    def _tell_if_stuck(self, member: Subscriber) -> None:
+        """Tell a trainer that waits for a block for which only its own views leave no room."""
+        serial = self._starved.pop(member.id, None)
+        if serial is None or not self._state.only_holder(member.id):
+            return
+        peer, _ = self._trainers[member.id]
+        message = (
+            f"this trainer (pid {peer.pid}) waits for a batch, and the views that it keeps (borrow=True) hold "
+            f"{member.held_bytes:,} of the {self._state.room.capacity_bytes:,} bytes of the window of feed "
+            f"{self._welcome.name!r}, so that there is no room for it. Let views go before you go on "
+            "(list(loader) keeps all), copy what you keep, leave borrow out, or give the feed a larger window"
+        )
+        self._connections.send([peer], wire.encode(wire.Stuck(serial, message)))
+
+    def _evict(self, member: Subscriber, held_back_s: float) -> None:
+        peer, _ = self._trainers[member.id]
+        message = (
+            f"this trainer (pid {peer.pid}) held {member.held_bytes:,} of {self._state.room.capacity_bytes:,} "
+            f"bytes of feed {self._welcome.name!r} and released none of them for {held_back_s:.1f} s, longer than "
+            f"the feed's stall_timeout of {self._settings.stall_timeout} s; the others went on without it. Raise "
+            "stall_timeout or window, or load its last state_dict() into a new Loader"
+        )
+        # Sent before any of its bytes are written again: whoever has copied
+        # and then hears nothing of it has copied what was there.
+        self._connections.dismiss(peer, wire.encode(wire.Evicted(message)))
+        self._connections.wake()  # it may have been the last, and the feed may have to end
+
+    # The thread that serves the sockets.
+
+    def _serve(self) -> None:
+        try:
+            while not self._has_closed():
+                self._connections.turn(self._timeout_s())
+        except BaseException as error:
+            self._crash = error
+        with self.changed:
+            self.ending.set()
+            for peer in list(self._connections.peers.values()):
+                self._connections.drop(peer)
+            self.changed.notify_all()
+
+    def _has_closed(self) -> bool:
+        with self.changed:
+            now = time.monotonic()
+            linger = self._settings.linger
+            alone = linger is not None and not self._state.attended and now > self._empty_since_s + linger
+            if self.closing is None and alone:
+                self._goodbye("had no trainer left")
+            if self.closing is None:
+                return False
+            # Who has yet to be told of blocks that are its own is waited for.
+            return self.closing != "" or self._connections.all_sent
+
+    def _timeout_s(self) -> float | None:
+        linger = self._settings.linger
+        if linger is None or self._state.attended or self.closing is not None:
+            return None
+        return max(0.0, self._empty_since_s + linger - time.monotonic()) + 0.01
+
+    def _connected(self, peer: Peer) -> None:
+        if peer.uid != os.getuid():
+            self._reject(peer, f"you are uid {peer.uid}, the feed belongs to uid {os.getuid()}")
+
+    def _hear(self, peer: Peer, packet: bytes) -> None:
+        try:
+            self._obey(peer, wire.decode_from_trainer(packet))
+        except PenstockError as error:
+            self._reject(peer, str(error))
+        except OSError as error:  # no descriptor is left to open the ring for it
+            self._reject(peer, f"the feeder cannot serve it: {error}")
+        self.changed.notify_all()
+
+    def _obey(self, peer: Peer, message: wire.FromTrainer) -> None:
+        if isinstance(message, wire.Ask):
+            self._connections.send([peer], wire.encode(self._statistics()))
+        elif isinstance(message, wire.Stop):
+            reason = f"was stopped by process {message.pid}"
+            self._goodbye(reason)
+            self._connections.dismiss(peer, wire.encode(wire.Bye(reason)))
+        elif isinstance(message, wire.Hello):
+            if (
+                objection := objection_to(message, self._welcome, self._state, known=peer.id in self._trainers)
+            ) is not None:
+                self._reject(peer, objection)
+            elif self.closing is not None:
+                self._connections.drop(peer)
+            else:
+                self._welcome_in(peer, message)
+        elif peer.id not in self._trainers:
+            self._reject(peer, "a trainer says hello first")
+        elif isinstance(message, wire.Release):
+            if not self._state.release(peer.id, message.blocks):
+                self._reject(peer, "it released a block that it was never sent")
+            elif self.pace.culprit == peer.id:
+                self.pace.moving(time.monotonic())
+        elif isinstance(message, wire.Starved):
+            self._starved[peer.id] = message.serial
+        elif isinstance(message, wire.Rest):
+            if not self._state.was_sent(peer.id, message.keep):
+                self._reject(peer, "it keeps a block that it was never sent")
+                return
+            self._state.rest(peer.id, message.keep)
+            self._empty_since_s = time.monotonic()
+        elif objection := objection_to_reading(message, self._welcome, self._state.members[peer.id]):
+            self._reject(peer, objection)
+        elif isinstance(message, wire.Epoch):
+            self._state.begin_epoch(peer.id, message.epoch, Cursor(message.cycle, message.sample))
+        else:
+            self._start(peer, message)
+
+    def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
+        peer.introduced = True
+        self._trainers[peer.id] = peer, hello
+        self._state.join(Subscriber(peer.id, hello.rank, hello.world, hello.group))
+        fds: list[int] = []
+        try:
+            for ring in self._rings:
+                fds.append(ring.open_for_readers())  # noqa: PERF401 - those that are open are closed if one cannot be
+            self._connections.send([peer], wire.encode(self._welcome), fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _start(self, peer: Peer, message: wire.Start) -> None:
+        if message.serial == self._state.members[peer.id].serial:
+            return  # said again by a trainer that was interrupted, and does not know whether it has said it
+        at = None if message.cycle is None else Cursor(message.cycle, message.sample)
+        epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
+        for member in self._state.start(peer.id, at, message.epoch, epoch_start, message.serial):
+            assert member.next is not None
+            starting, _ = self._trainers[member.id]
+            self._connections.send([starting], wire.encode(wire.Started(member.serial, *member.next)))
+            for block in self._state.backlog(member):
+                self._announce(block, [member])
+        if self._failed is not None:
+            self._connections.send([peer], wire.encode(self._failed))
+
+    # Both threads, under the lock.
+
+    def _announce(self, block: PublishedBlock, readers: list[Subscriber]) -> None:
+        layout, leaf_offsets, leaf_bytes, published_ns = block.note
+        packets: dict[bool, bytes] = {}
+        for member in readers:
+            peer, _ = self._trainers[member.id]
+            known = peer.layout is layout
+            if known not in packets:
+                described = None if known else layout
+                packets[known] = wire.encode(
+                    wire.Block(
+                        block.number,
+                        *block.at,
+                        block.rows,
+                        block.offset,
+                        leaf_offsets,
+                        leaf_bytes,
+                        published_ns,
+                        described,
+                    )
+                )
+            peer.layout = layout
+            self._connections.send([peer], packets[known])
+
+    def _goodbye(self, reason: str) -> None:
+        self.closing = reason
+        packet = wire.encode(wire.Bye(reason))
+        if reason:
+            self.ending.set()
+            for peer, _ in list(self._trainers.values()):
+                self._connections.dismiss(peer, packet)
+        else:
+            self._connections.send([peer for peer, _ in self._trainers.values()], packet)
+        self.changed.notify_all()
+
+    def _reject(self, peer: Peer, reason: str) -> None:
+        self._connections.dismiss(peer, wire.encode(wire.Rejected(reason[:4000], __version__, wire.PROTOCOL)))
+
+    def _forget(self, peer: Peer) -> None:
+        """Free what a trainer held."""
+        self._starved.pop(peer.id, None)
+        if self._trainers.pop(peer.id, None) is not None:
+            self._state.leave(peer.id)
+            self._empty_since_s = time.monotonic()
+            self.pace.forget(peer.id, self._empty_since_s)
+        self.changed.notify_all()
+
+    def culprit_pid(self) -> int | None:
+        """The process that holds the feed back now."""
+        return None if self.pace.culprit is None else self._trainers[self.pace.culprit][0].pid
+
+    def trainers(self) -> tuple[TrainerStatistics, ...]:
+        """The trainers as they are now."""
+        now = time.monotonic()
+        return tuple(self._statistics_of(peer, hello, now) for peer, hello in self._trainers.values())
+
+    def _statistics_of(self, peer: Peer, hello: wire.Hello, now: float) -> TrainerStatistics:
+        member = self._state.members[peer.id]
+        state, behind = self._state.state(member), self._state.behind(member)
+        return TrainerStatistics(
+            pid=peer.pid,
+            batch_size=hello.batch_size or self._welcome.batch_size,
+            borrow=hello.borrow,
+            rank=member.rank,
+            world=member.world,
+            epoch=member.epoch,
+            state=state,
+            cycle=behind.cycle,
+            sample=behind.sample,
+            lag_samples=member.held_rows,
+            held_bytes=member.held_bytes,
+            held_back_s=self.pace.total_s(peer.id, now),
+            waits_for=member.waits_for if state == "waiting" else "",
+        )

@@ -1,0 +1,283 @@
+"""Who reads a feed, from where, and which blocks they still need: the state of a feed, without its bytes.
+
+Nothing here touches a socket, a clock or memory, so that property tests can
+drive it through any sequence of joins, releases and deaths.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.contracts import Cursor
+from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
+from penstock.feed.settings import MOST_BLOCKS
+from penstock.memory.room import Room
+from penstock.memory.slots import Slot
+
+
+class FeedState:
+    """The members of a feed and the blocks they hold.
+
+    Args:
+        room: The ring's bytes.
+        samples: Samples in a cycle; None when unknown.
+        segment_starts: Where a member may join.
+        epochs: How many epochs each member gets; None without end.
+        endless: Nobody knows how long a cycle is, and whether it ends: before one has, a member that
+            comes late joins at the next block to come.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        samples: int | None,
+        segment_starts: tuple[int, ...],
+        epochs: int | None,
+        *,
+        endless: bool = False,
+    ) -> None:
+        self.room = room
+        self.members: dict[int, Subscriber] = {}
+        self.blocks: dict[int, PublishedBlock] = {}  # in the order in which they were published
+        self.position = Cursor(0, 0)  # of the next block, unless somebody needs another
+        self._samples = samples
+        self._segment_starts = segment_starts
+        self._epochs = epochs
+        self._endless = endless
+        self._furthest = self.position
+        self._number = 0
+        self._served = False
+
+    def join(self, member: Subscriber) -> None:
+        self.members[member.id] = member
+
+    def leave(self, id: int) -> None:
+        """A member is gone, however it went; what it held is free for the others."""
+        self.rest(id, [])
+        del self.members[id]
+
+    def was_sent(self, id: int, ordinals: list[int]) -> bool:
+        """Whether a member was sent each of these blocks; it may have released them since."""
+        return all(ordinal < self.members[id].sent for ordinal in ordinals)
+
+    def release(self, id: int, ordinals: list[int]) -> bool:
+        """Blocks that a member no longer needs; it may say so twice. False if it was never sent one of them."""
+        if not self.was_sent(id, ordinals):
+            return False
+        member = self.members[id]
+        for ordinal in ordinals:
+            if ordinal in member.held:
+                self._release(member, ordinal)
+        return True
+
+    def rest(self, id: int, keep: list[int]) -> None:
+        """A member reads no more, and holds only these blocks from now on, which it will release."""
+        member = self.members[id]
+        member.next, member.pending, member.resting = None, False, True
+        for ordinal in member.held.keys() - set(keep):
+            self._release(member, ordinal)
+
+    def start(
+        self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor, serial: int = 0
+    ) -> list[Subscriber]:
+        """A member begins to read; returns the members that start now, with ``next`` set.
+
+        Without a position it begins at the next segment: the first one that
+        lies whole in the ring, else the first that is yet to be published.
+        Ranks of one group begin an epoch together, or where the others of
+        them have begun it: they may have been told so by a feeder that died,
+        or before this one was interrupted.
+        """
+        member = self.members[id]
+        member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
+        if at is not None:
+            self._begin(member, at, epoch, epoch_start)
+            return [member, *self._follow(member, epoch_start)]
+        ranks = [m for m in self.members.values() if m is member or self._belong_together(m, member)]
+        begun = next((m.epoch_start for m in ranks if m.next is not None and m.epoch == epoch), None)
+        if begun is not None:
+            self._begin(member, begun, epoch, begun)
+            return [member]
+        group = [m for m in ranks if m.pending]
+        if len({m.rank for m in group}) < member.world:  # one may be there twice, before its death is heard
+            return []
+        start = self._next_segment()
+        for each in group:
+            self._begin(each, start, each.epoch, start)
+        return group
+
+    def _belong_together(self, one: Subscriber, other: Subscriber) -> bool:
+        return one.world > 1 and (one.group, one.world) == (other.group, other.world)
+
+    def _follow(self, member: Subscriber, start: Cursor) -> list[Subscriber]:
+        """Begin with the ranks of a member's group that wait for the epoch which it has begun before."""
+        group = [
+            m
+            for m in self.members.values()
+            if m.pending and m.epoch == member.epoch and self._belong_together(m, member)
+        ]
+        for each in group:
+            self._begin(each, start, each.epoch, start)
+        return group
+
+    def rank_taken(self, group: str, rank: int, world: int) -> bool:
+        """Whether this rank of a group that is still gathering is there already."""
+        return world > 1 and any(
+            (m.group, m.world, m.rank) == (group, world, rank) and m.next is None and not m.resting
+            for m in self.members.values()
+        )
+
+    def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
+        """A member's epoch of this number began at ``start``; the end of its last one follows."""
+        member = self.members[id]
+        member.epoch, member.epoch_start = epoch, start
+        if self._epochs is not None:
+            # An epoch is a cycle long: it ends where it began, a cycle on; of unknown length, with its cycle.
+            sample = 0 if self._samples is None else start.sample
+            member.end = Cursor(start.cycle + self._epochs - epoch, sample)
+        self._served |= member.finished
+
+    def backlog(self, member: Subscriber) -> list[PublishedBlock]:
+        """Give a member the blocks in the ring that follow from its ``next``, as held; returns them."""
+        chain = [block for block in self._chain() if member.next is not None and self._end(block) > member.next]
+        if not chain or member.next is None or chain[0].at > member.next:
+            return []
+        taken: list[PublishedBlock] = []
+        for block in chain:
+            if not member.reads:
+                break
+            self._give(member, block)
+            taken.append(block)
+        return taken
+
+    def needed(self) -> Cursor | None:
+        """The position that somebody needs first, or None while nobody reads."""
+        return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
+
+    def reserve(self, nbytes: int, slot: Slot | None = None) -> int | None:
+        """Room for a block, or None while there is none: in bytes, or because too many blocks are on their way."""
+        if len(self.blocks) >= MOST_BLOCKS:
+            return None
+        return self.room.reserve(nbytes) if slot is None else slot.offset
+
+    def publish(
+        self, at: Cursor, rows: int, offset: int, nbytes: int, note: Any = None
+    ) -> tuple[PublishedBlock, list[Subscriber]]:
+        """A block has been written; returns it and the members that get it."""
+        block = PublishedBlock(self._number, at, rows, offset, nbytes, {}, note)
+        self._number += 1
+        end = self._end(block)
+        readers = [m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end]
+        self.blocks[block.number] = block
+        for member in readers:
+            self._give(member, block)
+        self.position = end
+        self._furthest = max(self._furthest, end)
+        if not readers:
+            self._free(block)
+        return block, readers
+
+    def end_cycle(self, cycle: int, samples: int) -> list[Subscriber]:
+        """A cycle of unknown length has ended after so many samples; returns who waits for more of it.
+
+        Somebody who has meanwhile gone back to a place in it is not among them.
+        """
+        end = Cursor(cycle, samples)
+        self._endless = False
+        self.position = Cursor(cycle + 1, 0)
+        waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
+        for member in waiting:
+            self._advance(member, self.position)
+        return waiting
+
+    @property
+    def finished(self) -> bool:
+        """Everybody here has had their epochs, and somebody has."""
+        return self._served and all(m.finished or m.resting for m in self.members.values())
+
+    @property
+    def attended(self) -> bool:
+        """Whether there is a member that may read."""
+        return not all(m.resting for m in self.members.values())
+
+    def largest_holder(self) -> Subscriber | None:
+        """The member that holds the most bytes of the window; of equals, the one that is furthest behind."""
+        return max(
+            (m for m in self.members.values() if m.held),
+            key=lambda m: (m.held_bytes, -next(iter(m.held.values())).number),
+            default=None,
+        )
+
+    def only_holder(self, id: int) -> bool:
+        """Whether no block can go before this member releases one."""
+        return bool(self.blocks) and all(id in block.holders for block in self.blocks.values())
+
+    def state(self, member: Subscriber) -> str:
+        """What a member does, in a word."""
+        if member.reads and member.next is not None and self.position < self._furthest <= member.next:
+            return "ahead"
+        if member.reads and member.next is not None and member.next > self.position:
+            return "waiting"  # for the feed to come to where it begins
+        return member.state
+
+    def behind(self, member: Subscriber) -> Cursor:
+        """The first sample that a member has not released."""
+        for block in member.held.values():
+            return block.at
+        return member.next or Cursor(0, 0)
+
+    def _begin(self, member: Subscriber, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+        member.next = at
+        member.pending = False
+        self.begin_epoch(member.id, epoch, epoch_start)
+
+    def _next_segment(self) -> Cursor:
+        if self._endless:
+            return self.position
+        chain = self._chain()
+        for block in chain:
+            if block.at.sample in self._segment_starts:
+                return block.at
+        return self.position.next_segment(self._segment_starts)
+
+    def _chain(self) -> list[PublishedBlock]:
+        """The newest blocks in the ring that follow one another without a gap up to ``position``."""
+        chain: list[PublishedBlock] = []
+        expected = self.position
+        for block in reversed(self.blocks.values()):
+            if self._end(block) != expected:
+                break
+            chain.append(block)
+            expected = block.at
+        return chain[::-1]
+
+    def _end(self, block: PublishedBlock) -> Cursor:
+        return block.at.after(block.rows, self._samples)
+
+    def _give(self, member: Subscriber, block: PublishedBlock) -> None:
+        if member.id not in block.holders:
+            member.held_bytes += block.nbytes
+            member.held_rows += block.rows
+        block.holders[member.id] = block.holders.get(member.id, 0) + 1
+        member.held[member.sent] = block
+        member.sent += 1
+        self._advance(member, self._end(block))
+
+    def _advance(self, member: Subscriber, to: Cursor) -> None:
+        member.next = to
+        self._served |= member.finished
+
+    def _release(self, member: Subscriber, ordinal: int) -> None:
+        block = member.held.pop(ordinal)
+        block.holders[member.id] -= 1
+        if block.holders[member.id]:
+            return
+        del block.holders[member.id]
+        member.held_bytes -= block.nbytes
+        member.held_rows -= block.rows
+        if not block.holders:
+            self._free(block)
+
+    def _free(self, block: PublishedBlock) -> None:
+        self.room.release(block.offset)
+        del self.blocks[block.number]

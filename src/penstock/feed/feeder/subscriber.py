@@ -1,0 +1,81 @@
+"""One trainer of a feed, and one block that trainers hold, as the state of the feed keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.contracts import Cursor
+
+
+@dataclass
+class PublishedBlock:
+    """A block in the ring, what its publisher notes of it, and which members still need it.
+
+    ``holders`` has how often it was sent to each, and not yet released.
+    """
+
+    number: int
+    at: Cursor
+    rows: int
+    offset: int
+    nbytes: int
+    holders: dict[int, int]
+    note: Any
+
+
+@dataclass
+class Subscriber:
+    """One trainer of a feed.
+
+    Attributes:
+        next: The first sample that it has not been sent, once it reads.
+        end: Where its last epoch ends; None for a feed without end.
+        epoch_start: Where its epoch began, once it reads.
+        serial: Of its newest start; 0 before the first.
+        sent: How many blocks it has been sent; they are numbered so, in the order of sending.
+        held: Those that it has not released, by that number. A block may be among them twice: it
+            is sent again after a new start, while views of it live.
+        pending: It has asked to start, and waits for the other ranks of its group.
+        resting: It will not read again; it only holds what somebody still looks at.
+    """
+
+    id: int
+    rank: int = 0
+    world: int = 1
+    group: str = ""
+    epoch: int = 0
+    next: Cursor | None = None
+    end: Cursor | None = None
+    epoch_start: Cursor | None = None
+    serial: int = 0
+    sent: int = 0
+    held: dict[int, PublishedBlock] = field(default_factory=dict[int, PublishedBlock])
+    held_bytes: int = 0
+    held_rows: int = 0
+    pending: bool = False
+    resting: bool = False
+
+    @property
+    def reads(self) -> bool:
+        return self.next is not None and not self.finished
+
+    @property
+    def state(self) -> str:
+        if self.finished:
+            return "finished"
+        if self.reads:
+            return "reading"
+        return "waiting" if self.pending else "attached"
+
+    @property
+    def waits_for(self) -> str:
+        """What one that waits to begin waits for."""
+        if self.next is None:
+            return "the other ranks"
+        cycle, sample = self.next
+        return f"sample {sample:,} of cycle {cycle}" if sample else f"cycle {cycle}"
+
+    @property
+    def finished(self) -> bool:
+        return self.next is not None and self.end is not None and self.next >= self.end

@@ -1,0 +1,160 @@
+"""The feeds of this user: what runs, how it stands, and how to end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from io import FileIO
+from typing import NamedTuple
+
+import psutil
+
+from penstock.errors import FeederSilent, FeedNotFound, ProtocolError
+from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint, endpoints
+from penstock.feed.statistics import FeederStatistics
+from penstock.feed.trainer.failures import silent, unknown
+
+_ANSWER_S = 2.0
+_STOP_ANSWER_S = 5.0
+_END_S = 10.0
+_LOOK_S = 0.02
+
+
+class Ended(NamedTuple):
+    """A feed that has been ended.
+
+    Attributes:
+        pid: The feeder's process; 0 where its lock did not say.
+        signals: What had to be sent to that process, because it did not answer; empty where it did.
+    """
+
+    pid: int
+    signals: tuple[str, ...] = ()
+
+
+def feeds() -> list[FeederStatistics]:
+    """The statistics of every feed of this user, by name.
+
+    What dead feeders left behind is removed on the way. Of a feeder that does
+    not answer within 2 s (it is stopped, or too busy) there are only the name
+    and the pid, and ``answers`` is False. One that is starting is left out.
+    """
+    found = [statistics for endpoint in endpoints() if (statistics := _ask(endpoint)) is not None]
+    return sorted(found, key=lambda statistics: statistics.name)
+
+
+def stop(name: str) -> Ended:
+    """End a feed; its trainers get ``FeederLost``. Returns once its feeder is gone.
+
+    A feeder that does not answer within 5 s is ended by signals to the process
+    that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL.
+
+    Raises:
+        FeedNotFound: no such feed.
+        FeederSilent: it does not answer, and no process of this user's can be found that holds its lock.
+        TimeoutError: it has answered and not ended within 10 s; its source does not return.
+    """
+    endpoint = Endpoint(name)
+    owner = endpoint.owner()
+    pid = owner.pid if owner else 0
+    if _is_told(endpoint):
+        if (lock := _gone(endpoint, _END_S)) is None:
+            raise TimeoutError
+        endpoint.remove(lock)
+        return Ended(pid)
+    if (lock := endpoint.acquire()) is not None:
+        endpoint.remove(lock)
+        raise FeedNotFound(unknown(name))
+    return _killed(endpoint)
+
+
+def _is_told(endpoint: Endpoint) -> bool:
+    """Whether a feeder has heard that it is to end; False if it does not answer, or there is none."""
+    deadline = time.monotonic() + _STOP_ANSWER_S
+    while True:
+        try:
+            with endpoint.connect(_STOP_ANSWER_S) as peer:
+                peer.settimeout(_STOP_ANSWER_S)
+                peer.send(wire.encode(wire.Stop(os.getpid())))
+                peer.recv(wire.MAX_PACKET_BYTES)
+                return True
+        except TimeoutError:
+            return False
+        except (ConnectionRefusedError, FileNotFoundError):
+            # Nobody serves; while the lock is held, somebody starts, or ends.
+            if (lock := endpoint.acquire()) is not None:
+                endpoint.remove(lock)
+                raise FeedNotFound(unknown(endpoint.name)) from None
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_S)
+        except OSError:  # it ended just now
+            return True
+
+
+def _killed(endpoint: Endpoint) -> Ended:
+    """End the process that holds a feed's lock."""
+    process = _holder(endpoint)
+    sent: list[str] = []
+    for name in ("SIGTERM", "SIGKILL"):
+        sent.append(name)
+        try:
+            process.send_signal(signal.Signals[name])  # to that process, whoever has its number next
+            process.send_signal(signal.SIGCONT)  # one that is stopped heeds no other
+        except psutil.NoSuchProcess:
+            pass
+        if (lock := _gone(endpoint, _STOP_ANSWER_S)) is not None:
+            endpoint.remove(lock)
+            return Ended(process.pid, tuple(sent))
+    raise silent(endpoint, _STOP_ANSWER_S)
+
+
+def _holder(endpoint: Endpoint) -> psutil.Process:
+    """The process that the lock names, if it is this user's and has the lock open.
+
+    Raises:
+        FeederSilent: it is not.
+    """
+    owner = endpoint.owner()
+    try:
+        process = psutil.Process(owner.pid if owner else 0)
+        if process.uids().real == os.getuid() and process.pid != os.getpid():
+            files = f"/proc/{process.pid}/fd"
+            if any(endpoint.is_lock(os.stat(f"{files}/{fd}")) for fd in os.listdir(files)):
+                return process
+    except (psutil.Error, OSError):
+        pass
+    raise FeederSilent(
+        f"{silent(endpoint, _STOP_ANSWER_S)}. It was not ended: no process of yours is known to hold "
+        f"{endpoint.lock_path}"
+    )
+
+
+def _gone(endpoint: Endpoint, wait_s: float) -> FileIO | None:
+    """The feed's lock, once its feeder has given it up."""
+    deadline = time.monotonic() + wait_s
+    while (lock := endpoint.acquire()) is None and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return lock
+
+
+def _ask(endpoint: Endpoint) -> FeederStatistics | None:
+    try:
+        with endpoint.connect(_ANSWER_S) as peer:
+            peer.settimeout(_ANSWER_S)
+            peer.send(wire.encode(wire.Ask()))
+            packet = peer.recv(wire.MAX_PACKET_BYTES)
+        if not packet:  # it ends
+            return None
+        answer = wire.decode_from_feeder(packet)
+        if isinstance(answer, FeederStatistics) and answer.name == endpoint.name:
+            return answer
+    except (TimeoutError, ProtocolError):
+        pass
+    except OSError:
+        endpoint.sweep()
+        return None
+    owner = endpoint.owner()
+    return FeederStatistics.silent(endpoint.name, owner.pid if owner else 0)

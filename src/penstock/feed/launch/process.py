@@ -1,0 +1,96 @@
+"""The process that ``share`` starts for a feeder: reads its spec, serves, and ends by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from io import FileIO
+from types import FrameType
+
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.feed.endpoint import Endpoint
+from penstock.feed.feeder.feeder import Feeder
+from penstock.feed.launch.share import Ready
+from penstock.feed.launch.spec import read_spec
+from penstock.linux.fork import close_in_children
+from penstock.sources.randomness import seed_process
+from penstock.tracebacks import users_traceback
+
+_GRACE_S = 2.0
+_LAST_GRACE_S = 15.0
+
+
+def main(lock_fd: int, report_fd: int) -> None:
+    """Serve the feed that standard input describes.
+
+    Args:
+        lock_fd: The feed's lock.
+        report_fd: Where to tell that the feed is served, or why it cannot be.
+    """
+    os.set_inheritable(lock_fd, False)
+    lock = FileIO(lock_fd, "r+")
+    report = open(report_fd, "wb", 0)  # noqa: SIM115
+    close_in_children(lock)
+    close_in_children(report)
+    try:
+        spec = read_spec(sys.stdin.buffer)
+        with open(os.devnull) as nothing:  # the memory that the spec came in is free
+            os.dup2(nothing.fileno(), 0)
+        Endpoint(spec.name).write_owner(lock)  # not the trainer that started it, should somebody end it now
+        settings = msgspec.structs.asdict(spec.settings)
+        settings["window"] = settings.pop("window_bytes")
+        seed_process(spec.settings.seed)  # a list that it shuffles is the same after a failover
+        loader = spec.make_loader()
+        feeder = Feeder(loader, spec.name, lock=lock, fingerprint=spec.fingerprint, **settings)
+    except BaseException as error:
+        _tell(report, _report(error))
+        sys.exit(1)
+    with suppress(BrokenPipeError):  # what waited for it has been killed; trainers may be here already
+        _tell(report, Ready())
+    try:
+        serve(feeder)
+    except PenstockError:
+        sys.exit(1)  # every trainer has been told
+
+
+def serve(feeder: Feeder) -> None:
+    """Run a feeder in the main thread of its own process, until its end.
+
+    A source that does not return when the feed ends is interrupted, and if
+    that does not help, left: nothing of the process stays behind.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    threading.Thread(target=_end_with, args=(feeder,), daemon=True).start()
+    feeder.run()
+
+
+def _end_with(feeder: Feeder) -> None:
+    feeder.wait_until_ending()
+    time.sleep(_GRACE_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_LAST_GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _tell(report: FileIO, ready: Ready) -> None:
+    with report:
+        rest = memoryview(msgspec.json.encode(ready) + b"\n")
+        while rest:
+            rest = rest[report.write(rest) :]
+
+
+def _report(error: BaseException) -> Ready:
+    text = users_traceback(error)
+    if isinstance(error, PenstockError):
+        return Ready(str(error), type(error).__name__, text)
+    return Ready(f"make_loader raised {type(error).__name__}: {error}\n\nIn the feeder:\n{text}", "", text)

@@ -1,0 +1,163 @@
+"""What ``share`` hands to the feeder's process: a function to call there, and what it needs of the main script.
+
+The script itself is not run again in the feeder: the functions and classes
+that the loader uses travel by value, with the globals that they read, and are
+put into the ``__main__`` of the feeder, and of each process that
+``multiprocessing`` starts from it, where pickle looks for them by name. So a
+worker can be forked, spawned or come from a fork server, and a script needs
+no ``if __name__ == "__main__"`` for the feeder's sake.
+"""
+
+# cloudpickle has no type stubs.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from multiprocessing import spawn
+from types import FunctionType
+from typing import IO, Any, NamedTuple
+
+import cloudpickle
+
+from penstock.errors import BadSetting
+from penstock.feed.settings import Settings
+from penstock.fingerprint.code import Fingerprint
+
+_SPAWNED_MAIN = "__mp_main__"
+"""The script's module, in a process that ``multiprocessing`` spawned."""
+
+
+class FeederSpec(NamedTuple):
+    """What a new feeder process is told."""
+
+    make_loader: Callable[[], Any]
+    name: str
+    settings: Settings
+    fingerprint: Fingerprint
+    argv: list[str]
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles, and notes the classes and functions of the main script that it has come by."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.of_main: dict[str, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType, _Cached)) and obj.__module__ in ("__main__", _SPAWNED_MAIN):
+            name: str = obj.__qualname__
+            if "<locals>" not in name:  # what is inside a class is found by way of that class
+                owner = name.partition(".")[0]
+                self.of_main.setdefault(owner, getattr(sys.modules["__main__"], owner, obj))
+                self.of_main[name] = obj
+            if isinstance(obj, _Cached):  # pickle knows these by name only
+                return _cached, (obj.__wrapped__, obj.cache_parameters())
+        return super().reducer_override(obj)
+
+
+_Cached: Any = type(functools.cache(len))
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _pickled(*things: Any) -> bytes:
+    """Things one after the other, and then what of the main script they need, by name."""
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    with _main_by_value():
+        for thing in things:
+            pickler.dump(thing)
+        pickler.dump(dict(pickler.of_main))
+    return file.getvalue()
+
+
+def pickle_spec(spec: FeederSpec) -> bytes:
+    """A spec, and what of the main script its loader uses.
+
+    Raises:
+        BadSetting: the loader's function holds something that cannot be pickled.
+    """
+    try:
+        return _pickled(spec)
+    except Exception as error:
+        raise BadSetting(
+            f"make_loader cannot be handed to the feeder's process: {error}. Let it make what it needs "
+            "(files, locks, connections) itself, instead of taking it from outside"
+        ) from error
+
+
+def read_spec(file: IO[bytes]) -> FeederSpec:
+    """Unpickle a spec, and put what lived in the caller's main script where pickle looks for it."""
+    unpickler = pickle.Unpickler(file)
+    spec: FeederSpec = unpickler.load()
+    sys.argv = spec.argv
+    _install(unpickler.load())
+    return spec
+
+
+class _OfMain:
+    """What a main script defines, on its way to a process that is being started: unpickled, it is installed."""
+
+    def __init__(self, of_main: dict[str, Any]) -> None:
+        self._of_main = of_main
+
+    def __reduce__(self) -> Any:
+        return _unpickle_and_install, (_pickled(self._of_main),)
+
+
+def _install(of_main: dict[str, Any]) -> None:
+    """Put what a main script defines into this process's ``__main__``, and into that of those it starts."""
+    main = sys.modules["__main__"]
+    for name, thing in of_main.items():
+        thing.__module__, thing.__qualname__ = "__main__", name  # which of a class inside a class is not pickled
+        if name.isidentifier():
+            setattr(main, name, thing)
+
+    prepared = spawn.get_preparation_data
+
+    def with_main(name: str) -> dict[str, Any]:
+        """What a process that starts is told before it unpickles anything else."""
+        return {"penstock": _OfMain(of_main), **prepared(name)}
+
+    spawn.get_preparation_data = with_main
+
+
+def _unpickle_and_install(pickled: bytes) -> None:
+    _install(pickle.loads(pickled))
+
+
+_registering = threading.Lock()
+
+
+def _new_lock() -> None:
+    global _registering  # noqa: PLW0603  # another thread may have held it when this process was forked
+    _registering = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
+@contextmanager
+def _main_by_value() -> Generator[None]:
+    """Pickle the main script's functions and classes by value also where it is a module that can be imported."""
+    spawned = sys.modules.get(_SPAWNED_MAIN)
+    if spawned is None:
+        yield
+        return
+    with _registering:
+        cloudpickle.register_pickle_by_value(spawned)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(spawned)

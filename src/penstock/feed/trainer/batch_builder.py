@@ -1,0 +1,104 @@
+"""A batch put together from rows of the blocks that pass: private copies, or views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.contracts import Tree
+from penstock.feed.trainer.destination import Destination
+from penstock.feed.trainer.received import ReceivedBlock
+from penstock.tree import Array, Node, Strings, build, strings_from_bytes
+
+
+class Batch:
+    """Collects the rows of one batch, block by block, so that each block can go at once.
+
+    Args:
+        most: How many rows it will have at the most.
+        destination: Where they are copied to.
+
+    Attributes:
+        rows: How many it has; whoever has copied some counts them.
+    """
+
+    def __init__(self, most: int, destination: Destination) -> None:
+        self.rows = 0
+        self._most = most
+        self._destination = destination
+        self._layout: Node | None = None
+        self._nodes: list[Array | Strings] = []
+        self._row_bytes: list[int] = []
+        self._parts: list[Any] = []
+
+    def copy(self, block: ReceivedBlock, start: int, stop: int, to: int) -> None:
+        """Copy rows [start, stop) of a block to where its row ``to`` is; copying them again changes nothing."""
+        if self._layout is None:
+            self._begin(block)
+        for i, leaf in enumerate(block.leaves):
+            if isinstance(self._nodes[i], Strings):
+                self._parts[i][to:] = block.scalars(self._destination.bytes(leaf))[start:stop]
+                continue
+            row_bytes = self._row_bytes[i]
+            self._destination.copy(
+                self._parts[i][to * row_bytes : (to + stop - start) * row_bytes],
+                leaf[start * row_bytes : stop * row_bytes],
+            )
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(self._row_bytes) * self.rows
+
+    def finish(self) -> Tree:
+        """The batch, of the types that the source's batches had."""
+        assert self._layout is not None
+        leaves = [self._leaf(node, part) for node, part in zip(self._nodes, self._parts, strict=True)]
+        return build(self._layout, leaves)
+
+    def _begin(self, block: ReceivedBlock) -> None:
+        self._parts, self._row_bytes = [], []
+        self._nodes = block.nodes
+        for node, leaf in zip(block.nodes, block.leaves, strict=True):
+            row_bytes = 0 if isinstance(node, Strings) else leaf.nbytes // block.rows
+            self._row_bytes.append(row_bytes)
+            self._parts.append([] if isinstance(node, Strings) else self._destination.take(row_bytes * self._most))
+        self._layout = block.layout
+
+    def _leaf(self, node: Array | Strings, part: Any) -> Any:
+        if isinstance(node, Strings):
+            return strings_from_bytes(node, part)
+        if self.rows < self._most:
+            part = part[: part.nbytes // self._most * self.rows]
+        return self._destination.leaf(node, part, self.rows)
+
+
+def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, int]:
+    """A private copy of a batch-granular block as it is, and its bytes."""
+    leaves: list[Any] = []
+    copied = 0
+    for node, leaf in zip(block.nodes, block.leaves, strict=True):
+        if isinstance(node, Strings):
+            leaves.append(strings_from_bytes(node, block.scalars(destination.bytes(leaf))))
+            continue
+        memory = destination.take(leaf.nbytes)
+        destination.copy(memory, leaf)
+        copied += leaf.nbytes
+        leaves.append(destination.leaf(node, memory, None))
+    return build(block.layout, leaves), copied
+
+
+def view(
+    block: ReceivedBlock, start: int, stop: int, destination: Destination, *, whole: bool
+) -> tuple[Tree, int]:
+    """Rows [start, stop) of a block as views into the ring, or all of a batch-granular one; and their bytes."""
+    leaves: list[Any] = []
+    viewed = 0
+    for node, leaf in zip(block.nodes, block.leaves, strict=True):
+        if isinstance(node, Strings):
+            values = block.scalars(destination.bytes(leaf))
+            leaves.append(strings_from_bytes(node, values if whole else values[start:stop]))
+            continue
+        row_bytes = leaf.nbytes // block.rows
+        seen = leaf if whole else leaf[start * row_bytes : stop * row_bytes]
+        viewed += seen.nbytes
+        leaves.append(destination.leaf(node, seen, None if whole else stop - start, writable=False))
+    return build(block.layout, leaves), viewed

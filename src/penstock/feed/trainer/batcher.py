@@ -1,0 +1,290 @@
+"""Cuts the stream of rows into a trainer's batches, each a private copy or a view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.contracts import Cursor, Gpu, Tree
+from penstock.errors import BadSetting, PenstockError
+from penstock.feed.trainer.batch_builder import Batch, view, whole_copy
+from penstock.feed.trainer.destination import Ready
+from penstock.feed.trainer.epoch import Epoch, EpochRules
+from penstock.feed.trainer.framework import Framework
+from penstock.feed.trainer.received import ReceivedBlock
+from penstock.feed.trainer.rows import RowStream, Standing
+from penstock.feed.trainer.sharding import batches
+
+
+class Options(NamedTuple):
+    """What a trainer asks of its Loader; see ``penstock.attach``."""
+
+    batch_size: int | None = None
+    drop_last: bool | None = None
+    shard: tuple[int, int] | None = None
+    transform: Callable[[Tree], Tree] | None = None
+    borrow: bool = False
+    device: str | Gpu | None = None
+    framework: Framework | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.shard[0] if self.shard else 0
+
+    @property
+    def world(self) -> int:
+        return self.shard[1] if self.shard else 1
+
+
+class Counts(NamedTuple):
+    """What has been handed out."""
+
+    batches: int = 0
+    samples: int = 0
+    copied_bytes: int = 0
+    viewed_bytes: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(
+            self.batches + other.batches,
+            self.samples + other.samples,
+            self.copied_bytes + other.copied_bytes,
+            self.viewed_bytes + other.viewed_bytes,
+        )
+
+
+class PendingBatch(NamedTuple):
+    """A batch, and where its trainer stands once it has been handed out.
+
+    It may be on its way still: ``ready()`` first.
+    """
+
+    tree: Tree
+    ready: Ready
+    counts: Counts
+    after: Epoch
+    place: Standing
+
+
+class Batcher:
+    """Takes rows from a stream, batch by batch.
+
+    Args:
+        rows: The stream.
+        rules: How epochs are cut.
+        options: What the trainer asked.
+        drop_last: What came of ``options.drop_last``.
+
+    Raises:
+        BadSetting: the feed cannot be cut, or dealt to ranks, as asked.
+    """
+
+    def __init__(self, rows: RowStream, rules: EpochRules, options: Options, *, drop_last: bool) -> None:
+        self._rows = rows
+        self._rules = rules
+        self._options = options
+        self._drop_last = drop_last
+        self._destination = rows.destination
+        self._whole = rows.link.welcome.settings.batch_granular
+        self._growing: _Growing | None = None
+        self._check(rows.link.welcome.name)
+
+    def has_begun(self, epoch: Epoch) -> bool:
+        """Whether the next batch of this place has been begun, and the stream stands where that goes on."""
+        skips = self._rules.samples is None and self._options.world > 1  # what has been skipped is not counted
+        return self._growing is not None and self._growing.epoch == epoch and not skips
+
+    def begin_anew(self) -> None:
+        """Forget the batch that has been begun: the stream will stand elsewhere."""
+        self._growing = None
+
+    def next(self, epoch: Epoch) -> PendingBatch | None:
+        """The next batch of an epoch in which the stream stands at this place, or None at its end."""
+        if self._whole or self._rules.batch_size is None:
+            return self._next_as_it_is(epoch)
+        if self._rules.samples is None:
+            return self._next_of_unknown(epoch, self._rules.batch_size)
+        dealt = self._rules.next(epoch)
+        if dealt is None:
+            return None
+        batch = self._grown(epoch, dealt.rows)
+        seen = 0
+        for start, stop in dealt.runs:
+            if batch.rows < seen + stop - start:
+                self._rows.skip_to(self._rules.at(epoch, start + batch.rows - seen))
+                batch.take_until(seen + stop - start, None)
+            seen += stop - start
+        after = self._rules.at(dealt.after)
+        self._rows.pass_until(after)
+        return self._given(batch, dealt.after, after)
+
+    def ahead(self, epoch: Epoch) -> PendingBatch | None:
+        """The batch after that, where it is worth taking early and all of it is there; else None."""
+        if not self._destination.runs_ahead:
+            return None
+        try:
+            return self.next(epoch) if self._is_there(epoch) else None
+        except PenstockError:  # it stays so, and is told to who asks for that batch
+            return None
+
+    def _is_there(self, epoch: Epoch) -> bool:
+        """Whether the next batch, with the rows of the other ranks, can be taken without waiting."""
+        blocks, rows = self._rows.present()
+        if self._whole or self._rules.batch_size is None:
+            return blocks >= self._options.world
+        if self._rules.samples is None:
+            return rows >= self._rules.batch_size * self._options.world
+        dealt = self._rules.next(epoch)
+        return dealt is not None and rows >= dealt.after.passed - epoch.passed
+
+    def _next_of_unknown(self, epoch: Epoch, size: int) -> PendingBatch | None:
+        """From a source of unknown length: as many rows as come before its cycle ends."""
+        assert epoch.start is not None
+        o, cycle = self._options, epoch.start.cycle
+        if o.world > 1:
+            self._growing = None
+            self._skip(o.rank * size, cycle)
+        batch = self._grown(epoch, size)
+        batch.take_until(size, cycle)
+        rows = batch.rows
+        if rows == 0:
+            return None
+        if o.world > 1 or self._drop_last:
+            others = (o.world - 1 - o.rank) * size
+            if rows < size or self._skip(others, cycle) < others:
+                return None
+            rows = size * o.world
+        return self._given(batch, epoch._replace(passed=epoch.passed + rows), self._rows.at)
+
+    def _grown(self, epoch: Epoch, most: int) -> _Growing:
+        """The batch of this place as far as it has come, or a new one."""
+        if self._growing is None or self._growing.epoch != epoch:
+            self._growing = _Growing(self._rows, epoch, most, borrow=self._options.borrow)
+        return self._growing
+
+    def _given(self, batch: _Growing, after: Epoch, at: Cursor) -> PendingBatch:
+        """A batch that is whole; ``after`` and ``at`` are where it ends in the epoch, and in the feed."""
+        self._growing = None  # whoever gets it may write to it
+        tree, counts = batch.finish()
+        _, link, item = self._rows.place
+        return PendingBatch(tree, self._destination.seal(), counts, after, Standing(at, link, item))
+
+    def _next_as_it_is(self, epoch: Epoch) -> PendingBatch | None:
+        """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
+        assert epoch.start is not None
+        mine: tuple[Tree, Counts] | None = None
+        passed = epoch.passed
+        for rank in range(self._options.world):
+            block = None
+            while block is None:
+                if passed == self._rules.samples or (block := self._rows.current(epoch.start.cycle)) is None:
+                    return None
+                passed += block.rows
+                if rank == self._options.rank and not self._leaves_out(block):
+                    mine = self._handed(block)
+                    self._rows.verify()
+                self._rows.place = self._rows.after(block, block.rows)
+                if self._leaves_out(block):
+                    block = None
+        assert mine is not None
+        tree, counts = mine
+        return PendingBatch(
+            tree, self._destination.seal(), counts, epoch._replace(passed=passed), self._rows.place
+        )
+
+    def _leaves_out(self, block: ReceivedBlock) -> bool:
+        """Whether ``drop_last`` leaves out a block: the short one at the end of a cycle."""
+        full, ends = self._rows.link.welcome.block_rows, block.at.sample + block.rows == self._rules.samples
+        return self._drop_last and ends and full is not None and block.rows < full
+
+    def _handed(self, block: ReceivedBlock) -> tuple[Tree, Counts]:
+        if self._options.borrow:
+            tree, nbytes = view(block, 0, block.rows, self._destination, whole=self._whole)
+            return tree, Counts(1, block.rows, 0, nbytes)
+        if self._whole:
+            tree, nbytes = whole_copy(block, self._destination)
+            return tree, Counts(1, block.rows, nbytes, 0)
+        batch = Batch(block.rows, self._destination)
+        batch.copy(block, 0, block.rows, 0)
+        batch.rows = block.rows
+        return batch.finish(), Counts(1, block.rows, batch.copied_bytes, 0)
+
+    def _skip(self, rows: int, cycle: int) -> int:
+        """Let rows of a cycle pass; how many there were."""
+        passed = 0
+        while passed < rows and (block := self._rows.current(cycle)) is not None:
+            part = min(block.rows - (self._rows.at.sample - block.at.sample), rows - passed)
+            self._rows.place = self._rows.after(block, part)
+            passed += part
+        return passed
+
+    def _check(self, name: str) -> None:
+        o, samples = self._options, self._rules.samples
+        if o.borrow and not self._destination.lends:
+            raise BadSetting(
+                f"device={o.device!r} with borrow=True: views are of the ring, which lies on the host here, and "
+                "what goes to a GPU is copied there anyway. Leave borrow out"
+            )
+        if self._whole and o.batch_size is not None:
+            raise BadSetting(
+                f"feed {name!r} is batch-granular: its batches vary in shape and are taken as they "
+                f"are, so batch_size={o.batch_size} cannot be had. Leave batch_size out"
+            )
+        if o.world > 1 and not self._drop_last and (samples is None or self._whole):
+            why = "is batch-granular" if self._whole else "has a source that does not know its length"
+            raise BadSetting(
+                f"feed {name!r} {why}, so what is left at its end cannot be dealt evenly to {o.world} ranks: "
+                "pass drop_last=True"
+            )
+        if samples is not None and self._rules.batch_size is not None:
+            batches(samples, self._rules.batch_size, o.world, drop_last=self._drop_last)
+
+
+class _Growing:
+    """A batch that is put together from runs of rows, block by block as these come.
+
+    So it may be larger than the window. Rows are counted as the stream passes
+    them, so that it grows on where an exception broke it off.
+
+    Args:
+        rows: Where they come from.
+        epoch: The place before it.
+        most: How many rows it will have at the most.
+        borrow: It is a view where all of it lies in one block.
+    """
+
+    def __init__(self, rows: RowStream, epoch: Epoch, most: int, *, borrow: bool) -> None:
+        self.epoch = epoch
+        self._stream = rows
+        self._most = most
+        self._borrow = borrow
+        self._viewed: tuple[Tree, int] | None = None
+        self._batch = Batch(most, rows.destination)
+
+    @property
+    def rows(self) -> int:
+        """How many it has."""
+        return self._batch.rows
+
+    def take_until(self, rows: int, cycle: int | None) -> None:
+        """Take the next rows of the stream until it has so many, or the cycle ends."""
+        stream, batch = self._stream, self._batch
+        while batch.rows < rows and (block := stream.current(cycle)) is not None:
+            offset = stream.at.sample - block.at.sample
+            part = min(rows - batch.rows, block.rows - offset)
+            if self._borrow and part == self._most:
+                self._viewed = view(block, offset, offset + part, stream.destination, whole=False)
+            else:
+                batch.copy(block, offset, offset + part, batch.rows)
+            stream.verify()
+            after, rows_after = stream.after(block, part), batch.rows + part
+            batch.rows = rows_after
+            stream.place = after
+            del block  # not to be kept beyond its release
+
+    def finish(self) -> tuple[Tree, Counts]:
+        """The batch, and what it counts."""
+        if self._viewed is not None:
+            tree, nbytes = self._viewed
+            return tree, Counts(1, self._most, 0, nbytes)
+        return self._batch.finish(), Counts(1, self.rows, self._batch.copied_bytes, 0)

@@ -1,0 +1,399 @@
+"""A trainer's side of the socket: one connection to a feeder, its ring, and the blocks announced on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from penstock.contracts import Cursor, Ring
+from penstock.errors import (
+    FeedEnded,
+    FeederLost,
+    PenstockError,
+    ProtocolError,
+    Refused,
+    TrainerEvicted,
+    WindowHeld,
+)
+from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint, credentials
+from penstock.feed.statistics import FeederStatistics
+from penstock.feed.trainer.failures import again, failure, not_found, refusal, silent
+from penstock.feed.trainer.holdings import Holdings
+from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
+from penstock.feed.trainer.slowness import slowness
+from penstock.feed.trainer.validation import MOST_RINGS, Sense
+from penstock.linux.fork import close_in_children
+
+OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
+"""Maps one of a feed's rings by its descriptor, which becomes the ring's."""
+
+_TICK_S = 1
+_TELL_AFTER_S = 30.0
+"""A trainer that has waited so long for a block says on stderr what for."""
+
+
+class Link:
+    """A connection to one feeder.
+
+    A call that an asynchronous exception breaks off leaves it whole, as
+    ``Holdings`` explains; a packet is received and recorded in one step, and
+    taken from the record together with what it changes.
+
+    Args:
+        endpoint: The feed.
+        hello: What this trainer says of itself.
+        open_ring: Maps a ring of the feed's.
+        answer_s: How long to wait for the feeder's answer, in seconds; once admitted, a trainer waits for ever.
+
+    Attributes:
+        welcome: What the feeder said of itself.
+        ring: The one that was mapped.
+        sharing: Its name.
+        held: The blocks that have come.
+        stopped: The feed was ended on purpose.
+        wait_s: Time spent waiting for blocks.
+        latency_s: Publish to receipt of the newest block that was waited for.
+
+    Raises:
+        FeedNotFound: nobody serves the name.
+        FeederSilent: its feeder does not answer.
+        ProtocolError: its feeder's answer makes no sense.
+        Refused: the feeder does not admit this trainer.
+    """
+
+    def __init__(self, endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
+        self.latency_s = 0.0
+        self.wait_s = 0.0
+        self.stopped = False
+        self._endpoint = endpoint
+        self._inbox: deque[bytes] = deque()
+        self._ordinal = 0  # of the next block that is announced
+        self._serials = count(1)
+        self._serial = 0  # of the start that was asked for last, and of the one that has been heard last
+        self._heard = 0
+        self._started_at = Cursor(0, 0)
+        self._asked_for: tuple[Cursor | None, int, Cursor] | None = None  # the start that is waited for
+        self._failed: wire.Failed | None = None
+        self._starved = 0  # serial of the last word that nothing comes
+        self._asked_in = 0.0  # the wait in which the feeder was asked why
+        self._ended: PenstockError | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        try:
+            self._socket = endpoint.connect(answer_s)
+        except TimeoutError:
+            raise silent(endpoint, answer_s) from None
+        except OSError:
+            raise not_found(endpoint.name) from None
+        close_in_children(self._socket)
+        try:
+            self.welcome, fds = self._introduce(hello, answer_s)
+            self.ring, self.sharing = _opened(self.welcome, fds, open_ring)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _TICK_S, 0))
+        self.held = Holdings(
+            self.ring,
+            self.welcome.settings.window_bytes,
+            borrow=hello.borrow,
+            tell=self._tell_released,
+            idle=self._no_loans,
+        )
+
+    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> Cursor:
+        """Begin to read at a position, or at the next segment; returns where.
+
+        Blocks that were announced before are released, those after it wait in
+        order. It may wait for the other ranks of a group.
+        """
+        asked = at, epoch, epoch_start
+        if self._asked_for != asked:  # else a call was broken off while it waited, and waits on
+            self._asked_for = None
+            self._serial = next(self._serials)  # from here on, what was sent for an earlier start is void
+            self.held.release_before(self.held.end)
+            self.held.flush()
+            self._check_source()
+            self._asked_for = asked
+        if self._heard != self._serial:  # the feeder hears a serial once
+            cycle, sample = (None, 0) if at is None else at
+            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start))
+        began = time.monotonic()
+        while self._heard != self._serial:
+            self._wait_once(began)
+            self._check_source()
+        self._asked_for = None
+        return self._started_at
+
+    def epoch(self, epoch: int, start: Cursor) -> None:
+        """Tell the feeder which epoch this trainer is in, and where that began."""
+        self._send(wire.Epoch(epoch, *start))
+
+    def item(self, index: int) -> ReceivedBlock | CycleEnded:
+        """The block, or the end of a cycle, of this index, waiting for it if need be.
+
+        Raises:
+            SourceError: the source failed at this point.
+            WindowHeld: the views that this trainer keeps leave no room for it.
+            FeederLost, TrainerEvicted, FeedEnded: there will be no more.
+        """
+        if index >= self.held.end:
+            self._wait(index)
+        return self.held.items[index]
+
+    def has(self, index: int) -> bool:
+        """Whether ``item`` need not wait."""
+        return index < self.held.end
+
+    def present(self, index: int) -> list[ReceivedBlock]:
+        """The blocks from this index on that ``item`` gives without waiting, up to the end of a cycle."""
+        self._receive(wait=False)
+        blocks: list[ReceivedBlock] = []
+        for i in range(index, self.held.end):
+            item = self.held.items[i]
+            if not isinstance(item, ReceivedBlock):
+                break
+            blocks.append(item)
+        return blocks
+
+    def poll(self) -> None:
+        """Hear what has come in, without waiting.
+
+        After a copy out of the ring this tells whether the bytes were still
+        this trainer's: a feeder announces an eviction before it writes again.
+
+        Raises:
+            TrainerEvicted, FeederLost: this trainer's blocks are no longer safe, or no more will come.
+        """
+        self._receive(wait=False)
+        if isinstance(self._ended, (TrainerEvicted, FeederLost, ProtocolError)):
+            raise again(self._ended)
+
+    def close(self) -> None:
+        """Read no more; the connection ends when the last view of its blocks dies, or now."""
+        if os.getpid() != self._pid or self._socket.fileno() < 0:
+            return
+        self.held.release_before(self.held.end)
+        self.held.flush()
+        self.ring.close()
+        if (lent := self.held.lent) and not self._closed:
+            self._send(wire.Rest(lent))
+        self._closed = True
+        if not self.held.lent:
+            self._socket.close()
+
+    def _no_loans(self) -> None:
+        if self._closed and os.getpid() == self._pid:
+            self._socket.close()
+
+    def _introduce(self, hello: wire.Hello, answer_s: float) -> tuple[wire.Welcome, list[int]]:
+        pid, uid = credentials(self._socket)
+        if uid != os.getuid():
+            raise Refused(f"feed {self._endpoint.name!r} is served by uid {uid}, you are uid {os.getuid()}")
+        self._sense = Sense(self._endpoint.name, pid)
+        self._socket.settimeout(answer_s)
+        try:
+            self._socket.send(wire.encode(hello))
+            packet, fds, _, _ = _despite_reset(
+                lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
+            )
+        except TimeoutError:
+            raise silent(self._endpoint, answer_s) from None
+        except OSError:
+            raise not_found(self._endpoint.name) from None
+        if not packet:  # it was about to end
+            raise not_found(self._endpoint.name)
+        self._socket.settimeout(None)
+        try:
+            message = self._sense.greeting(packet, fds)
+            if isinstance(message, wire.Rejected):
+                raise refusal(self._endpoint.name, message)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return message, fds
+
+    def _wait(self, index: int) -> None:
+        self.held.flush()
+        self._starved = 0
+        began = time.monotonic()
+        while index >= self.held.end:
+            self._check_source()
+            self._wait_once(began)
+        newest = self.held.items[self.held.end - 1]
+        if isinstance(newest, ReceivedBlock):
+            self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9
+        self.wait_s += time.monotonic() - began
+
+    def _wait_once(self, began: float) -> None:
+        """Wait for a packet, for a second at the most, and say in time what for."""
+        if self._ended is not None:
+            raise again(self._ended)
+        if self._receive(wait=True):
+            return
+        self.held.release_before(self.held.first)
+        self.held.flush()
+        if self.held.lent:
+            self._starved = next(self._serials)
+            self._send(wire.Starved(self._starved))
+        if self._asked_in != began and time.monotonic() - began > _TELL_AFTER_S:
+            self._asked_in = began
+            self._sense.asked = True
+            self._send(wire.Ask())
+
+    def _check_source(self) -> None:
+        if self._failed is not None:
+            raise failure(self._failed)
+
+    def _receive(self, *, wait: bool) -> bool:
+        """Take what has come, waiting for it if asked to; whether there was anything, or no more will come."""
+        if self._ended is None:
+            try:
+                if wait and not self._inbox:
+                    self._record(0)
+                else:
+                    while not self._inbox or self._inbox[-1]:
+                        self._record(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                if not _of_the_system(error):
+                    raise
+                self._inbox.append(b"")
+        some = bool(self._inbox)
+        while self._inbox and self._ended is None:
+            self._take()
+        return some
+
+    def _record(self, flags: int) -> None:
+        """Receive a packet, empty if there will be no more, at the end of the record.
+
+        It goes there inside one call of C's, in which no exception of Python's comes between.
+        """
+        _despite_reset(lambda: self._inbox.extend(map(self._socket.recv, _SIZE, (flags,))))
+
+    def _take(self) -> None:
+        """Do what the first packet of the record says, and remove it.
+
+        Its removal and what must not happen twice stand in a row without a call between.
+        """
+        packet = self._inbox[0]
+        if not packet:
+            self._ended = self._lost("died")
+            return
+        try:
+            message, following = self._sense.message(packet)
+        except ProtocolError as error:
+            self._ended = again(error)
+            raise
+        if isinstance(message, wire.Block):
+            held, index = self.held, self.held.end
+            block = ReceivedBlock(message, self._ordinal, self._sense)
+            held.largest_bytes = max(held.largest_bytes, block.nbytes)
+            self._starved = 0
+            if self._heard == self._serial:
+                held.items[index] = block
+                held.end = index + 1
+                self._ordinal = block.ordinal + 1
+                self._sense.next = following
+                del self._inbox[0]
+            else:  # announced before the feeder heard of the new start
+                held.untold[block.ordinal] = block.nbytes
+                self._ordinal = block.ordinal + 1
+                self._sense.next = following
+                del self._inbox[0]
+        elif isinstance(message, wire.CycleEnd):
+            held, ended = self.held, CycleEnded(message.cycle)
+            if self._heard == self._serial:
+                held.items[held.end] = ended
+                held.end = held.end + 1
+            self._sense.next = following
+            del self._inbox[0]
+        else:
+            self._hear(message)
+            self._sense.next = following
+            del self._inbox[0]
+
+    def _hear(self, message: Any) -> None:
+        """What may be heard twice."""
+        if isinstance(message, wire.Started):
+            self._started_at = Cursor(message.cycle, message.sample)
+            self._heard = message.serial
+        elif isinstance(message, wire.Failed):
+            self._failed = message
+        elif isinstance(message, wire.Evicted):
+            self._ended = TrainerEvicted(message.message)
+        elif isinstance(message, wire.Stuck):
+            if message.serial == self._starved:
+                self._starved = 0
+                raise WindowHeld(message.message)
+        elif isinstance(message, FeederStatistics):
+            print(slowness(message, self._pid), file=sys.stderr, flush=True)
+        elif isinstance(message, wire.Rejected):
+            self._ended = refusal(self._endpoint.name, message)
+        elif isinstance(message, wire.Bye):
+            self.stopped = True
+            self._ended = (
+                self._lost(message.reason)
+                if message.reason
+                else FeedEnded(f"feed {self._endpoint.name!r} has ended: it has given every trainer its epochs")
+            )
+
+    def _lost(self, reason: str) -> FeederLost:
+        log = self._endpoint.sweep() if reason == "died" else ""
+        return FeederLost(
+            f"the feeder (process {self.welcome.pid}) of feed {self._endpoint.name!r} {reason}"
+            + (f"; the end of its log: {log}" if log else "")
+            + (". To go on, start the feed again and load the last state_dict()" if self.stopped else "")
+        )
+
+    def _send(self, message: wire.FromTrainer) -> None:
+        try:
+            self._socket.send(wire.encode(message))
+        except OSError as error:  # the feeder is gone, which the next receive tells with its reason
+            if not _of_the_system(error):
+                raise
+
+    def _tell_released(self, ordinals: list[int]) -> None:
+        if os.getpid() == self._pid:
+            self._send(wire.Release(ordinals))
+
+
+_SIZE = (wire.MAX_PACKET_BYTES,)
+
+
+def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple[Ring, str]:
+    """The ring that this trainer reads, and its name; the descriptors of the others are closed."""
+    unused = set(fds)
+    try:
+        ring = open_ring(welcome, fds)
+        unused.remove(ring.fd)
+        return ring, welcome.rings[fds.index(ring.fd)]
+    finally:
+        for fd in unused:
+            os.close(fd)
+
+
+def _of_the_system(error: OSError) -> bool:
+    """Whether a system call failed; an alarm's handler likes to raise a bare TimeoutError, which is an OSError."""
+    return error.errno is not None
+
+
+def _despite_reset(receive: Callable[[], Any]) -> Any:
+    """Receive, although the feeder may have closed its end before it read all of ours.
+
+    Linux tells that first, and what the feeder said last after it.
+    """
+    try:
+        return receive()
+    except ConnectionResetError:
+        return receive()

@@ -1,0 +1,246 @@
+"""Where a trainer's batches end: in memory of its own, or on a GPU."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ring
+from penstock.errors import DeviceUnavailable, PinningRefused
+from penstock.feed import wire
+from penstock.feed.trainer.holdings import Holdings
+from penstock.memory.device import DeviceRing
+from penstock.memory.host import HostRing
+from penstock.memory.recycle import Recycler
+from penstock.tree import Array, device_leaf, leaf_from_bytes
+
+Ready = Callable[[], None]
+"""Makes a batch that may still be on its way fit for use by this thread."""
+
+
+class Destination(Protocol):
+    """Takes rows out of blocks, and lets each block go when it has them."""
+
+    @property
+    def handed(self) -> str:
+        """What batches are, as ``statistics()`` names it."""
+        ...
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the next batch is worth taking before it is asked for."""
+        ...
+
+    @property
+    def lends(self) -> bool:
+        """Whether views of the ring are of use there."""
+        ...
+
+    def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+        """Map one of a feed's rings, from which blocks come from now on; its descriptor becomes the ring's.
+
+        Raises:
+            DeviceUnavailable: views were asked of a ring that cannot be reached from here.
+        """
+        ...
+
+    def take(self, nbytes: int) -> Any:
+        """Memory for a leaf, as an array of bytes."""
+        ...
+
+    def copy(self, to: Any, origin: Any) -> None:
+        """Bring bytes of a block there, now or later."""
+        ...
+
+    def bytes(self, origin: Any) -> memoryview:
+        """Bytes of a block in this process, now."""
+        ...
+
+    def leaf(self, node: Array, memory: Any, rows: int | None, *, writable: bool = True) -> Any:
+        """The array or tensor over memory that was taken or lent, with ``rows`` in front unless None."""
+        ...
+
+    def seal(self) -> Ready:
+        """All of a batch has been copied, or will be."""
+        ...
+
+    def let_go(self, held: Holdings, index: int) -> None:
+        """Release the blocks before an index, as soon as what was copied of them has arrived."""
+        ...
+
+    def settle(self, *, wait: bool) -> None:
+        """Release what can be released; with ``wait``, everything."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all copies have arrived."""
+        ...
+
+    def leave(self) -> None:
+        """No block of the present ring is used any more."""
+        ...
+
+
+class OnHost:
+    """Private copies in this process's memory, which is used again once they have died."""
+
+    handed = "private copy"
+    runs_ahead = False
+    lends = True
+
+    def __init__(self) -> None:
+        self._recycler = Recycler()
+
+    def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+        return HostRing.attach(fds[-1], welcome.settings.window_bytes)
+
+    def take(self, nbytes: int) -> ByteArray:
+        return self._recycler.take(nbytes)
+
+    def copy(self, to: ByteArray, origin: ByteArray) -> None:
+        to[:] = origin
+
+    def bytes(self, origin: ByteArray) -> memoryview:
+        return origin.data
+
+    def leaf(self, node: Array, memory: ByteArray, rows: int | None, *, writable: bool = True) -> Any:
+        return leaf_from_bytes(node, memory, rows, writable=writable)
+
+    def seal(self) -> Ready:
+        return _at_once
+
+    def let_go(self, held: Holdings, index: int) -> None:
+        held.release_before(index)
+
+    def settle(self, *, wait: bool) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+
+class OnGpu:
+    """Tensors on a GPU, copied from the ring by the GPU itself, beside what it computes.
+
+    A ring on a GPU is mapped once; where this GPU cannot reach it, blocks
+    come from its twin on the host. A ring on the host is registered with the
+    GPU once. Where the system refuses that, bytes go by way of a registered
+    buffer, which costs the process a copy.
+
+    Args:
+        gpu: Where batches end.
+        views: They are to be views of the ring, which only one on a GPU can give.
+    """
+
+    runs_ahead = True
+
+    def __init__(self, gpu: Gpu, *, views: bool = False) -> None:
+        self._gpu = gpu
+        self._views = views
+        self._on_device = False
+        self._pinned: ByteArray | None = None
+        self._unpinned = ""  # why the host ring is not registered
+        self._unmapped = ""  # why it is not the ring on a GPU
+        self._taken: list[DeviceBytes] = []  # for the batch at hand
+        self._to_release: deque[tuple[Event, Holdings, int]] = deque()
+
+    @property
+    def lends(self) -> bool:
+        return self._on_device
+
+    @property
+    def handed(self) -> str:
+        if self._on_device:
+            return f"copy on {self._gpu.name}"
+        why = "; ".join(filter(None, (self._unpinned, self._unmapped)))
+        how = "by way of a buffer" if self._unpinned else "from the pinned ring"
+        return f"copy on {self._gpu.name} {how}" + (f" ({why})" if why else "")
+
+    def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+        window_bytes = welcome.settings.window_bytes
+        self._on_device, self._unpinned, self._unmapped = len(fds) > 1, "", ""
+        if self._on_device:
+            try:
+                return DeviceRing.attach(self._gpu, fds[0], window_bytes)
+            except DeviceUnavailable as refused:
+                self._on_device = False
+                self._unmapped = f"the feed's {welcome.rings[0]} cannot be mapped: {refused}"
+                if self._views:
+                    raise DeviceUnavailable(
+                        f"borrow=True on {self._gpu.name} ({self._gpu.uuid}): {self._unmapped}. Leave borrow out, "
+                        "and batches are copied from the feed's host twin of it; or train on the feed's GPU"
+                    ) from None
+        ring = HostRing.attach(fds[-1], window_bytes)
+        memory = ring.readable(0, ring.capacity_bytes)
+        try:
+            self._gpu.pin(memory)
+        except PinningRefused as refused:
+            self._unpinned = str(refused)
+        else:
+            self._pinned = memory
+        return ring
+
+    def take(self, nbytes: int) -> DeviceBytes:
+        memory = self._gpu.empty(nbytes)
+        self._taken.append(memory)
+        return memory
+
+    def copy(self, to: DeviceBytes, origin: Any) -> None:
+        if origin.nbytes == 0:
+            return
+        if self._on_device:
+            self._gpu.copy_within(to, origin)
+        else:
+            self._gpu.copy(to, origin, pinned=self._pinned is not None)
+
+    def bytes(self, origin: Any) -> memoryview:
+        if not self._on_device:
+            return origin.data
+        there = np.empty(origin.nbytes, np.uint8)
+        self._gpu.copy_out(there, origin)
+        self.finish()
+        return there.data
+
+    def leaf(self, node: Array, memory: DeviceBytes, rows: int | None, *, writable: bool = True) -> Any:
+        return device_leaf(node, memory, rows)
+
+    def seal(self) -> Ready:
+        taken, self._taken = self._taken, []
+        mark = self._gpu.mark()
+        return lambda: self._gpu.wait_for_copies(taken, mark)
+
+    def let_go(self, held: Holdings, index: int) -> None:
+        self._to_release.append((self._gpu.mark(), held, index))
+        self.settle(wait=False)
+
+    def settle(self, *, wait: bool) -> None:
+        self._gpu.collect()
+        while self._to_release:
+            mark, held, index = self._to_release[0]
+            if wait:
+                mark.wait()
+            elif not mark.passed():
+                return
+            held.release_before(index)
+            self._to_release.popleft()
+
+    def finish(self) -> None:
+        self._gpu.mark().wait()
+
+    def leave(self) -> None:
+        self.finish()
+        self.settle(wait=True)
+        self._gpu.collect_all()
+        if self._pinned is not None:
+            self._gpu.unpin(self._pinned)
+            self._pinned = None
+
+
+def _at_once() -> None:
+    """A batch that is there already."""

@@ -1,0 +1,222 @@
+"""Where a trainer stands in its epochs: pure values and the rules by which they follow one another."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+from penstock.contracts import Cursor
+from penstock.errors import BadSetting
+from penstock.feed.trainer.sharding import batches, deal, drawn
+
+_LEFT_OUT = 2
+"""Tells this use of a feed's seed from the others (sources.order)."""
+
+
+class Epoch(NamedTuple):
+    """A place in an epoch.
+
+    Attributes:
+        number: Of the epoch, from 0.
+        start: Its first sample; None until the feeder has said where a new trainer joins.
+        passed: Rows of it that are past: handed out to some rank, or left out.
+        left_out: Rows of it, counted from its start and sorted, that no rank gets (``drop_last``).
+    """
+
+    number: int = 0
+    start: Cursor | None = None
+    passed: int = 0
+    left_out: tuple[int, ...] = ()
+
+
+class Dealt(NamedTuple):
+    """A rank's next batch: runs [start, stop) of the epoch's rows, their number, and the place after it."""
+
+    runs: list[tuple[int, int]]
+    rows: int
+    after: Epoch
+
+
+class EpochRules:
+    """How one trainer's epochs are cut into batches.
+
+    Args:
+        samples: Rows of an epoch; None where only a pass of the source tells.
+        batch_size: Rows of a batch of one rank; None where batches come as the source makes them.
+        rank, world: Which of how many ranks.
+        drop_last: Rows that fill no batch of all ranks are left out.
+        segment_starts: Of the feed. With one segment the last rows of an epoch are left out,
+            else rows that are drawn afresh from all of it in each epoch, or the same few
+            samples would be missing again and again.
+        seed: Of the feed.
+    """
+
+    def __init__(
+        self,
+        samples: int | None,
+        batch_size: int | None,
+        rank: int,
+        world: int,
+        *,
+        drop_last: bool,
+        segment_starts: Sequence[int],
+        seed: int,
+    ) -> None:
+        self.samples = samples
+        self.batch_size = batch_size
+        self.rank = rank
+        self.world = world
+        self._drop_last = drop_last
+        self._segment_starts = segment_starts
+        self._seed = seed % 2**64
+
+    def begin(self, number: int, start: Cursor | None) -> Epoch:
+        """The beginning of an epoch."""
+        return self._leaving_out(Epoch(number, start))
+
+    def following(self, epoch: Epoch) -> Epoch:
+        """The beginning of the epoch after one that has been read to its end: a cycle on."""
+        if epoch.start is None:
+            return self.begin(epoch.number + 1, None)
+        sample = 0 if self.samples is None else epoch.start.sample
+        return self.begin(epoch.number + 1, Cursor(epoch.start.cycle + 1, sample))
+
+    def after_giving_up(self, epoch: Epoch) -> Epoch:
+        """The beginning of the epoch after one that was broken off: at the next segment.
+
+        Of a source of unknown length the feeder says where that is: it may be endless.
+        """
+        if self.samples is None:
+            return self.begin(epoch.number + 1, None)
+        return self.begin(epoch.number + 1, self.at(epoch).next_segment(self._segment_starts))
+
+    def at(self, epoch: Epoch, passed: int | None = None) -> Cursor:
+        """The position in the feed of a row of an epoch; of the next one, unless it is given."""
+        assert epoch.start is not None
+        return epoch.start.after(epoch.passed if passed is None else passed, self.samples)
+
+    def is_over(self, epoch: Epoch) -> bool:
+        """Whether all rows of an epoch are past, where their number is known."""
+        return epoch.passed > 0 and epoch.passed == self.samples
+
+    def next(self, epoch: Epoch) -> Dealt | None:
+        """The next batch, where rows and batch size are known; None at the epoch's end."""
+        assert self.samples is not None and self.batch_size is not None
+        number, start, passed, left_out = epoch
+        if self.world == 1 and not left_out:
+            stop = min(passed + self.batch_size, self.samples)
+            return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
+        still_out = left_out[bisect_left(left_out, passed) :]
+        kept = self.samples - passed - len(still_out)
+        share = deal(kept, self.batch_size, self.rank, self.world)
+        if share is None:
+            return None
+        mine = self._runs(passed, still_out, share.start, share.stop)
+        after = self.samples
+        if share.taken < kept:
+            _, after = self._runs(passed, still_out, share.taken - 1, share.taken)[0]
+        return Dealt(mine, share.stop - share.start, Epoch(number, start, after, left_out))
+
+    def saved(self, epoch: Epoch) -> dict[str, Any]:
+        """A place in plain numbers."""
+        if self.is_over(epoch):
+            epoch = self.following(epoch)
+        return {
+            "epoch": epoch.number,
+            "start": None if epoch.start is None else list(epoch.start),
+            "delivered": epoch.passed,
+            "left_out": [row for row in epoch.left_out if row >= epoch.passed],
+        }
+
+    def loaded(self, state: dict[str, Any]) -> Epoch:
+        """The place that ``saved`` gave, or the beginning of the next epoch if nothing is left of it.
+
+        Rows are left out as the state says; where this trainer's batches are
+        of another size, those left out of the rest are drawn anew.
+
+        Raises:
+            BadSetting: a number makes no sense in this feed, or what is left cannot be dealt to these ranks.
+        """
+        epoch = Epoch(
+            _whole(state, "epoch", 10**9),
+            self._start(state.get("start")),
+            _whole(state, "delivered", 2**48 if self.samples is None else self.samples),
+            self._rows_left_out(state.get("left_out")),
+        )
+        if epoch.start is None and epoch.passed:
+            raise _nonsense("start", None, "the epoch has begun")
+        epoch = epoch._replace(left_out=epoch.left_out[bisect_left(epoch.left_out, epoch.passed) :])
+        if self.samples is None:
+            return epoch
+        if epoch.passed < self.samples and self.batch_size is not None:  # the rest may not be dealt evenly
+            batches(self.samples - epoch.passed, self.batch_size, self.world, drop_last=self._drop_last)
+        kept = self.samples - epoch.passed - len(epoch.left_out)
+        if kept % self._step or (epoch.left_out and not self._drop_last):
+            epoch = self._leaving_out(epoch)
+        over = epoch.passed > 0 and epoch.passed + len(epoch.left_out) == self.samples
+        return self.following(epoch) if over else epoch
+
+    @property
+    def _step(self) -> int:
+        """Rows that all ranks together take in one step, if rows are ever left out; else 1."""
+        return (self.batch_size or 1) * self.world if self._drop_last and self.batch_size is not None else 1
+
+    def _leaving_out(self, epoch: Epoch) -> Epoch:
+        """The place, with the rows chosen that are left out of what is left of the epoch."""
+        if self.samples is None:
+            return epoch
+        count = (self.samples - epoch.passed) % self._step
+        if len(self._segment_starts) == 1:
+            return epoch._replace(left_out=tuple(range(self.samples - count, self.samples)))
+        words = (self._seed, _LEFT_OUT, epoch.number, epoch.passed)
+        return epoch._replace(left_out=drawn(count, epoch.passed, self.samples, *words))
+
+    def _runs(self, passed: int, left_out: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
+        """Where the kept rows [start, stop), counted from row ``passed`` of the epoch, lie in it."""
+        assert self.samples is not None
+        found: list[tuple[int, int]] = []
+        kept = 0
+        for end in (*left_out, self.samples):
+            low, high = max(start, kept), min(stop, kept + end - passed)
+            if low < high:
+                found.append((passed + low - kept, passed + high - kept))
+            kept += end - passed
+            passed = end + 1
+            if kept >= stop:
+                break
+        return found
+
+    def _start(self, given: Any) -> Cursor | None:
+        if given is None:
+            return None
+        if not isinstance(given, (list, tuple)) or len(cast("list[Any]", given)) != 2:
+            raise _nonsense("start", given, "it is a cycle and a sample")
+        cycle, sample = cast("list[Any]", given)
+        numbers = {"start's cycle": cycle, "start's sample": sample}
+        most = 2**48 if self.samples is None else self.samples - 1
+        return Cursor(_whole(numbers, "start's cycle", 10**9), _whole(numbers, "start's sample", most))
+
+    def _rows_left_out(self, given: Any) -> tuple[int, ...]:
+        if not isinstance(given, (list, tuple)):
+            raise _nonsense("left_out", given, "it is a list of rows")
+        most = -1 if self.samples is None else self.samples - 1
+        rows = tuple(_whole({"left_out": row}, "left_out", most) for row in cast("list[Any]", given))
+        if any(one >= other for one, other in pairwise(rows)):
+            raise _nonsense("left_out", given, "its rows rise")
+        return rows
+
+
+def _whole(state: dict[str, Any], name: str, most: int) -> int:
+    value = state.get(name)
+    if type(value) is not int or not 0 <= value <= most:
+        raise _nonsense(name, value, f"it is a whole number from 0 to {most:,}")
+    return value
+
+
+def _nonsense(name: str, value: Any, why: str) -> BadSetting:
+    return BadSetting(
+        f"this state has {name}={value!r}, and {why} in this feed: it was damaged, or belongs to another feed. "
+        "Load one that state_dict() has given here"
+    )

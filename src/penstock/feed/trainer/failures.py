@@ -1,0 +1,57 @@
+"""What a feeder tells, or its silence, as the errors that a training script sees."""
+
+from __future__ import annotations
+
+import shlex
+
+from penstock import errors
+from penstock._version import __version__
+from penstock.errors import FeederSilent, FeedNotFound, PenstockError, Refused, SourceError
+from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint, endpoints
+
+
+def again(error: PenstockError) -> PenstockError:
+    """The same error anew: one that is kept would keep the frames it was raised through, and their views."""
+    return type(error)(str(error))
+
+
+def not_found(name: str) -> FeedNotFound:
+    """The error for a name that nobody serves, with those that are served, to who wants to read it."""
+    return FeedNotFound(f"{unknown(name)}. Start it with share() or penstock feed, or pass wait_s to wait for it")
+
+
+def silent(endpoint: Endpoint, waited_s: float) -> FeederSilent:
+    """The error for a feeder that is there, and does not answer."""
+    owner = endpoint.owner()
+    who = f"process {owner.pid}" if owner else "of an unknown process"
+    return FeederSilent(
+        f"the feeder ({who}) of feed {endpoint.name!r} has not answered for {waited_s:.0f} s: it is stopped, or "
+        f"too busy. Let it go on{f' (kill -CONT {owner.pid})' if owner else ''}, or end it with: "
+        f"penstock stop {shlex.quote(endpoint.name)}"
+    )
+
+
+def unknown(name: str) -> str:
+    """That a name is nobody's, and which are somebody's."""
+    others = sorted(endpoint.name for endpoint in endpoints() if endpoint.name != name)
+    listed = "feeds that run: " + ", ".join(map(repr, others)) if others else "no feed runs"
+    return f"no feed is named {name!r} ({listed})"
+
+
+def refusal(name: str, message: wire.Rejected) -> Refused:
+    kind = errors.VersionMismatch if message.protocol != wire.PROTOCOL else Refused
+    return kind(
+        f"feed {name!r} does not admit this trainer: {message.reason} (its feeder runs penstock "
+        f"{message.version}, this process {__version__})"
+    )
+
+
+def failure(message: wire.Failed) -> SourceError:
+    kind = getattr(errors, message.kind, SourceError)
+    if not (isinstance(kind, type) and issubclass(kind, SourceError)):
+        kind = SourceError
+    text = message.message
+    if kind is SourceError and message.traceback_text and message.traceback_text not in text:
+        text += f"\n\nIn the feeder:\n{message.traceback_text}"
+    return kind(text, message.traceback_text)

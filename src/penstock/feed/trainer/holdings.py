@@ -1,0 +1,135 @@
+"""The blocks that a trainer holds of one connection, from their announcement until their release is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from penstock.contracts import Ring
+from penstock.errors import BadSetting
+from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
+from penstock.memory.recycle import notice_dead
+from penstock.memory.room import aligned, leaves_in
+
+_BLOCKS_FOR_VIEWS = 3
+_MOST_UNTOLD = 16
+_UNTOLD_SHARE = 32
+"""Releases are told when they make one part in so many of the window, or are ``_MOST_UNTOLD``."""
+
+
+class Holdings:
+    """Announced blocks in their order, what is lent of them, and which of them need no longer be held.
+
+    Whatever statement an asynchronous exception breaks off (Ctrl-C, a signal's
+    handler), every step can be taken again from where it stood. CPython raises
+    such an exception after a call, at the beginning of a function and where a
+    loop goes back, but not between plain assignments: changes that belong
+    together are assignments in a row. A release is forgotten after it has been
+    told; one that is told twice is ignored by the feeder.
+
+    Views may die in any thread, in the middle of any statement.
+
+    Args:
+        ring: Where the blocks lie.
+        window_bytes: Its size.
+        borrow: Leaves are views that somebody may keep.
+        tell: Sends the ordinals of released blocks to the feeder.
+        idle: Called when the last of the loans has ended.
+
+    Attributes:
+        items: Blocks and ends of cycles, by a running index.
+        first, end: The indices [first, end) that ``items`` has.
+        untold: Ordinals of released blocks of which the feeder has not been told, and their bytes.
+        largest_bytes: Of all blocks so far.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        window_bytes: int,
+        *,
+        borrow: bool,
+        tell: Callable[[list[int]], None],
+        idle: Callable[[], None],
+    ) -> None:
+        self.items: dict[int, ReceivedBlock | CycleEnded] = {}
+        self.first = self.end = 0
+        self.untold: dict[int, int] = {}
+        self.largest_bytes = 0
+        self._ring = ring
+        self._window_bytes = window_bytes
+        self._borrow = borrow
+        self._tell = tell
+        self._idle = idle
+        self._lent: dict[int, ReceivedBlock] = {}  # by ordinal
+
+    def open(self, block: ReceivedBlock) -> None:
+        """Give a block that has not been released the bytes of its leaves."""
+        if not block.leaves:
+            if self._borrow:
+                self._check_room_for_views(block)
+                loan = object()
+                memory = self._ring.lend(block.offset, block.nbytes, partial(self._loan_ended, block, loan))
+                self._lent[block.ordinal] = block
+                block.loans.add(loan)
+            else:
+                memory = self._ring.readable(block.offset, block.nbytes)
+            block.leaves = leaves_in(memory, block.leaf_offsets, block.leaf_bytes)
+
+    def release_before(self, index: int) -> None:
+        """Nothing before this index is read again; a block that is lent stays until its loans have ended."""
+        if self._lent:
+            notice_dead()
+        while self.first < index:
+            item = self.items[self.first]
+            if isinstance(item, ReceivedBlock):
+                item.leaves = []
+                item.released = True
+                if item.ordinal not in self._lent:
+                    self.untold[item.ordinal] = item.nbytes
+            del self.items[self.first]
+            self.first += 1
+        self._end_loans()
+        if len(self.untold) >= _MOST_UNTOLD or sum(self.untold.values()) * _UNTOLD_SHARE >= self._window_bytes:
+            self.flush()
+
+    def bytes_before(self, index: int) -> int:
+        """The size of the blocks that ``release_before`` would release."""
+        items = (self.items[i] for i in range(self.first, index))
+        return sum(aligned(item.nbytes) for item in items if isinstance(item, ReceivedBlock))
+
+    @property
+    def lent(self) -> list[int]:
+        """Ordinals of the blocks that are lent."""
+        return list(self._lent)
+
+    def flush(self) -> None:
+        """Tell the feeder of all releases."""
+        self._end_loans()
+        ordinals = list(self.untold)
+        if ordinals:
+            self._tell(ordinals)
+            for ordinal in ordinals:
+                self.untold.pop(ordinal, None)
+
+    def _check_room_for_views(self, block: ReceivedBlock) -> None:
+        """The next block must fit in front of the one that is viewed, or behind it, wherever that lies."""
+        if block.nbytes * _BLOCKS_FOR_VIEWS > self._window_bytes:
+            raise BadSetting(
+                f"borrow=True needs a window of at least {_BLOCKS_FOR_VIEWS} blocks, and this feed's "
+                f"{self._window_bytes:,} bytes are fewer than {_BLOCKS_FOR_VIEWS} times its {block.nbytes:,}: "
+                f'pass window="{-(-block.nbytes * 4 >> 20)}MiB" where the feed is made, or leave borrow out'
+            )
+
+    def _loan_ended(self, block: ReceivedBlock, loan: object) -> None:
+        block.loans.discard(loan)
+        self.flush()
+        if not self._lent:
+            self._idle()
+
+    def _end_loans(self) -> None:
+        """Release the blocks whose loans have all ended."""
+        for ordinal, block in list(self._lent.items()):
+            if block.released and not block.loans:
+                self.untold[ordinal] = block.nbytes
+                self._lent.pop(ordinal, None)

@@ -1,0 +1,210 @@
+"""The Loader: stands in a trainer where its DataLoader stood."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Self, cast
+
+from penstock._version import __version__
+from penstock.contracts import Tree
+from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
+from penstock.feed import wire
+from penstock.feed.statistics import LoaderStatistics
+from penstock.feed.trainer.batcher import Batcher, Options
+from penstock.feed.trainer.destination import Destination, OnGpu, OnHost
+from penstock.feed.trainer.epoch import EpochRules
+from penstock.feed.trainer.framework import converted
+from penstock.feed.trainer.order import plan_difference, plan_of
+from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
+from penstock.feed.trainer.reading import Loop, Reading
+from penstock.feed.trainer.rows import Connect, RowStream
+from penstock.feed.trainer.sharding import batches
+from penstock.memory.cuda import gpu_of
+
+_STATE_VERSION = 2
+
+
+class Loader:
+    """The batches of a feed, one epoch for each ``for`` loop over it.
+
+    An epoch is every sample once, from where this trainer happens to join. A
+    loop that is broken off gives its epoch up: the next begins afresh, at the
+    next segment. Made by ``share`` and ``attach``.
+
+    A batch counts as delivered when ``next()`` returns it. If the transform
+    raises, or Ctrl-C comes first, the same rows come at the next ``next()``,
+    and a state that is saved meanwhile has them before it.
+
+    It belongs to one thread of one process.
+    """
+
+    def __init__(self, connect: Connect, options: Options, *, failover: bool = False) -> None:
+        self._options = options
+        self._pid = os.getpid()
+        hello = wire.Hello(
+            wire.PROTOCOL,
+            __version__,
+            self._pid,
+            options.batch_size,
+            options.borrow,
+            options.rank,
+            options.world,
+            group_of_ranks() if options.world > 1 else "",
+        )
+        self._rows = RowStream(connect, hello, _destination(options), failover=failover)
+        self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
+        welcome = self._rows.link.welcome
+        self.name = welcome.name
+        rules = EpochRules(
+            welcome.samples,
+            None if welcome.settings.batch_granular else self.batch_size,
+            options.rank,
+            options.world,
+            drop_last=self.drop_last,
+            segment_starts=welcome.segment_starts,
+            seed=welcome.settings.seed,
+        )
+        try:
+            batcher = Batcher(self._rows, rules, options, drop_last=self.drop_last)
+        except BadSetting:
+            self.close()
+            raise
+        self._reading = Reading(self.name, self._rows, rules, batcher, partial(_finished, options))
+
+    def __iter__(self) -> Iterator[Tree]:
+        self._check_usable()
+        if self._options.shard is None:
+            warn_of_ranks(self.name)
+        self._reading.newest = loop = Loop(self._reading, self._check_usable)
+        return loop
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch, also while the rest of a resumed one is read.
+
+        Raises:
+            TypeError: the source does not know its length.
+        """
+        welcome, options, size = self._rows.link.welcome, self._options, self.batch_size
+        if welcome.samples is not None and size is not None:
+            return batches(welcome.samples, size, options.world, drop_last=self.drop_last)
+        if welcome.batches is not None and size == welcome.batch_size:
+            short = welcome.samples is not None and welcome.samples % (welcome.block_rows or 1) > 0
+            return (welcome.batches - (short and self.drop_last)) // options.world
+        raise TypeError(f"the length of feed {self.name!r} is known only when a pass of its source ends")
+
+    def __repr__(self) -> str:
+        samples, size, epoch = self.samples, self.batch_size, self._reading.epoch
+        passed = 0 if self._reading.rules.is_over(epoch) else epoch.passed
+        of = "" if samples is None else f" of {samples:,}"
+        batches = "batches as the source makes them" if size is None else f"batch_size={size}"
+        return f"<penstock.Loader of feed {self.name!r}: epoch {self.epoch}, {passed:,}{of} samples, {batches}>"
+
+    @property
+    def samples(self) -> int | None:
+        """Samples in an epoch; None where only a pass of the source can tell."""
+        return self._rows.samples
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a full batch; None where batches vary in length."""
+        return self._options.batch_size or self._rows.link.welcome.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether rows that fill no batch are left out; the source's own, unless it was given."""
+        given = self._options.drop_last
+        return self._rows.link.welcome.drop_last if given is None else given
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that this trainer is in, or that its next loop begins."""
+        epoch = self._reading.epoch
+        return epoch.number + self._reading.rules.is_over(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this trainer stands, in plain numbers: what comes next is the next sample."""
+        self._check_usable()
+        plan = plan_of(self._rows.link.welcome)
+        place = self._reading.rules.saved(self._reading.epoch)
+        return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the Loader of this state stood; the rest of its epoch comes in the next loop.
+
+        Raises:
+            BadSetting: the state belongs to a feed with another order, or makes no sense.
+        """
+        self._check_usable()
+        given = cast("object", state)  # of any type: it comes from a file
+        if not isinstance(given, dict) or "plan" not in given:
+            raise BadSetting("this is no state that a Loader's state_dict() has given")
+        if state.get("version") != _STATE_VERSION:
+            raise BadSetting(
+                f"this state has version {state.get('version')!r}, and penstock {__version__} reads "
+                f"version {_STATE_VERSION}: it was saved by another version of penstock. Begin its epoch anew"
+            )
+        if differs := plan_difference(state["plan"], plan_of(self._rows.link.welcome)):
+            raise BadSetting(
+                f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
+                "Start the feed with the same loader, sampler, segments and seed"
+            )
+        self._reading.load(state)
+
+    def statistics(self) -> LoaderStatistics:
+        """This Loader as it is now."""
+        link, counts = self._rows.link, self._reading.counts
+        return LoaderStatistics(
+            name=self.name,
+            feeder_pid=link.welcome.pid,
+            sharing=link.sharing,
+            handed="view" if self._options.borrow else self._rows.destination.handed,
+            epoch=self.epoch,
+            batches=counts.batches,
+            samples=counts.samples,
+            copied_bytes=counts.copied_bytes,
+            viewed_bytes=counts.viewed_bytes,
+            wait_s=self._rows.wait_s,
+            latency_s=link.latency_s,
+            failovers=self._rows.failovers,
+        )
+
+    def close(self) -> None:
+        """Leave the feed. Batches that were handed out stay valid, views too."""
+        if self._finalizer.alive:
+            _close(self._rows, self._pid)
+            self._finalizer.detach()  # not before: what breaks this off may come again
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedLoader(
+                f"this Loader belongs to process {self._pid}, and this is its forked child {os.getpid()}: "
+                "a connection cannot be shared. Call attach() or share() in the child"
+            )
+        if not self._finalizer.alive:
+            raise LoaderClosed(f"this Loader of feed {self.name!r} has been closed")
+
+
+def _destination(options: Options) -> Destination:
+    gpu = gpu_of(options.device)
+    return OnHost() if gpu is None else OnGpu(gpu, views=options.borrow)
+
+
+def _finished(options: Options, tree: Tree) -> Tree:
+    """What a trainer gets of a batch."""
+    if options.framework is not None:
+        tree = converted(tree, options.framework)
+    return tree if options.transform is None else options.transform(tree)
+
+
+def _close(rows: RowStream, pid: int) -> None:
+    if os.getpid() == pid:
+        rows.close()

@@ -1,0 +1,181 @@
+"""A trainer's way through its epochs, batch by batch, which nothing that breaks a call off can damage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Self
+
+from penstock.contracts import Cursor, Tree
+from penstock.errors import FeedEnded, LoaderClosed
+from penstock.feed.trainer.batcher import Batcher, Counts, PendingBatch
+from penstock.feed.trainer.epoch import Epoch, EpochRules
+from penstock.feed.trainer.rows import RowStream
+
+
+class Reading:
+    """Where a trainer stands, and the stream that it reads.
+
+    ``epoch`` passes a batch when that is handed out, and no earlier. What the
+    stream has read beyond it is read again where the batch did not come to be
+    handed out: from the blocks that are still kept, else the feeder is asked
+    for the rows once more.
+
+    Args:
+        name: Of the feed.
+        rows: The stream.
+        rules: How epochs are cut.
+        batcher: Cuts them.
+        finish: Makes of a batch what the trainer gets (framework, transform).
+
+    Attributes:
+        epoch: The place behind the last batch that was handed out.
+        counts: What has been handed out.
+        finished: A batch that is yet to be handed out, and the place before it.
+        in_place: Whether the stream stands where ``epoch`` does.
+        resumed: ``epoch`` was loaded, and no loop has begun since.
+        newest: The loop that may go on.
+    """
+
+    def __init__(
+        self, name: str, rows: RowStream, rules: EpochRules, batcher: Batcher, finish: Callable[[Tree], Tree]
+    ) -> None:
+        self.epoch = rules.begin(0, None)
+        self.counts = Counts()
+        self.finished: tuple[Epoch, PendingBatch] | None = None
+        self.in_place = False
+        self.resumed = False
+        self.newest: Loop | None = None
+        self.rules = rules
+        self._name = name
+        self._rows = rows
+        self._batcher = batcher
+        self._finish = finish
+        self._ahead: PendingBatch | None = None
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Stand where a state says; a loop that has begun is void."""
+        epoch = self.rules.loaded(state)
+        self._rows.kept_from = None
+        self.finished = None
+        self.newest = None
+        self.in_place = False
+        self.resumed = True
+        self.epoch = epoch
+
+    def coming(self) -> Epoch:
+        """The epoch that a loop which begins now reads: the rest of one that was loaded, or a new one."""
+        if self.rules.is_over(self.epoch):
+            return self.rules.following(self.epoch)
+        if self.epoch.passed and not self.resumed:
+            return self.rules.after_giving_up(self.epoch)
+        return self.epoch
+
+    def next(self) -> PendingBatch | None:
+        """The next batch of the epoch, fit to be handed out; None if there is none."""
+        if self.finished is None or self.finished[0] != self.epoch:
+            given = self._next()
+            if given is None:
+                return None
+            _, _, counts, after, place = given
+            tree = self._finish(given.tree)
+            self.finished = self.epoch, PendingBatch(tree, given.ready, self.counts.plus(counts), after, place)
+        _, given = self.finished
+        self._rows.let_go(given.place)
+        return given
+
+    def _next(self) -> PendingBatch | None:
+        if not self.in_place:
+            self._ahead = None
+            if not self._batcher.has_begun(self.epoch):
+                self._batcher.begin_anew()
+                self._stand_at_epoch()
+        self.in_place = False
+        given = self._ahead or self._batcher.next(self.epoch)
+        if given is None:
+            return None
+        self._ahead = None
+        self._ahead = self._batcher.ahead(given.after)
+        given.ready()
+        return given
+
+    def rest(self) -> None:
+        """Keep nothing: what follows an epoch may be a long validation."""
+        self._rows.let_go(self._rows.place)
+        self._rows.destination.settle(wait=True)
+        self._rows.link.held.flush()
+
+    def _stand_at_epoch(self) -> None:
+        """Bring the stream to the place of the epoch."""
+        epochs = self._rows.link.welcome.settings.epochs
+        number, start, *_ = self.epoch
+        if epochs is not None and number >= epochs:
+            raise FeedEnded(f"feed {self._name!r} gives each trainer epochs={epochs}, and this one has had them")
+        if start is not None:
+            self._rows.stand_at(self.rules.at(self.epoch), number, start)
+            return
+        self._rows.start(None, number, Cursor(0, 0))
+        at = self._rows.at
+        if self.rules.samples is None and at.sample:
+            print(
+                f"penstock: feed {self._name!r} does not know its length, and is in its first pass: this trainer "
+                f"joins at its sample {at.sample:,}, and its first epoch has what is left of that pass",
+                file=sys.stderr,
+                flush=True,
+            )
+        self.epoch = self.epoch._replace(start=at)
+
+
+class Loop:
+    """One ``for`` loop over a Loader: an epoch, or the rest of one.
+
+    Whatever breaks ``next()`` off, the next call goes on behind the last
+    batch that was handed out.
+    """
+
+    def __init__(self, reading: Reading, check_usable: Callable[[], None]) -> None:
+        self._reading = reading
+        self._check_usable = check_usable
+        self._begun = False
+        self._over = False
+        self._resumed = False  # and nothing has come yet
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Tree:
+        reading = self._reading
+        self._check_usable()
+        if reading.newest is not self:
+            raise LoaderClosed("a newer loop over this Loader, or load_state_dict(), has replaced this iterator")
+        given = None if self._over else self._next()
+        if given is None:
+            raise StopIteration
+        # From here on nothing is called, and so nothing comes between (see Holdings): the
+        # batch is counted and handed out, or neither.
+        reading.finished = None
+        reading.epoch = given.after
+        reading.counts = given.counts
+        reading.in_place = True
+        self._resumed = False
+        return given.tree
+
+    def _next(self) -> PendingBatch | None:
+        reading = self._reading
+        if not self._begun:
+            epoch = reading.coming()
+            self._begun = True
+            self._resumed = reading.resumed and epoch.passed > 0
+            reading.in_place = reading.in_place and epoch is reading.epoch
+            reading.resumed = False
+            reading.epoch = epoch
+        while (given := reading.next()) is None:
+            following, again = reading.rules.following(reading.epoch), self._resumed
+            self._resumed = False
+            self._over = not again
+            reading.in_place = False
+            reading.epoch = following
+            reading.rest()
+            if not again:  # else it was saved behind its epoch's last batch
+                return None
+        return given

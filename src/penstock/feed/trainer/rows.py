@@ -1,0 +1,241 @@
+"""The rows of a feed, one after the other, across blocks and across feeders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.contracts import Cursor
+from penstock.errors import FeederLost, SettingsDiffer
+from penstock.feed import wire
+from penstock.feed.settings import MOST_BLOCKS, Settings
+from penstock.feed.trainer.connection import Link, OpenRing
+from penstock.feed.trainer.destination import Destination
+from penstock.feed.trainer.order import order_of
+from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
+
+Connect = Callable[[wire.Hello, OpenRing, Settings | None], Link]
+"""Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
+
+_KEPT_SHARE = 8
+"""Blocks of a batch that is not whole yet are kept while they, and the largest block, are smaller than one part
+in so many of the window, and of the blocks that may be on their way: then there is room for the next block,
+however they lie."""
+
+
+class Standing(NamedTuple):
+    """Where a trainer reads.
+
+    Attributes:
+        at: The next row.
+        link: The connection it comes on.
+        next_item: The index there of the block that may hold it.
+    """
+
+    at: Cursor
+    link: Link
+    next_item: int
+
+
+class RowStream:
+    """Where a trainer stands in a feed, and the block that it reads.
+
+    What has been read may be read again, while it is kept: until ``let_go``
+    says that it has been handed out, or room must be made before waiting.
+
+    Args:
+        connect: Finds, or starts, the feeder.
+        hello: What the trainer says of itself.
+        destination: Where rows are copied to; it lets blocks go.
+        failover: Whether ``connect`` may be called again when the feeder dies.
+
+    Attributes:
+        place: Where it stands; plain assignment moves it.
+        kept_from: The place from which on everything is kept or still to come, if there is one.
+        destination: As it was given.
+    """
+
+    def __init__(self, connect: Connect, hello: wire.Hello, destination: Destination, *, failover: bool) -> None:
+        self._connect = connect
+        self._hello = hello
+        self.destination = destination
+        self._failover = failover
+        self._start: tuple[Cursor | None, int, Cursor] | None = None
+        self.place = Standing(Cursor(0, 0), connect(hello, destination.open_ring, None), 0)
+        self.kept_from: Standing | None = None
+        self._started_on: Standing | None = None  # where, and on which link, the feeder was asked for rows
+        self.failovers = 0
+        self._past_wait_s = 0.0
+
+    @property
+    def link(self) -> Link:
+        return self.place.link
+
+    @property
+    def at(self) -> Cursor:
+        return self.place.at
+
+    @property
+    def samples(self) -> int | None:
+        return self.link.welcome.samples
+
+    @property
+    def wait_s(self) -> float:
+        return self._past_wait_s + self.link.wait_s
+
+    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> None:
+        """Ask for rows from a position, or from the next segment; ``at`` tells where that is."""
+        self.kept_from = None
+        self.destination.settle(wait=True)
+        self._start = at, epoch, epoch_start
+        while True:
+            try:
+                begun = self.link.start(*self._start)
+                if at is None:  # a new feeder is asked for this place, and no other
+                    self._start = begun, epoch, begun
+                self.place = Standing(begun, self.link, self.link.held.first)
+                self._started_on = self.kept_from = self.place
+                return
+            except FeederLost as lost:
+                self._replace(lost)
+
+    def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+        """Go to a row: back or on to it where it is kept or still to come, else ask for it."""
+        kept = self.kept_from
+        if kept is None or kept.link is not self.link or kept.at > at:
+            self.start(at, epoch, epoch_start)
+            return
+        self._start = at, epoch, epoch_start
+        self.place = kept._replace(at=at)
+        self.link.epoch(epoch, epoch_start)
+
+    def current(self, last_cycle: int | None) -> ReceivedBlock | None:
+        """The block that holds the row ``at``.
+
+        None where the source's length is unknown and ``last_cycle`` is over.
+        """
+        while True:
+            if self.samples is None and last_cycle is not None and self.at.cycle > last_cycle:
+                return None
+            item = self._item()
+            at, link, index = self.place
+            if isinstance(item, CycleEnded):
+                after = Cursor(item.cycle + 1, 0) if item.cycle == at.cycle else at
+                self.place = Standing(after, link, index + 1)
+            elif self.end(item) > at:
+                assert item.at <= at, f"rows lost: {at} wanted, {item.at} came"
+                link.held.open(item)
+                return item
+            else:  # of an epoch that was given up, or sent again by a new feeder
+                self.place = Standing(at, link, index + 1)
+
+    def after(self, block: ReceivedBlock, rows: int) -> Standing:
+        """Where it will stand when the next ``rows`` rows, which are of this block, have been taken."""
+        at, link, index = self.place
+        sample = at.sample + rows
+        if sample == block.at.sample + block.rows:
+            return Standing(self.end(block), link, index + 1)
+        return Standing(Cursor(at.cycle, sample), link, index)
+
+    def skip_to(self, at: Cursor) -> None:
+        """Pass over the rows before this one."""
+        now, link, item = self.place
+        if now != at:
+            self.place = Standing(at, link, item)
+
+    def pass_until(self, at: Cursor) -> None:
+        """Let the rows before this one pass as they come; whoever is not waited for may not hold them."""
+        while self.at < at:
+            block = self.current(None)
+            assert block is not None
+            _, link, item = self.place
+            end = self.end(block)
+            self.place = Standing(at, link, item) if at < end else Standing(end, link, item + 1)
+
+    def end(self, block: ReceivedBlock) -> Cursor:
+        """The position after a block."""
+        return block.at.after(block.rows, self.samples)
+
+    def verify(self) -> None:
+        """What was copied just now was ours: an eviction would have been announced before the overwriting.
+
+        Copies that are carried out later are waited for, where there are evictions.
+
+        Raises:
+            TrainerEvicted: it was not.
+            FeederLost: nothing can follow it.
+        """
+        evicts = self.link.welcome.settings.stall_timeout is not None
+        if evicts:
+            self.destination.finish()
+        try:
+            self.link.poll()
+        except FeederLost:
+            # A feeder that has died writes no more; one that evicts might not get its word through.
+            if evicts or not self._failover or self.link.stopped:
+                raise
+
+    def present(self) -> tuple[int, int]:
+        """How many blocks and rows can be taken without waiting."""
+        at, link, index = self.place
+        blocks = [block for block in link.present(index) if self.end(block) > at]
+        passed = max(0, at.sample - blocks[0].at.sample) if blocks and blocks[0].at < at else 0
+        return len(blocks), sum(block.rows for block in blocks) - passed
+
+    def let_go(self, place: Standing) -> None:
+        """The rows before this place are read no more."""
+        self.kept_from = None
+        self.destination.let_go(place.link.held, place.next_item)
+        self.kept_from = place
+
+    def close(self) -> None:
+        self.destination.leave()
+        self.link.close()
+
+    def _item(self) -> ReceivedBlock | CycleEnded:
+        while True:
+            _, link, index = self.place
+            if self._started_on is None or self._started_on.link is not link:  # a failover was broken off
+                self._start_again()
+                continue
+            if not link.has(index):
+                self._make_room(link, index)
+            try:
+                return link.item(index)
+            except FeederLost as lost:
+                self._replace(lost)
+
+    def _start_again(self) -> None:
+        """Ask a new feeder for the rows from here on."""
+        assert self._start is not None
+        _, epoch, epoch_start = self._start
+        self.start(self.at, epoch, epoch_start)
+
+    def _make_room(self, link: Link, index: int) -> None:
+        """Before waiting: the feeder may wait for the very blocks that this trainer has yet to let go."""
+        held = link.held
+        nbytes, blocks = max(held.bytes_before(index), held.largest_bytes), index - held.first
+        if nbytes * _KEPT_SHARE > link.welcome.settings.window_bytes or blocks * _KEPT_SHARE > MOST_BLOCKS:
+            self.let_go(self.place)
+        self.destination.settle(wait=True)
+
+    def _replace(self, lost: FeederLost) -> None:
+        """Go over to a new feeder; it sends on from the first row that was not taken."""
+        old = self.link
+        if not self._failover or old.stopped:
+            raise lost
+        self.kept_from = None
+        self.destination.leave()
+        link = self._connect(self._hello, self.destination.open_ring, old.welcome.settings)
+        before, now = order_of(old.welcome), order_of(link.welcome)
+        if changed := ", ".join(name for name in before if before[name] != now[name]):
+            link.close()
+            raise SettingsDiffer(
+                f"the feeder of {old.welcome.name!r} died, and the one that serves the name now has other "
+                f"{changed}: this trainer cannot go on in its order. Load its state_dict() into a Loader of a "
+                "feed like the first"
+            )
+        self.place = Standing(self.at, link, 0)
+        self._past_wait_s += old.wait_s
+        self.failovers += 1
+        old.close()

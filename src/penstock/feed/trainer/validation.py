@@ -1,0 +1,193 @@
+"""Whether what a feeder says makes sense: a trainer checks each message once, where it arrives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from penstock.contracts import Cursor
+from penstock.errors import ProtocolError
+from penstock.feed import wire
+from penstock.feed.statistics import FeederStatistics
+from penstock.memory.room import ALIGNMENT
+from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
+
+MOST_RINGS = 2
+_AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Bye)
+
+
+class Sense:
+    """What a feeder has said so far, which its next message must agree with.
+
+    ``message`` checks and changes nothing but what is the same when it is
+    asked again; the caller sets ``next`` when it takes the message.
+
+    Args:
+        name: The feed, as the trainer asked for it.
+        pid: The feeder's process, as the kernel vouches for it.
+
+    Attributes:
+        next: The first sample that is yet to come; None before a Start has been heard.
+        asked: It was asked for its statistics.
+        layout: The tree of the newest block.
+        nodes: That tree's arrays and lists, in order.
+    """
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.next: Cursor | None = None
+        self.asked = False
+        self.layout: Node | None = None
+        self.nodes: list[Array | Strings] = []
+        self._name = name
+        self._pid = pid
+        self._window_bytes = 0
+        self._samples: int | None = None
+        self._whole = False
+        self._sizes: list[Any] = []
+        self._checked: tuple[object, ...] = ()
+
+    def greeting(self, packet: bytes, fds: Sequence[int]) -> wire.Welcome | wire.Rejected:
+        """The answer to a Hello.
+
+        Raises:
+            ProtocolError: it is none, or its numbers or descriptors are wrong.
+        """
+        message = self._decoded(packet)
+        if isinstance(message, wire.Rejected):
+            return message
+        if not isinstance(message, wire.Welcome):
+            raise self.nonsense(f"it answered a hello with {_called(message)}")
+        self._check_welcome(message, fds)
+        self._window_bytes = message.settings.window_bytes
+        self._samples = message.samples
+        self._whole = message.settings.batch_granular
+        return message
+
+    def message(self, packet: bytes) -> tuple[wire.FromFeeder, Cursor | None]:
+        """A message to a trainer that was admitted, and what comes after it.
+
+        Raises:
+            ProtocolError: it does not follow from what came before.
+        """
+        message, following = self._decoded(packet), self.next
+        if isinstance(message, wire.Block):
+            following = self._check_block(message)
+        elif isinstance(message, wire.Started):
+            following = Cursor(message.cycle, message.sample)
+            if self._samples is not None and message.sample >= self._samples:
+                raise self.nonsense(f"it starts at sample {message.sample} of a cycle of {self._samples}")
+        elif isinstance(message, wire.CycleEnd):
+            here = Cursor(message.cycle, message.samples)
+            if self._samples is not None or self.next is None or not here <= self.next < (message.cycle + 1, 0):
+                raise self.nonsense(f"it ends cycle {message.cycle} at sample {message.samples}, {self._wanted()}")
+            following = Cursor(message.cycle + 1, 0)
+        elif not isinstance(message, _AT_ANY_TIME) and not (self.asked and isinstance(message, FeederStatistics)):
+            raise self.nonsense(f"it sent {_called(message)} unasked")
+        return message, following
+
+    def scalars(self, encoded: memoryview, rows: int) -> list[Scalar]:
+        """The list of one scalar a row that lies in the ring; of a block that is taken whole it has any length.
+
+        Raises:
+            ProtocolError: no such list lies there.
+        """
+        try:
+            values = msgspec.msgpack.decode(encoded, type=list[Any])
+        except wire.UNDECODABLE as error:
+            raise self.nonsense(f"where a list should lie, there is none ({error})") from None
+        if len(values) != rows and not self._whole:
+            raise self.nonsense(f"a list of {len(values)} lies where one for {rows} rows should")
+        return values
+
+    def nonsense(self, said: str) -> ProtocolError:
+        """The error for a feeder that breaks the rules: it runs another Penstock, or is none."""
+        return ProtocolError(
+            f"the feeder (process {self._pid}) of feed {self._name!r} makes no sense: {said}. End it with: "
+            f"penstock stop {shlex.quote(self._name)}, and start the feed again with the Penstock of this process"
+        )
+
+    def _decoded(self, packet: bytes | memoryview) -> wire.FromFeeder:
+        try:
+            return wire.decode_from_feeder(packet)
+        except ProtocolError as error:
+            raise self.nonsense(str(error)) from None
+
+    def _check_welcome(self, welcome: wire.Welcome, fds: Sequence[int]) -> None:
+        settings, starts, samples = welcome.settings, welcome.segment_starts, welcome.samples
+        if welcome.name != self._name:
+            raise self.nonsense(f"it serves {welcome.name[:1000]!r}")
+        if len(fds) != len(welcome.rings) or not 1 <= len(fds) <= MOST_RINGS:
+            raise self.nonsense(f"it has {len(welcome.rings)} rings, and sent {len(fds)} descriptors")
+        if starts[:1] != (0,) or any(a >= b for a, b in pairwise(starts)) or starts[-1] >= (samples or 2**48):
+            raise self.nonsense(f"its segments start at {str(starts)[:100]} of {samples} samples")
+        if settings.segments < 1 or (settings.epochs is not None and settings.epochs < 1):
+            raise self.nonsense(f"it gives {settings.epochs} epochs of {settings.segments} segments")
+        if welcome.fingerprint is not None and len(welcome.fingerprint.fingerprint.split()) != 2:
+            raise self.nonsense("its fingerprint has no fingerprint")
+        if settings.window_bytes < 1 or not _holds(fds[-1], settings.window_bytes):
+            raise self.nonsense(f"its window of {settings.window_bytes} bytes is not in the file that it sent")
+
+    def _check_block(self, block: wire.Block) -> Cursor:
+        at, samples = Cursor(block.cycle, block.sample), self._samples
+        end = at.after(block.rows, samples)
+        if self.next is None or not at <= self.next < end:
+            raise self.nonsense(f"a block of {block.rows} rows came from {tuple(at)} on, {self._wanted()}")
+        if samples is not None and block.sample + block.rows > samples:
+            raise self.nonsense(f"a block goes on to row {block.sample + block.rows} of a cycle of {samples}")
+        if block.layout is not None:
+            try:
+                self._sizes = list(leaf_sizes(block.layout))
+            except ValueError as error:
+                raise self.nonsense(f"it announced {error}") from None
+            self.layout, self.nodes = block.layout, list(array_nodes(block.layout))
+        if self.layout is None:
+            raise self.nonsense("its first block has no layout")
+        # Of a feed that is cut into rows, nearly all blocks are alike.
+        checked = (self.layout, block.rows, block.leaf_offsets, block.leaf_bytes)
+        if block.layout is not None or checked != self._checked:
+            self._check_leaves(block)
+            self._checked = checked
+        nbytes = block.nbytes
+        if block.offset % ALIGNMENT or block.offset + nbytes > self._window_bytes:
+            raise self.nonsense(
+                f"a block of {nbytes:,} bytes at {block.offset:,} does not lie in its window of "
+                f"{self._window_bytes:,} bytes"
+            )
+        return end
+
+    def _check_leaves(self, block: wire.Block) -> None:
+        if not len(block.leaf_offsets) == len(block.leaf_bytes) == len(self._sizes):
+            raise self.nonsense(
+                f"a tree of {len(self._sizes)} leaves lies at {len(block.leaf_offsets)} offsets, and "
+                f"{len(block.leaf_bytes)} sizes were given"
+            )
+        rows = 1 if self._whole else block.rows
+        for i, (size, start, nbytes) in enumerate(
+            zip(self._sizes, block.leaf_offsets, block.leaf_bytes, strict=True)
+        ):
+            if size is not None and (nbytes != size.nbytes * rows or start % size.alignment):
+                raise self.nonsense(
+                    f"leaf {i} of a block of {block.rows} rows has {nbytes:,} bytes at {start:,}, where its type "
+                    f"and shape make {size.nbytes * rows:,}"
+                )
+
+    def _wanted(self) -> str:
+        return "before any was asked for" if self.next is None else f"where {tuple(self.next)} comes next"
+
+
+def _holds(fd: int, nbytes: int) -> bool:
+    """Whether a file has so many bytes and always will: reading past a file's end kills a process."""
+    try:
+        return os.fstat(fd).st_size >= nbytes and bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+    except OSError:  # it is no memory file
+        return False
+
+
+def _called(message: wire.FromFeeder) -> str:
+    return f"a {type(message).__name__}"

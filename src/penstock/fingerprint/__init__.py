@@ -1,0 +1,1 @@
+"""What identifies code and data, so that nobody meets on other data than their own."""

@@ -1,0 +1,274 @@
+"""A fingerprint of ``make_loader``, so that an edited one is not taken for the one that feeds."""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import inspect
+import os
+import reprlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+import msgspec
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_CONTAINERS = (tuple, list, set, frozenset, dict)
+_MOST_ITEMS = 1000
+_MOST_PARTS = 64
+_NAME_LENGTH = 80
+_NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Something that a function uses: a fingerprint of it, and if it is a value, how that reads, shortened."""
+
+    digest: str
+    shown: str = ""
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """What tells a function from others.
+
+    Attributes:
+        fingerprint: Of all, after the version of Python.
+        parts: The first of those that it is made of, by name: ``"the code of make"``, ``"args.data"``.
+    """
+
+    fingerprint: str
+    parts: dict[str, Part] = {}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """By name, without the values, for a file that others may read."""
+        python, whole = self.fingerprint.split()
+        digests = {
+            "the version of Python": python,
+            **{name: f"#{part.digest}" for name, part in self.parts.items()},
+        }
+        return digests if len(self.parts) < _MOST_PARTS else {**digests, "all that it uses": f"#{whole}"}
+
+
+def fingerprint_of(make_loader: Callable[[], Any]) -> Fingerprint:
+    """A fingerprint of a function's code and of what it uses from its own module.
+
+    That is: functions and classes of that module, and numbers, strings and
+    paths, be they constants, globals, defaults, or held by a closure or a
+    partial, also as attributes of an object that the code reads (``args.data``,
+    or ``self.data`` in a method); of a long list its length and first thousand
+    items. What it imports, and the rest of objects that it holds, do not
+    count, nor do comments. A script's function counts the same in the script
+    and in a process that ``multiprocessing`` spawned from it.
+    Fingerprints of two versions of Python cannot be compared, so each begins
+    with its own.
+    """
+    walk = _Walk(_modules_of(make_loader))
+    texts: dict[str, list[str]] = {}
+    whole: list[str] = []
+    for name, text in walk.parts("make_loader", make_loader):
+        texts.setdefault(name[:_NAME_LENGTH], []).append(text)
+        whole.append(text)
+    parts = {
+        name: Part(_digest(of, 8), walk.shown.get(name, "")) for name, of in islice(texts.items(), _MOST_PARTS)
+    }
+    return Fingerprint(f"{sys.version_info.major}.{sys.version_info.minor} {_digest(whole, 16)}", parts)
+
+
+def same_fingerprint(one: Fingerprint, other: Fingerprint) -> bool:
+    """Whether two may be of the same function."""
+    (python, digest), (other_python, other_digest) = one.fingerprint.split(), other.fingerprint.split()
+    return python != other_python or digest == other_digest
+
+
+def fingerprint_difference(feeds: Fingerprint, yours: Fingerprint) -> str:
+    """What differs, in words, as far as the parts tell."""
+    found: list[str] = []
+    for name in {**feeds.parts, **yours.parts}:
+        one, other = feeds.parts.get(name), yours.parts.get(name)
+        if one is None or other is None:
+            lacks = feeds if one is None else yours
+            if len(lacks.parts) < _MOST_PARTS:
+                found.append(f"only {'yours' if one is None else 'that of the feed'} uses {name}")
+        elif one.digest != other.digest:
+            told = one.shown and other.shown and one.shown != other.shown
+            found.append(f"{name} is {one.shown} there and {other.shown} in yours" if told else f"{name} differs")
+    more = f", and {len(found) - 4} more" if len(found) > 4 else ""
+    return ", ".join(found[:4]) + more or "its code, or a value that it uses, differs"
+
+
+def _digest(texts: Iterable[str], length: int) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode(errors="surrogatepass") + b"\0")
+    return digest.hexdigest()[:length]
+
+
+def _modules_of(thing: Any) -> set[str | None]:
+    while isinstance(thing, partial):
+        thing = cast("partial[Any]", thing).func
+    of_object = {getattr(thing.__self__, "__module__", None)} if isinstance(thing, MethodType) else set[None]()
+    return {getattr(thing, "__module__", None), *of_object}
+
+
+class _Walk:
+    """Yields what tells a thing from others, in a fixed order, each with the name of what it is a part of.
+
+    Args:
+        modules: Where the code lives that counts.
+
+    Attributes:
+        shown: Values by name, shortened.
+    """
+
+    def __init__(self, modules: set[str | None]) -> None:
+        self.shown: dict[str, str] = {}
+        self._modules = modules
+        self._seen: set[int] = set()  # code, all of which lives as long as what is walked
+        self._bound: set[tuple[int, int]] = set()  # methods, and of what
+        self._within: set[int] = set()  # containers
+
+    def parts(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
+        if type(thing) in _PLAIN or isinstance(thing, PurePath):
+            yield name, repr(thing)
+        elif isinstance(thing, _CONTAINERS):
+            if id(cast("object", thing)) not in self._within:
+                self._within.add(id(cast("object", thing)))
+                yield from self._items(name, thing)
+                self._within.remove(id(cast("object", thing)))
+        elif id(thing) not in self._seen:
+            self._seen.add(id(thing))
+            yield from self._code(name, thing)
+
+    def _named(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
+        if isinstance(thing, (*_PLAIN, *_CONTAINERS, PurePath)):
+            self.shown[name] = _SHORT.repr(thing)[:80]
+        yield from self.parts(name, thing)
+
+    def _value(self, path: list[str], thing: Any) -> Iterator[tuple[str, str]]:
+        """A thing that is looked up, or what is read of it, where it is an object that only holds values."""
+        name, *attributes = path
+        if not isinstance(thing, (ModuleType, type, FunctionType)):
+            for attribute in attributes:
+                values: dict[str, Any] = getattr(cast("object", thing), "__dict__", {})
+                if attribute not in values:
+                    yield from self._of_class(thing, attribute)
+                    break
+                thing = values[attribute]
+                name += f".{attribute}"
+        yield from self._named(name, thing)
+
+    def _of_class(self, thing: Any, attribute: str) -> Iterator[tuple[str, str]]:
+        """What an object has from its class, if that is of the module."""
+        kind = cast("type[Any]", type(thing))
+        if kind.__module__ in self._modules:
+            found = inspect.getattr_static(kind, attribute, None)
+            found = found.fget if isinstance(found, property) else found
+            if isinstance(found, FunctionType):
+                yield from self._method(found, thing)
+            else:
+                yield from self._named(f"{kind.__qualname__}.{attribute}", found)
+
+    def _method(self, function: Any, held: Any) -> Iterator[tuple[str, str]]:
+        """A method's code, and what that reads of the object that it is called on."""
+        if (id(function), id(held)) in self._bound:
+            return
+        self._bound.add((id(function), id(held)))
+        yield from self.parts(getattr(function, "__qualname__", "make_loader"), function)
+        ours = isinstance(function, FunctionType) and function.__module__ in self._modules
+        if ours and function.__code__.co_argcount:
+            for path in _read_by(function.__code__, function.__code__.co_varnames[0]):
+                yield from self._value(path, held)
+
+    def _items(self, name: str, container: Any) -> Iterator[tuple[str, str]]:
+        yield name, f"{type(container).__name__} of {len(container)}"
+        if isinstance(container, (set, frozenset)):
+            items = sorted([text for _, text in self.parts(name, item)] for item in cast("set[Any]", container))
+            yield from ((name, text) for item in items for text in item)
+            return
+        if isinstance(container, dict):
+            container = cast("dict[Any, Any]", container).items()
+        for item in islice(container, _MOST_ITEMS):
+            yield from self.parts(name, item)
+
+    def _code(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
+        if isinstance(thing, partial):
+            held = cast("partial[Any]", thing)
+            yield from self.parts(name, held.func)
+            function = getattr(held.func, "__qualname__", name)
+            given = {f"argument {i} of {function}": value for i, value in enumerate(held.args, 1)}
+            yield from self._arguments(name, given)
+            yield from self._arguments(name, {f"{function}({key}=)": v for key, v in held.keywords.items()})
+        elif isinstance(thing, MethodType):
+            yield from self._method(thing.__func__, thing.__self__)
+        elif isinstance(thing, (staticmethod, classmethod)):
+            yield from self.parts(name, cast(Any, thing).__func__)
+        elif isinstance(thing, property):
+            yield from self.parts(name, (thing.fget, thing.fset, thing.fdel))
+        elif isinstance(thing, CodeType):
+            yield name, thing.co_code.hex()
+            yield from self.parts(name, (thing.co_names, thing.co_consts))
+        elif getattr(thing, "__module__", None) not in self._modules:
+            return
+        elif isinstance(thing, FunctionType):
+            yield from self._function(thing)
+        elif isinstance(thing, type):
+            yield from self.parts(f"the bases of {thing.__qualname__}", thing.__bases__)
+            for attribute, value in sorted(vars(thing).items()):
+                if attribute not in _NOT_CODE:
+                    yield f"{thing.__qualname__}.{attribute}", attribute
+                    yield from self._named(f"{thing.__qualname__}.{attribute}", value)
+        elif hasattr(thing, "__wrapped__"):  # functools.cache and its like
+            yield from self.parts(name, thing.__wrapped__)
+        elif callable(thing):
+            yield from self._of_class(thing, "__call__")
+
+    def _function(self, function: FunctionType) -> Iterator[tuple[str, str]]:
+        name, code = function.__qualname__, function.__code__
+        yield from self.parts(f"the code of {name}", code)
+        defaults = function.__defaults__ or ()
+        arguments = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        given = {**dict(zip(arguments, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+        yield from self._arguments(f"the code of {name}", {f"{name}({key}=)": v for key, v in given.items()})
+        held = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        if held["__name__"] == "__mp_main__":
+            held["__name__"] = "__main__"
+        if isinstance(file := held.get("__file__"), str):  # of a script, that has the path as it was given
+            held["__file__"] = os.path.normpath(file)
+        for path in _read_by(code):
+            yield from self._value(path, held.get(path[0]))
+
+    def _arguments(self, name: str, given: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        yield name, f"{len(given)} given"
+        for argument, value in given.items():
+            yield argument, argument
+            yield from self._named(argument, value)
+
+
+def _read_by(code: CodeType, local: str | None = None) -> list[list[str]]:
+    """What a function's code, and that of the functions inside it, looks up: ``args.model.depth``.
+
+    That is what lies outside, or the attributes of one local variable.
+    """
+    found: list[list[str]] = []
+    follows = False
+    for instruction in dis.get_instructions(code):
+        operation, argument = instruction.opname, instruction.argval
+        if operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") or operation.startswith("LOAD_FAST"):
+            name: str = argument[-1] if "_LOAD_" in operation else argument  # it loads two, the last on top
+            outside = not operation.startswith("LOAD_FAST")
+            follows = name == local if local else outside
+            if follows:
+                found.append([name])
+        elif follows and operation in ("LOAD_ATTR", "LOAD_METHOD"):
+            found[-1].append(argument)
+        elif operation != "CACHE":
+            follows = False
+    inside = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return found + [path for const in inside for path in _read_by(const, local)]

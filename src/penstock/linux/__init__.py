@@ -1,0 +1,1 @@
+"""Facts of the kernel: what forks, limits, and how processes end."""

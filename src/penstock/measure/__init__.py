@@ -1,0 +1,1 @@
+"""What processes and devices cost: CPU time, memory, and processes that are measured by turns."""

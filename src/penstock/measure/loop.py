@@ -1,0 +1,196 @@
+"""What every measured process does: take batches, and count those of one window of time.
+
+A process hears one order a line on its standard input and answers with one
+line of JSON. It warms up, says ``ready``, goes on taking batches, and is told
+the window; clocks are the machine's, so all processes count the same seconds.
+After the window it still goes on until ``stop``: nobody measures while others
+already pack up. Only the standard library: peers run this in environments of
+their own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+_GRACE_S = 2.0
+_PROBE_EVERY_S = 0.005
+_MOST_PROBES = 4000
+
+
+class Batches(NamedTuple):
+    """What a trainer takes its batches from.
+
+    Attributes:
+        batches: Endless.
+        rows: Samples of a batch.
+        latency_s: Publish to receipt of the newest block, where that is known.
+        close: Gives everything back.
+        copied_bytes: What this process has copied to its device so far, where that is counted.
+    """
+
+    batches: Iterator[Any]
+    rows: Callable[[Any], int]
+    latency_s: Callable[[], float] | None
+    close: Callable[[], None]
+    copied_bytes: Callable[[], int] = lambda: 0
+
+
+class CommandReader:
+    """Hears lines of standard input in a thread, while the process takes batches."""
+
+    def __init__(self) -> None:
+        self.window = math.inf, math.inf
+        self.stopped = False
+        self.taken = 0  # batches of this order so far
+        self.tally = [0, 0]  # batches and samples of a fixed window so far
+        self.reported = False
+        self._orders: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def order(self) -> dict[str, Any] | None:
+        """The next order; None when there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._orders)
+            order = self._orders.pop(0)
+        self.window = math.inf, math.inf
+        self.stopped = self.reported = False
+        self.taken = 0
+        self.tally = [0, 0]
+        return None if order["do"] == "exit" else order
+
+    def report(self, answer: dict[str, Any]) -> None:
+        """Answer once for this window."""
+        with self._changed:
+            if not self.reported:
+                self.reported = True
+                say(answer)
+
+    def _hear(self) -> None:
+        for line in heard_lines():
+            message = json.loads(line)
+            if message["do"] == "measure":
+                self.window = message["start"], message["stop"]
+                watch = self._fixed if message.get("fixed") else self._overdue
+                threading.Thread(target=watch, args=self.window, daemon=True).start()
+            elif message["do"] == "stop":
+                self.stopped = True
+            else:
+                self._give(message)
+        self.stopped = True
+        self._give({"do": "exit"})
+
+    def _give(self, message: dict[str, Any]) -> None:
+        with self._changed:
+            self._orders.append(message)
+            self._changed.notify()
+
+    def _fixed(self, start: float, stop: float) -> None:
+        """Report at the window's end, whenever batches come: for those that come rarely, and many at once."""
+        self.window = math.inf, math.inf
+        time.sleep(max(0.0, start - time.monotonic()))
+        before, cpu = list(self.tally), time.process_time()
+        time.sleep(max(0.0, stop - time.monotonic()))
+        batches, samples = (now - was for now, was in zip(self.tally, before, strict=True))
+        self.report(_counted(batches, samples, stop - start, time.process_time() - cpu, []))
+
+    def _overdue(self, _: float, stop: float) -> None:
+        """A trainer that waits for a batch when the window has long passed reports what it had."""
+        time.sleep(max(0.0, stop - time.monotonic()) + _GRACE_S)
+        if self.window[1] == stop:
+            self.report({"finished": False, "taken": self.taken, "pid": os.getpid()})
+
+
+def heard_lines() -> Iterator[bytes]:
+    """The lines of standard input, until it ends.
+
+    Read below ``sys.stdin``: a loader's worker that is forked while a thread
+    waits in there inherits its lock, held, and hangs when it closes it.
+    """
+    unread = b""
+    while chunk := os.read(0, 1 << 16):
+        *lines, unread = (unread + chunk).split(b"\n")
+        yield from lines
+
+
+def say(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def _counted(
+    batches: int, samples: int, seconds: float, cpu_s: float, latencies_s: list[float], copied_bytes: int = 0
+) -> dict[str, Any]:
+    return {
+        "finished": batches > 0,
+        "taken": batches,
+        "pid": os.getpid(),
+        "batches": batches,
+        "samples": samples,
+        "seconds": seconds,
+        "cpu_s": cpu_s,
+        "latencies_s": latencies_s,
+        "copied_bytes": copied_bytes,
+    }
+
+
+def take(source: Batches, ear: CommandReader, *, warm_up: int, step_s: float) -> None:
+    """Take batches until ``stop``, and report on those of the window."""
+    latencies: list[float] = []
+    counted = samples = copied = 0
+    began = cpu = probed = last = 0.0
+    counting = done = False
+    for batch in source.batches:
+        ear.taken += 1
+        if ear.taken == warm_up:
+            say({"ready": True, "pid": os.getpid()})
+        now = time.monotonic()
+        start, stop = ear.window
+        rows = source.rows(batch)
+        ear.tally[0] += 1
+        ear.tally[1] += rows
+        if counting:
+            counted += 1
+            samples += rows
+            if source.latency_s is not None and now - probed > _PROBE_EVERY_S and len(latencies) < _MOST_PROBES:
+                probed, latency = now, source.latency_s()
+                if latency != last:
+                    latencies.append(latency)
+                    last = latency
+            if now >= stop:
+                counting, done = False, True
+                cpu = time.process_time() - cpu
+                copied = source.copied_bytes() - copied
+                ear.report(_counted(counted, samples, now - began, cpu, latencies, copied))
+        elif not done and now >= start:
+            counting, began, cpu, copied = True, now, time.process_time(), source.copied_bytes()
+        if ear.stopped:
+            break
+        if step_s:
+            time.sleep(step_s)
+    source.close()
+    say({"closed": True})
+
+
+def serve(open_source: Callable[[dict[str, Any]], Batches], others: dict[str, Callable[..., Any]]) -> None:
+    """Follow orders until standard input ends.
+
+    Args:
+        open_source: For ``take`` orders.
+        others: What else may be ordered, by name; called with the order, returns the answer.
+    """
+    ear = CommandReader()
+    say({"pid": os.getpid()})
+    while (order := ear.order()) is not None:
+        try:
+            if order["do"] == "take":
+                take(open_source(order), ear, warm_up=order["warm_up"], step_s=order["step_s"])
+            else:
+                say(others[order["do"]](order))
+        except Exception as error:
+            say({"error": f"{type(error).__name__}: {error}"})

@@ -1,0 +1,80 @@
+"""The machine that figures were measured on, in plain values, with nothing of who owns it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from penstock._version import __version__
+
+_LIBRARIES = ("numpy", "msgspec", "torch", "simplejpeg", "opencv-python-headless")
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Hardware, system and versions at one moment.
+
+    Attributes:
+        cores: That this process may run on.
+        load_before: Runnable processes over the last minute; a number near 0 means that nobody else measured.
+    """
+
+    date: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    gpus: list[str]
+    system: str
+    kernel: str
+    python: str
+    libraries: dict[str, str]
+    penstock: str
+    load_before: float
+
+
+def describe() -> Machine:
+    """This machine now."""
+    return Machine(
+        date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        cpu=_cpu(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=_gpus(),
+        system=platform.system(),
+        kernel=platform.release().split("-")[0],
+        python=platform.python_version(),
+        libraries=dict(_versions()),
+        penstock=__version__,
+        load_before=round(os.getloadavg()[0], 2),
+    )
+
+
+def _cpu() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _gpus() -> list[str]:
+    names: list[str] = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        with suppress(OSError):
+            lines = path.read_text().splitlines()
+            names.extend(line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:"))
+    return names
+
+
+def _versions() -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found.append((name, version(name)))
+    return found

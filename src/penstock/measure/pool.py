@@ -1,0 +1,151 @@
+"""The parent's side of measured processes: start them, order, listen with a time limit, end them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Self
+
+import psutil
+
+from penstock.errors import PenstockError
+
+START_S = 90.0
+
+
+class MemberFailed(PenstockError):
+    """A measured process died, failed, or did not answer in time."""
+
+
+class Member:
+    """One measured process that answers orders with lines of JSON.
+
+    Args:
+        command: Its program and arguments.
+        environment: Added to this process's own.
+        log: Where its standard error goes.
+    """
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log: IO[bytes]) -> None:
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        )
+        self._unread = b""
+        self.pid = self._process.pid
+
+    def tell(self, message: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died, which the next hear() tells
+
+    def hear(self, deadline: float) -> dict[str, Any]:
+        """Its next answer.
+
+        Raises:
+            MemberFailed: it reports an error, has ended, or gives none before ``deadline``.
+        """
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise MemberFailed(f"process {self.pid} gave no answer in time")
+            chunk = os.read(fd, 1 << 16)
+            if not chunk:
+                raise MemberFailed(f"process {self.pid} ended with status {self._process.wait()}")
+            self._unread += chunk
+        line, self._unread = self._unread.split(b"\n", 1)
+        try:
+            answer = json.loads(line)
+        except ValueError:  # a library printed something
+            return self.hear(deadline)
+        if not isinstance(answer, dict):
+            return self.hear(deadline)
+        if "error" in answer:
+            raise MemberFailed(str(answer["error"]))  # pyright: ignore[reportUnknownArgumentType]
+        return answer  # pyright: ignore[reportUnknownVariableType]
+
+    def hear_of(self, key: str, deadline: float) -> dict[str, Any]:
+        """Its next answer that has this key; others are late ones to an earlier order."""
+        while key not in (answer := self.hear(deadline)):
+            pass
+        return answer
+
+    def close(self, *, kill: bool = False) -> None:
+        """End its input, and it, if that does not or is not to be waited for."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(0 if kill else 10)
+        except subprocess.TimeoutExpired:
+            _kill(self._process)
+        self._process.stdout.close()
+
+
+class ProcessPool:
+    """Measured processes that are started once and take part in many measurements.
+
+    Use it as a context manager: at its end all of them have ended. Their
+    standard error is in ``folder``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._members: list[Member] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.dismiss(list(self._members), kill=kind is not None)
+
+    def start(
+        self, command: Sequence[str], count: int = 1, environment: dict[str, str] | None = None
+    ) -> list[Member]:
+        """More processes of one command, at the same time, once each has said who it is."""
+        members: list[Member] = []
+        with open(self._folder / "errors.log", "ab") as log:
+            for _ in range(count):
+                members.append(Member(command, environment or {}, log))
+                self._members.append(members[-1])
+        return members
+
+    def dismiss(self, members: Iterable[Member], *, kill: bool = False) -> None:
+        """End some of the processes; ``kill`` those that need not answer any more."""
+        for member in list(members):
+            member.close(kill=kill)
+            self._members.remove(member)
+
+    def errors(self) -> str:
+        """The end of what they wrote to standard error."""
+        path = self._folder / "errors.log"
+        return path.read_text(errors="replace")[-3000:] if path.exists() else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its children, such as a loader's workers."""
+    found = [process.pid]
+    with suppress(psutil.NoSuchProcess):
+        found += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+    for pid in found:  # what torch had not unlinked yet
+        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""``penstock pack``: write a source's records to packed files."""

@@ -1,0 +1,106 @@
+"""A torch ``DataLoader`` that nobody but itself can order: its batches, as they come."""
+
+# torch's own annotations leave a loader's samples and settings unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from copy import copy
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from penstock.contracts import Cursor, SourceBlock
+from penstock.sources.order import digest
+from penstock.sources.randomness import order_seed, seed_process
+from penstock.sources.stream import counted
+from penstock.sources.torch.planned import PlannedLoader, describe_loader, end_workers, length
+from penstock.sources.torch.sampling import SamplerPasses, canonical, draw
+from penstock.sources.torch.workers import init_fn_of
+
+
+class IterableDatasetSource:
+    """A ``DataLoader`` over an ``IterableDataset``.
+
+    One segment; a position is reached by loading what lies before it, under
+    the random numbers that a whole pass has: what a stream draws may decide its order. Cycle 0 runs
+    under ``torch.manual_seed(seed)``, as alone, each other under a seed of its own. Workers end
+    with each cycle, also where the loader lets them persist: one that has drawn in
+    an earlier cycle could not be had again after a failover.
+    """
+
+    seekable = False
+    samples = None
+    segment_starts = (0,)
+
+    def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
+        self._loader = copy(loader)
+        self._loader.worker_init_fn = init_fn_of(loader)
+        vars(self._loader)["persistent_workers"] = False  # the loader refuses to have it set
+        self._user_state = None if loader.generator is None else loader.generator.get_state()
+        self._loader.generator = torch.Generator()
+        self._iterator: Any = None
+        self._seed = seed
+        self.batches = length(loader)
+        self.batch_size = loader.batch_size
+        self.order = digest(
+            "stream",
+            type(loader.dataset).__qualname__,
+            self.batches,
+            loader.batch_size,
+            loader.drop_last,
+            loader.num_workers,  # each gives a part of its own
+            canonical(loader.generator),
+            seed,
+        )
+        self.description = describe_loader(loader)
+
+    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+        seed_process(order_seed(self._seed, at.cycle))
+        assert self._loader.generator is not None
+        if self._user_state is None:
+            self._loader.generator.set_state(torch.get_rng_state())
+            draw(torch.default_generator)
+        else:
+            self._loader.generator.set_state(self._user_state)
+            for _ in range(at.cycle):
+                draw(self._loader.generator)
+        self._iterator = iter(self._loader)
+        try:
+            yield from counted(self._iterator, at)
+        finally:
+            end_workers(self._iterator)
+
+    def close(self) -> None:
+        end_workers(self._iterator)
+
+
+class WholeBatchLoader:
+    """A ``DataLoader`` whose map-style dataset gives whole batches (``batch_size=None``), in its sampler's order.
+
+    One segment; a position is reached by loading what lies before it, for only
+    a batch tells how many rows it has.
+    """
+
+    seekable = False
+    samples = None
+    batch_size = None
+    segment_starts = (0,)
+
+    def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
+        self._passes = SamplerPasses(loader, seed)
+        self._planned = PlannedLoader(loader)
+        self.batches = length(loader)
+        self.order = digest("whole batches", self._passes.order)
+        self.description = describe_loader(loader)
+
+    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+        workers, indices = self._passes.open(Cursor(at.cycle, 0))
+        with closing(self._planned.load(enumerate(indices), workers)) as loaded:
+            yield from counted((tree for _, _, tree in loaded), at)
+
+    def close(self) -> None:
+        self._planned.close()

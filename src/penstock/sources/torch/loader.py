@@ -1,0 +1,222 @@
+"""A torch ``DataLoader`` as a source. Over a plain map-style dataset Penstock takes the order over."""
+
+# torch's own annotations leave a loader's samples and settings unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any, NoReturn, cast
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from penstock.contracts import Cursor, SourceBlock
+from penstock.errors import SourceError
+from penstock.memory.slots import Slots
+from penstock.sources.order import Order, digest
+from penstock.sources.randomness import data_seed, seed_process
+from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
+from penstock.sources.torch.planned import IndexBatches, PlannedLoader, describe_loader, length
+from penstock.sources.torch.sampling import SamplerPasses, canonical, check_whole, draw
+
+
+class MapStyleSource:
+    """A ``DataLoader`` over a map-style dataset, in its own order or shuffled, open at any position.
+
+    With one segment it gives, cycle by cycle, the batches that
+    ``torch.manual_seed(seed)`` and then one epoch after another of the loader
+    alone would give: the order is drawn as ``RandomSampler`` draws it, and
+    workers are seeded as the loader seeds them. Two things are not as alone,
+    and are seeded by what was opened: a cycle opened in its middle, whose rows
+    must not get the draws of its first ones, and what a dataset draws in the main process
+    (``num_workers=0``) after the first cycle, where alone it would move the
+    loader's own seed, which a source that opens anywhere cannot follow.
+
+    Args:
+        loader: Worker settings, ``collate_fn`` and ``worker_init_fn`` are kept.
+        segments: Parts of a cycle at which a trainer may join.
+        seed: Of the order and of the workers.
+        in_order: Do not shuffle, whatever the loader says.
+    """
+
+    seekable = True
+
+    def __init__(self, loader: DataLoader[Any], *, segments: int, seed: int, in_order: bool = False) -> None:
+        self._shuffle = isinstance(loader.sampler, RandomSampler) and not in_order
+        self._dataset_size = len(loader.dataset)  # type: ignore[arg-type]
+        assert loader.batch_size is not None
+        self._order = Order(
+            self._dataset_size,
+            loader.batch_size,
+            segments,
+            seed,
+            shuffle=self._shuffle,
+            drop_last=loader.drop_last,
+        )
+        self.samples = self._order.samples
+        self.batches = self._order.batches
+        self.batch_size = loader.batch_size
+        self.segment_starts = self._order.segment_starts
+        self.drop_last = self._order.drop_last
+        self.description = describe_loader(loader)
+        self._as_torch = self._shuffle and len(self.segment_starts) == 1
+        self._seed = seed
+        self._persistent = loader.persistent_workers
+        self._owned = loader.generator is not None
+        start = torch.Generator().manual_seed(seed) if loader.generator is None else loader.generator
+        self._drawn = 0, start.get_state()  # a cycle, and the generator's state as it begins
+        self._first = self._drawn
+        self._planned = PlannedLoader(loader)
+        self.order = digest("map-style", self._order.digest)
+        if self._as_torch:
+            self.order = digest("as torch", self._order.digest, canonical(loader.generator), self._persistent)
+
+    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+        generator = self._generator(at.cycle)
+        workers = _clone(generator)
+        if at.cycle == 0 or not self._persistent:
+            draw(generator)
+        order = self._order_of_torch(generator) if self._as_torch else None
+        if at != Cursor(0, 0):
+            seed_process(data_seed(self._seed, at))
+        elif self._owned:
+            torch.default_generator.manual_seed(self._seed)
+        else:
+            torch.default_generator.set_state(generator.get_state())  # where the loader alone leaves it
+        if at.sample or (at.cycle and self._persistent):
+            workers.manual_seed(data_seed(self._seed, at))
+        batches = self._own(at) if order is None else self._in_order_of_torch(order, at)
+        yield from self._planned.open(batches, workers)
+
+    def fill(self, slots: Slots) -> int:
+        return self._planned.fill(slots)
+
+    def close(self) -> None:
+        self._planned.close()
+
+    def _generator(self, cycle: int) -> torch.Generator:
+        """The loader's generator as it would be, alone, when this cycle begins."""
+        known, state = self._drawn if self._drawn[0] <= cycle else self._first
+        generator = torch.Generator()
+        generator.set_state(state)
+        for earlier in range(known, cycle):
+            if earlier == 0 or not self._persistent:  # else its workers are there, and need no seed
+                draw(generator)
+            if self._as_torch:
+                self._order_of_torch(generator)
+        self._drawn = cycle, generator.get_state()
+        return generator
+
+    def _order_of_torch(self, generator: torch.Generator) -> torch.Generator:
+        """Draw what a ``RandomSampler`` draws from the loader's generator; return that of its order."""
+        if not self._owned:
+            return torch.Generator().manual_seed(draw(generator))
+        before = _clone(generator)
+        for _ in range(2):  # RandomSampler draws a whole order more when it ends, and uses none of it
+            torch.randperm(self._dataset_size, generator=generator)
+        return before
+
+    def _in_order_of_torch(self, order: torch.Generator, at: Cursor) -> IndexBatches:
+        indices = torch.randperm(self._dataset_size, generator=order).tolist()
+        size = self.batch_size
+        for start in range(at.sample // size * size, self.samples, size):
+            yield start, indices[start : min(start + size, self.samples)]
+
+    def _own(self, at: Cursor) -> IndexBatches:
+        for sample, indices in self._order.blocks(at):
+            yield sample, indices.tolist()
+
+
+class SamplerSource:
+    """A ``DataLoader`` with a sampler or batch sampler of its own, which keeps the order.
+
+    One segment; a position is reached by skipping indices, not by loading.
+    The order of a cycle is that of ``SamplerPasses``, wherever it is opened;
+    what the dataset draws is seeded by where it was opened, but for the first
+    cycle, which is as alone under ``torch.manual_seed(seed)``.
+    """
+
+    seekable = False
+    segment_starts = (0,)
+
+    def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
+        self._passes = SamplerPasses(loader, seed)
+        self.samples = _samples(loader.batch_sampler)
+        self.batches = length(loader)
+        self.batch_size = loader.batch_size
+        self.order = digest("sampler", self._passes.order, loader.batch_size, self.samples)
+        self.description = describe_loader(loader)
+        self._planned = PlannedLoader(loader)
+
+    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+        workers, batches = self._passes.open(at)
+        yield from self._planned.open(self._from(at, batches), workers)
+
+    def fill(self, slots: Slots) -> int:
+        return self._planned.fill(slots)
+
+    def close(self) -> None:
+        self._planned.close()
+
+    def _from(self, at: Cursor, batches: Iterator[list[int]]) -> IndexBatches:
+        """Number the samples of a pass, and leave out the batches that end before ``at.sample``."""
+        sample = 0
+        for batch in batches:
+            if self.samples is not None and sample + len(batch) > self.samples:
+                self._refuse_length(at.cycle, sample + len(batch))
+            if sample + len(batch) > at.sample:
+                yield sample, batch
+            sample += len(batch)
+        if self.samples is not None and sample < self.samples:
+            self._refuse_length(at.cycle, sample)
+
+    def _refuse_length(self, cycle: int, given: int) -> NoReturn:
+        raise SourceError(
+            f"the sampler has a length that makes {self.samples:,} samples a cycle, and gave {given:,} in cycle "
+            f"{cycle}: let its __len__ say how many indices its __iter__ gives in every pass"
+        )
+
+
+def adapt_loader(
+    loader: DataLoader[Any], *, segments: int, seed: int, in_order: bool = False
+) -> MapStyleSource | SamplerSource | IterableDatasetSource | WholeBatchLoader:
+    """The source that fits this loader's kind.
+
+    Raises:
+        BadSetting: it gives one rank's part of the data.
+    """
+    check_whole(loader)
+    if isinstance(loader.dataset, IterableDataset):
+        return IterableDatasetSource(loader, seed=seed)
+    if loader.batch_sampler is None:
+        return WholeBatchLoader(loader, seed=seed)
+    sampler = loader.sampler
+    plain = type(loader.batch_sampler) is BatchSampler and (
+        type(sampler) is SequentialSampler
+        or (
+            type(sampler) is RandomSampler
+            and not sampler.replacement
+            and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+            and sampler.generator is loader.generator
+        )
+    )
+    if plain and loader.batch_size is not None:
+        return MapStyleSource(loader, segments=segments, seed=seed, in_order=in_order)
+    return SamplerSource(loader, seed=seed)
+
+
+def _samples(batch_sampler: Any) -> int | None:
+    """The samples of a cycle, where torch's own batch sampler cuts up a sampler that has a length."""
+    if type(batch_sampler) is not BatchSampler:
+        return None
+    try:
+        samples = len(cast("Sized", batch_sampler.sampler))
+    except TypeError:
+        return None
+    size = batch_sampler.batch_size
+    return (samples // size * size if batch_sampler.drop_last else samples) or None
+
+
+def _clone(generator: torch.Generator) -> torch.Generator:
+    return torch.Generator().set_state(generator.get_state())

@@ -1,0 +1,136 @@
+"""A torch ``DataLoader`` under index batches of our own."""
+
+# torch's own annotations leave a loader's samples and settings unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from penstock.contracts import SourceBlock, Tree
+from penstock.memory.slots import Slots
+from penstock.sources.torch.collate import CollateIntoRing
+from penstock.sources.torch.workers import init_fn_of
+
+IndexBatches = Iterable[tuple[int, Any]]
+"""(first sample, the indices of a batch), batch after batch; a single index for a loader that does not batch."""
+
+
+class PlannedLoader:
+    """A loader's dataset, workers and collation under index batches of our own."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._iterator: Any = None
+        self._plan = _Plan()
+        self._generator = torch.Generator()
+        options: dict[str, Any] = {"batch_sampler": self._plan}
+        if loader.batch_sampler is None:
+            options = {"sampler": self._plan, "batch_size": None}
+        if loader.num_workers:
+            options |= {
+                "prefetch_factor": loader.prefetch_factor,
+                "persistent_workers": loader.persistent_workers,
+                "multiprocessing_context": loader.multiprocessing_context,
+                "timeout": loader.timeout,
+            }
+        self._loader: DataLoader[Any] = DataLoader(
+            loader.dataset,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            worker_init_fn=init_fn_of(loader),
+            generator=self._generator,
+            **options,
+        )
+
+    def open(self, batches: IndexBatches, workers: torch.Generator) -> Iterator[SourceBlock]:
+        """Load these index batches, in workers whose seed is drawn from ``workers``."""
+        with closing(self.load(batches, workers)) as loaded:
+            for sample, batch, tree in loaded:
+                yield SourceBlock(sample, len(batch), tree)
+
+    def load(self, batches: IndexBatches, workers: torch.Generator) -> Generator[tuple[int, Any, Tree]]:
+        """As ``open``, for a loader whose rows are counted elsewhere: (first sample, indices, what they gave)."""
+        self._generator.set_state(workers.get_state())
+        self._plan.begin(batches)
+        self._iterator = iterator = iter(self._loader)
+        at_rest = False
+        try:
+            for tree in iterator:
+                yield *self._plan.loaded(), tree
+            at_rest = self._loader.persistent_workers
+        except GeneratorExit:
+            at_rest = self._loader.persistent_workers and self._finish(iterator)
+            raise
+        finally:
+            if not at_rest:
+                end_workers(iterator)
+                self._loader._iterator = None  # pyright: ignore[reportPrivateUsage]  # it waits for the dead
+
+    def _finish(self, iterator: Iterator[Any]) -> bool:
+        """Let workers end what they have in hand; whether all of them did."""
+        try:
+            for _ in range(self._plan.end()):
+                next(iterator)
+        except Exception:  # of a batch that nobody wants any more
+            return False
+        return True
+
+    def fill(self, slots: Slots) -> int:
+        """Have batches written into slots; returns how many are of use: one a batch under way, and the next."""
+        self._loader.collate_fn = CollateIntoRing(self._loader.collate_fn, slots)
+        return max(1, self._loader.num_workers * (self._loader.prefetch_factor or 1)) + 1
+
+    def close(self) -> None:
+        end_workers(self._iterator)
+
+
+class _Plan:
+    """The batch sampler of a planned loader: index batches in order, and what became of them."""
+
+    def __init__(self) -> None:
+        self._batches: Iterator[tuple[int, Any]] = iter(())
+        self._asked: deque[tuple[int, Any]] = deque()
+
+    def begin(self, batches: IndexBatches) -> None:
+        self._batches = iter(batches)
+        self._asked.clear()
+
+    def __iter__(self) -> Iterator[Any]:
+        while (planned := next(self._batches, None)) is not None:
+            self._asked.append(planned)
+            yield planned[1]
+
+    def end(self) -> int:
+        """Hand out no more; returns how many batches the workers still have."""
+        self._batches = iter(())
+        return len(self._asked)
+
+    def loaded(self) -> tuple[int, Any]:
+        """(first sample, indices) of the batch that the loader has just given; it keeps their order."""
+        return self._asked.popleft()
+
+
+def end_workers(iterator: Any) -> None:
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
+
+
+def length(loader: DataLoader[Any]) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def describe_loader(loader: DataLoader[Any]) -> str:
+    try:
+        size = f", {len(loader.dataset):,} samples"  # type: ignore[arg-type]
+    except TypeError:
+        size = ""
+    return f"DataLoader({type(loader.dataset).__name__}{size}, {loader.num_workers} workers)"

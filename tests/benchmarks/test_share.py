@@ -1,0 +1,187 @@
+"""The benchmark itself: every field is there, and its counts fit together. No test asserts a speed."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from benchmarks.share import jpeg
+from benchmarks.share.claims import Claim, claims
+from benchmarks.share.command import share_command
+from benchmarks.share.extras import CrowdResult, ImportResult, MemoryUse
+from benchmarks.share.plan import Settings, cases
+from benchmarks.share.result import Result
+from benchmarks.share.run import Report, run
+from benchmarks.share.tables import tables
+from benchmarks.share.workload import jpegs, synthetic
+
+from penstock.errors import BadSetting
+from penstock.measure.machine import describe
+from penstock.terminal import console
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "share.json"
+
+QUICK = Settings(trainers=(1, 2, 8), blocks=("128KB",), jpeg=False, peers=False, seconds=0.4).quickly()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("bench")
+    with pytest.MonkeyPatch.context() as patch:
+        feeds = folder / "feeds"
+        feeds.mkdir(mode=0o700)
+        patch.setenv("PENSTOCK_DIR", str(feeds))
+        share_command(QUICK, None, folder / "share.json", folder / "share.png")
+        assert not list(feeds.iterdir())
+    assert (folder / "share.png").read_bytes().startswith(b"\x89PNG")
+    report: dict[str, Any] = json.loads((folder / "share.json").read_text())
+    return report
+
+
+def test_every_case_is_measured_once_and_finishes(saved):
+    found = {(cell["arm"], cell["trainers"]) for cell in saved["cells"]}
+    assert found == {(arm, k) for arm in ("penstock", "borrow", "separate", "copy") for k in (1, 2)}
+    assert len(saved["cells"]) == len(found)
+    assert all(cell["finished"] for cell in saved["cells"])
+
+
+def test_the_figures_of_a_cell_fit_together(saved):
+    for cell in saved["cells"]:
+        assert len(cell["samples_per_s"]) == len(cell["batches_per_s"]) == cell["trainers"]
+        for samples, batches in zip(cell["samples_per_s"], cell["batches_per_s"], strict=True):
+            assert samples == pytest.approx(64 * batches, rel=1e-3)
+        assert cell["trainer_us_per_batch"] > 0
+        assert cell["pss_bytes"] > 0
+        fed = cell["arm"] in {"penstock", "borrow"}
+        assert (cell["latency_us"] is not None) <= fed
+        assert fed or cell["feeder_cpu_s"] == 0
+
+
+def test_the_report_names_its_machine_and_settings(saved):
+    assert saved["benchmark"] == "share"
+    assert saved["settings"]["trainers"] == [1, 2]
+    assert saved["settings"]["quick"] is True
+    assert {"cpu", "cores", "date", "libraries", "penstock", "kernel"} <= set(saved["machine"])
+    assert saved["workloads"][0]["folder"] == ""
+
+
+def test_the_report_carries_no_path(saved):
+    assert str(Path.home()) not in json.dumps(saved)
+    assert "/tmp" not in json.dumps(saved)
+
+
+def test_every_claim_has_its_row(saved):
+    rows = {row["name"]: row for row in saved["claims"]}
+    assert set(rows) == {row.name for row in claims(_report([]))} | set(rows)
+    assert rows["trainer-cpu"]["measured"] is not None
+    assert rows["jpeg-each-4"]["measured"] is None
+    for row in saved["claims"]:
+        if row["measured"] is None:
+            assert row["met"] is None
+        else:
+            assert row["spread"][0] <= row["measured"] <= row["spread"][1]
+
+
+def test_memory_and_the_crowd_are_measured(saved):
+    assert {(use["trainers"], use["borrow"]) for use in saved["memory"]} == {
+        (k, borrow) for k in (1, 2) for borrow in (False, True)
+    }
+    assert all(0 < use["ring_bytes"] <= use["window_bytes"] for use in saved["memory"])
+    crowd = saved["crowd"]
+    assert (crowd["finished"], crowd["lost"], crowd["repeated"]) == (crowd["trainers"], 0, 0)
+    assert saved["imports"]["heavy"] == []
+
+
+def test_a_claim_is_the_median_of_ratios_within_a_repeat():
+    cells = [
+        Result("JPEG", arm, k, repeat, finished=True, samples_per_s=(rate,) * k)
+        for repeat, (alone, shared) in enumerate([(100.0, 99.0), (200.0, 180.0), (50.0, 50.0)])
+        for arm, k, rate in (("alone", 1, alone), ("penstock", 4, shared))
+    ]
+    rows = {row.name: row for row in claims(_report(cells, repeats=3))}
+    assert rows["jpeg-each-4"].measured == pytest.approx(0.99)
+    assert rows["jpeg-each-4"].spread == pytest.approx((0.9, 1.0))
+    assert rows["jpeg-each-4"].met is True
+    assert rows["jpeg-each-8"].met is None
+
+
+def test_a_claim_is_missed_when_samples_are_lost_or_torch_is_imported():
+    report = _report([])
+    report.crowd = CrowdResult(64, 100, 64, 1, 0, 1.0)
+    report.imports = ImportResult((0.01,), ("torch",))
+    report.memory = [MemoryUse(1, True, 100, 101, 0, (1,), 1)]
+    rows = {row.name: row for row in claims(report)}
+    assert [rows[name].met for name in ("crowd", "import", "memory-window")] == [False, False, False]
+
+
+def test_jpeg_cases_alternate_what_is_compared(tmp_path):
+    arms = [(case.arm, case.trainers) for case in cases(jpegs(str(tmp_path), 2), Settings(trainers=(1, 4)))]
+    assert arms == [
+        ("alone", 1),
+        *((arm, 1) for arm in ("penstock", "borrow")),
+        *((arm, 4) for arm in ("penstock", "borrow", "separate")),
+    ]
+
+
+def test_generated_images_go_through_the_loader(tmp_path):
+    pytest.importorskip("simplejpeg")
+    pytest.importorskip("torch")
+    jpeg.generate(str(tmp_path), 3)
+    images, labels = next(iter(jpeg.make_loader(str(tmp_path), workers=0, batch_size=4)))
+    assert tuple(images.shape) == (4, 224, 224, 3)
+    assert all(0 <= label < 3 for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [
+        (Settings(trainers=()), None),
+        (Settings(trainers=(0,)), None),
+        (Settings(repeats=0), None),
+        (Settings(step_ms=-1), None),
+        (Settings(blocks=("nine",)), None),
+        (Settings(blocks=("1GB",)), None),
+        (Settings(blocks=(), jpeg=False), None),
+        (Settings(blocks=()), "/does/not/exist"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_at_once(settings, folder):
+    with pytest.raises(BadSetting):
+        run(settings, folder, lambda *_: None)
+
+
+def test_a_folder_without_jpegs_is_said_at_once(tmp_path):
+    with pytest.raises(BadSetting, match="no JPEG"):
+        run(Settings(blocks=()), str(tmp_path), lambda *_: None)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), 0.0])
+def test_a_time_that_is_none_is_said_at_once(seconds):
+    with pytest.raises(BadSetting, match="--seconds"):
+        Settings(seconds=seconds).check()
+    with pytest.raises(BadSetting, match="--step-ms"):
+        Settings(step_ms=float("nan")).check()
+
+
+def test_the_tables_fit_80_columns_and_cut_nothing():
+    saved = json.loads(RESULTS.read_text())
+    rows = [msgspec.convert(row, Claim) for row in saved.pop("claims")]
+    report = msgspec.convert(saved, Report)
+    said = io.StringIO()
+    console(file=said, width=80).print(tables(report, rows), soft_wrap=True)
+    lines = said.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in said.getvalue()
+    together = [line for line in lines if line.startswith("separate DataLoaders ")]
+    assert all(len(line.split()) >= 7 for line in together)
+    assert len([line for line in lines if line.startswith(("yes  ", "no   ", "–    "))]) == len(rows)
+
+
+def _report(cells: list[Result], repeats: int = 1) -> Report:
+    return Report(
+        machine=describe(), settings=Settings(repeats=repeats), workloads=[synthetic("128KB", 2)], cells=cells
+    )

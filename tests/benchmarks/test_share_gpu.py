@@ -1,0 +1,190 @@
+"""The GPU benchmark, tried without a GPU: its script, its counts, its claims. No test asserts a speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.gpu.claims import gpu_claims
+from benchmarks.gpu.run import Measured
+from benchmarks.share import tensorsocket
+from benchmarks.share.result import Result
+
+from penstock.measure.nvml import Activity, Meter
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "share_gpu.py"
+IMAGES_BYTES = 64 * 224 * 224 * 3
+LABELS_BYTES = 64 * 8
+
+
+def measured(tmp_path: Path, trainers: int, *options: str) -> dict[str, Any]:
+    path = tmp_path / "measured.json"
+    short = [
+        "--device",
+        "cpu",
+        "--trainers",
+        str(trainers),
+        "--seconds",
+        "0.3",
+        "--repeats",
+        "1",
+        "--window",
+        "64MiB",
+    ]
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *short, *options, "--json", path],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(path.read_text())
+    assert str(tmp_path) not in json.dumps(report)
+    return report
+
+
+def crossed(report: dict[str, Any]) -> dict[tuple[str, str], float]:
+    """Bytes to the device for each block, all trainers together."""
+    cells = {(one["cell"]["workload"], one["cell"]["arm"]): one for one in report["measured"]}
+    for (_, arm), one in cells.items():
+        if arm == "tensorsocket" and not tensorsocket.PYTHON.exists():
+            assert one["cell"]["note"] == tensorsocket.NOT_INSTALLED
+            continue
+        assert one["cell"]["finished"], one
+        assert min(one["cell"]["batches_per_s"]) > 0
+    return {which: one["host_to_device_bytes"] for which, one in cells.items() if one["cell"]["finished"]}
+
+
+def test_blocks_from_memory_are_measured_and_their_bytes_counted(tmp_path: Path) -> None:
+    report = measured(tmp_path, 2, "--blocks", "128KB", "--no-jpeg")
+    found = crossed(report)
+    wanted = {"separate": 2, "host ring": 2, "GPU ring": 1, "device copies": 0}
+    for arm, times in wanted.items():
+        assert found.pop(("128KB", arm)) == pytest.approx(times * 131_072, rel=0.05), arm
+    for nbytes in found.values():  # TensorSocket's, where it is installed
+        assert nbytes == 131_072
+    assert report["device_copy"][0]["nbytes"] == 131_072
+    claims = {claim["name"]: claim["measured"] for claim in report["claims"]}
+    assert claims["gpu-trainer-cpu"] is not None
+    assert (claims["tensorsocket-128KB"] is None) == (not tensorsocket.PYTHON.exists())
+
+
+def test_images_are_loaded_and_trained_on_and_their_bytes_counted(tmp_path: Path) -> None:
+    simplejpeg = pytest.importorskip("simplejpeg")
+    images = tmp_path / "images"
+    images.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    (images / "one.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
+    report = measured(
+        tmp_path, 1, "--blocks", "", "--data", str(images), "--width", "1", "--warm-up", "2", "--no-peers"
+    )
+    found = crossed(report)
+    assert set(found) == {
+        (what, arm) for what in ("JPEG", "training") for arm in ("separate", "host ring", "GPU ring")
+    }
+    for which, nbytes in found.items():
+        assert nbytes == pytest.approx(IMAGES_BYTES + LABELS_BYTES, rel=0.6), which  # one may be copied ahead
+
+
+def one(workload: str, arm: str, trainers: int, repeat: int, **fields: Any) -> Measured:
+    of_cell = {"samples_per_s": (1.0,) * trainers, **fields}
+    device_bytes = of_cell.pop("device_bytes", None)
+    cell = Result(workload, arm, trainers, repeat, finished=True, **of_cell)
+    return Measured(cell, block_bytes=100, device_bytes=device_bytes)
+
+
+def test_a_claim_is_the_worst_cases_median_of_ratios_within_a_repeat() -> None:
+    found = [
+        one("10MB", arm, k, repeat, samples_per_s=(rate, 9e9), trainer_us_per_batch=us, device_bytes=int(100 * k))
+        for repeat in range(3)
+        for arm, k, rate, us in (
+            ("GPU ring", 1, 300.0, 90.0),
+            ("GPU ring", 4, 150.0 + repeat, 200.0),
+            ("tensorsocket", 1, 100.0, 5.0),
+            ("tensorsocket", 4, 100.0, 5.0),
+            ("device copies", 1, 1.0, 80.0),
+            ("device copies", 4, 1.0, 30.0),
+        )
+    ]
+    found += [
+        one("training", arm, 4, 0, samples_per_s=(n,) * 4) for arm, n in (("GPU ring", 36.0), ("separate", 10.0))
+    ]
+    copy = [{"nbytes": 10_000_000, "ring_GBps": [9.0, 8.0, 10.0], "torch_GBps": [10.0, 10.0, 10.0]}]
+    rows = {row.name: row for row in gpu_claims(found, copy)}
+    assert (rows["tensorsocket-10MB"].measured, rows["tensorsocket-10MB"].spread) == (1.51, (1.5, 1.52))
+    assert (rows["gpu-trainer-cpu"].measured, rows["gpu-trainer-cpu"].met) == (170.0, False)
+    assert (rows["gpu-memory"].measured, rows["gpu-memory"].met) == (4.0, False)
+    assert (rows["host-ring-copy-10000000"].measured, rows["host-ring-copy-10000000"].met) == (0.9, True)
+    assert (rows["trainings-4-GPU"].measured, rows["trainings-4-GPU"].met) == (3.6, True)
+    assert rows["trainings-4-host"].met is None
+
+
+class NvmlError(Exception):
+    """As pynvml's."""
+
+
+class Nvml:
+    """What of pynvml a meter asks, on a GPU whose counter moves by 5,000 bytes each time."""
+
+    NVMLError = NvmlError
+    NVML_GPM_METRICS_GET_VERSION, NVML_GPM_METRIC_SM_UTIL, NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 1, 2, 198
+
+    def __init__(self, *, gpm: bool) -> None:
+        self._gpm = gpm
+        self._received = 0
+        self.samples: list[int] = []
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        return uuid
+
+    def nvmlGpmSampleAlloc(self) -> int:  # noqa: N802
+        if not self._gpm:
+            raise NvmlError("Not Supported")
+        self.samples.append(len(self.samples))
+        return self.samples[-1]
+
+    def nvmlGpmSampleGet(self, _: str, sample: int) -> int:  # noqa: N802
+        return sample
+
+    def nvmlGpmSampleFree(self, sample: int) -> None:  # noqa: N802
+        self.samples.remove(sample)
+
+    def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
+        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0)])
+
+    def nvmlGpmMetricsGet(self, asked: Any) -> Any:  # noqa: N802
+        assert (asked.sample1, asked.sample2, asked.numMetrics, asked.metrics[0].metricId) == (0, 1, 1, 2)
+        asked.metrics[0].value = 75.0
+        return asked
+
+    def nvmlDeviceGetFieldValues(self, _: str, fields: list[int]) -> Any:  # noqa: N802
+        assert fields == [198]
+        self._received += 5000
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=self._received))]
+
+
+def metered(nvml: Any, missing: str = "") -> Activity:
+    meter = Meter(nvml, "GPU-1", missing)
+    meter.begin()
+    meter.end()
+    return meter.activity
+
+
+def test_the_gpu_tells_how_busy_it_was_and_what_came() -> None:
+    nvml = Nvml(gpm=True)
+    seen = metered(nvml)
+    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, 5000, "")
+    assert not nvml.samples
+
+
+def test_what_the_gpu_does_not_tell_is_said() -> None:
+    seen = metered(Nvml(gpm=False))
+    assert (seen.sm_active, seen.received_bytes, seen.note) == (None, 5000, "SM activity: Not Supported")
+    assert metered(None, "nvidia-ml-py is not installed").note == "nvidia-ml-py is not installed"

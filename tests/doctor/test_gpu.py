@@ -1,0 +1,141 @@
+"""What doctor says of a GPU, with directories, processes and an NVML made for the test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+import penstock
+from penstock.doctor.gpu import driver, mps, seen_devices
+from penstock.feed.statistics import FeederStatistics
+
+FIRST, SECOND = "GPU-6f1d2c3b-0000", "GPU-a0b1c2d3-9999"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> str:
+    """The pipe directory of an MPS control daemon."""
+    pipes = tmp_path / "mps"
+    pipes.mkdir()
+    os.mkfifo(pipes / "control")
+    return str(pipes)
+
+
+@pytest.fixture
+def on_gpu(serve: Any) -> Iterator[Callable[[dict[str, str]], FeederStatistics]]:
+    """The statistics of a feed on a GPU whose feeder is a process with this environment."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(environment: dict[str, str]) -> FeederStatistics:
+        code = "print(flush=True); input()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        of_host = serve([1], f"feed {len(started)}").statistics()
+        return msgspec.structs.replace(of_host, name="train", pid=process.pid, sharing=f"ring on {FIRST}")
+
+    yield start
+    for process in started:
+        process.communicate(b"\n")
+
+
+def test_a_daemon_that_serves_this_user_is_found_by_its_control_pipe(daemon: str) -> None:
+    (found,) = mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, [])
+    assert (found.verdict, found.found) == ("works", f"a daemon serves {daemon}; this process would be its client")
+
+
+def test_a_pipe_directory_that_nobody_serves_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "control").touch()  # a file is no pipe
+    (found,) = mps({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}, [])
+    assert found.verdict == "limited"
+    assert "unset CUDA_MPS_PIPE_DIRECTORY" in found.remedy
+
+
+def test_a_feeder_of_the_same_daemon_is_right_whatever_path_leads_there(
+    daemon: str, tmp_path: Path, on_gpu: Any
+) -> None:
+    (tmp_path / "link").symlink_to(daemon)
+    feed = on_gpu({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "link")})
+    _, found = mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, [feed])
+    assert (found.what, found.verdict) == ("feed 'train'", "works")
+    assert f"process {feed.pid}" in found.found
+
+
+def test_a_feeder_outside_the_daemon_is_told_with_what_to_do(daemon: str, tmp_path: Path, on_gpu: Any) -> None:
+    nobody = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "nobody")}
+    _, found = mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, [on_gpu(nobody)])
+    assert found.verdict == "limited"
+    assert f"start it with CUDA_MPS_PIPE_DIRECTORY={daemon}" in found.remedy
+    _, found = mps(nobody, [on_gpu({"CUDA_MPS_PIPE_DIRECTORY": daemon})])
+    assert found.remedy == f"start trainers with CUDA_MPS_PIPE_DIRECTORY={daemon}"
+
+
+def test_feeds_on_the_host_have_nothing_to_do_with_mps(daemon: str, serve: Any) -> None:
+    serve([1])
+    assert len(list(mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, penstock.feeds()))) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "uuids", "verdict", "says"),
+    [
+        (None, [FIRST], "works", f"cuda:0 is {FIRST}"),
+        ("1,0", [SECOND, FIRST], "works", f"cuda:1 is {FIRST}"),
+        ("GPU-a0b1", [SECOND], "works", SECOND),
+        ("", [], "limited", "shows none"),
+        ("0,7", [FIRST], "limited", "no device is 7"),
+        ("GPU-dead", [], "limited", "no device is GPU-dead"),
+        ("-1", [], "limited", "no device is -1"),
+    ],
+)
+def test_devices_are_listed_and_names_of_none_reported(given: Any, uuids: Any, verdict: str, says: str) -> None:
+    found = seen_devices({} if given is None else {"CUDA_VISIBLE_DEVICES": given}, uuids, 2)
+    assert (found.verdict, says in found.found) == (verdict, True), found
+
+
+class NvmlError(Exception):
+    """As pynvml's."""
+
+
+def nvml(mode: int, *, loaded: bool = True) -> Any:
+    """A machine of one GPU in this compute mode, that knows no MIG."""
+
+    def refuse(*_: Any) -> Any:
+        raise NvmlError("Driver Not Loaded" if not loaded else "Not Supported")
+
+    return SimpleNamespace(
+        NVMLError=NvmlError,
+        nvmlInit=(lambda: None) if loaded else refuse,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: b"580.1",
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda i: i,
+        nvmlDeviceGetComputeMode=lambda _: mode,
+        nvmlDeviceGetMigMode=refuse,
+        nvmlDeviceGetUUID=lambda _: FIRST,
+    )
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [(0, "works"), (2, "fails"), (3, "limited")])
+def test_nvml_tells_driver_mig_and_compute_mode(mode: int, verdict: str) -> None:
+    version, device = driver(nvml(mode))
+    assert version.found == "driver 580.1"
+    assert device.verdict == verdict
+    assert device.found.startswith(f"{FIRST}, MIG none, compute mode ")
+
+
+def test_without_nvml_or_a_driver_that_is_said() -> None:
+    (found,) = driver(None)
+    assert "not installed" in found.found
+    (found,) = driver(nvml(0, loaded=False))
+    assert (found.verdict, "Driver Not Loaded" in found.found) == ("limited", True)

@@ -1,0 +1,354 @@
+"""Where feeds are found: any name, nobody else's directory, and what the dead left is no obstacle."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import penstock
+from penstock.feed.endpoint import Endpoint, Owner, endpoints
+from penstock.feed.launch.feeds import stop
+from penstock.feed.private import directory
+
+ARRAYS = {"id": np.arange(20)}
+NAMES = [
+    "imagenet/train",
+    "../../etc/passwd",
+    "ü/データ \N{GRINNING FACE}",
+    "x" * 300,
+    "a b\n\tc",
+    ".",
+    "\x00",
+    "-n",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_feed_may_have_any_name(serve, name, feeds_directory):
+    serve(ARRAYS, name)
+    with penstock.attach(name, 6) as loader:
+        assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(20))
+        assert loader.name == name
+    assert [feed.name for feed in penstock.feeds()] == [name]
+    assert {path.parent for path in feeds_directory.parent.rglob("*.sock")} == {feeds_directory}
+
+
+def test_names_that_differ_are_different_feeds():
+    paths = {Endpoint(name).lock_path for name in [*NAMES, "a", "A", "a ", "x" * 301]}
+    assert len(paths) == len(NAMES) + 4
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1001])
+def test_a_name_has_one_to_a_thousand_characters(name):
+    with pytest.raises(penstock.BadSetting, match=f"this one has {len(name)}"):
+        penstock.Feeder(ARRAYS, name)
+
+
+def test_a_second_feeder_is_refused_and_told_whose_name_it_is(serve):
+    serve(ARRAYS, "train")
+    with pytest.raises(penstock.FeedExists, match=rf"'train' is served by process {os.getpid()}"):
+        penstock.Feeder(ARRAYS, "train")
+
+
+def test_a_missing_feed_is_told_with_those_that_run(serve):
+    with pytest.raises(penstock.FeedNotFound, match="no feed runs"):
+        penstock.attach("train")
+    serve(ARRAYS, "train/a")
+    serve(ARRAYS, "train/b")
+    with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'train/a', 'train/b'"):
+        penstock.attach("train")
+
+
+def test_a_lock_and_socket_of_the_dead_are_no_obstacle(serve, feeds_directory):
+    code = "import os, numpy, penstock; penstock.Feeder({'id': numpy.arange(9)}, 'feed'); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert {path.suffix for path in feeds_directory.iterdir()} == {".lock", ".sock"}
+    owner = Endpoint("feed").owner()
+    assert owner is not None
+    assert owner.pid != os.getpid()
+    serve(ARRAYS)
+    with penstock.attach("feed", 5) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 20
+
+
+def test_what_the_dead_left_is_removed_by_whoever_looks(feeds_directory):
+    def attach() -> None:
+        with pytest.raises(penstock.FeedNotFound):
+            penstock.attach("feed")
+
+    for look in (penstock.feeds, attach):
+        endpoint = Endpoint("feed")
+        lock = endpoint.acquire()
+        assert lock is not None
+        endpoint.log_path.write_text("it crashed")
+        lock.close()
+        look()
+        assert list(feeds_directory.iterdir()) == []
+
+
+def test_a_lock_file_of_nonsense_is_no_obstacle(feeds_directory):
+    (feeds_directory / "0123.lock").write_bytes(b"\xff\xff nonsense")
+    Endpoint("feed").lock_path.write_bytes(b"")
+    assert list(endpoints()) == []
+    with penstock.Feeder(ARRAYS, "feed") as feeder:
+        assert [endpoint.name for endpoint in endpoints()] == [feeder.name]
+    (feeds_directory / "0123.lock").unlink()
+
+
+def test_a_lock_is_held_by_one():
+    endpoint = Endpoint("feed")
+    lock = endpoint.acquire()
+    assert lock is not None
+    assert Endpoint("feed").acquire() is None
+    assert endpoint.owner() == Owner("feed", os.getpid())
+    endpoint.remove(lock)
+    again = endpoint.acquire()
+    assert again is not None
+    endpoint.remove(again)
+
+
+@pytest.fixture
+def patch(feeds_directory: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Undone before the test's own directory is looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def test_a_lock_that_was_removed_between_open_and_lock_is_not_taken_for_the_feeds(patch):
+    endpoint = Endpoint("feed")
+    real, removed = fcntl.flock, []
+
+    def flock(lock, how):
+        if not removed:
+            removed.append(endpoint.lock_path.unlink())
+        return real(lock, how)
+
+    patch.setattr(fcntl, "flock", flock)
+    lock = endpoint.acquire()
+    assert lock is not None
+    assert os.path.samestat(os.fstat(lock.fileno()), endpoint.lock_path.stat())
+    assert Endpoint("feed").acquire() is None
+    endpoint.remove(lock)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o777, 0o770])
+def test_a_directory_that_others_may_enter_is_refused(patch, tmp_path, mode):
+    open_to_others = tmp_path / "feeds"
+    open_to_others.mkdir()
+    open_to_others.chmod(mode)
+    patch.setenv("PENSTOCK_DIR", str(open_to_others))
+    for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: penstock.attach("feed"), penstock.feeds):
+        with pytest.raises(penstock.InsecureDirectory, match=f"mode {mode:04o}.*chmod 700"):
+            use()
+    assert list(open_to_others.iterdir()) == []
+
+
+def test_a_directory_of_another_user_is_refused(patch, tmp_path):
+    theirs = tmp_path / "feeds"
+    theirs.mkdir(mode=0o700)
+    patch.setenv("PENSTOCK_DIR", str(theirs))
+    uid = os.getuid()
+    patch.setattr(os, "getuid", lambda: uid + 1)
+    with pytest.raises(penstock.InsecureDirectory, match=f"belongs to uid {uid}, you are uid {uid + 1}"):
+        directory()
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
+def test_only_a_real_directory_will_do(patch, tmp_path, kind):
+    """A link could be turned to another place between the check and the use."""
+    path = tmp_path / "feeds"
+    if kind == "file":
+        path.write_text("")
+    else:
+        path.symlink_to(tmp_path / "target")
+        if kind == "link":
+            (tmp_path / "target").mkdir(mode=0o700)
+    patch.setenv("PENSTOCK_DIR", str(path))
+    with pytest.raises(penstock.InsecureDirectory, match="is not a directory"):
+        directory()
+
+
+def test_a_directory_is_made_private_whatever_the_umask(patch, tmp_path):
+    patch.setenv("PENSTOCK_DIR", str(tmp_path / "deep" / "er" / "feeds"))
+    before = os.umask(0)
+    try:
+        with penstock.Feeder(ARRAYS, "feed"):
+            modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in directory().iterdir()}
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(directory().stat().st_mode) == 0o700
+    assert modes[".lock"] == 0o600
+
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+NOBODY = 65534
+
+
+@as_root
+def test_a_runtime_directory_of_another_user_is_not_used(patch, tmp_path):
+    """As ``sudo -E`` keeps it."""
+    os.chown(tmp_path, NOBODY, NOBODY)
+    patch.delenv("PENSTOCK_DIR")
+    patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert directory() == Path("/tmp/penstock-0")
+    assert list(tmp_path.iterdir()) == []
+
+
+@as_root
+def test_a_directory_in_one_of_another_user_is_refused(patch, tmp_path):
+    """Its owner could put another in its place."""
+    above = tmp_path / "theirs"
+    above.mkdir()
+    (above / "feeds").mkdir(mode=0o700)
+    os.chown(above, NOBODY, NOBODY)
+    patch.setenv("PENSTOCK_DIR", str(above / "feeds"))
+    for use in (lambda: penstock.Feeder(ARRAYS, "feed"), lambda: penstock.attach("feed"), penstock.feeds):
+        with pytest.raises(penstock.InsecureDirectory, match=f"{above} belongs to uid {NOBODY}, you are uid 0"):
+            use()
+    os.chmod(above, 0o1777)  # as /tmp: there only the owner of an entry may rename it
+    assert directory() == above / "feeds"
+
+
+def test_a_file_is_never_reached_by_way_of_a_link(patch, tmp_path):
+    """Whoever owns the directory above may put a link in the place of ours, at any instant."""
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    endpoint = Endpoint("feed")
+    ours = endpoint.lock_path.parent
+    kept = {f"{endpoint.lock_path.stem}{suffix}": b"precious" for suffix in (".lock", ".sock", ".log")}
+    for name, content in kept.items():
+        (victim / name).write_bytes(content)
+    ours.rename(tmp_path / "moved")
+    ours.symlink_to(victim)
+    for use in (
+        endpoint.acquire,
+        endpoint.open_log,
+        endpoint.listen,
+        endpoint.connect,
+        endpoint.sweep,
+        endpoint.owner,
+    ):
+        with suppress(penstock.InsecureDirectory, OSError):
+            assert not use()
+    assert {path.name: path.read_bytes() for path in victim.iterdir()} == kept
+    ours.unlink()
+    (tmp_path / "moved").rename(ours)
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "directory", "fifo"])
+def test_what_lies_in_the_place_of_a_lock_is_not_written_to(tmp_path, kind):
+    """Such as was put there while the directory was open to others."""
+    endpoint = Endpoint("feed")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    if kind == "link":
+        endpoint.lock_path.symlink_to(victim)
+    elif kind == "hard link":
+        endpoint.lock_path.hardlink_to(victim)
+    elif kind == "directory":
+        endpoint.lock_path.mkdir()
+    else:
+        os.mkfifo(endpoint.lock_path)
+    with pytest.raises(penstock.InsecureDirectory, match="remove it"):
+        penstock.Feeder(ARRAYS, "feed")
+    assert penstock.feeds() == []
+    assert victim.read_bytes() == b"precious"
+    endpoint.lock_path.rmdir() if kind == "directory" else endpoint.lock_path.unlink()
+
+
+def test_a_log_is_a_new_file_whatever_lay_in_its_place(tmp_path):
+    endpoint = Endpoint("feed")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    for link in (endpoint.log_path.symlink_to, endpoint.log_path.hardlink_to):
+        endpoint.log_path.unlink(missing_ok=True)
+        link(victim)
+        with endpoint.open_log() as log:
+            log.write(b"words")
+        assert endpoint.log_end(3) == "rds"
+    assert victim.read_bytes() == b"precious"
+    assert stat.S_IMODE(endpoint.log_path.stat().st_mode) == 0o600
+    endpoint.log_path.unlink()
+
+
+JUNK = {
+    "nested": b"\x91" * 5000,
+    "no Unicode": b"\x82\xa4name\xa2\xff\xff\xa3pid\x01",
+    "no name": msgspec.msgpack.encode(Owner("", 1)),
+    "a long name": msgspec.msgpack.encode(Owner("x" * 2000, 1)),
+    "another feed's name": msgspec.msgpack.encode(Owner("feed", 1)),
+    "large": bytes(1 << 20),
+    "numbers": msgspec.msgpack.encode({"name": 1, "pid": "x"}),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=list(JUNK))
+def test_junk_in_the_directory_is_passed_over(serve, feeds_directory, junk):
+    (feeds_directory / "0123.lock").write_bytes(junk)
+    (feeds_directory / "4567.lock").mkdir()
+    os.mkfifo(feeds_directory / "89ab.lock")
+    (feeds_directory / "cdef.lock").symlink_to("/dev/zero")
+    assert penstock.feeds() == []
+    serve(ARRAYS)
+    assert [feed.name for feed in penstock.feeds()] == ["feed"]
+    with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'feed'"):
+        stop("other")
+    for name in ("0123.lock", "89ab.lock", "cdef.lock"):
+        (feeds_directory / name).unlink()
+    (feeds_directory / "4567.lock").rmdir()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_feed_of_any_name_can_be_ended(serve, name):
+    serve(ARRAYS, name)
+    assert stop(name) == (os.getpid(), ())
+    with pytest.raises(penstock.FeedNotFound):
+        stop(name)
+
+
+def test_the_directory_is_the_runtime_directorys_where_there_is_one(patch, tmp_path):
+    patch.delenv("PENSTOCK_DIR")
+    patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert directory() == tmp_path / "penstock"
+
+
+def test_a_directory_may_have_a_longer_path_than_a_socket(patch, tmp_path, serve):
+    long: Path = tmp_path.joinpath(*["d" * 200] * 4)
+    patch.setenv("PENSTOCK_DIR", str(long))
+    serve(ARRAYS)
+    with penstock.attach("feed", 6) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 20
+
+
+def test_a_feeder_starts_although_others_look_for_what_dead_ones_left() -> None:
+    """Whoever waits for a feed sweeps, and for that moment holds its lock."""
+    over = threading.Event()
+
+    def sweep() -> None:
+        while not over.is_set():
+            Endpoint("feed").sweep()
+
+    sweepers = [threading.Thread(target=sweep) for _ in range(3)]
+    for sweeper in sweepers:
+        sweeper.start()
+    try:
+        for _ in range(60):
+            with penstock.Feeder(ARRAYS, "feed"):
+                with pytest.raises(penstock.FeedExists, match=str(os.getpid())):
+                    penstock.Feeder(ARRAYS, "feed")
+                penstock.attach("feed").close()
+    finally:
+        over.set()
+        for sweeper in sweepers:
+            sweeper.join()

@@ -1,0 +1,211 @@
+"""Batches that end on a GPU: here a fake that carries copies out late, and poisons what is read too early."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows
+from torch.utils.data import DataLoader, TensorDataset
+
+import penstock
+from penstock.contracts import Gpu
+from penstock.testing.gpu import FakeGpu
+
+
+@pytest.mark.parametrize("pins", [True, False])
+@pytest.mark.parametrize("batch_size", [None, 1, 7, 10, 64, 500])
+def test_an_epoch_is_every_sample_once_whatever_the_batch_size(serve: Any, batch_size: int, pins: bool) -> None:
+    serve(rows(), window="8KiB")
+    for seed in range(3):
+        gpu = FakeGpu(seed, pins=pins)
+        with penstock.attach("feed", batch_size, device=gpu) as loader:
+            for _ in range(3):
+                assert sorted(ids_of(loader)) == list(range(SAMPLES))
+            assert gpu.pinned if pins else not gpu.pinned
+        assert not gpu.pinned, "what was registered is given back"
+        assert gpu.copied_bytes == 3 * SAMPLES * (ROW_BYTES + 8), "each byte crosses once"
+
+
+def test_what_is_handed_out_says_how_it_came(serve: Any) -> None:
+    serve(rows())
+    with penstock.attach("feed", device=FakeGpu()) as loader:
+        assert loader.statistics().handed == "copy on fake:0 from the pinned ring"
+    with penstock.attach("feed", device=FakeGpu(pins=False)) as loader:
+        assert "by way of a buffer (fake:0 cannot register" in loader.statistics().handed
+
+
+def test_a_trainer_on_a_gpu_and_one_on_the_host_share_a_small_window(serve: Any) -> None:
+    serve(rows(), window="4KiB", epochs=1)
+    with (
+        penstock.attach("feed", 16, device=FakeGpu(1)) as one,
+        penstock.attach("feed", 3) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        on_gpu = threads.submit(ids_of, one)
+        on_host = threads.submit(ids_of_host, other)
+        assert sorted(on_gpu.result()) == sorted(on_host.result()) == list(range(SAMPLES))
+
+
+def test_no_more_than_one_batch_is_copied_ahead(serve: Any) -> None:
+    serve(rows())
+    gpu = FakeGpu()
+    with penstock.attach("feed", 10, device=gpu) as loader:
+        for i, _ in enumerate(iter(loader), 1):
+            assert gpu.copied_bytes <= (i + 1) * 10 * (ROW_BYTES + 8)
+    assert gpu.most_under_way > 2, "something was copied ahead"
+
+
+def test_a_state_knows_nothing_of_what_was_copied_ahead(serve: Any) -> None:
+    serve(rows())
+    for taken in (1, 2, 13, 20):
+        with penstock.attach("feed", 10, device=FakeGpu(taken)) as loader:
+            batches = iter(loader)
+            seen = [i for _ in range(taken) for i in next(batches)["id"].tolist()]
+            state = loader.state_dict()
+        with penstock.attach("feed", 10, device=FakeGpu(taken)) as loader:
+            loader.load_state_dict(state)
+            assert sorted(seen + ids_of(loader)) == list(range(SAMPLES))
+
+
+def test_a_loop_that_is_broken_off_is_followed_by_a_whole_epoch(serve: Any) -> None:
+    serve(rows())
+    with penstock.attach("feed", 10, device=FakeGpu()) as loader:
+        ids_of(loader, most=3)
+        assert sorted(ids_of(loader)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_an_epoch_out(serve: Any, world: int) -> None:
+    serve(rows(), epochs=1)
+    ranks = [
+        penstock.attach("feed", 8, shard=(rank, world), drop_last=True, device=FakeGpu(rank))
+        for rank in range(world)
+    ]
+    with ThreadPoolExecutor() as threads:
+        seen = list(threads.map(ids_of, ranks))
+    assert len({len(each) for each in seen}) == 1
+    assert max(Counter(i for each in seen for i in each).values()) == 1
+    for rank in ranks:
+        rank.close()
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_batches_of_varying_shape_and_strings_come_as_they_are(serve: Any, pins: bool) -> None:
+    batches = [
+        {"x": torch.full((n, n + 1), n, dtype=torch.bfloat16), "names": [f"{i}" for i in range(n)], "n": n}
+        for n in (3, 1, 7, 2)
+    ]
+    serve(batches, batch_granular=True)
+    with penstock.attach("feed", device=FakeGpu(pins=pins)) as loader:
+        for _ in range(3):
+            for got, sent in zip(loader, batches, strict=True):
+                torch.testing.assert_close(got["x"], sent["x"])
+                assert got["names"] == sent["names"]
+                assert got["n"] == sent["n"]
+
+
+def test_types_and_structure_are_those_of_the_source(serve: Any) -> None:
+    batch = {
+        "half": torch.arange(12, dtype=torch.float16).reshape(4, 3),
+        "flags": np.array([True, False, True, True]),
+        "nested": (torch.arange(4), [np.arange(8.0).reshape(4, 2), "constant"]),
+        "empty": torch.empty(4, 0),
+        "files": ["a", "b", "c", "d"],
+    }
+    serve([batch])
+    with penstock.attach("feed", 2, device=FakeGpu()) as loader:
+        first, second = loader
+    torch.testing.assert_close(torch.cat([first["half"], second["half"]]), batch["half"])
+    assert torch.cat([first["flags"], second["flags"]]).tolist() == batch["flags"].tolist()
+    assert first["nested"][0].tolist() == [0, 1]
+    assert second["nested"][1][0].tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    assert first["nested"][1][1] == "constant"
+    assert first["empty"].shape == (2, 0)
+    assert second["files"] == ["c", "d"]
+
+
+def test_what_no_tensor_can_hold_is_an_error(serve: Any) -> None:
+    serve([{"when": np.array(["2020-01-01", "2021-01-01"], "datetime64[D]")}])
+    says = r"M8\[D\].*leave device .*out"
+    with penstock.attach("feed", device=FakeGpu()) as loader, pytest.raises(penstock.UnsupportedLeaf, match=says):
+        next(iter(loader))
+
+
+def test_the_ring_of_a_feeder_that_replaces_another_is_registered_too() -> None:
+    gpu = FakeGpu(3)
+    make = partial(rows, 1000)
+    with penstock.share(make, "failover", 10, device=gpu, linger=0.5, window="8KiB") as loader:
+        seen: list[int] = []
+        for i, batch in enumerate(loader):
+            seen += batch["id"].tolist()
+            assert (batch["bytes"] == (batch["id"] % 251).to(torch.uint8)[:, None]).all()
+            if i == 20:
+                os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
+        assert sorted(seen) == list(range(1000))
+        assert loader.statistics().failovers == 1
+        assert len(gpu.pinned) == 1
+    assert not gpu.pinned
+
+
+def test_a_trainer_that_is_evicted_hands_out_nothing_that_was_overwritten(serve: Any) -> None:
+    serve(rows(1000), window="8KiB", stall_timeout=0.3)
+    with penstock.attach("feed", 10, device=FakeGpu(2)) as slow, penstock.attach("feed", 10) as fast:
+        batches = iter(slow)
+        next(batches)
+        assert len(ids_of_host(fast)) == 1000, "it waits for the slow one, then goes on without it"
+        with pytest.raises(penstock.TrainerEvicted):
+            for batch in batches:
+                assert (batch["bytes"] == (batch["id"] % 251).to(torch.uint8)[:, None]).all()
+
+
+def test_memory_that_a_gpu_has_not_is_its_own_error_and_the_others_go_on(serve: Any) -> None:
+    serve(rows(), window="8KiB")
+    with penstock.attach("feed", 64, device=FakeGpu(memory_bytes=1000)) as poor, penstock.attach("feed") as other:
+        with pytest.raises(torch.OutOfMemoryError):
+            next(iter(poor))
+        poor.close()
+        assert sorted(ids_of_host(other)) == list(range(SAMPLES))
+
+
+def test_a_transform_sees_batches_on_the_device(serve: Any) -> None:
+    serve(DataLoader(TensorDataset(torch.arange(40)), batch_size=8))
+    with penstock.attach("feed", device=FakeGpu(), transform=lambda batch: batch[0] * 2) as loader:
+        assert sorted(int(i) for batch in loader for i in batch) == list(range(0, 80, 2))
+
+
+def test_views_on_a_gpu_are_refused(serve: Any) -> None:
+    serve(rows())
+    with pytest.raises(penstock.BadSetting, match="Leave borrow out"):
+        penstock.attach("feed", borrow=True, device=FakeGpu())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "GPU-12345678", "tpu"])
+def test_a_device_that_is_not_there_is_an_error_that_says_why(serve: Any, device: str) -> None:
+    serve(rows())
+    with pytest.raises(penstock.DeviceUnavailable, match=f"device='{device}'.*CUDA|no GPU that works"):
+        penstock.attach("feed", device=device)
+    assert not penstock.feeds()[0].trainers, "it never joined"
+
+
+def test_the_fake_keeps_the_contract() -> None:
+    gpu: Gpu = FakeGpu()
+    memory = np.arange(10, dtype=np.uint8)
+    gpu.pin(memory)
+    to = gpu.empty(10)
+    gpu.copy(to, memory, pinned=True)
+    assert to.tolist() == [0xDB] * 10, "not before the mark"
+    mark = gpu.mark()
+    memory[:] = 7
+    gpu.wait_for_copies([to], mark)
+    assert to.tolist() == [7] * 10, "what lay there when the copy was carried out"
+    assert mark.passed()
+    gpu.unpin(memory)

@@ -1,0 +1,138 @@
+"""Epochs as pure values: whatever is left out, saved and loaded again, each row comes once, or is left out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.contracts import Cursor
+from penstock.feed.trainer.epoch import Epoch, EpochRules
+from penstock.feed.trainer.sharding import batches
+
+SAMPLES, SIZES, WORLDS = st.integers(1, 200), st.integers(1, 40), st.integers(1, 4)
+
+
+def rules(samples: int | None, size: int, rank: int = 0, world: int = 1, **changes: Any) -> EpochRules:
+    settings = {"drop_last": True, "segment_starts": (0, samples and samples // 2), "seed": 3, **changes}
+    return EpochRules(samples, size, rank, world, **settings)
+
+
+def rest_of(of: EpochRules, epoch: Epoch) -> list[list[int]]:
+    """The rows of each batch that is left of an epoch."""
+    found: list[list[int]] = []
+    while (dealt := of.next(epoch)) is not None:
+        found.append([row for start, stop in dealt.runs for row in range(start, stop)])
+        assert dealt.rows == len(found[-1])
+        epoch = dealt.after
+    return found
+
+
+@given(SAMPLES, SIZES, WORLDS, st.integers(0, 5), st.booleans())
+def test_with_drop_last_every_batch_is_full_and_ranks_leave_the_same_rows_out(samples, size, world, number, one):
+    starts = (0,) if one else (0, samples // 2)
+    ranks = []
+    for rank in range(world):
+        of = rules(samples, size, rank, world, segment_starts=starts)
+        ranks.append(rest_of(of, of.begin(number, Cursor(0, 0))))
+    assert {len(of_rank) for of_rank in ranks} == {batches(samples, size, world, drop_last=True)}
+    rows = sorted(row for of_rank in ranks for batch in of_rank for row in batch)
+    left_out = samples % (size * world)
+    assert len(set(rows)) == len(rows) == samples - left_out
+    assert all(len(batch) == size for of_rank in ranks for batch in of_rank)
+    if one:
+        assert rows == list(range(samples - left_out)), "as torch does: the last ones"
+
+
+@given(SAMPLES, SIZES, WORLDS)
+def test_without_drop_last_every_row_comes_once(samples, size, world):
+    assume(world == 1 or (samples >= world and (size > 1 or samples % world == 0)))
+    every = [rules(samples, size, rank, world, drop_last=False) for rank in range(world)]
+    rows = [row for of in every for batch in rest_of(of, of.begin(0, Cursor(0, 0))) for row in batch]
+    assert sorted(rows) == list(range(samples))
+
+
+def test_every_sample_is_missed_about_equally_often():
+    """1,000 samples in batches of 64, 1,000 epochs: 40 are left out of each."""
+    of = rules(1000, 64)
+    missed: Counter[int] = Counter()
+    for number in range(1000):
+        given_out = {row for batch in rest_of(of, of.begin(number, Cursor(0, 0))) for row in batch}
+        assert len(given_out) == 960
+        missed.update(set(range(1000)) - given_out)
+    assert len(missed) == 1000
+    assert max(missed.values()) < 40 + 6 * 40**0.5, "of 40 times that are expected, six standard deviations"
+
+
+@given(SAMPLES, SIZES, SIZES, st.integers(0, 10), st.booleans(), st.booleans(), st.booleans())
+def test_a_place_that_is_saved_and_loaded_brings_back_the_rest(samples, size, other, taken, drop, drop_then, one):
+    starts = (0,) if one else (0, samples // 2)
+    of = rules(samples, size, drop_last=drop, segment_starts=starts)
+    epoch = of.begin(4, Cursor(2, 0))
+    before: list[int] = []
+    for _ in range(taken):
+        if (dealt := of.next(epoch)) is None:
+            break
+        before += [row for start, stop in dealt.runs for row in range(start, stop)]
+        epoch = dealt.after
+    state = json.loads(json.dumps(of.saved(epoch)))
+    assert of.loaded(state) == (
+        of.following(epoch)
+        if of.is_over(epoch)
+        else epoch._replace(left_out=tuple(row for row in epoch.left_out if row >= epoch.passed))
+    )
+    then = rules(samples, other, drop_last=drop_then, segment_starts=starts)
+    loaded = then.loaded(state)
+    if loaded.number > 4:
+        return
+    rows = [row for batch in rest_of(then, loaded) for row in batch]
+    assert not set(rows) & set(before)
+    missing = set(range(loaded.passed, samples)) - set(rows)
+    assert len(missing) < other + size
+    if not drop_then:
+        assert not missing
+    if drop_then:
+        assert all(len(batch) == other for batch in rest_of(then, loaded))
+
+
+def test_a_rest_that_cannot_be_dealt_to_more_ranks_is_refused():
+    """As it was found: the last three of 100 rows never came."""
+    state = rules(100, 97, drop_last=False).saved(Epoch(0, Cursor(0, 0), 97))
+    with pytest.raises(penstock.BadSetting, match="3 samples cannot be dealt to 4 ranks"):
+        rules(100, 5, 0, 4, drop_last=False).loaded(state)
+    assert rules(100, 5, 0, 3, drop_last=False).loaded(state).passed == 97
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"delivered": 101},
+        {"delivered": -1},
+        {"delivered": 3.0},
+        {"delivered": True},
+        {"delivered": "5"},
+        {"epoch": -1},
+        {"epoch": None},
+        {"start": [0, 100]},
+        {"start": [0]},
+        {"start": [0, -1]},
+        {"start": "00"},
+        {"start": None},
+        {"left_out": None},
+        {"left_out": [50, 40]},
+        {"left_out": [40, 40]},
+        {"left_out": [100]},
+        {"left_out": ["a"]},
+    ],
+)
+def test_a_state_that_makes_no_sense_is_refused_by_name(change):
+    of = rules(100, 10)
+    state = {"epoch": 1, "start": [0, 0], "delivered": 30, "left_out": []}
+    assert of.loaded(state) == Epoch(1, Cursor(0, 0), 30)
+    with pytest.raises(penstock.BadSetting, match=next(iter(change))):
+        of.loaded({**state, **change})

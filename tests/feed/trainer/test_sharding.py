@@ -1,0 +1,84 @@
+"""However an epoch's rows are dealt to ranks: equally many batches, every row once, none too large."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.feed.trainer.sharding import batches, deal, drawn
+
+SAMPLES, SIZES, WORLDS = st.integers(0, 400), st.integers(1, 50), st.integers(1, 9)
+
+
+def dealt(samples: int, size: int, rank: int, world: int) -> list[range]:
+    """The rows of each batch of a rank."""
+    found: list[range] = []
+    done = 0
+    while (share := deal(samples - done, size, rank, world)) is not None:
+        assert share.taken > 0
+        found.append(range(done + share.start, done + share.stop))
+        done += share.taken
+    return found
+
+
+def possible(samples: int, size: int, world: int) -> bool:
+    try:
+        batches(samples, size, world, drop_last=False)
+    except penstock.BadSetting:
+        return False
+    return True
+
+
+@given(SAMPLES, SIZES, WORLDS)
+def test_every_row_goes_to_one_rank_and_all_ranks_get_equally_many_batches(samples, size, world):
+    assume(possible(samples, size, world))
+    ranks = [dealt(samples, size, rank, world) for rank in range(world)]
+    assert {len(of_rank) for of_rank in ranks} == {batches(samples, size, world, drop_last=False)}
+    assert sorted(row for of_rank in ranks for batch in of_rank for row in batch) == list(range(samples))
+    assert all(1 <= len(batch) <= size for of_rank in ranks for batch in of_rank)
+
+
+@given(SAMPLES, SIZES, WORLDS)
+def test_the_batches_of_one_step_differ_by_one_row_at_most(samples, size, world):
+    assume(possible(samples, size, world))
+    ranks = [dealt(samples, size, rank, world) for rank in range(world)]
+    for step in zip(*ranks, strict=True):
+        assert max(map(len, step)) - min(map(len, step)) <= 1
+
+
+@given(SAMPLES, SIZES, st.integers(2, 9))
+def test_only_what_no_deal_can_solve_is_refused(samples, size, world):
+    """Too few rows for a row a rank; or batches of one row, and a number that ranks do not divide."""
+    solvable = samples >= world and (size > 1 or samples % world == 0)
+    assert possible(samples, size, world) == solvable
+
+
+@given(SAMPLES, SIZES)
+def test_alone_a_trainer_gets_what_a_data_loader_gives(samples, size):
+    cut = [range(start, min(start + size, samples)) for start in range(0, samples, size)]
+    assert dealt(samples, size, 0, 1) == cut
+
+
+def test_the_refusal_says_what_to_do():
+    with pytest.raises(penstock.BadSetting, match=r"7 samples cannot be dealt to 2 ranks .* 1 are left over"):
+        batches(7, 1, 2, drop_last=False)
+    with pytest.raises(penstock.BadSetting, match="drop_last=True"):
+        batches(3, 5, 4, drop_last=False)
+
+
+@given(st.integers(0, 60), st.integers(0, 10**9), st.integers(0, 500))
+def test_drawn_positions_are_different_and_lie_in_their_range(count, start, more):
+    positions = drawn(count, start, start + count + more, 1, 2)
+    assert len(set(positions)) == count
+    assert list(positions) == sorted(positions)
+    assert all(start <= position < start + count + more for position in positions)
+
+
+def test_every_position_is_drawn_about_equally_often():
+    times = Counter(position for seed in range(3000) for position in drawn(4, 10, 20, seed))
+    assert set(times) == set(range(10, 20))
+    assert all(abs(n - 1200) < 6 * (1200 * 0.6) ** 0.5 for n in times.values()), times  # six standard deviations

@@ -1,0 +1,382 @@
+"""An edited ``make_loader`` is told from the one that feeds; what does not matter is not."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import penstock
+from penstock.fingerprint.code import Fingerprint, fingerprint_difference, fingerprint_of, same_fingerprint
+
+BEFORE = """
+import functools, numpy as np
+from pathlib import Path
+SIZE = 100
+RATE = 0.1
+FOLDER = Path("/data/a")
+NAMES = {"a", "b", "c"}
+
+class Photos:
+    '''Some photos.'''
+    crop = 224
+    def __init__(self, folder):
+        self.folder = folder
+    def __getitem__(self, i):
+        return load(i, self.crop)
+
+def load(i, crop):
+    return i * 2 if i in {"x", "y", "z"} else crop  # a comment
+
+def make(workers=2):
+    return [Photos(FOLDER), SIZE, NAMES, np.arange(3), [i + 1 for i in range(3)]]
+
+def train():
+    return RATE
+"""
+
+
+def fingerprint(source: str, expression: str = "make") -> Fingerprint:
+    module: dict[str, Any] = {"__name__": "script"}
+    exec(compile(source, "script.py", "exec"), module)
+    return fingerprint_of(eval(expression, module))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SIZE = 100", "SIZE = 101"),
+        ('FOLDER = Path("/data/a")', 'FOLDER = Path("/data/b")'),
+        ('"a", "b", "c"', '"a", "b", "d"'),
+        ("workers=2", "workers=4"),
+        ("crop = 224", "crop = 192"),
+        ("i * 2", "i * 3"),
+        ('"x", "y", "z"', '"x", "y", "w"'),
+        ("[i + 1 for", "[i + 2 for"),
+        ("self.folder = folder", "self.directory = folder"),
+        ("np.arange(3)", "np.ones(3)"),
+    ],
+)
+def test_an_edit_of_what_makes_the_loader_is_another_recipe(old: str, new: str) -> None:
+    assert old in BEFORE
+    assert not same_fingerprint(fingerprint(BEFORE), fingerprint(BEFORE.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("SIZE = 100", "SIZE = 101", "SIZE is 100 there and 101 in yours"),
+        (
+            'Path("/data/a")',
+            'Path("/data/b")',
+            "FOLDER is PosixPath('/data/a') there and PosixPath('/data/b') in yours",
+        ),
+        ('"a", "b", "c"', '"a", "b", "d"', "NAMES is {'a', 'b', 'c'} there and {'a', 'b', 'd'} in yours"),
+        ("workers=2", "workers=4", "make(workers=) is 2 there and 4 in yours"),
+        ("crop = 224", "crop = 192", "Photos.crop is 224 there and 192 in yours"),
+        ("i * 2", "i * 3", "the code of load differs"),
+        ("self.folder = folder", "self.directory = folder", "the code of Photos.__init__ differs"),
+        ("SIZE = 100", f"SIZE = [{'1, ' * 5000} 3]", "SIZE is 100 there and [1, 1, 1, 1, 1, 1, ...] in yours"),
+        ("np.arange(3)", "load(3, RATE)", "the code of make differs, only yours uses RATE"),
+    ],
+)
+def test_what_differs_is_told(old: str, new: str, told: str) -> None:
+    assert old in BEFORE
+    assert fingerprint_difference(fingerprint(BEFORE), fingerprint(BEFORE.replace(old, new))) == told
+
+
+def test_values_that_read_the_same_when_shortened_are_told_without_them() -> None:
+    one, other = (BEFORE.replace("100", f"'{'/data' * 50}/{i}/{'x' * 100}'") for i in "ab")
+    assert fingerprint_difference(fingerprint(one), fingerprint(other)) == "SIZE differs"
+
+
+def test_a_function_of_very_many_parts_travels_in_a_small_message() -> None:
+    lines = [f"N{i} = {'é' * 500!r}" for i in range(500)]
+    code = "\n".join([*lines, "def make():", f"    return {', '.join(f'N{i}' for i in range(500))}"])
+    one, other = fingerprint(code), fingerprint(code.replace("N499 = 'é", "N499 = 'è"))
+    assert len(msgspec.msgpack.encode(one)) < 20_000
+    assert not same_fingerprint(one, other)
+    assert fingerprint_difference(one, other) == "its code, or a value that it uses, differs"
+
+
+def test_every_part_counts_in_a_file_however_its_name_reads() -> None:
+    long = "a" * 90
+    code = f"Python, {long}_1, {long}_2 = 'parrot', 1, 2\ndef make():\n    return Python, {long}_1, {long}_2\n"
+    for edited in ("'parrot', 3, 2", "'parrot', 1, 3", "'ape', 1, 2"):
+        assert fingerprint(code).digests != fingerprint(code.replace("'parrot', 1, 2", edited)).digests
+    assert (
+        fingerprint(code).digests["the version of Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("RATE = 0.1", "RATE = 0.2"),
+        ("  # a comment", "  # another"),
+        ("SIZE = 100", "\n\nSIZE = 100"),
+        ("return RATE", "return RATE * 2"),
+        ("Some photos.", "Many photos."),
+        ('{"a", "b", "c"}', '{"c", "b", "a"}'),
+    ],
+)
+def test_an_edit_of_anything_else_is_not(old: str, new: str) -> None:
+    assert old in BEFORE
+    assert same_fingerprint(fingerprint(BEFORE), fingerprint(BEFORE.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("functools.partial(make, 1)", "functools.partial(make, 2)"),
+        ("functools.partial(make, workers=1)", "functools.partial(make, workers=2)"),
+        ("lambda: make(1)", "lambda: make(2)"),
+        ("(lambda n: lambda: make(n))(1)", "(lambda n: lambda: make(n))(2)"),
+        ("Photos('a').__getitem__", "make"),
+    ],
+)
+def test_lambdas_and_partials_are_told_apart_by_what_they_hold(one: str, other: str) -> None:
+    assert fingerprint(BEFORE, one) == fingerprint(BEFORE, one)
+    assert not same_fingerprint(fingerprint(BEFORE, one), fingerprint(BEFORE, other))
+
+
+def test_sets_have_one_order_in_every_process() -> None:
+    code = (
+        "from penstock.fingerprint.code import fingerprint_of\nNAMES = set('abcdefgh')\n"
+        "def make(): return NAMES\nprint(fingerprint_of(make))"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(4)
+    }
+    assert len(told) == 1
+
+
+SEARCH = """
+seed, batch_size = {seed}, {batch_size}
+class Photos:
+    def __init__(self):
+        self.seed = 0
+    def __len__(self):
+        return self.batch_size
+def make():
+    from json import loads as batch_size
+    return Photos().seed
+"""
+
+
+def test_an_attribute_is_not_a_global_of_the_same_name() -> None:
+    """Trainings of one search differ in what the loader does not use."""
+    assert fingerprint(SEARCH.format(seed=1, batch_size=2)) == fingerprint(SEARCH.format(seed=3, batch_size=4))
+
+
+WRAPPED = """
+import functools
+class Base:
+    def size(self): return 1
+class Photos(Base):
+    @staticmethod
+    def crop(): return 2
+    @classmethod
+    def make(cls): return 3
+    @property
+    def side(self): return 4
+@functools.lru_cache
+def names(): return 5
+def make(): return Photos(), names()
+"""
+
+
+READS = """
+from types import SimpleNamespace
+args = SimpleNamespace(data="/a", lr=0.1, model=SimpleNamespace(depth=2))
+def make():
+    return args.data, args.model.depth
+def bound(a):
+    return lambda: a.data
+"""
+
+
+@pytest.mark.parametrize("expression", ["make", "bound(args)"])
+@pytest.mark.parametrize(("old", "new", "same"), [("/a", "/b", False), ("lr=0.1", "lr=0.2", True)])
+def test_of_an_object_the_attributes_that_are_read_count(expression: str, old: str, new: str, same: bool) -> None:
+    assert (
+        same_fingerprint(fingerprint(READS, expression), fingerprint(READS.replace(old, new), expression)) == same
+    )
+
+
+def test_attributes_of_attributes_count() -> None:
+    assert not same_fingerprint(fingerprint(READS), fingerprint(READS.replace("depth=2", "depth=3")))
+
+
+@pytest.mark.parametrize("number", "12345")
+def test_wrapped_functions_and_base_classes_count(number: str) -> None:
+    assert fingerprint(WRAPPED) != fingerprint(WRAPPED.replace(f"return {number}", "return 9"))
+
+
+def test_containers_that_hold_themselves_and_long_ones_end() -> None:
+    loop = "LOOP = []\nLOOP.append(LOOP)\nTABLE = {}\nTABLE['me'] = TABLE\n"
+    assert fingerprint(loop + "def make():\n    return LOOP, TABLE\n")
+    long = "FILES = ['x'] * %d\ndef make():\n    return FILES\n"
+    assert fingerprint(long % 100_000) != fingerprint(long % 100_001)
+
+
+def test_functions_that_call_each_other_end() -> None:
+    assert fingerprint("def make():\n    return other()\ndef other():\n    return make()\n")
+
+
+def test_recipes_of_two_pythons_are_not_compared() -> None:
+    assert same_fingerprint(Fingerprint("3.11 aaaa"), Fingerprint("3.12 bbbb"))
+    assert not same_fingerprint(Fingerprint("3.11 aaaa"), Fingerprint("3.11 bbbb"))
+
+
+def make_of(rows: int) -> penstock.ArraySource:
+    return penstock.ArraySource({"id": np.arange(rows)}, batch_size=10, segments=5)
+
+
+def test_a_later_caller_with_another_data_set_is_refused_and_told_how_to_go_on() -> None:
+    with penstock.share(functools.partial(make_of, 100), "my feed", linger=0.2) as one:
+        with penstock.share(functools.partial(make_of, 100), "my feed") as other:
+            assert len(one) == len(other) == 10
+        with pytest.raises(
+            penstock.SettingsDiffer, match=r"argument 1 of make_of is 100 there and 200 in.*stop 'my feed'"
+        ):
+            penstock.share(functools.partial(make_of, 200), "my feed")
+        assert len(next(iter(one))["id"]) == 10, "the feed goes on"
+
+
+def test_a_feed_that_was_not_started_by_share_is_taken_as_it_is(serve: Any) -> None:
+    serve(make_of(100), "by hand")
+    with penstock.share(functools.partial(make_of, 200), "by hand") as loader:
+        assert len(loader) == 10
+
+
+def test_paths_count(tmp_path: Path) -> None:
+    assert fingerprint_of(functools.partial(make_of, tmp_path)) != fingerprint_of(
+        functools.partial(make_of, tmp_path / "b")
+    )  # type: ignore[arg-type]
+
+
+MAKERS = """
+import functools
+from pathlib import Path
+CROP = 224
+class Loaders:
+    scale = 1
+    def __init__(self, folder, lr):
+        self.folder, self.lr = folder, lr
+        self.train = {"lr": lr}
+    def make(self):
+        return self.read(lambda: self.folder), self.length
+    def read(self, of):
+        return of(), self.scale
+    @property
+    def length(self):
+        return CROP
+    def __call__(self):
+        return self.make()
+    def fit(self):
+        return self.lr
+loaders = Loaders("/a", 0.1)
+def make():
+    return loaders.make()
+"""
+
+
+@pytest.mark.parametrize(
+    "maker", ["loaders.make", "loaders", "functools.partial(loaders.make)", "lambda: loaders()", "make"]
+)
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ('"/a"', '"/b"', False),
+        ("scale = 1", "scale = 2", False),
+        ("CROP = 224", "CROP = 192", False),
+        ("of(), self.scale", "self.scale, of()", False),
+        ("return CROP", "return CROP + 1", False),
+        ('"/a", 0.1', '"/a", 0.2', True),
+        ("return self.lr", "return -self.lr", True),
+    ],
+)
+def test_of_an_object_whose_method_is_called_what_the_method_reads_counts(
+    maker: str, old: str, new: str, same: bool
+) -> None:
+    assert old in MAKERS
+    assert same_fingerprint(fingerprint(MAKERS, maker), fingerprint(MAKERS.replace(old, new), maker)) == same
+
+
+def test_of_a_method_what_differs_is_told() -> None:
+    one, other = (fingerprint(MAKERS.replace("/a", folder), "loaders.make") for folder in ("/a", "/b"))
+    assert fingerprint_difference(one, other) == "self.folder is '/a' there and '/b' in yours"
+
+
+SCRIPT = """
+import functools, multiprocessing, sys
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+from penstock.fingerprint.code import fingerprint_of
+
+class Batch(NamedTuple):
+    id: int
+
+@dataclass
+class Sample:
+    id: int = 3
+
+class Kind(Enum):
+    A = 1
+
+@functools.cache
+def names():
+    return __name__, Path(__file__).parent
+
+class Maker:
+    def __init__(self, n):
+        self.n = n
+    def make(self):
+        return make(self.n)
+    def __call__(self):
+        return self.make()
+
+def make(n=1):
+    return Batch(n), Sample(), Kind.A, names()
+
+def show():
+    for maker in (make, lambda: make(2), functools.partial(make, 3), Maker(4).make, Maker(5)):
+        print(fingerprint_of(maker).fingerprint, flush=True)
+
+if __name__ == "__main__":
+    show()
+    for method in ("spawn", "forkserver", "fork"):
+        process = multiprocessing.get_context(method).Process(target=show)
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("command", [["./there/../script.py"], ["-m", "script"]])
+def test_a_scripts_functions_count_the_same_in_processes_that_it_spawns(
+    tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "there").mkdir()
+    out = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    fingerprints = out.stdout.splitlines()
+    assert len(fingerprints) == 20
+    assert len(set(fingerprints[:5])) == 5
+    assert fingerprints == fingerprints[:5] * 4

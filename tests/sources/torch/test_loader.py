@@ -1,0 +1,338 @@
+"""Torch loaders keep the contract of sources, in every kind that there is."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count, islice
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+import penstock
+from penstock.contracts import Cursor
+from penstock.sources.adapt import adapt
+from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
+from penstock.sources.torch.loader import MapStyleSource, SamplerSource
+from penstock.testing.source import SourceContract
+
+
+class Ids(Dataset[dict[str, int]]):
+    """Samples that name themselves and the process that made them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, i: int) -> dict[str, int]:
+        return {"id": i, "pid": os.getpid()}
+
+
+class Stream(IterableDataset[dict[str, int]]):
+    """A stream of which each worker gives its part."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        return ({"id": i} for i in range(first, self.size, step))
+
+
+class ByEpoch(Sampler[int]):
+    """As a DistributedSampler: another order after ``set_epoch``."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 60
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([(i * 7 + self.epoch) % 60 for i in range(60)])
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class UnevenBatches(Sampler[list[int]]):
+    """Batches of 1, 2, 3 … rows."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start = 0
+        for rows in range(1, 9):
+            yield list(range(start, start + rows))
+            start += rows
+
+
+class TestSeekableLoader(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        return adapt(DataLoader(Ids(103), batch_size=10, shuffle=True), segments=4, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(103))
+
+
+class TestSeekableLoaderWithWorkers(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        return adapt(DataLoader(Ids(53), batch_size=10, shuffle=True, num_workers=2), segments=3, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(53))
+
+
+class TestSeekableLoaderOfOneSegment(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        return adapt(DataLoader(Ids(103), batch_size=10, shuffle=True), segments=1, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(103))
+
+
+class TestSeekableLoaderInOrder(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        return adapt(DataLoader(Ids(60), batch_size=10), segments=3, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(60))
+
+
+class TestSeekableLoaderWithWorkersThatPersist(SourceContract):
+    keeps_workers = True
+
+    def make(self, seed: int = 0) -> Any:
+        loader = DataLoader(Ids(43), batch_size=10, shuffle=True, num_workers=2, persistent_workers=True)
+        return adapt(loader, segments=2, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(43))
+
+
+class TestSampledLoader(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        loader = DataLoader(Ids(60), batch_size=7, sampler=SubsetRandomSampler(range(5, 55)))
+        return adapt(loader, segments=4, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(5, 55))
+
+
+class TestSampledLoaderWithWorkers(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        return adapt(DataLoader(Ids(36), batch_sampler=UnevenBatches(), num_workers=2), segments=4, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(36))
+
+
+class TestStreamLoader(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        return adapt(DataLoader(Stream(47), batch_size=6), segments=4, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(47))
+
+
+class TestStreamLoaderWithWorkers(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        return adapt(DataLoader(Stream(47), batch_size=6, num_workers=2), segments=4, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(47))
+
+
+class WholeBatches(Dataset[Any]):
+    """A dataset that gives whole batches, for ``batch_size=None``."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        return {"id": torch.arange(i * 5, i * 5 + 5)}
+
+
+class TestLoaderOfWholeBatches(SourceContract):
+    def make(self, seed: int = 0) -> Any:
+        return adapt(DataLoader(WholeBatches(), batch_size=None), segments=4, seed=seed)
+
+    def expected(self) -> Counter[Any]:
+        return Counter(range(30))
+
+
+DATA = TensorDataset(torch.arange(40))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: DataLoader(DATA, batch_size=4), MapStyleSource),
+        (lambda: DataLoader(DATA, batch_size=4, shuffle=True), MapStyleSource),
+        (lambda: DataLoader(DATA, batch_size=4, shuffle=True, generator=torch.Generator()), MapStyleSource),
+        (lambda: DataLoader(DATA, batch_size=4, sampler=SequentialSampler(DATA)), MapStyleSource),
+        (lambda: DataLoader(DATA, batch_size=4, sampler=SubsetRandomSampler(range(9))), SamplerSource),
+        (lambda: DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, replacement=True)), SamplerSource),
+        (lambda: DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, num_samples=9)), SamplerSource),
+        (
+            lambda: DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, generator=torch.Generator())),
+            SamplerSource,
+        ),
+        (lambda: DataLoader(DATA, batch_size=4, sampler=WeightedRandomSampler([1.0] * 40, 40)), SamplerSource),
+        (lambda: DataLoader(DATA, batch_sampler=UnevenBatches()), SamplerSource),
+        (
+            lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
+            SamplerSource,
+        ),
+        (lambda: DataLoader(DATA, batch_size=None), WholeBatchLoader),
+        (lambda: DataLoader(Stream(9), batch_size=4), IterableDatasetSource),
+    ],
+)
+def test_each_kind_of_loader_gets_the_source_that_can_do_most_with_it(make, kind):
+    source = adapt(make(), segments=4, seed=0)
+    if kind is SamplerSource and make().batch_size is None and isinstance(source, MapStyleSource):
+        return  # a plain BatchSampler that was passed in may be seen through as well
+    assert type(source) is kind
+
+
+def test_a_position_of_a_sampled_loader_is_reached_without_loading_what_lies_before():
+    loaded: list[int] = []
+
+    class Noting(Ids):
+        def __getitem__(self, i: int) -> dict[str, int]:
+            loaded.append(i)
+            return super().__getitem__(i)
+
+    source = adapt(DataLoader(Noting(60), batch_size=10, sampler=ByEpoch()), segments=1, seed=0)
+    rows = [int(i) for block in source.open(Cursor(2, 45)) for i in block.tree["id"]]
+    assert rows == loaded == [(i * 7 + 2) % 60 for i in range(40, 60)]
+
+
+def test_the_sampler_is_told_the_cycle():
+    source = adapt(DataLoader(Ids(60), batch_size=10, sampler=ByEpoch()), segments=1, seed=0)
+    for cycle in (0, 3, 1):
+        first = next(iter(source.open(Cursor(cycle, 0))))
+        assert first.tree["id"].tolist() == [(i * 7 + cycle) % 60 for i in range(10)]
+
+
+def test_a_distributed_sampler_is_told_the_cycle_inside_a_batch_sampler():
+    sampler = ByEpoch()
+    source = adapt(DataLoader(Ids(60), batch_sampler=BatchSampler(sampler, 10, False)), segments=1, seed=0)
+    first = next(iter(source.open(Cursor(4, 0))))
+    assert first.tree["id"].tolist() == [(i * 7 + 4) % 60 for i in range(10)]
+
+
+def test_workers_load_and_are_as_many_as_the_loader_asked():
+    source = adapt(DataLoader(Ids(100), batch_size=10, num_workers=2), segments=4, seed=0)
+    pids = {int(pid) for block in source.open(Cursor(0, 0)) for pid in block.tree["pid"]}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_workers_that_persist_stay_from_cycle_to_cycle():
+    loader = DataLoader(Ids(40), batch_size=10, num_workers=2, persistent_workers=True)
+    source = adapt(loader, segments=4, seed=0)
+    first, second = (
+        {int(pid) for block in source.open(Cursor(cycle, 0)) for pid in block.tree["pid"]} for cycle in (0, 1)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_a_cycle_that_is_broken_off_leaves_nothing_to_the_next(persistent_workers):
+    loader = DataLoader(Ids(100), batch_size=5, shuffle=True, num_workers=2, persistent_workers=persistent_workers)
+    source, fresh = adapt(loader, segments=4, seed=0), adapt(loader, segments=4, seed=0)
+    for cycle, taken in ((0, 1), (1, 7), (0, 3), (2, 0)):
+        blocks = source.open(Cursor(cycle, 5))
+        for _ in range(taken):
+            next(blocks)
+        blocks.close()  # type: ignore[attr-defined]
+    again = [(b.sample, b.tree["id"].tolist()) for b in source.open(Cursor(1, 0))]
+    assert again == [(b.sample, b.tree["id"].tolist()) for b in fresh.open(Cursor(1, 0))]
+    assert sorted(i for _, ids in again for i in ids) == list(range(100))
+
+
+def test_an_error_in_a_worker_comes_out_with_its_traceback():
+    class Broken(Ids):
+        def __getitem__(self, i: int) -> dict[str, int]:
+            if i == 17:
+                raise OSError("the disk is on fire")
+            return super().__getitem__(i)
+
+    source = adapt(DataLoader(Broken(40), batch_size=10, num_workers=2), segments=2, seed=0)
+    with pytest.raises(OSError, match="on fire"):
+        list(source.open(Cursor(0, 0)))
+    assert len(list(source.open(Cursor(0, 20)))) == 2
+
+
+class Notes:
+    """What a person may hand to ``Feeder``, and what not."""
+
+
+@pytest.mark.parametrize(
+    ("thing", "hint"),
+    [(lambda: None, "call it first"), (3, "give a DataLoader"), (Notes(), "give a DataLoader")],
+)
+def test_what_cannot_be_fed_is_named(thing, hint):
+    with pytest.raises(penstock.BadSetting, match=hint):
+        adapt(thing, segments=1, seed=0)
+
+
+@pytest.mark.parametrize("thing", [DATA, Ids(3), Stream(4), range(5), "train"], ids=lambda x: type(x).__name__)
+def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
+    with pytest.raises(penstock.BadSetting, match=r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"):
+        adapt(thing, segments=1, seed=0)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_of_several_segments_a_loader_that_drops_its_last_batch_leaves_that_to_the_trainers(shuffle):
+    def source(segments: int) -> Any:
+        return adapt(DataLoader(Ids(25), 10, shuffle=shuffle, drop_last=True), segments=segments, seed=0)
+
+    one, several = source(1), source(3)
+    assert (one.samples, one.batches, one.drop_last) == (20, 2, False)
+    assert (several.samples, several.batches, several.drop_last) == (25, 3, True)
+    blocks = list(several.open(Cursor(2, 0)))
+    assert [block.rows for block in blocks] == [10, 10, 5]
+    assert sorted(i for block in blocks for i in block.tree["id"].tolist()) == list(range(25))
+
+
+class Endless(IterableDataset[dict[str, int]]):
+    """A stream without end, of which each worker gives a copy, as torch does."""
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ({"id": i} for i in count())
+
+
+@pytest.mark.parametrize(("workers", "persistent_workers"), [(0, False), (1, False), (2, False), (2, True)])
+def test_a_stream_without_end_opens_at_a_position_of_its_first_cycle(workers, persistent_workers):
+    def source() -> Any:
+        loader = DataLoader(Endless(), 5, num_workers=workers, persistent_workers=persistent_workers)
+        return adapt(loader, segments=4, seed=0)
+
+    def taken(at: Cursor, blocks: int) -> list[tuple[int, list[int]]]:
+        opened = source().open(at)
+        with closing(opened):
+            return [(block.sample, block.tree["id"].tolist()) for block in islice(opened, blocks)]
+
+    first = taken(Cursor(0, 0), 6)
+    assert (source().samples, source().batches) == (None, None)
+    assert taken(Cursor(0, 17), 3) == first[3:]
+    copies = max(1, workers)
+    assert [ids[0] for _, ids in first] == [5 * (i // copies) for i in range(6)]
