@@ -6,6 +6,7 @@ Tests of several files run at once. /dev/shm belongs to them all, so it is looke
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ SHM_BEFORE, SHM_LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    # Whoever starts the tests in the background may ignore it, and every process of the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     session.config.stash[SHM_BEFORE] = set(os.listdir("/dev/shm"))
 
 

@@ -45,8 +45,8 @@ def test_a_name_that_nobody_serves_is_an_error_that_lists_those_that_run(clean, 
 
 def test_wait_s_waits_for_a_feed_that_comes_later(clean, serve, train):
     early = train()  # waits for 30 s
-    time.sleep(0.7)
-    assert not early.events()
+    early.wait_for("connecting")
+    assert early.events() == [{"connecting": early.pid}]
     serve(rows())
     early.has_all(1000, 2)
 

@@ -90,7 +90,7 @@ class RosterMachine(RuleBasedStateMachine):
         trainer.asked = True
         soonest = self.state.position.next_segment(self.segment_starts)
         fellows = self._fellows(trainer)
-        started = [f for f in fellows if f in self._readers() and f.epoch == 0]
+        started = [f for f in fellows if f.start is not None and f.epoch == 0]
         waiting = [f for f in fellows if self.state.members[f.id].pending]
         begun = self.state.start(trainer.id, None, 0, Cursor(0, 0), serial=7)
         assert len({member.next for member in begun}) <= 1
