@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate, default_collate_fn_map
 
 from penstock.contracts import ByteArray, Tree
 from penstock.errors import UnsupportedLeaf
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slot, Slots
+from penstock.sources.torch.compat import collate, collate_fn_map, collate_tensor_fn, stacks_tensors
 from penstock.tree import array_nodes, bytes_of, describe
 
 
@@ -41,7 +41,7 @@ class CollateIntoRing:
         filled = None
         try:
             writer = _SlotWriter(self._slots.memory(slot))
-            if _stacks_only(self._collate_fn):
+            if stacks_tensors(self._collate_fn):
                 filled = _filled(collate(samples, collate_fn_map=writer.collate_fn_map()), slot, writer)
                 return filled or self._collate_fn(samples)
             tree = self._collate_fn(samples)
@@ -61,7 +61,7 @@ class _SlotWriter:
         self._used = 0
 
     def collate_fn_map(self) -> dict[Any, Any]:
-        return {**default_collate_fn_map, torch.Tensor: self._stack}
+        return {**collate_fn_map(), torch.Tensor: self._stack}
 
     def place(self, part: ByteArray) -> int | None:
         """Where in the slot these bytes lie, once they do; None if there is no room for them."""
@@ -95,10 +95,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether bytes are all there is to it."""
     on_host = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
     return on_host and not (tensor.is_nested or tensor.is_quantized or tensor.requires_grad)
-
-
-def _stacks_only(collate_fn: Any) -> bool:
-    return collate_fn is default_collate and default_collate_fn_map[torch.Tensor] is collate_tensor_fn
 
 
 def _filled(tree: Tree, slot: Slot, writer: _SlotWriter) -> Filled | None:
