@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io import child, page_cache
 from penstock.bench.io.latency import Latencies
 from penstock.bench.io.loop import Loop, measure, places
@@ -332,19 +332,21 @@ def test_the_command_saves_json_csv_and_a_picture(file: Path, tmp_path: Path) ->
     assert isinstance(rows, list)
     assert len(rows) == 12
     needed = {"mech", "bs_bytes", "qd", "threads", "pattern", "iops", "mb_s", "p99_us", "cpu_us_per_op"}
-    assert all({*Row.__struct_fields__} == set(row) >= needed | {"cpu_s_per_gib", "path_taken"} for row in rows)
+    assert all(
+        {*Measurement.__struct_fields__} == set(row) >= needed | {"cpu_s_per_gib", "path_taken"} for row in rows
+    )
     with open(out["csv"], newline="") as lines:
         assert [row["mech"] for row in csv.DictReader(lines)] == [row["mech"] for row in rows]
     assert Path(out["plot"]).read_bytes().startswith(b"\x89PNG")
     assert str(tmp_path) not in Path(out["json"]).read_text()
 
 
-def of_cache(mech: str, *, cold: bool) -> Row:
+def of_cache(mech: str, *, cold: bool) -> Measurement:
     figures = {"iops": 1.0, "mb_s": 100.0, "cpu_s_per_gib": 1.0, "date": "2026-01-01"}
-    return Row(mech=mech, bs_bytes=4096, qd=8, threads=1, pattern="random", cold=cold, **figures)
+    return Measurement(mech=mech, bs_bytes=4096, qd=8, threads=1, pattern="random", cold=cold, **figures)
 
 
-def hollow(*rows: Row) -> tuple[int, bool]:
+def hollow(*rows: Measurement) -> tuple[int, bool]:
     """How many points of the picture are hollow, and whether its legend says what that means."""
     drawn = pytest.importorskip("penstock.bench.io.plot").picture(rows)
     points = sum(len(line.get_xdata()) for line in drawn.axes[0].lines if line.get_markerfacecolor() == "white")
@@ -482,9 +484,10 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 def test_repeats_become_medians_and_failures_do_not_count() -> None:
     rows = [
-        Row(mech="posix", bs_bytes=4096, qd=1, threads=1, pattern="random", iops=n) for n in (1.0, 0.0, 9.0, 2.0)
+        Measurement(mech="posix", bs_bytes=4096, qd=1, threads=1, pattern="random", iops=n)
+        for n in (1.0, 0.0, 9.0, 2.0)
     ]
-    other = Row(mech="gds", bs_bytes=4096, qd=1, threads=1, pattern="random", note="no driver")
+    other = Measurement(mech="gds", bs_bytes=4096, qd=1, threads=1, pattern="random", note="no driver")
     assert [(row.mech, row.iops, row.note) for row in medians([*rows, other])] == [
         ("posix", 2.0, ""),
         ("gds", 0.0, "no driver"),
@@ -497,7 +500,7 @@ def test_a_median_is_cold_only_if_all_its_repeats_were() -> None:
 
 
 def test_rows_come_back_from_json_and_csv() -> None:
-    row = Row(mech="posix", bs_bytes=4096, qd=1, threads=1, pattern="random", note='a "note", with commas')
+    row = Measurement(mech="posix", bs_bytes=4096, qd=1, threads=1, pattern="random", note='a "note", with commas')
     assert json.loads(as_json([row]))[0]["note"] == row.note
     (line,) = csv.DictReader(as_csv([row]).splitlines())
     assert (line["note"], line["p50_us"]) == (row.note, "")

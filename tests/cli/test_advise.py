@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.advice.measurement import Row
-from penstock.advice.saved import kept_rows
+from penstock.advice.measurement import Measurement
+from penstock.advice.saved import saved_rows
 from penstock.cli import advise as verb
 
 # mech, depth, threads; then MB/s and CPU-s for each GiB at 4 KiB, 64 KiB, 1 MiB: a virtual disk, two cores.
@@ -168,20 +168,20 @@ def test_the_rate_of_a_feed_that_nobody_reads_from_is_no_need(bench, idle_feed):
 
 
 def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monkeypatch, capsys):
-    rows = [Row(**row) for row in recorded()]
+    rows = [Measurement(**row) for row in recorded()]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(verb, "_measured_on", lambda directory: rows)
     verb.advise(on=tmp_path, sample="110KB", as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["choice"]["mech"] == "direct"
     assert "kept for reader='auto'" in printed.err
-    assert kept_rows(tmp_path) == rows
+    assert saved_rows(tmp_path) == rows
 
 
 def test_what_cannot_be_kept_is_said_and_the_advice_given(tmp_path: Path, monkeypatch, capsys):
     (tmp_path / "cache").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(verb, "_measured_on", lambda directory: [Row(**row) for row in recorded()])
+    monkeypatch.setattr(verb, "_measured_on", lambda directory: [Measurement(**row) for row in recorded()])
     verb.advise(on=tmp_path, sample="110KB", as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["choice"]["mech"] == "direct"

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.trainer.batch_builder import Batch
+from penstock.feed.trainer.batch_builder import BatchBuilder
 
 
 def rows(samples: int = 400) -> penstock.ArraySource:
@@ -107,14 +107,14 @@ def test_a_trainer_that_is_alone_holds_nobody_back(serve):
 
 def test_a_first_batch_that_was_interrupted_is_read_again(serve, monkeypatch):
     serve(rows())
-    finish = Batch.finish
+    finish = BatchBuilder.finish
 
     def interrupted(self):
-        monkeypatch.setattr(Batch, "finish", finish)
+        monkeypatch.setattr(BatchBuilder, "finish", finish)
         raise KeyboardInterrupt
 
     with penstock.attach("feed", 64) as loader:
-        monkeypatch.setattr(Batch, "finish", interrupted)
+        monkeypatch.setattr(BatchBuilder, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(iter(loader))
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(400))

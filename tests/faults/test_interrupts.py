@@ -17,7 +17,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.feed.trainer.connection import Link
+from penstock.feed.trainer.connection import Connection
 from penstock.feed.trainer.rows import RowStream
 
 ROWS = 600
@@ -170,10 +170,10 @@ def test_small_blocks_that_are_kept_never_stop_the_feed(serve):
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(5000))
 
 
-@pytest.mark.parametrize("place", ["RowStream.start", "Link.close", "Link.start"])
+@pytest.mark.parametrize("place", ["RowStream.start", "Connection.close", "Connection.start"])
 def test_a_failover_that_is_broken_off_is_gone_on_with(monkeypatch, place):
     """As it was found: a feeder that was never asked for rows was waited for."""
-    owner, method = {"RowStream": RowStream, "Link": Link}[place.split(".")[0]], place.split(".")[1]
+    owner, method = {"RowStream": RowStream, "Connection": Connection}[place.split(".")[0]], place.split(".")[1]
     true = getattr(owner, method)
     with penstock.share(arrays, "failover", 37, linger=0.5) as loader:
         batches = iter(loader)

@@ -31,11 +31,11 @@ FROM_TRAINER: list[Any] = [
     wire.Start(1, None, 0, 0, 0, 0),
     wire.Start(2, 3, 17, 2, 2, 5),
     wire.Starved(3),
-    wire.Rest([4]),
+    wire.Detach([4]),
     wire.Epoch(1, 2, 3),
     wire.Release([]),
     wire.Release([1, 2, 2**40]),
-    wire.Ask(),
+    wire.StatisticsRequest(),
     wire.Stop(7),
 ]
 FROM_FEEDER: list[Any] = [
@@ -217,6 +217,6 @@ def test_the_socket_keeps_the_bounds_of_packets(well_fed):
         assert peer.type == socket.SOCK_SEQPACKET
         peer.settimeout(20)
         for _ in range(3):
-            peer.send(wire.encode(wire.Ask()))
+            peer.send(wire.encode(wire.StatisticsRequest()))
         for _ in range(3):
             assert isinstance(wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES)), FeederStatistics)

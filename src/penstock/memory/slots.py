@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.contracts import ByteArray
 from penstock.memory.host import HostRing
-from penstock.tree import Node
+from penstock.memory.placement import Placement
 
 _RECORD = struct.Struct("=QQ")
 
@@ -25,13 +24,11 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A block's tree that lies in a slot: its description, and where each leaf is in the slot."""
+    """In place of a block's tree: it lies in a slot."""
 
     slot: Slot
-    layout: Node
     rows: int
-    leaf_offsets: Sequence[int]
-    leaf_bytes: Sequence[int]
+    placement: Placement
 
 
 @runtime_checkable

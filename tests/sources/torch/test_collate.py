@@ -120,7 +120,7 @@ def test_leaves_of_any_sizes_lie_beside_one_another(leaves: list[tuple[int, str]
         filled = CollateIntoRing(default_collate, slots)(samples)
         assert isinstance(filled, Filled)
         assert_equal_trees(read_back(filled, slots), default_collate(samples))
-        assert all(offset % 64 == 0 for offset in filled.leaf_offsets)
+        assert all(offset % 64 == 0 for offset in filled.placement.leaf_offsets)
 
 
 def test_default_collate_stacks_in_the_slot_and_nothing_is_copied_there(

@@ -15,8 +15,8 @@ from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.failures import cause
-from penstock.feed.feeder.server import Server, Turn
-from penstock.feed.feeder.slot_pool import SlotPool
+from penstock.feed.feeder.server import Server
+from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
 from penstock.feed.feeder.state import FeedState
 from penstock.feed.feeder.throughput import Throughput
 from penstock.feed.feeder.transform import DeviceTransform
@@ -162,7 +162,7 @@ class Feeder:
             self._ring.close()
             raise
         fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
-        self._ahead = SlotPool(
+        self._pool = SlotPool(
             self._slots,
             self._server,
             most=cast(SlotSource, self._source).fill(self._slots) if fills else 0,
@@ -254,7 +254,7 @@ class Feeder:
         """Publish one cycle from ``at`` on, or until somebody needs another position."""
         self._reopened += self._state.position != at
         samples = at.sample
-        self._ahead.refill()
+        self._pool.refill()
         if self._transform is not None and at != Cursor(0, 0):
             seed_process(data_seed(self.settings.seed, at))  # else it would draw what it drew at the beginning
         try:
@@ -264,7 +264,7 @@ class Feeder:
                         return
                     samples = block.sample + block.rows
         finally:
-            self._ahead.recall()
+            self._pool.recall()
         if self._source.samples is None:
             self._server.end_cycle(at.cycle, samples)
 
@@ -280,21 +280,19 @@ class Feeder:
         """Write a block into the ring and announce it. False if the source must be opened elsewhere."""
         if self._transform is not None:
             block = block._replace(tree=self._transform(block.tree))
-        parcel = self._writer.pack(block)
-        at = Cursor(cycle, block.sample)
+        placement, leaves = self._writer.place(block)
         self._waits_for = "trainers"
-        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.slot)
+        reserved = self._pool.reserve(cycle, block, placement.nbytes)
         self._waits_for = ""
-        if isinstance(offset, Turn):
-            self._ahead.skipped(parcel)
-            return offset is Turn.SKIP and not self._source.seekable
-        if parcel.slot is not None:
-            self._ahead.handing_out(parcel.slot)
-        self._writer.write(parcel, offset)
-        in_place = parcel.slot is not None
-        self._published.count(block.rows, sum(parcel.leaf_bytes), time.monotonic(), in_place=in_place)
-        self._server.publish(at, block.rows, offset, parcel)
-        self._ahead.published(block, parcel)
+        if isinstance(reserved, NotNeeded):
+            return reserved is NotNeeded.SKIP and not self._source.seekable
+        try:
+            self._writer.write(placement, leaves, reserved.offset)
+        except BaseException:
+            self._pool.cancel(reserved)
+            raise
+        self._published.count(block.rows, sum(placement.leaf_bytes), time.monotonic(), in_place=leaves is None)
+        self._pool.publish(reserved, placement)
         return True
 
     def _failure(self, error: Exception) -> SourceError:

@@ -12,8 +12,8 @@ from penstock.errors import BadSetting, FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.settings import Settings, flag, real_number
-from penstock.feed.trainer.batcher import Options
-from penstock.feed.trainer.connection import Link, OpenRing
+from penstock.feed.trainer.batcher import LoaderOptions
+from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework, check_framework
 from penstock.feed.trainer.loader import Loader
 from penstock.sizes import whole_number
@@ -61,19 +61,19 @@ def attach(
         BadSetting: the feed cannot be cut or dealt as asked.
         DeviceUnavailable: there is no such GPU here, or views were asked of a ring that it cannot map.
         FeederSilent: its feeder is stopped, or too busy to answer.
-        ProtocolError: what its feeder says makes no sense.
+        ProtocolError: what its feeder says makes no validator.
         Refused: the feeder does not admit this trainer.
     """
 
     real_number("wait_s", wait_s, 0, math.inf)
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, _: Settings | None) -> Link:
+    def connect(hello: wire.Hello, open_ring: OpenRing, _: Settings | None) -> Connection:
         deadline = time.monotonic() + wait_s
         while True:
             endpoint = Endpoint(name)
             try:
                 left_s = min(deadline - time.monotonic(), _MOST_WAIT_S)
-                return Link(endpoint, hello, open_ring, max(ANSWER_S, left_s))
+                return Connection(endpoint, hello, open_ring, max(ANSWER_S, left_s))
             except FeedNotFound:
                 endpoint.sweep()
                 if time.monotonic() >= deadline:
@@ -91,11 +91,11 @@ def options(
     borrow: bool,
     device: str | Gpu | None,
     framework: Framework | None,
-) -> Options:
+) -> LoaderOptions:
     """What a trainer asks, checked.
 
     Raises:
-        BadSetting: a value makes no sense.
+        BadSetting: a value makes no validator.
     """
     if batch_size is not None:
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
@@ -106,7 +106,7 @@ def options(
         flag("drop_last", drop_last)
     flag("borrow", borrow)
     check_framework(framework)
-    return Options(batch_size, drop_last, shard, transform, borrow, device, framework)
+    return LoaderOptions(batch_size, drop_last, shard, transform, borrow, device, framework)
 
 
 def _rank(shard: Any) -> tuple[int, int]:

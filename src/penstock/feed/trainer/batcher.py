@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.contracts import Cursor, Gpu, Tree
 from penstock.errors import BadSetting, PenstockError
-from penstock.feed.trainer.batch_builder import Batch, view, whole_copy
+from penstock.feed.trainer.batch_builder import BatchBuilder, view, whole_copy
 from penstock.feed.trainer.destination import Ready
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.framework import Framework
@@ -16,7 +16,7 @@ from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.feed.trainer.sharding import batches
 
 
-class Options(NamedTuple):
+class LoaderOptions(NamedTuple):
     """What a trainer asks of its Loader; see ``penstock.attach``."""
 
     batch_size: int | None = None
@@ -79,7 +79,7 @@ class Batcher:
         BadSetting: the feed cannot be cut, or dealt to ranks, as asked.
     """
 
-    def __init__(self, rows: RowStream, rules: EpochRules, options: Options, *, drop_last: bool) -> None:
+    def __init__(self, rows: RowStream, rules: EpochRules, options: LoaderOptions, *, drop_last: bool) -> None:
         self._rows = rows
         self._rules = rules
         self._options = options
@@ -204,7 +204,7 @@ class Batcher:
         if self._whole:
             tree, nbytes = whole_copy(block, self._destination)
             return tree, Counts(1, block.rows, nbytes, 0)
-        batch = Batch(block.rows, self._destination)
+        batch = BatchBuilder(block.rows, self._destination)
         batch.copy(block, 0, block.rows, 0)
         batch.rows = block.rows
         return batch.finish(), Counts(1, block.rows, batch.copied_bytes, 0)
@@ -259,7 +259,7 @@ class _Growing:
         self._most = most
         self._borrow = borrow
         self._viewed: tuple[Tree, int] | None = None
-        self._batch = Batch(most, rows.destination)
+        self._batch = BatchBuilder(most, rows.destination)
 
     @property
     def rows(self) -> int:

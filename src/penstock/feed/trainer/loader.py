@@ -13,7 +13,7 @@ from penstock.contracts import Tree
 from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
 from penstock.feed.statistics import LoaderStatistics
-from penstock.feed.trainer.batcher import Batcher, Options
+from penstock.feed.trainer.batcher import Batcher, LoaderOptions
 from penstock.feed.trainer.destination import Destination, OnGpu, OnHost
 from penstock.feed.trainer.epoch import EpochRules
 from penstock.feed.trainer.framework import converted
@@ -41,7 +41,7 @@ class Loader:
     It belongs to one thread of one process.
     """
 
-    def __init__(self, connect: Connect, options: Options, *, failover: bool = False) -> None:
+    def __init__(self, connect: Connect, options: LoaderOptions, *, failover: bool = False) -> None:
         self._options = options
         self._pid = os.getpid()
         hello = wire.Hello(
@@ -135,7 +135,7 @@ class Loader:
         """Go on where the Loader of this state stood; the rest of its epoch comes in the next loop.
 
         Raises:
-            BadSetting: the state belongs to a feed with another order, or makes no sense.
+            BadSetting: the state belongs to a feed with another order, or makes no validator.
         """
         self._check_usable()
         given = cast("object", state)  # of any type: it comes from a file
@@ -193,12 +193,12 @@ class Loader:
             raise LoaderClosed(f"this Loader of feed {self.name!r} has been closed")
 
 
-def _destination(options: Options) -> Destination:
+def _destination(options: LoaderOptions) -> Destination:
     gpu = gpu_of(options.device)
     return OnHost() if gpu is None else OnGpu(gpu, views=options.borrow)
 
 
-def _finished(options: Options, tree: Tree) -> Tree:
+def _finished(options: LoaderOptions, tree: Tree) -> Tree:
     """What a trainer gets of a batch."""
     if options.framework is not None:
         tree = converted(tree, options.framework)

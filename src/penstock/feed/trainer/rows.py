@@ -9,12 +9,12 @@ from penstock.contracts import Cursor
 from penstock.errors import FeederLost, SettingsDiffer
 from penstock.feed import wire
 from penstock.feed.settings import MOST_BLOCKS, Settings
-from penstock.feed.trainer.connection import Link, OpenRing
+from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.order import order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 
-Connect = Callable[[wire.Hello, OpenRing, Settings | None], Link]
+Connect = Callable[[wire.Hello, OpenRing, Settings | None], Connection]
 """Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
 
 _KEPT_SHARE = 8
@@ -33,7 +33,7 @@ class Standing(NamedTuple):
     """
 
     at: Cursor
-    link: Link
+    link: Connection
     next_item: int
 
 
@@ -68,7 +68,7 @@ class RowStream:
         self._past_wait_s = 0.0
 
     @property
-    def link(self) -> Link:
+    def link(self) -> Connection:
         return self.place.link
 
     @property
@@ -211,7 +211,7 @@ class RowStream:
         _, epoch, epoch_start = self._start
         self.start(self.at, epoch, epoch_start)
 
-    def _make_room(self, link: Link, index: int) -> None:
+    def _make_room(self, link: Connection, index: int) -> None:
         """Before waiting: the feeder may wait for the very blocks that this trainer has yet to let go."""
         held = link.held
         nbytes, blocks = max(held.bytes_before(index), held.largest_bytes), index - held.first

@@ -12,6 +12,7 @@ import torch
 
 from penstock.contracts import ByteArray, Tree
 from penstock.errors import UnsupportedLeaf
+from penstock.memory.placement import Placement
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.sources.torch.compat import collate, collate_fn_map, collate_tensor_fn, stacks_tensors
@@ -110,4 +111,4 @@ def _filled(tree: Tree, slot: Slot, writer: _SlotWriter) -> Filled | None:
         if offset is None:
             return None
         offsets.append(offset)
-    return Filled(slot, layout, rows, offsets, [part.nbytes for part in parts])
+    return Filled(slot, rows, Placement(layout, tuple(offsets), tuple(part.nbytes for part in parts), slot.nbytes))
