@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.contracts import ByteArray, DeviceBytes, Gpu, Ring, SourceBlock
+from penstock.contracts import ByteArray, DeviceBytes, Gpu, SourceBlock, WritableRing
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError, UnsupportedLeaf
 from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.memory.room import placed
@@ -57,7 +57,7 @@ class BlockWriter:
     """Packs a feed's blocks and copies them into its ring.
 
     Args:
-        ring: This process must be the one that made it.
+        ring: Where they go.
         batch_granular: Shapes may vary from block to block.
         gpu: Where the ring lies, and leaves may lie; None for the host.
 
@@ -65,7 +65,7 @@ class BlockWriter:
         copy_s: Time spent copying.
     """
 
-    def __init__(self, ring: Ring, *, batch_granular: bool, gpu: Gpu | None = None) -> None:
+    def __init__(self, ring: WritableRing, *, batch_granular: bool, gpu: Gpu | None = None) -> None:
         self.copy_s = 0.0
         self._ring = ring
         self._whole = batch_granular
@@ -101,8 +101,10 @@ class BlockWriter:
             for start, part in zip(parcel.leaf_offsets, parcel.data, strict=True):
                 self._ring.write(offset + start, part)
         else:
-            self._ring.filled(offset, max(map(sum, zip(parcel.leaf_offsets, parcel.leaf_bytes, strict=True))))
-        self._ring.settle()
+            self._ring.written_in_place(
+                offset, max(map(sum, zip(parcel.leaf_offsets, parcel.leaf_bytes, strict=True)))
+            )
+        self._ring.flush()
         self.copy_s += time.monotonic() - began
 
     def _bytes_of(self, node: Array | Strings, leaf: Any) -> ByteArray | DeviceBytes:
