@@ -37,7 +37,7 @@ from penstock.io.memory import host_memory
 from penstock.io.open import open_reader
 from penstock.measure.machine import describe
 from penstock.measure.pool import ProcessPool
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.packing.packing import pack
 from penstock.sources.packed.format import HEADER_BYTES
 
@@ -92,7 +92,7 @@ def raw(
     path: Path, row_bytes: int, reader_name: str, arm: str, depth: int, repeat: int, seconds: float
 ) -> Measured:
     """Random rows into memory as the ring's, or on huge pages as bench io has it, and nothing else."""
-    ring = HostRing.create(-(-depth * stride(row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE)
+    ring = WritableHostRing.create(-(-depth * stride(row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE)
     memory = (
         host_memory(ring.capacity_bytes) if arm == "raw, huge pages" else ring.writable(0, ring.capacity_bytes)
     )

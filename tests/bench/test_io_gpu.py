@@ -86,7 +86,7 @@ def test_where_the_gpu_does_not_tell_it_the_share_is_the_most_that_its_threads_c
     row = measured(tmp_path / "file", monkeypatch, Meter(Nvml(gpm=False), "GPU-1"))
     assert row.sm_share == pytest.approx(4 * 1 / MULTIPROCESSORS)  # four launches of one warp
     assert "SMs: at most so many" in row.note
-    assert "SM activity: Not Supported" in row.note
+    assert "GPM: Not Supported" in row.note
 
 
 @pytest.mark.usefixtures("gpu")

@@ -27,7 +27,7 @@ from penstock.io.open import FILE_MECHANISMS, open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.packing.packing import pack
 from penstock.sources.packed import PackedSource, check
@@ -206,7 +206,7 @@ def test_a_feed_reads_into_the_ring_and_gives_every_sample_once(
 def test_no_reader_needs_a_buffer_where_rows_lie_as_the_disk_wants_them(folder: Path) -> None:
     """Each extent lands in the slot itself, at a place that O_DIRECT takes."""
     asked: list[Extents] = []
-    with closing(HostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
+    with closing(WritableHostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
         reader = lambda memory: Noting(open_reader("uring", memory, depth=16), asked)  # noqa: E731
         with closing(PackedSource(folder / "aligned", reader=reader, batch_size=8)) as source:
             source.fill(slots)
@@ -260,7 +260,7 @@ def test_rows_that_follow_one_another_are_read_at_once(folder: Path) -> None:
 
 def test_a_pass_that_is_broken_off_writes_nothing_any_more(folder: Path) -> None:
     with (
-        closing(HostRing.create(1 << 20)) as ring,
+        closing(WritableHostRing.create(1 << 20)) as ring,
         closing(Slots(ring)) as slots,
         closing(PackedSource(folder / "aligned", reader=faulty("direct"), batch_size=8)) as source,
     ):

@@ -9,7 +9,7 @@ from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.contracts import ByteArray
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.placement import Placement
 
 _RECORD = struct.Struct("=QQ")
@@ -71,7 +71,7 @@ class Slots:
         ring: Where they lie.
     """
 
-    def __init__(self, ring: HostRing) -> None:
+    def __init__(self, ring: WritableHostRing) -> None:
         self._ring = ring
         self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -108,7 +108,7 @@ class Slots:
 def _in_spawned_process(ring_fd: Any, capacity_bytes: int, reading: Any, writing: Any) -> Slots:
     slots = Slots.__new__(Slots)
     slots.__dict__.update(
-        _ring=HostRing(ring_fd.detach(), capacity_bytes, write=True),
+        _ring=WritableHostRing(ring_fd.detach(), capacity_bytes),
         _reading=reading.detach(),
         _writing=writing.detach(),
     )

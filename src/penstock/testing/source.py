@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from penstock.contracts import Cursor, Source, SourceBlock, Tree
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
 from penstock.testing.slots import read_back
 from penstock.tree import describe
@@ -132,7 +132,7 @@ class SourceContract(ABC):
         plain, source = self.make(), self.make()
         if not isinstance(source, SlotSource):
             pytest.skip("this source leaves the copying to the feeder")
-        with closing(HostRing.create(1 << 22)) as ring, closing(Slots(ring)) as slots:
+        with closing(WritableHostRing.create(1 << 22)) as ring, closing(Slots(ring)) as slots:
             assert source.fill(slots) >= 1
             offered = [Slot(i << 20, 1 << 20) for i in range(4)]
             for cycle in (0, 1):

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 import penstock
 from penstock.contracts import Cursor
 from penstock.feed.feeder.slot_pool import RING_SHARE
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.room import ALIGNMENT, Room
 from penstock.memory.slots import Slot, Slots, SlotSource
 from penstock.sources.adapt import adapt
@@ -207,7 +207,7 @@ def test_no_worker_writes_once_a_pass_is_closed(loader_timeout_s: float) -> None
         loader(2, persistent_workers=True, collate_fn=slow_collate, timeout=loader_timeout_s), segments=1, seed=0
     )
     assert isinstance(source, SlotSource)
-    with closing(HostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
+    with closing(WritableHostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
         source.fill(slots)
         for i in range(5):
             slots.offer(Slot(i << 16, 1 << 16))

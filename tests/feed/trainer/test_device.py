@@ -16,7 +16,6 @@ from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.contracts import Gpu
 from penstock.testing.gpu import FakeGpu
 
 
@@ -196,8 +195,8 @@ def test_a_device_that_is_not_there_is_an_error_that_says_why(serve: Any, device
     assert not penstock.feeds()[0].trainers, "it never joined"
 
 
-def test_the_fake_keeps_the_contract() -> None:
-    gpu: Gpu = FakeGpu()
+def test_the_fake_reads_pinned_memory_when_the_copy_is_carried_out() -> None:
+    gpu = FakeGpu()
     memory = np.arange(10, dtype=np.uint8)
     gpu.pin(memory)
     to = gpu.empty(10)

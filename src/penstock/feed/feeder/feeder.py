@@ -10,7 +10,7 @@ from contextlib import closing
 from io import FileIO
 from typing import Any, Self, cast
 
-from penstock.contracts import Cursor, Gpu, Ring, SourceBlock, Tree
+from penstock.contracts import Cursor, Gpu, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
@@ -25,8 +25,8 @@ from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, Settings, check_
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
 from penstock.memory.cuda import gpu_of
-from penstock.memory.device import FeedersDeviceRing
-from penstock.memory.host import HostRing
+from penstock.memory.device import WritableDeviceRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import adapt
@@ -117,11 +117,10 @@ class Feeder:
         except BaseException:
             self._endpoint.remove(self._lock)
             raise
-        rings: dict[str, Ring] = {self._ring.kind: self._ring}
-        host = self._ring
-        if not isinstance(host, HostRing):
-            host = rings[f"host twin of the {self._ring.kind}"] = host.twin
-        self._slots = Slots(host)
+        rings: dict[str, WritableRing] = {self._ring.kind: self._ring}
+        if self._ring.twin is not self._ring:
+            rings[f"host twin of the {self._ring.kind}"] = self._ring.twin
+        self._slots = Slots(self._ring.twin)
         self._writer = BlockWriter(self._ring, batch_granular=batch_granular, gpu=gpu)
         self._transform = DeviceTransform(gpu, transform, whole=batch_granular) if gpu and transform else transform
         self._state = FeedState(
@@ -308,10 +307,10 @@ class Feeder:
         return told
 
 
-def _ring(gpu: Gpu | None, window_bytes: int) -> HostRing | FeedersDeviceRing:
+def _ring(gpu: Gpu | None, window_bytes: int) -> WritableHostRing | WritableDeviceRing:
     if gpu is None:
-        return HostRing.create(window_bytes)
-    return FeedersDeviceRing(gpu, window_bytes)
+        return WritableHostRing.create(window_bytes)
+    return WritableDeviceRing(gpu, window_bytes)
 
 
 def _held(lock: FileIO | None, endpoint: Endpoint) -> FileIO:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from penstock._version import __version__
-from penstock.contracts import Cursor, Ring
+from penstock.contracts import Cursor, WritableRing
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
@@ -53,7 +53,7 @@ class Server:
         endpoint: Endpoint,
         state: FeedState,
         welcome: wire.Welcome,
-        rings: Sequence[Ring],
+        rings: Sequence[WritableRing],
         statistics: Callable[[], FeederStatistics],
     ) -> None:
         self.changed = threading.Condition()

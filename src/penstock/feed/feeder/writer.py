@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.contracts import ByteArray, DeviceBytes, Gpu, Ring, SourceBlock
+from penstock.contracts import ByteArray, DeviceBytes, Gpu, SourceBlock, WritableRing
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError, UnsupportedLeaf
 from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.memory.placement import Placement, place
@@ -46,7 +46,7 @@ class BlockWriter:
     """Takes a feed's blocks apart and copies them into its ring.
 
     Args:
-        ring: This process must be the one that made it.
+        ring: Where they go.
         batch_granular: Shapes may vary from block to block.
         gpu: Where the ring lies, and leaves may lie; None for the host.
 
@@ -54,7 +54,7 @@ class BlockWriter:
         copy_s: Time spent copying.
     """
 
-    def __init__(self, ring: Ring, *, batch_granular: bool, gpu: Gpu | None = None) -> None:
+    def __init__(self, ring: WritableRing, *, batch_granular: bool, gpu: Gpu | None = None) -> None:
         self.copy_s = 0.0
         self._ring = ring
         self._whole = batch_granular
@@ -86,11 +86,11 @@ class BlockWriter:
         """Bring a block into the ring, at an offset that is reserved for it."""
         began = time.monotonic()
         if leaves is None:
-            self._ring.filled(offset, placement.end)
+            self._ring.written_in_place(offset, placement.end)
         else:
             for start, part in zip(placement.leaf_offsets, leaves, strict=True):
                 self._ring.write(offset + start, part)
-        self._ring.settle()
+        self._ring.flush()
         self.copy_s += time.monotonic() - began
 
     def _bytes_of(self, node: Array | Strings, leaf: Any) -> ByteArray | DeviceBytes:

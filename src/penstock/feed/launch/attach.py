@@ -48,6 +48,11 @@ def attach(
         borrow: Hand out views into the ring instead of private copies. They
             cannot be written to: NumPy refuses, a torch tensor that is
             written to kills the process. A view that is kept holds the feed's room.
+            On a GPU, keep a view until what reads it has run: when its last reference dies, only the
+            work of the stream that is current there is waited for. ``record_stream`` has no effect on a
+            view; have the current stream wait for a side stream that read it, then let the view go.
+            A write to a view on a GPU is a fault of the device; under MPS it may end the other
+            processes on that GPU too. Take no batch while a CUDA graph is captured.
         device: Where batches end: ``"cuda"``, ``"cuda:1"``, the UUID of a GPU or
             MIG instance; None for this process's memory. Arrays come as torch
             tensors then, copied by the GPU beside what it computes.
@@ -106,6 +111,11 @@ def options(
         flag("drop_last", drop_last)
     flag("borrow", borrow)
     check_framework(framework)
+    if borrow and device not in {None, "cpu", "host"} and framework in {"jax", "cupy"}:
+        raise BadSetting(
+            f"borrow=True with framework={framework!r} on a GPU: on which streams {framework} reads a view is not "
+            "known here, so its bytes could be reused too early. Leave borrow out, and batches are copies"
+        )
     return LoaderOptions(batch_size, drop_last, shard, transform, borrow, device, framework)
 
 

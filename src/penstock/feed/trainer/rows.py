@@ -167,7 +167,7 @@ class RowStream:
         """
         evicts = self.link.welcome.settings.stall_timeout is not None
         if evicts:
-            self.destination.finish()
+            self.destination.synchronize()
         try:
             self.link.poll()
         except FeederLost:
