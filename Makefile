@@ -19,7 +19,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/penstock bench share
+	$(BIN)/python -m benchmarks.share
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak --timeout 1800

@@ -1,6 +1,6 @@
 """What ``penstock advise`` chooses against the best of all settings, measured one by one.
 
-python benchmarks/advise.py FILE-OR-DIRECTORY --json benchmarks/results/advise.json
+python -m benchmarks.advise FILE-OR-DIRECTORY --json benchmarks/results/advise.json
 
 Every setting is measured at every size. The advice sees a coarse grid of
 sizes; the needs ask for sizes between those, where what is true was measured.
@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from penstock.advice.advice import advise
 from penstock.advice.measurement import Measurement
+from penstock.advice.requirement import Requirement
 from penstock.bench.io.plan import Settings
 from penstock.bench.io.run import run
-from penstock.io import Requirement, advise
 from penstock.measure.machine import describe
 
 KIB = 1 << 10

@@ -1,7 +1,7 @@
 # ruff: noqa: A005
 """What reads cost: Penstock's mechanisms beside fio's, in one run, with the targets that were set beforehand.
 
-python benchmarks/io.py PATH --json benchmarks/results/io-NAME.json --plot benchmarks/results/io-NAME.png
+python -m benchmarks.io PATH --json benchmarks/results/io-NAME.json --plot benchmarks/results/io-NAME.png
 
 PATH is a large file, or a directory for a scratch file; the machine should do nothing else.
 """

@@ -53,14 +53,14 @@ def measured(tmp_path: Path, trainers: int, *options: str) -> dict[str, Any]:
 
 def crossed(report: dict[str, Any]) -> dict[tuple[str, str], float]:
     """Bytes to the device for each block, all trainers together."""
-    cells = {(one["cell"]["workload"], one["cell"]["arm"]): one for one in report["measured"]}
-    for (_, arm), one in cells.items():
+    results = {(one["cell"]["workload"], one["cell"]["arm"]): one for one in report["measured"]}
+    for (_, arm), one in results.items():
         if arm == "tensorsocket" and not tensorsocket.PYTHON.exists():
             assert one["cell"]["note"] == tensorsocket.NOT_INSTALLED
             continue
         assert one["cell"]["finished"], one
         assert min(one["cell"]["batches_per_s"]) > 0
-    return {which: one["host_to_device_bytes"] for which, one in cells.items() if one["cell"]["finished"]}
+    return {which: one["host_to_device_bytes"] for which, one in results.items() if one["cell"]["finished"]}
 
 
 def test_blocks_from_memory_are_measured_and_their_bytes_counted(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_images_are_loaded_and_trained_on_and_their_bytes_counted(tmp_path: Path
 def one(workload: str, arm: str, trainers: int, repeat: int, **fields: Any) -> Measured:
     of_cell = {"samples_per_s": (1.0,) * trainers, **fields}
     device_bytes = of_cell.pop("device_bytes", None)
-    cell = Result(workload, arm, trainers, repeat, finished=True, **of_cell)
-    return Measured(cell, block_bytes=100, device_bytes=device_bytes)
+    result = Result(workload, arm, trainers, repeat, finished=True, **of_cell)
+    return Measured(result, block_bytes=100, device_bytes=device_bytes)
 
 
 def test_a_claim_is_the_worst_cases_median_of_ratios_within_a_repeat() -> None:

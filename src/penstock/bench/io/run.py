@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -20,9 +19,9 @@ from penstock.errors import BadSetting
 from penstock.io.disk_names import disk_path
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.measure.machine import Machine, describe
+from penstock.measure.progress import Tell
 from penstock.sizes import size_text
 
-Tell = Callable[[int, int, str], None]
 """Told of progress: (cases done, cases in all, what comes now)."""
 
 _STILL_COLD = 0.01
