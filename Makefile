@@ -3,6 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Most tests wait more than they compute. A process that hangs is killed and replaced, which ends well with worksteal
+# only: of xdist 3.8's other ways, those that keep a file's tests together run the test that hung again, or hang too.
+PYTEST := $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
 
 .PHONY: demo test lint bench soak clean
 
@@ -10,7 +13,7 @@ demo: $(READY)
 	$(BIN)/penstock demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not soak"
+	$(PYTEST) -m "not soak"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -22,7 +25,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.share
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak --timeout 1800
+	$(PYTEST) -m soak --timeout 1800 --override-ini faulthandler_timeout=0
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

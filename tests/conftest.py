@@ -64,6 +64,15 @@ def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     assert not list(path.iterdir())
 
 
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """No thread of ours outlives the test that it was started in."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert not [name for name in left if name.startswith("penstock-")], "threads left behind"
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What Penstock keeps for this user (benchmarks, compiled code) is none of the tests' business."""

@@ -6,11 +6,13 @@ import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,33 +34,83 @@ def eventually(what: Callable[[], Any], why: str = "it never came to pass") -> A
     return found
 
 
+class ForkServer:
+    """A process that has imported ``modules`` beside Penstock, and forks."""
+
+    def __init__(self, directory: Path, *modules: str) -> None:
+        self.directory = directory
+        self._modules = modules
+        self._ours, self._theirs = socket.socketpair()  # now, or a test would be blamed for its descriptor
+        self._process: subprocess.Popen[bytes] | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def fork(self, **order: Any) -> int:
+        """The pid of a process that carries it out; a file of that name will hold its exit status."""
+        with self._one_at_a_time:
+            if self._process is None:
+                self._process = self._start()
+            self._ours.sendall(json.dumps(order).encode() + b"\n")
+            return int(self._ours.recv(100))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            "-W",
+            "error",
+            str(HERE / "fork_server.py"),
+            str(self.directory),
+            *self._modules,
+        ]
+        # It is no process of the first test's; and one thread of numpy's is not lost in children.
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        del environment["PENSTOCK_DIR"]
+        with self._theirs as theirs:
+            return subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
+
+    def close(self) -> None:
+        self._ours.close()
+        self._theirs.close()
+        if self._process is not None:
+            self._process.wait()
+
+
 class Run:
     """A process of the test's own, with its output in files."""
 
-    def __init__(self, script: str, order: dict[str, Any], errors: Path, **popen: Any) -> None:
-        self._errors = errors
-        command = [sys.executable, "-W", "error", str(HERE / script), json.dumps(order)]
-        with open(errors, "wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=file, **popen)
-        self.pid = self.process.pid
+    def __init__(
+        self, server: ForkServer, script: str, order: Any, output: Path, process_group: int | None = None
+    ) -> None:
+        self._output = output
+        output.touch()
+        self.pid = server.fork(
+            script=str(HERE / script),
+            arguments=[json.dumps(order)],
+            environment=dict(os.environ),
+            output=str(output),
+            process_group=process_group,
+        )
+        self._status = server.directory / str(self.pid)
 
     @property
     def output(self) -> str:
-        return self._errors.read_text(errors="replace")
+        return self._output.read_text(errors="replace")
+
+    @property
+    def ended(self) -> bool:
+        return self._status.exists()
 
     def signal(self, name: str) -> None:
-        self.process.send_signal(signal.Signals[name])
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.Signals[name])
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(HANG_S)
+        self.signal("SIGKILL")
+        self.wait()
 
     def wait(self) -> int:
         """The exit status; negative for a signal."""
-        try:
-            return self.process.wait(HANG_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {self.pid} hangs: {self.output}") from None
+        eventually(lambda: self.ended, f"process {self.pid} hangs: {self.output}")
+        return int(self._status.read_text())
 
     def stopped(self) -> bool:
         return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
@@ -67,10 +119,11 @@ class Run:
 class Trainer(Run):
     """A trainer, and the events that it wrote."""
 
-    def __init__(self, order: dict[str, Any], directory: Path, **popen: Any) -> None:
+    def __init__(self, server: ForkServer, order: dict[str, Any], directory: Path, **options: Any) -> None:
         self.log = directory / "events"
         self.log.touch()
-        super().__init__("trainer.py", {**order, "log": str(self.log)}, directory / "output", **popen)
+        order = {**order, "log": str(self.log)}
+        super().__init__(server, "trainer.py", order, directory / "output", **options)
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -80,7 +133,7 @@ class Trainer(Run):
 
         def found() -> list[dict[str, Any]] | None:
             events = [event for event in self.events() if key in event]
-            if len(events) < times and self.process.poll() is not None and not self._has(key, times):
+            if len(events) < times and self.ended and not self._has(key, times):
                 raise AssertionError(
                     f"trainer {self.pid} ended without {key!r}: {self.events()[-2:]} {self.output}"
                 )
@@ -161,22 +214,34 @@ def ring_maps() -> int:
     return Path("/proc/self/maps").read_text().count("penstock-ring")
 
 
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, ForkServer]]:
+    """What forks the processes: without torch, and with it."""
+    servers = {
+        torch: ForkServer(tmp_path_factory.mktemp("forked"), *(["torch.utils.data"] if torch else []))
+        for torch in (False, True)
+    }
+    yield servers
+    for server in servers.values():
+        server.close()
+
+
 @pytest.fixture
 def processes() -> Iterator[list[Run]]:
     """Every process of the test; what still runs at its end is killed."""
     runs: list[Run] = []
     yield runs
     for run in runs:
-        if run.process.poll() is None:
-            run.kill()
+        run.kill()
 
 
 @pytest.fixture
-def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trainer]:
-    """Start a trainer: it attaches to ``feed``, or shares ``source``."""
+def train(servers, processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trainer]:
+    """Start a trainer: it attaches to ``feed``, or shares ``source``. With ``torch`` it has imported that."""
 
-    def start(name: str = "feed", **order: Any) -> Trainer:
-        popen = order.pop("popen", {})
+    def start(
+        name: str = "feed", *, torch: bool = False, process_group: int | None = None, **order: Any
+    ) -> Trainer:
         whole = {
             "name": name,
             "batch_size": 7,
@@ -193,7 +258,7 @@ def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Cal
             "resume": None,
             **order,
         }
-        trainer = Trainer(whole, tmp_path_factory.mktemp("trainer"), **popen)
+        trainer = Trainer(servers[torch], whole, tmp_path_factory.mktemp("trainer"), process_group=process_group)
         processes.append(trainer)
         return trainer
 
@@ -201,14 +266,20 @@ def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.fixture
-def feed(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+def feed(servers, processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """Start a feeder in a process of its own, on ``feed``."""
 
     def start(
-        kind: str = "rows", name: str = "feed", *, source: Any = None, popen: Any = None, **settings: Any
+        kind: str = "rows",
+        name: str = "feed",
+        *,
+        source: Any = None,
+        process_group: int | None = None,
+        **settings: Any,
     ) -> Run:
         order = {"name": name, "source": {"kind": kind, **(source or {})}, "settings": settings}
-        run = Run("feeder.py", order, tmp_path_factory.mktemp("feeder") / "output", **(popen or {}))
+        output = tmp_path_factory.mktemp("feeder") / "output"
+        run = Run(servers[kind == "loader"], "feeder.py", order, output, process_group)
         processes.append(run)
         return run
 

@@ -7,7 +7,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from resource import RLIMIT_NOFILE, setrlimit
+from resource import RLIMIT_NOFILE, prlimit
 
 import numpy as np
 import psutil
@@ -140,7 +140,7 @@ def test_share_takes_a_function_without_arguments():
 
 
 def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropped_who_says_nothing(feed):
-    feed("rows", source={"samples": 400}, popen={"preexec_fn": partial(setrlimit, RLIMIT_NOFILE, (30, 30))})
+    prlimit(feed("rows", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
     with penstock.attach("feed", wait_s=30) as first, ThreadPoolExecutor() as threads:
         batches = iter(first)
         ids = next(batches)["id"].tolist()
@@ -156,7 +156,7 @@ def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropp
 
 
 def test_a_trainer_for_whom_the_feeder_has_no_descriptor_is_told_so(feed):
-    feed("rows", source={"samples": 400}, popen={"preexec_fn": partial(setrlimit, RLIMIT_NOFILE, (30, 30))})
+    prlimit(feed("rows", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
     crowd = [penstock.attach("feed", wait_s=30)]
     with pytest.raises(penstock.Refused, match="Too many open files"):
         crowd.extend(penstock.attach("feed") for _ in range(40))

@@ -132,7 +132,7 @@ def _feeder(name: str, trainers: list[Trainer]) -> psutil.Process | None:
 def test_a_shared_feeder_with_a_torch_loader_is_replaced_and_its_workers_go_with_it(train):
     source = {"kind": "loader", "samples": 300, "workers": 2}
     trainers = [
-        train(source=source, options={"linger": 1.0, "window": 100_000}, batch_size=size, delay_s=0.01)
+        train(source=source, options={"linger": 1.0, "window": 100_000}, batch_size=size, delay_s=0.01, torch=True)
         for size in (7, 10)
     ]
     for trainer in trainers:
@@ -248,7 +248,7 @@ def test_a_feeder_and_one_of_its_trainers_killed_together_leave_the_others_whole
 
 def test_a_killed_feeder_leaves_no_worker_behind(feed, train):
     feeder = feed("loader", source={"workers": 2})
-    trainer = train(delay_s=0.01)
+    trainer = train(delay_s=0.01, torch=True)
     trainer.wait_for("epoch", 3)
     # Between two cycles there are none for a moment.
     workers = eventually(psutil.Process(feeder.pid).children)
