@@ -110,7 +110,16 @@ class FeedEnded(PenstockError):
 
 
 class FeederLost(PenstockError):
-    """The feeder died, or was stopped, while this trainer still needed it."""
+    """The feeder went away while this trainer still needed it: it died, unless this is a ``FeedStopped``."""
+
+
+class FeedStopped(FeederLost):
+    """Somebody ended the feed on purpose; the message says who. Start it again and load the last ``state_dict()``.
+
+    ``stop``, Ctrl-C in the feeder and ``Feeder.close`` do so; no trainer under
+    ``share`` then starts another feeder. It is a ``FeederLost``, because a
+    script that saves its work when the feeder is gone does so in both cases.
+    """
 
 
 class WindowHeld(PenstockError):

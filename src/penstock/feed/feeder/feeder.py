@@ -191,7 +191,7 @@ class Feeder:
             self.close(reason)
 
     def close(self, reason: str = "was closed by its own process") -> None:
-        """End the feed; trainers that still need it get ``FeederLost`` with this reason."""
+        """End the feed; trainers that still need it get ``FeedStopped`` with this reason."""
         if os.getpid() != self._pid:
             return
         with self._closing:

@@ -46,22 +46,31 @@ def feeds() -> list[FeederStatistics]:
 
 
 def stop(name: str) -> Ended:
-    """End a feed; its trainers get ``FeederLost``. Returns once its feeder is gone.
+    """End a feed, and return once its feeder is gone. Trainers that still read it get ``FeedStopped``.
 
     A feeder that does not answer within 5 s is ended by signals to the process
     that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL.
 
+    Args:
+        name: The feed's name.
+
+    Returns:
+        Which process ended, and what signals that took.
+
     Raises:
-        FeedNotFound: no such feed.
-        FeederSilent: it does not answer, and no process of this user's can be found that holds its lock.
-        TimeoutError: it has answered and not ended within 10 s; its source does not return.
+        FeedNotFound: no feed has this name; the message lists those that run.
+        FeederSilent: the feeder has answered and not ended within 10 s, because its source does not return; or
+            it does not answer, and no process of this user holds its lock.
     """
     endpoint = Endpoint(name)
     owner = endpoint.owner()
     pid = owner.pid if owner else 0
     if _is_told(endpoint):
         if (lock := _gone(endpoint, _END_S)) is None:
-            raise TimeoutError
+            raise FeederSilent(
+                f"the feeder (process {pid}) of feed {name!r} has been told to end and has not ended within "
+                f"{_END_S:.0f} s: its source does not return. Look at its processes, or kill them"
+            )
         endpoint.remove(lock)
         return Ended(pid)
     if (lock := endpoint.acquire()) is not None:
