@@ -52,7 +52,7 @@ class Feeder:
         linger: Seconds after its last trainer at which the feed ends; None for never.
         stall_timeout: Seconds for which a trainer may hold the feed back
             before it is evicted; None for ever.
-        batch_granular: Trainers take the source's batches as they are, and
+        whole_batches: Trainers take the source's batches as they are, and
             shapes may vary from batch to batch (dynamic padding, detection).
         memory: Where the ring lies: ``"host"``, or the GPU on which trainers train
             (``"cuda:0"``, a UUID), to which each block is then copied once. A twin of
@@ -84,7 +84,7 @@ class Feeder:
         epochs: int | None = None,
         linger: float | None = None,
         stall_timeout: float | None = None,
-        batch_granular: bool = False,
+        whole_batches: bool = False,
         memory: str | Gpu = "host",
         transform: Callable[[Tree], Tree] | None = None,
         lock: FileIO | None = None,
@@ -98,7 +98,7 @@ class Feeder:
                 epochs=epochs,
                 linger=linger,
                 stall_timeout=stall_timeout,
-                batch_granular=batch_granular,
+                whole_batches=whole_batches,
                 memory=cast(Any, getattr(memory, "name", memory)),
             )
         )
@@ -122,8 +122,8 @@ class Feeder:
         if not isinstance(host, HostRing):
             host = rings[f"host twin of the {self._ring.kind}"] = host.twin
         self._slots = Slots(host)
-        self._writer = BlockWriter(self._ring, batch_granular=batch_granular, gpu=gpu)
-        self._transform = DeviceTransform(gpu, transform, whole=batch_granular) if gpu and transform else transform
+        self._writer = BlockWriter(self._ring, whole_batches=whole_batches, gpu=gpu)
+        self._transform = DeviceTransform(gpu, transform, whole=whole_batches) if gpu and transform else transform
         self._state = FeedState(
             Room(self.settings.window_bytes),
             self._source.samples,
@@ -146,7 +146,7 @@ class Feeder:
             rings=tuple(rings),
             samples=self._source.samples,
             batches=self._source.batches,
-            batch_size=None if batch_granular else self._source.batch_size,
+            batch_size=None if whole_batches else self._source.batch_size,
             segment_starts=self._source.segment_starts,
             block_rows=self._source.batch_size,
             drop_last=getattr(self._source, "drop_last", False),

@@ -72,7 +72,7 @@ def share(
     epochs: int | None = None,
     linger: float | None = None,
     stall_timeout: float | None = None,
-    batch_granular: bool | None = None,
+    whole_batches: bool | None = None,
     memory: str | None = None,
 ) -> Loader:
     """A Loader on the feed of this name, which is started if nobody runs it yet.
@@ -88,7 +88,7 @@ def share(
             script, which is not run again: what the function uses of it travels.
         name: Whoever uses the same name shares the loader.
         batch_size, drop_last, shard, transform, borrow, device, framework: Of this trainer; see ``attach``.
-        segments, seed, window, epochs, stall_timeout, batch_granular, memory: Of the
+        segments, seed, window, epochs, stall_timeout, whole_batches, memory: Of the
             feed; see ``Feeder``. What is left out is the feed's as it runs.
         linger: Seconds that the feeder waits for another trainer; 30 unless set.
 
@@ -107,7 +107,7 @@ def share(
         epochs=epochs,
         linger=linger,
         stall_timeout=stall_timeout,
-        batch_granular=batch_granular,
+        whole_batches=whole_batches,
         memory=memory,
     )
 

@@ -60,7 +60,7 @@ class Loader:
         self.name = welcome.name
         rules = EpochRules(
             welcome.samples,
-            None if welcome.settings.batch_granular else self.batch_size,
+            None if welcome.settings.whole_batches else self.batch_size,
             options.rank,
             options.world,
             drop_last=self.drop_last,
