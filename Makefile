@@ -3,8 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS := $(VENV)/.docs
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test lint docs test-docs bench soak clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
@@ -18,8 +19,14 @@ lint: $(READY)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+docs: $(DOCS)
+	$(BIN)/mkdocs build --quiet --strict
+
+test-docs: $(DOCS)
+	$(BIN)/python -m pytest tests/docs/test_site.py
+
 bench: $(READY)
-	$(BIN)/penstock bench share
+	$(BIN)/python -m benchmarks.share
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak --timeout 1800
@@ -28,6 +35,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
+
+$(DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $(DOCS)
 
 clean:
 	rm -rf $(VENV)
