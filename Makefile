@@ -20,7 +20,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 docs: $(DOCS)
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 test-docs: $(DOCS)
 	$(BIN)/python -m pytest tests/docs/test_site.py

@@ -23,11 +23,11 @@ _LOOK_S = 0.02
 
 
 class Ended(NamedTuple):
-    """A feed that has been ended.
+    """Tells which feeder ``stop`` ended.
 
     Attributes:
-        pid: The feeder's process; 0 where its lock did not say.
-        signals: What had to be sent to that process, because it did not answer; empty where it did.
+        pid: Process of the feeder; 0 if its lock did not say.
+        signals: Signals that the process had to be sent, because it did not answer; empty if it did.
     """
 
     pid: int
@@ -35,11 +35,18 @@ class Ended(NamedTuple):
 
 
 def feeds() -> list[FeederStatistics]:
-    """The statistics of every feed of this user, by name.
+    """List every feed of this user, sorted by name, and remove what dead feeders left behind.
 
-    What dead feeders left behind is removed on the way. Of a feeder that does
-    not answer within 2 s (it is stopped, or too busy) there are only the name
-    and the pid, and ``answers`` is False. One that is starting is left out.
+    A feeder that does not answer within 2 s (it is stopped, or too busy) is listed
+    with its name and pid only, and ``answers`` is False. A feed that is starting is
+    left out.
+
+    Returns:
+        The statistics of each feed.
+
+    Raises:
+        InsecureDirectory: others could enter the directory of the sockets.
+        DirectoryUnusable: that directory cannot be made or read.
     """
     found = [statistics for endpoint in endpoints() if (statistics := _ask(endpoint)) is not None]
     return sorted(found, key=lambda statistics: statistics.name)
