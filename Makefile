@@ -6,8 +6,9 @@ READY := $(VENV)/.ready
 # Most tests wait more than they compute. A process that hangs is killed and replaced, which ends well with worksteal
 # only: of xdist 3.8's other ways, those that keep a file's tests together run the test that hung again, or hang too.
 PYTEST := $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
+DOCS := $(VENV)/.docs
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test lint docs test-docs bench soak clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
@@ -21,6 +22,12 @@ lint: $(READY)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+test-docs: $(DOCS)
+	$(BIN)/python -m pytest tests/docs/test_site.py
+
 bench: $(READY)
 	$(BIN)/python -m benchmarks.share
 
@@ -31,6 +38,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
+
+$(DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $(DOCS)
 
 clean:
 	rm -rf $(VENV)

@@ -1,38 +1,96 @@
-"""Prints the README's measured tables from the newest committed results."""
+"""Prints measured tables from the committed results: five rows for the README; ``page``: docs/benchmarks.md.
+
+python benchmarks/readme.py [page]
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from statistics import median
 
 RESULTS = Path(__file__).parent / "results"
+IN_README = ("jpeg-together-4", "jpeg-each-8", "jpeg-cpu-8", "memory-window")
+"""Names of the claims beside the demo's row."""
 
 
-def main() -> None:
+def readme() -> None:
     share = read("share")
-    machine = share["machine"]
+    demo = read("demo-default")
+    own, one = demo["separate"], demo["shared"]
+    ratio = one["images_per_s"] / own["images_per_s"]
+    print(f"{conditions(share)}\n")
+    print("| | target | measured |")
+    print("|---|---|---|")
     print(
-        f"On {machine['cores']} cores of an {machine['cpu']}, without a GPU, {machine['date'][:10]}; medians of "
-        f"{share['settings']['repeats']} repeats, all arms by turns in one run, least and most in brackets "
-        "([how](benchmarks/README.md), `make bench` repeats it):\n"
+        f"| `make demo`, {len(own['trainings'])} runs: images/s together, own loaders → one feed | | "
+        f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({ratio:.1f}×) |"
     )
-    print("The demo (`make demo`), four models trained with a loader each, then from one feed:\n")
+    claims = {claim["name"]: claim for claim in share["claims"]}
+    for name in IN_README:
+        print(claim_row(claims[name]))
+    judged = [claim for claim in every_claim() if claim["met"] is not None]
+    missed = sum(not claim["met"] for claim in judged)
+    print(
+        f"\nAll {len(judged)} targets, of which {missed or 'none'} {'was' if missed < 2 else 'were'} missed, "
+        "and how they are measured: [docs/benchmarks.md](docs/benchmarks.md)."
+    )
+    print("To measure your own loader: `penstock bench share FILE.py:make_loader`.")
+
+
+def page() -> None:
+    share = read("share")
+    print("# Measured\n")
+    print(f"{conditions(share)} {HOW}\n")
+    print("## The demo\n")
+    print("`make demo`: four models trained with a loader each, then on one feed. Each row is one run;")
+    print("`penstock demo --data DIR` repeats it.\n")
     print("| images | together, images/s | CPU-s per 1,000 images | accuracy, own loaders | accuracy, one feed |")
     print("|---|---|---|---|---|")
     for name in ("default", "imagenet-sample", "cifar10"):
         print(demo_row(read(f"demo-{name}")))
     print("\nEach arm shuffles in its own way, so accuracies differ a little from arm to arm.\n")
-    print("Sharing, and the targets that were set beforehand:\n")
+    print("## Sharing\n")
+    print("The targets were set beforehand.")
+    print(f"{WHY_FASTER}\n")
     print_claims(share["claims"])
-    print("\n![Trainers on one feed](benchmarks/results/share.png)\n")
-    print("Reading, from a virtual disk whose speed varies by itself, beside fio:\n")
+    print("\n![Trainers on one feed](../benchmarks/results/share.png)\n")
+    print("## Reading\n")
+    print("The disk is a virtual one whose speed varies by itself, so ratios are taken within a repeat.\n")
+    print_claims(reading_claims())
+    print("\n![Throughput against CPU cost of each mechanism](../benchmarks/results/io.png)")
+
+
+HOW = (
+    "All arms run by turns in one run. "
+    "[How it is measured](../benchmarks/README.md); `make bench` repeats the tables of sharing."
+)
+WHY_FASTER = (
+    "Why trainers on one feed can be faster than a `DataLoader` alone: "
+    "[decision 6](decisions/0006-collate-into-the-ring.md)."
+)
+
+
+def conditions(share: dict) -> str:
+    machine = share["machine"]
+    return (
+        f"On {machine['cores']} cores of an {machine['cpu']}, without a GPU, {machine['date'][:10]}: medians of "
+        f"{share['settings']['repeats']} repeats, least and most in brackets. "
+        "K is the number of training runs."
+    )
+
+
+def every_claim() -> list[dict]:
+    return [*read("share")["claims"], *reading_claims()]
+
+
+def reading_claims() -> list[dict]:
     packed = [
         *packed_claims(read("packed"), "raw", "plain reads into memory like the ring's"),
         *packed_claims(read("packed-huge-pages"), "raw, huge pages", "plain reads, both on huge pages"),
     ]
-    print_claims([*read("io")["claims"], *packed, advice_claim(read("advise"))])
-    print("\n![Throughput against CPU cost of each mechanism](benchmarks/results/io.png)\n")
+    return [*read("io")["claims"], *packed, advice_claim(read("advise"))]
 
 
 def read(name: str) -> dict:
@@ -43,16 +101,19 @@ def print_claims(claims: list[dict]) -> None:
     print("| | target | measured |")
     print("|---|---|---|")
     for claim in claims:
-        if claim["met"] is None and claim["measured"] is not None:
-            continue  # for comparison only
-        sign = "≥" if claim["at_least"] else "≤"
-        if claim["measured"] is None:
-            measured = f"not measured: {claim['note']}"
-        else:
-            least, most = claim["spread"] or (None, None)
-            measured = number(claim["measured"]) + ("" if least is None else f" ({number(least)}–{number(most)})")
-            measured += " **missed**" if claim["met"] is False else ""
-        print(f"| {claim['claim']} | {sign} {number(claim['target'])} {claim['unit']} | {measured} |")
+        if claim["met"] is not None or claim["measured"] is None:  # else for comparison only
+            print(claim_row(claim))
+
+
+def claim_row(claim: dict) -> str:
+    sign = "≥" if claim["at_least"] else "≤"
+    target = f"{sign} {number(claim['target'])} {claim['unit']}".rstrip()
+    if claim["measured"] is None:
+        return f"| {claim['claim']} | {target} | not measured: {claim['note']} |"
+    least, most = claim["spread"] or (None, None)
+    measured = number(claim["measured"]) + ("" if least is None else f" ({number(least)}–{number(most)})")
+    measured += " **missed**" if claim["met"] is False else ""
+    return f"| {claim['claim']} | {target} | {measured} |"
 
 
 def packed_claims(packed: dict, plain: str, what: str) -> list[dict]:
@@ -108,4 +169,4 @@ def number(value: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    page() if sys.argv[1:] == ["page"] else readme()

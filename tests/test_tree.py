@@ -317,7 +317,7 @@ def test_what_cannot_travel_is_named_by_its_path(bad, says, around, path):
 def test_rows_that_differ_are_named_with_the_remedy(tree, says):
     with pytest.raises(penstock.UnsupportedLeaf, match=says) as caught:
         describe(tree)
-    assert "batch_granular=True" in str(caught.value)
+    assert "whole_batches=True" in str(caught.value)
 
 
 @pytest.mark.parametrize("huge", [[2**70, 1, 2], ["a", -(2**63) - 1, "b"]])

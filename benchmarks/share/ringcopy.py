@@ -31,7 +31,7 @@ def ring_against_torch(nbytes: int, repeats: int, *, threads: int) -> dict[str, 
     blocks = list(Blocks(nbytes, _DISTINCT))
     room = aligned(blocks[0].nbytes)
     ring = WritableHostRing.create(-(-room * _DISTINCT // mmap.PAGESIZE) * mmap.PAGESIZE)
-    writer = BlockWriter(ring, batch_granular=True)
+    writer = BlockWriter(ring, whole_batches=True)
     targets = [torch.empty(block.shape, dtype=torch.uint8) for block in blocks]
     sources = [torch.from_numpy(block) for block in blocks]  # pyright: ignore[reportUnknownMemberType]
 

@@ -11,81 +11,37 @@ from typing import TYPE_CHECKING, Any
 from penstock._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from penstock.errors import (
-        BadSetting as BadSetting,
-    )
-    from penstock.errors import (
-        BlockChanged as BlockChanged,
-    )
-    from penstock.errors import (
-        BlockTooLarge as BlockTooLarge,
-    )
-    from penstock.errors import (
-        DeviceUnavailable as DeviceUnavailable,
-    )
-    from penstock.errors import (
-        DirectoryUnusable as DirectoryUnusable,
-    )
-    from penstock.errors import (
-        FeedEnded as FeedEnded,
-    )
-    from penstock.errors import (
-        FeederLost as FeederLost,
-    )
-    from penstock.errors import (
-        FeederSilent as FeederSilent,
-    )
-    from penstock.errors import (
-        FeedExists as FeedExists,
-    )
-    from penstock.errors import (
-        FeedNotFound as FeedNotFound,
-    )
-    from penstock.errors import (
-        ForkedLoader as ForkedLoader,
-    )
-    from penstock.errors import (
-        InsecureDirectory as InsecureDirectory,
-    )
-    from penstock.errors import (
-        LoaderClosed as LoaderClosed,
-    )
-    from penstock.errors import (
-        PackDamaged as PackDamaged,
-    )
-    from penstock.errors import (
-        PackStopped as PackStopped,
-    )
-    from penstock.errors import (
-        PenstockError as PenstockError,
-    )
-    from penstock.errors import (
-        ProtocolError as ProtocolError,
-    )
-    from penstock.errors import (
-        Refused as Refused,
-    )
-    from penstock.errors import (
-        SettingsDiffer as SettingsDiffer,
-    )
-    from penstock.errors import (
-        SourceError as SourceError,
-    )
-    from penstock.errors import (
-        TrainerEvicted as TrainerEvicted,
-    )
-    from penstock.errors import (
-        UnsupportedLeaf as UnsupportedLeaf,
-    )
-    from penstock.errors import (
-        VersionMismatch as VersionMismatch,
-    )
-    from penstock.errors import (
-        WindowHeld as WindowHeld,
-    )
+    from penstock.errors import BadSetting as BadSetting
+    from penstock.errors import BlockChanged as BlockChanged
+    from penstock.errors import BlockTooLarge as BlockTooLarge
+    from penstock.errors import DeviceUnavailable as DeviceUnavailable
+    from penstock.errors import DirectoryUnusable as DirectoryUnusable
+    from penstock.errors import FeedEnded as FeedEnded
+    from penstock.errors import FeederLost as FeederLost
+    from penstock.errors import FeederSilent as FeederSilent
+    from penstock.errors import FeedExists as FeedExists
+    from penstock.errors import FeedNotFound as FeedNotFound
+    from penstock.errors import FeedStopped as FeedStopped
+    from penstock.errors import ForkedLoader as ForkedLoader
+    from penstock.errors import InsecureDirectory as InsecureDirectory
+    from penstock.errors import LoaderClosed as LoaderClosed
+    from penstock.errors import PackDamaged as PackDamaged
+    from penstock.errors import PackStopped as PackStopped
+    from penstock.errors import PenstockError as PenstockError
+    from penstock.errors import ProtocolError as ProtocolError
+    from penstock.errors import ReaderUnavailable as ReaderUnavailable
+    from penstock.errors import ReadFailed as ReadFailed
+    from penstock.errors import Refused as Refused
+    from penstock.errors import SettingsDiffer as SettingsDiffer
+    from penstock.errors import SourceError as SourceError
+    from penstock.errors import TrainerEvicted as TrainerEvicted
+    from penstock.errors import UnsupportedLeaf as UnsupportedLeaf
+    from penstock.errors import VersionMismatch as VersionMismatch
+    from penstock.errors import WindowHeld as WindowHeld
     from penstock.feed.feeder.feeder import Feeder as Feeder
     from penstock.feed.launch.attach import attach as attach
     from penstock.feed.launch.feeds import feeds as feeds
+    from penstock.feed.launch.feeds import stop as stop
     from penstock.feed.launch.share import share as share
     from penstock.feed.trainer.loader import Loader as Loader
     from penstock.packing.packing import pack as pack
@@ -102,6 +58,7 @@ _ERRORS = (
     "FeedEnded",
     "FeedExists",
     "FeedNotFound",
+    "FeedStopped",
     "FeederLost",
     "FeederSilent",
     "ForkedLoader",
@@ -111,6 +68,8 @@ _ERRORS = (
     "PackStopped",
     "PenstockError",
     "ProtocolError",
+    "ReadFailed",
+    "ReaderUnavailable",
     "Refused",
     "SettingsDiffer",
     "SourceError",
@@ -128,6 +87,7 @@ _HOMES = {
     "feeds": "penstock.feed.launch.feeds",
     "pack": "penstock.packing.packing",
     "share": "penstock.feed.launch.share",
+    "stop": "penstock.feed.launch.feeds",
     **dict.fromkeys(_ERRORS, "penstock.errors"),
 }
 

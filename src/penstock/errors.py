@@ -1,29 +1,29 @@
-"""Every exception of Penstock: each says what, with numbers, whose doing it is, and the remedy."""
+"""Every exception of Penstock. Messages say what happened, with numbers, whose doing it is, and the remedy."""
 
 from __future__ import annotations
 
 
 class PenstockError(Exception):
-    """The base of every error that Penstock raises on purpose."""
+    """Base of every error that Penstock raises on purpose."""
 
 
 class BadSetting(PenstockError, ValueError):
-    """An argument, or a combination of arguments, that cannot be honoured."""
+    """An argument, or a combination of arguments, cannot be honoured; the message says what could be."""
 
 
 class SettingsDiffer(BadSetting):
-    """The feed that runs under this name has other settings than the caller asked for."""
+    """The running feed has other settings, or another ``make_loader``, than yours; the message names them."""
 
 
 class UnsupportedLeaf(PenstockError, TypeError):
-    """A leaf of a batch cannot travel; the message names its path."""
+    """A leaf of a batch cannot travel to trainers; the message names its path in the tree."""
 
 
 class SourceError(PenstockError):
-    """The feed's source raised, in the feeder or in one of its workers.
+    """The source of the feed failed, in the feeder or in one of its workers.
 
     Attributes:
-        traceback_text: The original traceback, as text.
+        traceback_text: Traceback of what it raised; empty if there is none.
     """
 
     def __init__(self, message: str, traceback_text: str = "") -> None:
@@ -32,31 +32,31 @@ class SourceError(PenstockError):
 
 
 class BlockChanged(SourceError):
-    """A block's structure, type or shape differs from those before; the message names the leaf."""
+    """A block's structure, type or shape differs from the blocks before it; the message names the leaf."""
 
 
 class BlockTooLarge(SourceError):
-    """A block is larger than the window can ever hold."""
+    """A block is larger than the window can ever hold; the message says which window would do."""
 
 
 class PackageMissing(PenstockError):
-    """A package that only an extra of Penstock brings is not installed; the message has the command for it."""
+    """A package that an extra brings is not installed; the message has the command that installs it."""
 
 
 class DeviceUnavailable(PenstockError):
-    """A GPU that was asked for is not there, or cannot be used; the message says why, and what is there."""
+    """The GPU that was asked for is missing or cannot be used; the message says why, and which GPUs there are."""
 
 
 class PinningRefused(PenstockError):
-    """Host memory cannot be registered with a GPU; a Loader then copies by way of a buffer, and says so."""
+    """Host memory cannot be registered with a GPU; a ``Loader`` then copies by way of a buffer, and says so."""
 
 
 class ReaderUnavailable(PenstockError):
-    """A way of reading that was asked for cannot be had here; the message says why, and what can.
+    """This machine cannot read in the way that was asked for; the message says why, and how it can.
 
     Attributes:
         why: What is missing.
-        remedy: What to do, or what to read with instead; empty where nothing helps.
+        remedy: What to install or set, or what to read with instead; empty if nothing helps.
     """
 
     def __init__(self, why: str, remedy: str = "") -> None:
@@ -66,12 +66,12 @@ class ReaderUnavailable(PenstockError):
 
 
 class ReadFailed(PenstockError):
-    """Bytes did not come from storage; other extents are not concerned.
+    """Storage did not give the bytes of one extent; reads of other extents go on.
 
     Attributes:
-        path: The file or object.
-        offset: Where the extent began, in bytes.
-        errno: What the system said, as in ``errno.h``; 0 where the file ended too early.
+        path: File or object.
+        offset: First byte of the extent in it.
+        errno: Number of the system's error (``errno.h``); 0 if the file ended too early.
     """
 
     def __init__(self, message: str, path: str = "", offset: int = 0, errno: int = 0) -> None:
@@ -82,19 +82,19 @@ class ReadFailed(PenstockError):
 
 
 class PackDamaged(SourceError):
-    """A packed data set is not what it was when it was packed: cut short, replaced, or a checksum is wrong."""
+    """A packed data set is not as it was packed: a file was cut short or replaced, or a checksum is wrong."""
 
 
 class PackStopped(PenstockError):
-    """Packing could not go on (the disk is full); the rows that are safe are kept, and the same call goes on."""
+    """Packing cannot go on, mostly because the disk is full. Written rows are kept, and the same call goes on."""
 
 
 class InsecureDirectory(PenstockError):
-    """The directory for sockets belongs to someone else, or others may enter it."""
+    """The directory of the sockets belongs to another user, or others may enter it."""
 
 
 class DirectoryUnusable(PenstockError):
-    """The directory for sockets cannot be made or written to: the disk is full, or read-only."""
+    """The directory of the sockets cannot be made or written to: its disk is full, or read-only."""
 
 
 class FeedNotFound(PenstockError):
@@ -102,44 +102,53 @@ class FeedNotFound(PenstockError):
 
 
 class FeedExists(PenstockError):
-    """Another feeder already serves this name; the message names its process."""
+    """Another feeder serves this name; the message names its process."""
 
 
 class FeedEnded(PenstockError):
-    """The feed has given this trainer all the epochs it was set to give."""
+    """The feed has given this trainer all its epochs (``epochs=``); there is nothing left to read."""
 
 
 class FeederLost(PenstockError):
-    """The feeder died, or was stopped, while this trainer still needed it."""
+    """The feeder is gone while this trainer still needs it: it died, unless this is a ``FeedStopped``."""
+
+
+class FeedStopped(FeederLost):
+    """Somebody ended the feed on purpose; the message says who. Start it again and load the last ``state_dict()``.
+
+    ``stop``, Ctrl-C in the feeder and ``Feeder.close`` do so; no trainer under
+    ``share`` then starts another feeder. It is a ``FeederLost``, because a
+    script that saves its work when the feeder is gone does so in both cases.
+    """
 
 
 class WindowHeld(PenstockError):
-    """The views that this trainer keeps leave no room for the block it waits for; let some go, and go on."""
+    """The views that this trainer keeps leave no room for the block it waits for. Drop some views, and go on."""
 
 
 class FeederSilent(PenstockError):
-    """The feeder runs and does not answer: it is stopped, or too busy; the message names its process."""
+    """The feeder runs, but does not answer or end: it is stopped, or busy. The message names its process."""
 
 
 class ProtocolError(PenstockError):
-    """The other side of a connection said what makes no sense; the message names it and what it said."""
+    """The other side of a connection sent nonsense; the message names it and what it sent."""
 
 
 class TrainerEvicted(PenstockError):
-    """This trainer held the feed back for longer than its stall_timeout."""
+    """This trainer held the feed back for longer than ``stall_timeout``; its last state loads into a new one."""
 
 
 class Refused(PenstockError):
-    """The feeder would not admit this trainer: another version, another user, a bad request."""
+    """The feeder does not admit this trainer: it runs another version, has another uid, or asked for nonsense."""
 
 
 class VersionMismatch(Refused):
-    """Trainer and feeder speak different versions of the protocol; both are named."""
+    """Trainer and feeder speak different versions of the protocol; the message names both."""
 
 
 class LoaderClosed(PenstockError):
-    """The Loader was closed, or a newer iterator has replaced this one."""
+    """The ``Loader`` was closed, or a newer iterator has taken this one's place."""
 
 
 class ForkedLoader(PenstockError):
-    """A Loader was used in a forked child; a connection belongs to one process."""
+    """A forked child used its parent's ``Loader``. A connection belongs to one process: attach in the child."""

@@ -98,7 +98,7 @@ def test_a_feed_is_run_seen_and_stopped(feeding):
         assert str(os.getpid()) in shown
         stopped = penstock_command("stop", "cli/feed")
         assert stopped.returncode == 0, stopped.stderr
-        with pytest.raises(penstock.FeederLost, match="was stopped by process"):
+        with pytest.raises(penstock.FeedStopped, match="was stopped by process"):
             for _ in range(1000):
                 list(loader)
     assert feeding.wait(20) == 0
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_a_feed_and_tells_its_trainers(feeding):
         batches = iter(loader)
         next(batches)
         feeding.send_signal(signal.SIGINT)
-        with pytest.raises(penstock.FeederLost, match="interrupted"):
+        with pytest.raises(penstock.FeedStopped, match="interrupted"):
             for _ in range(100_000):
                 next(iter(loader))
     assert feeding.wait(20) == 130

@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 
@@ -45,7 +46,7 @@ def run_code(page: Path, folder: Path) -> None:
 
 
 # A feeder that share() starts waits half a minute for other trainers; the test need not.
-QUICK = "import penstock\nfrom penstock.feed import share as _share\n_share.DEFAULT_LINGER_S = 0.5\n"
+QUICK = "import penstock\nfrom penstock.feed.launch import share as _share\n_share.DEFAULT_LINGER_S = 0.5\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -56,13 +57,40 @@ def test_the_links_of_a_page_lead_somewhere(page: Path):
 
 def test_the_map_of_the_readme_is_that_of_the_disk():
     readme = (ROOT / "README.md").read_text()
-    mapped = set(re.findall(r"^\| `([^`]+)`", readme, re.MULTILINE))
-    assert not [path for path in mapped if not (ROOT / path).exists()]
+    first_cells = re.findall(r"^\| (`[^|]+`) \|", readme[readme.index("## Map") :], re.MULTILINE)
+    mapped = {found for cell in first_cells for path in re.findall(r"`([^`]+)`", cell) for found in places(path)}
     tracked = subprocess.run(
         ["git", "ls-files", "src/penstock"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    rooms = {"/".join(path.split("/")[:3]) + "/" for path in tracked if path.count("/") > 2}
+    rooms = {ROOT / "/".join(path.split("/")[:3]) for path in tracked if path.count("/") > 2}
     assert rooms <= mapped
+
+
+PLACE = re.compile(r"`((?:src|tests|docs|benchmarks|examples|[a-z_]+(?=/))/?[\w/]*(?:/|\.py|\.cuh))`")
+MODULE = re.compile(r"`(penstock(?!\.json)(?:\.\w+)+)`")
+
+
+def places(path: str, page: Path = ROOT / "README.md") -> list[Path]:
+    """Where a path lies that a page names: from the top of the repository, of the package, or beside the page."""
+    return [
+        place for place in (ROOT / path, ROOT / "src" / "penstock" / path, page.parent / path) if place.exists()
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_files_and_modules_that_a_page_names_are_there(page: Path):
+    text = page.read_text()
+    assert not [path for path in PLACE.findall(text) if not places(path, page)]
+    assert not [found for found in MODULE.findall(text) if not is_there(found)]
+
+
+def is_there(dotted: str) -> bool:
+    """Whether a module is there, or what stands in one."""
+    try:
+        resolve_name(dotted)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_every_decision_is_listed():

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.feed.launch.feeds import stop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -31,7 +30,7 @@ def run(*commands: list[str]) -> list[str]:
         assert process.returncode == 0, errors
         said.append(output)
     for feed in penstock.feeds():  # they would wait half a minute for other trainings
-        stop(feed.name)
+        penstock.stop(feed.name)
     return said
 
 

@@ -2,7 +2,7 @@
 
 Its arguments are a directory and more modules to import. It reads orders, a line of JSON each: a script to run,
 with its arguments, environment and process group, and the file for its output. It answers with the new process's
-pid. How that one ended, as ``Popen.returncode`` would say it, is then in a file of the directory, named for the pid.
+pid. How that one ended, as ``Popen.returncode`` would say it, is then in a file of the directory that the pid names.
 """
 
 from __future__ import annotations

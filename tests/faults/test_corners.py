@@ -64,13 +64,13 @@ def test_detection_batches_may_end_with_a_shorter_one(serve):
         return list(images), [box[: 1 + i % 3] for i, box in enumerate(boxes)]
 
     data = TensorDataset(torch.arange(10), torch.zeros(10, 4))
-    serve(DataLoader(data, batch_size=4, collate_fn=lists), batch_granular=True, epochs=1)
+    serve(DataLoader(data, batch_size=4, collate_fn=lists), whole_batches=True, epochs=1)
     with penstock.attach("feed") as loader:
         assert [len(images) for images, _ in loader] == [4, 4, 2]
 
 
 def test_more_ranks_than_the_window_has_blocks_go_on(serve):
-    serve([np.full((8, 16), i) for i in range(8)], window="4KiB", batch_granular=True)
+    serve([np.full((8, 16), i) for i in range(8)], window="4KiB", whole_batches=True)
     ranks = [penstock.attach("feed", shard=(rank, 4), drop_last=True) for rank in range(4)]
     seen: list[list[int]] = [[], [], [], []]
 

@@ -18,7 +18,6 @@ from tests.faults.conftest import Trainer, eventually, ring_maps
 
 import penstock
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.launch.feeds import stop
 
 SOAK = pytest.mark.soak
 
@@ -272,13 +271,13 @@ def test_what_a_feeder_says_last_is_heard_by_a_trainer_whose_packets_it_has_not_
         eventually(feeder.stopped)
         for _ in range(150):
             next(batches)
-        stopping = threading.Thread(target=stop, args=("feed",))
+        stopping = threading.Thread(target=penstock.stop, args=("feed",))
         stopping.start()
         time.sleep(0.2)
         feeder.signal("SIGCONT")
         stopping.join()
         feeder.wait()
-        with pytest.raises(penstock.FeederLost, match="was stopped by process"):
+        with pytest.raises(penstock.FeedStopped, match="was stopped by process"):
             for batch in batches:
                 del batch
         del batches

@@ -221,7 +221,7 @@ def test_an_error_stays_one(clean):
 
 @pytest.mark.parametrize("borrow", [False, True])
 def test_whole_batches_have_the_bytes_that_their_shapes_make(clean, borrow):
-    welcome = but(WELCOME, settings=Settings(window_bytes=WINDOW, batch_granular=True), batch_size=None)
+    welcome = but(WELCOME, settings=Settings(window_bytes=WINDOW, whole_batches=True), batch_size=None)
     layout = Branch("dict", ("id",), (Array("numpy", "<i8", (5, 2)),))
     true = but(BLOCK, layout=layout, leaf_offsets=(0,), leaf_bytes=(80,))
     with Liar(welcome, [STARTED, true]), penstock.attach("feed", borrow=borrow) as loader:

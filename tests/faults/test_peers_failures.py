@@ -250,7 +250,7 @@ def test_dicts_and_what_is_no_tensor_arrive_as_they_were(clean, serve):
         {"x": np.full((4, 2), i), "name": [f"{i}-{j}" for j in range(4)], "of": ("all", i), "none": None}
         for i in range(3)
     ]
-    serve(batches, batch_granular=True)
+    serve(batches, whole_batches=True)
     with penstock.attach("feed") as loader:
         got = list(loader)
     assert [list(batch) for batch in got] == [["x", "name", "of", "none"]] * 3
@@ -263,7 +263,7 @@ def test_dicts_and_what_is_no_tensor_arrive_as_they_were(clean, serve):
 
 def test_shapes_that_vary_arrive_as_they_were(clean, serve):
     batches = [{"x": np.full((4, width), width)} for width in (3, 1, 7, 5)]
-    serve(batches, batch_granular=True)
+    serve(batches, whole_batches=True)
     with penstock.attach("feed") as loader:
         assert [batch["x"].shape for batch in loader] == [(4, 3), (4, 1), (4, 7), (4, 5)]
 

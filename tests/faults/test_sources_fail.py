@@ -69,7 +69,7 @@ def test_batches_that_change_midway_are_an_error_that_names_the_leaf(clean, serv
         error = trainer.error()
         assert error["error"] == "BlockChanged"
         assert "leaf batch['x']" in error["message"]
-        assert "batch_granular=True" in error["message"]
+        assert "whole_batches=True" in error["message"]
         assert "sample 40" in error["message"]
         before, now = "numpy <f8 of shape (…, 2) before", "<f8 of shape (…, 3)" if what == "shape" else "<f4"
         assert before in error["message"]

@@ -18,7 +18,6 @@ import pytest
 
 import penstock
 from penstock.feed.endpoint import Endpoint, Owner, endpoints
-from penstock.feed.launch.feeds import stop
 from penstock.feed.private import directory
 
 ARRAYS = {"id": np.arange(20)}
@@ -303,7 +302,7 @@ def test_junk_in_the_directory_is_passed_over(serve, feeds_directory, junk):
     serve(ARRAYS)
     assert [feed.name for feed in penstock.feeds()] == ["feed"]
     with pytest.raises(penstock.FeedNotFound, match="feeds that run: 'feed'"):
-        stop("other")
+        penstock.stop("other")
     for name in ("0123.lock", "89ab.lock", "cdef.lock"):
         (feeds_directory / name).unlink()
     (feeds_directory / "4567.lock").rmdir()
@@ -312,9 +311,9 @@ def test_junk_in_the_directory_is_passed_over(serve, feeds_directory, junk):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_feed_of_any_name_can_be_ended(serve, name):
     serve(ARRAYS, name)
-    assert stop(name) == (os.getpid(), ())
+    assert penstock.stop(name) == (os.getpid(), ())
     with pytest.raises(penstock.FeedNotFound):
-        stop(name)
+        penstock.stop(name)
 
 
 def test_the_directory_is_the_runtime_directorys_where_there_is_one(patch, tmp_path):

@@ -89,8 +89,8 @@ def test_any_text_is_whole_pages_or_refused(text):
         ({"window": math.nan}, "window=nan"),
         ({"window": 2e9}, "window=2000000000.0"),
         ({"window": b"1MiB"}, "window=b'1MiB'"),
-        ({"batch_granular": "no"}, "batch_granular='no'"),
-        ({"batch_granular": 1}, "batch_granular=1"),
+        ({"whole_batches": "no"}, "whole_batches='no'"),
+        ({"whole_batches": 1}, "whole_batches=1"),
         ({"memory": 3}, "memory=3"),
     ],
 )
@@ -123,10 +123,10 @@ def test_numbers_of_numpy_are_taken_as_pythons():
 
 def test_only_what_was_given_is_returned():
     assert checked() == {}
-    assert checked(window="1MiB", seed=0, batch_granular=False, linger=0.0) == {
+    assert checked(window="1MiB", seed=0, whole_batches=False, linger=0.0) == {
         "window_bytes": 1 << 20,
         "seed": 0,
-        "batch_granular": False,
+        "whole_batches": False,
         "linger": 0.0,
     }
     assert Settings(**checked(epochs=3)).epochs == 3

@@ -33,7 +33,7 @@ def _run() -> None:
 
     allow_any_encoding()
     try:
-        app()
+        app(prog_name="penstock")
     except PackageMissing as error:
         _tell(error)
         sys.exit(1)

@@ -53,8 +53,8 @@ def feed(
             help="Time that a trainer may hold the feed back before it is evicted; no limit unless given.",
         ),
     ] = None,
-    batch_granular: Annotated[
-        bool, typer.Option("--batch-granular", help="Whole batches of the loader, whose shapes may vary.")
+    whole_batches: Annotated[
+        bool, typer.Option("--whole-batches", help="Whole batches of the loader, whose shapes may vary.")
     ] = False,
     memory: Annotated[str, typer.Option(help="Place of the blocks: host, or a GPU, such as cuda:0.")] = "host",
     reader: Annotated[
@@ -102,7 +102,7 @@ def feed(
         epochs=epochs,
         linger=linger,
         stall_timeout=stall_timeout,
-        batch_granular=batch_granular,
+        whole_batches=whole_batches,
         memory=memory,
     )
     stands = feeder.statistics()

@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
         linger: Seconds that the feeder outlives its last trainer; None for ever.
         stall_timeout: Seconds after which a trainer that holds the feed back is
             evicted; None never.
-        batch_granular: Trainers take the source's batches as they are.
+        whole_batches: Trainers take the source's batches as they are.
         memory: Where the ring lies: "host", or a GPU.
     """
 
@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True):
     epochs: int | None = None
     linger: float | None = None
     stall_timeout: float | None = None
-    batch_granular: bool = False
+    whole_batches: bool = False
     memory: str = "host"
 
     def difference(self, asked: dict[str, Any]) -> str:
@@ -61,7 +61,7 @@ def checked(
     epochs: int | None = None,
     linger: float | None = None,
     stall_timeout: float | None = None,
-    batch_granular: bool | None = None,
+    whole_batches: bool | None = None,
     memory: str | None = None,
 ) -> dict[str, Any]:
     """The given settings (those that are not None) under the names that ``Settings`` has.
@@ -76,7 +76,7 @@ def checked(
         "epochs": epochs,
         "linger": linger,
         "stall_timeout": stall_timeout,
-        "batch_granular": batch_granular,
+        "whole_batches": whole_batches,
         "memory": memory,
     }
     return {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
@@ -134,6 +134,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "epochs": partial(whole_number, "epochs", least=1, most=10**6),
     "linger": partial(real_number, "linger", least=0, most=10**9),
     "stall_timeout": partial(real_number, "stall_timeout", least=0.001, most=10**9),
-    "batch_granular": partial(flag, "batch_granular"),
+    "whole_batches": partial(flag, "whole_batches"),
     "memory": _memory,
 }

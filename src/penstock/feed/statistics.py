@@ -8,16 +8,24 @@ import msgspec
 
 
 class TrainerStatistics(msgspec.Struct, frozen=True):
-    """One trainer, as its feeder sees it.
+    """Tells of one trainer, as its feeder sees it.
 
     Attributes:
+        pid: Process of the trainer.
+        batch_size: Samples of its batches; None where they vary.
+        borrow: Whether it reads views.
+        rank: Its rank, of ``world`` ranks.
+        world: Ranks of its data-parallel run.
+        epoch: Number of its epoch, from 0.
+        state: "attached" (not reading yet), "waiting", "reading", "ahead" (of the feed, which has gone back for
+            another trainer) or "finished".
+        cycle: Cycle of the first sample that it has not released.
+        sample: That sample's place in the cycle.
         lag_samples: Samples that were published to it and that it has not released.
-        held_bytes: Their bytes in the window.
-        held_back_s: How long the feed has waited for room while this trainer held the most.
-        state: "attached" (not reading yet), "waiting", "reading", "ahead" (of the feed,
-            which has gone back for another) or "finished".
-        waits_for: What a waiting trainer waits for: "the other ranks", or the place in the
-            feed at which it begins, "cycle 3" or "sample 4,000 of cycle 3"; "" otherwise.
+        held_bytes: Bytes of those samples in the window.
+        held_back_s: Time for which the feed has waited for room while this trainer held the most, in seconds.
+        waits_for: What a waiting trainer waits for: "the other ranks", or the place in the feed at which it
+            begins, "cycle 3" or "sample 4,000 of cycle 3"; empty otherwise.
     """
 
     pid: int
@@ -36,25 +44,38 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
 
 
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
-    """A feed at one moment.
+    """Tells of a feed at one moment.
 
     Attributes:
-        cycle, sample: The cursor: the next sample to publish.
-        samples_per_s: Published in the last seconds.
-        waits_for: What the feeder waits for now: "source", "trainers" (to
-            release blocks), "nobody reads", or "" while it publishes.
-        held_back_by: Pid of the trainer that holds most of a full window, or None.
-        held_back_s: For how long it has done so by now.
+        name: Name of the feed.
+        pid: Process of its feeder.
+        source: What it feeds, in words.
+        sharing: Path taken: "host memfd", or "ring on GPU-…" and how blocks come there.
+        cycle: Cycle of the next sample to publish.
+        sample: That sample's place in the cycle.
+        samples_per_cycle: Samples in a cycle; None if only a pass of the source can tell.
+        segments: Parts of a cycle at which a trainer may join.
+        seed: Random seed of the order.
+        window_bytes: Size of the ring.
+        used_bytes: Bytes of the ring that are taken.
         blocks_held: Blocks on their way now: published, and not released by every trainer.
-        most_blocks: How many may be, however small they are: the feed waits for room then,
+        most_blocks: Most blocks that may be on their way, however small; at that number the feed waits for room,
             as it does when ``used_bytes`` reaches ``window_bytes``.
-        blocks: Blocks that were published in all.
-        blocks_in_place: Blocks that the source's workers wrote into the ring themselves.
-        copy_s: Time that the feeder spent copying the others.
-        reopened: How often the source was opened again at another position.
-        sharing: The path taken: "host memfd", or "ring on GPU-…" and how blocks come there.
-        answers: False where the feeder did not answer (it is stopped, or too busy); all but its name and pid
-            is unknown then.
+        blocks: Blocks published since the feed began.
+        blocks_in_place: Those of them that the source's workers wrote into the ring themselves.
+        samples: Samples published since the feed began.
+        bytes: Bytes published since the feed began.
+        samples_per_s: Samples published per second, over the last seconds.
+        copy_s: Time that the feeder spent copying blocks into the ring, in seconds.
+        source_s: Time that the feeder spent waiting for its source, in seconds.
+        waits_for: What the feeder waits for now: "source", "trainers" (to release blocks), "nobody reads", or
+            empty while it publishes.
+        held_back_by: Process of the trainer that holds most of a full window, or None.
+        held_back_s: Time for which it has done so by now, in seconds.
+        reopened: Times that the source was opened again at another position.
+        trainers: The trainers.
+        answers: False if the feeder did not answer (it is stopped, or too busy); only its name and pid are known
+            then.
     """
 
     name: str
@@ -118,16 +139,23 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
 
 
 class LoaderStatistics(msgspec.Struct, frozen=True):
-    """One Loader since it was made.
+    """Tells what a ``Loader`` has received since it was made.
 
     Attributes:
-        sharing: The ring that it reads: "host memfd", "ring on GPU-…", or "host twin of the ring on GPU-…".
-        handed: What batches are and how they came: "private copy", "view", "copy on cuda:0" (of a ring
-            on a GPU), "copy on cuda:1 from the pinned ring", or "copy on cuda:1 by way of a buffer";
-            and why it is not a shorter way.
-        wait_s: Time spent waiting for blocks.
-        latency_s: Publish to receipt of the newest block that was waited for.
-        failovers: How often the feeder was replaced.
+        name: Name of the feed.
+        feeder_pid: Process of the feeder.
+        sharing: Ring that it reads: "host memfd", "ring on GPU-…", or "host twin of the ring on GPU-…".
+        handed: What batches are and how they came: "private copy", "view", "copy on cuda:0" (of a ring on a GPU),
+            "copy on cuda:1 from the pinned ring", or "copy on cuda:1 by way of a buffer"; and why not by a shorter
+            way.
+        epoch: Number of the epoch that it is in, from 0.
+        batches: Batches handed out.
+        samples: Samples handed out.
+        copied_bytes: Bytes handed out as copies.
+        viewed_bytes: Bytes handed out as views.
+        wait_s: Time spent waiting for blocks, in seconds.
+        latency_s: Time from publishing to receiving the newest block that was waited for, in seconds.
+        failovers: Times that the feeder was replaced.
     """
 
     name: str

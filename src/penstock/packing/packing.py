@@ -34,25 +34,29 @@ def pack(
 ) -> Manifest:
     """Write one pass of a source into a folder, from which ``PackedSource`` feeds it.
 
-    A ``DataLoader`` that shuffles, and arrays, are packed in their own order;
-    every other source in the order of its first cycle. Random augmentations
-    are packed as they come in that pass. If it is interrupted, the same call
-    goes on where it stopped.
+    A ``DataLoader`` that shuffles, and arrays, are packed in the order of their
+    data set; any other source in the order of its first cycle. Random
+    augmentations are packed as that pass draws them. If packing is interrupted,
+    a call with these arguments goes on where it stopped.
 
     Args:
-        loader: What a ``Feeder`` takes.
-        folder: A new one in a folder that is there, an empty one, or one whose packing was interrupted.
-        seed: Of the pass.
-        fingerprint: Anything that tells the loader from another; to go on, it must be the same. Of texts by name,
-            a refusal names those that differ.
-        commit_bytes: After so many, or after 5 s, what is written is made safe.
-        progress: Told the rows that are written, and of how many, if that is known.
+        loader: What ``Feeder`` takes.
+        folder: Folder to write: a new one (only its last part is made), an empty one, or one whose packing was
+            interrupted.
+        seed: Random seed of the pass.
+        fingerprint: Text that tells this loader from others; packing goes on only under an equal one. If it is a
+            mapping of texts by name, a refusal names those that differ.
+        commit_bytes: Bytes after which what is written is made safe on the disk; after 5 s at the latest.
+        progress: Function called with the number of rows written, and of all rows or None if that is not known.
+
+    Returns:
+        The manifest: leaves, rows, types and checksums of what was packed.
 
     Raises:
         BadSetting: the folder holds something else, cannot be made, or another process packs into it.
-        UnsupportedLeaf: a leaf's rows have no fixed size.
-        SourceError: the source raised, or its blocks vary.
-        PackDamaged: of what was packed before an interruption, something is missing.
+        UnsupportedLeaf: the rows of a leaf have no fixed size.
+        SourceError: the source raised, or its blocks vary in shape.
+        PackDamaged: something is missing of what was packed before an interruption.
         PackStopped: the disk is full, or fails.
     """
     folder = folder_at(folder)

@@ -15,19 +15,21 @@ from penstock.tree import Strings, array_nodes, build, describe
 
 
 class ArraySource:
-    """Blocks of rows of a tree of arrays, or of lists of one scalar a row.
+    """Feeds rows of arrays that lie in memory, shuffled unless told otherwise.
 
     Args:
-        tree: Arrays and tensors with one row a sample.
+        tree: Any nesting of tuple, list and dict with NumPy arrays and torch tensors at its leaves, each of shape
+            ``(samples, ...)``, or lists of one number or text per sample.
         batch_size: Rows of a block.
-        shuffle: A fresh random order in each cycle; False keeps the rows' order.
-        drop_last: Leave out what does not fill a block; of several segments all rows come, and each trainer
-            leaves some out of its epochs.
+        shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
+        drop_last: Leave out rows that fill no block. With several segments all rows are fed, and each trainer
+            leaves some out of each of its epochs.
         segments: Parts of a cycle at which a trainer may join.
-        seed: Of the order.
+        seed: Random seed of the order.
 
     Raises:
-        UnsupportedLeaf: the arrays differ in rows, or one cannot travel.
+        BadSetting: ``batch_size`` is below 1.
+        UnsupportedLeaf: the arrays differ in rows, or a leaf cannot travel.
     """
 
     seekable = True

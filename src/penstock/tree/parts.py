@@ -41,7 +41,7 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Part
     Args:
         tree: Any nesting of tuple, list, dict, namedtuple and dataclass with
             arrays, torch tensors, numbers, str, bytes and None at its leaves.
-        whole: The block is handed on as it is (a batch-granular feed), so its
+        whole: The block is handed on as it is (a feed of whole batches), so its
             arrays need not have a row each for every sample.
         anywhere: Leaves may lie on a GPU.
 
@@ -169,7 +169,7 @@ def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
         raise UnsupportedLeaf(
             f"leaf {path or 'batch'} has {seen}, where other leaves of the block have {rules.rows} rows. Every "
             "array needs a row for each sample, or batches cannot be cut to another size; if they are meant to be "
-            "taken whole (dynamic padding, detection), pass batch_granular=True to the feeder or share()"
+            "taken whole (dynamic padding, detection), pass whole_batches=True to the feeder or share()"
         )
     return Array(library, dtype, shape[1:])
 

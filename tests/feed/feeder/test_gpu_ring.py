@@ -225,7 +225,7 @@ def test_a_feeder_that_is_gone_takes_no_view_with_it(serve: Any) -> None:
         batches = iter(loader)
         kept = [next(batches) for _ in range(3)]
         feeder.close()
-        with pytest.raises(penstock.FeederLost):
+        with pytest.raises(penstock.FeedStopped):
             kept += list(batches)
     for batch in kept:
         assert (batch["bytes"] == (batch["id"] % 251).to(torch.uint8)[:, None]).all()

@@ -113,7 +113,7 @@ def test_a_loaders_workers_hand_their_batches_over_as_ever(serve: Any, workers: 
 
 def test_batches_of_varying_shape_are_transformed_whole(serve: Any) -> None:
     batches = [{"x": torch.full((n, n + 1), n)} for n in (3, 1, 7, 2)]
-    serve(batches, memory=FakeGpu(3), transform=lambda batch: batch["x"] * 2, batch_granular=True)
+    serve(batches, memory=FakeGpu(3), transform=lambda batch: batch["x"] * 2, whole_batches=True)
     with penstock.attach("feed", device=FakeGpu()) as loader:
         for got, sent in zip(loader, batches, strict=True):
             torch.testing.assert_close(got, sent["x"] * 2)

@@ -156,7 +156,7 @@ def test_blocks_with_strings_are_copied_by_the_feeder(serve: Any) -> None:
 
 
 def test_batches_that_vary_are_copied_by_the_feeder(serve: Any) -> None:
-    feeder = serve(loader(2), batch_granular=True)
+    feeder = serve(loader(2), whole_batches=True)
     with penstock.attach("feed") as trainer:
         assert sorted(epoch_of(trainer)) == list(range(SAMPLES))
     assert feeder.statistics().blocks_in_place == 0

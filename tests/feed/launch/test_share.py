@@ -181,7 +181,7 @@ numbers = functools.partial(penstock.ArraySource, {"id": np.arange(500)}, batch_
         ("epochs", 3, 4, "4"),
         ("linger", 0.5, 7.0, "7.0"),
         ("stall_timeout", 60.0, 61.0, "61.0"),
-        ("batch_granular", False, True, "True"),
+        ("whole_batches", False, True, "True"),
         ("segments", 4, 5, "5"),
     ],
 )

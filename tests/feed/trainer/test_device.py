@@ -102,7 +102,7 @@ def test_batches_of_varying_shape_and_strings_come_as_they_are(serve: Any, pins:
         {"x": torch.full((n, n + 1), n, dtype=torch.bfloat16), "names": [f"{i}" for i in range(n)], "n": n}
         for n in (3, 1, 7, 2)
     ]
-    serve(batches, batch_granular=True)
+    serve(batches, whole_batches=True)
     with penstock.attach("feed", device=FakeGpu(pins=pins)) as loader:
         for _ in range(3):
             for got, sent in zip(loader, batches, strict=True):

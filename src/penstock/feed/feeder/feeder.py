@@ -35,42 +35,45 @@ from penstock.tracebacks import users_traceback
 
 
 class Feeder:
-    """One named feed: call ``run()`` in the process that is to load the data.
+    """Feeds trainers from one loader, under one name, in the process that calls ``run()``.
 
-    Trainers find it by name as soon as it is made. It produces while somebody
-    reads, holds no more than its window, and waits for its slowest trainer.
+    Trainers find the feed by its name as soon as the feeder is made. It produces
+    while somebody reads, holds no more than its window, and waits for its slowest
+    trainer. ``share`` starts one in a process of its own; make one yourself to run
+    it where you like.
 
     Args:
-        loader: A torch ``DataLoader``; a tree of arrays (tuple, dict, array or
-            tensor, a row a sample); or any re-iterable of batches.
-        name: Any text; trainers attach to it.
-        segments: Parts of a cycle at which a trainer may join. A source that
+        loader: A torch ``DataLoader``; a tree of arrays (tuple, dict, array or tensor, with one row per sample); a
+            ``Source``; or any iterable of batches that starts afresh each time.
+        name: Name of the feed, any text of 1 to 1,000 characters.
+        segments: Parts of a cycle (one pass over the data) at which a trainer may join, 1 to 4096. A loader that
+            shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. A source that
             cannot be opened in its middle has one.
-        seed: Of the order, and of the loader's workers.
-        window: Size of the ring, as a number of bytes or such as ``"2GiB"``.
-        epochs: How many epochs each trainer gets; None for a feed without end.
-        linger: Seconds after its last trainer at which the feed ends; None for never.
-        stall_timeout: Seconds for which a trainer may hold the feed back
-            before it is evicted; None for ever.
-        batch_granular: Trainers take the source's batches as they are, and
-            shapes may vary from batch to batch (dynamic padding, detection).
-        memory: Where the ring lies: ``"host"``, or the GPU on which trainers train
-            (``"cuda:0"``, a UUID), to which each block is then copied once. A twin of
-            the ring stays on the host, in pinned memory of the window's size, for
-            trainers that cannot map the GPU's or want their batches on the host.
-        transform: Called on each block of the loader, here, once for all trainers;
-            returns a block with as many rows (normalised, embedded by a frozen encoder).
-            With the ring on a GPU it is given tensors there, and may return such.
-        lock: The feed's lock, where this process was handed it.
-        fingerprint: Tells what made the loader from others, which ``share`` compares.
+        seed: Random seed of the order, and of the loader's workers.
+        window: Size of the ring: bytes, or text such as ``"2GiB"``. The fastest trainer can be so far ahead of the
+            slowest.
+        epochs: Epochs that each trainer gets; None for a feed without end.
+        linger: Seconds from the last trainer's end to the feed's; None for a feed that stays.
+        stall_timeout: Seconds for which a trainer may hold the feed back before it is evicted; None for no limit.
+        whole_batches: Give trainers the source's batches as they are; their shapes may then vary (dynamic padding,
+            detection).
+        memory: Where the ring lies: ``"host"``, or the GPU on which trainers train (``"cuda:0"``, or a UUID), to
+            which each block is copied once. Trainers that cannot map that GPU, or want batches on the host, read a
+            twin of the ring in pinned host memory of the window's size.
+        transform: Function that takes a block of the loader and returns one with as many rows (normalised, or
+            embedded by a frozen encoder); called here, once for all trainers. With the ring on a GPU it is given
+            tensors there, and may return such.
+        lock: Lock of the feed, where another process took it for this one.
+        fingerprint: Fingerprint of the function that made the loader, which ``share`` compares.
 
     Raises:
         FeedExists: another feeder serves this name.
-        BadSetting: a setting is out of range, the window larger than the memory that there is, or the source
-            cannot be fed.
+        BadSetting: a setting is out of range, the window is larger than the memory of the machine or container, or
+            the loader cannot be fed.
         BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
         InsecureDirectory: others could enter the directory of the sockets.
-        DeviceUnavailable: there is no such GPU, or no room for the window on it.
+        DirectoryUnusable: that directory cannot be made or written to.
+        DeviceUnavailable: this machine has no such GPU, or no room for the window on it.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class Feeder:
         epochs: int | None = None,
         linger: float | None = None,
         stall_timeout: float | None = None,
-        batch_granular: bool = False,
+        whole_batches: bool = False,
         memory: str | Gpu = "host",
         transform: Callable[[Tree], Tree] | None = None,
         lock: FileIO | None = None,
@@ -98,7 +101,7 @@ class Feeder:
                 epochs=epochs,
                 linger=linger,
                 stall_timeout=stall_timeout,
-                batch_granular=batch_granular,
+                whole_batches=whole_batches,
                 memory=cast(Any, getattr(memory, "name", memory)),
             )
         )
@@ -121,8 +124,8 @@ class Feeder:
         if self._ring.twin is not self._ring:
             rings[f"host twin of the {self._ring.kind}"] = self._ring.twin
         self._slots = Slots(self._ring.twin)
-        self._writer = BlockWriter(self._ring, batch_granular=batch_granular, gpu=gpu)
-        self._transform = DeviceTransform(gpu, transform, whole=batch_granular) if gpu and transform else transform
+        self._writer = BlockWriter(self._ring, whole_batches=whole_batches, gpu=gpu)
+        self._transform = DeviceTransform(gpu, transform, whole=whole_batches) if gpu and transform else transform
         self._state = FeedState(
             Room(self.settings.window_bytes),
             self._source.samples,
@@ -145,7 +148,7 @@ class Feeder:
             rings=tuple(rings),
             samples=self._source.samples,
             batches=self._source.batches,
-            batch_size=None if batch_granular else self._source.batch_size,
+            batch_size=None if whole_batches else self._source.batch_size,
             segment_starts=self._source.segment_starts,
             block_rows=self._source.batch_size,
             drop_last=getattr(self._source, "drop_last", False),
@@ -171,7 +174,7 @@ class Feeder:
         )
 
     def run(self) -> None:
-        """Feed until the trainers have had their epochs, the feed is stopped, or the source fails.
+        """Feed until every trainer has had its epochs, the feed is stopped, or the source fails.
 
         Raises:
             SourceError: the source failed; the trainers have been told.
@@ -190,7 +193,11 @@ class Feeder:
             self.close(reason)
 
     def close(self, reason: str = "was closed by its own process") -> None:
-        """End the feed; trainers that still need it get ``FeederLost`` with this reason."""
+        """End the feed; trainers that still need it get ``FeedStopped`` with this reason.
+
+        Args:
+            reason: What happened, in words that go on from "the feeder".
+        """
         if os.getpid() != self._pid:
             return
         with self._closing:
@@ -207,7 +214,7 @@ class Feeder:
         self._ring.close()
 
     def wait_until_ending(self) -> None:
-        """Wait until the feed has been stopped or has no trainer left, whatever its source is at."""
+        """Wait until the feed is stopped or has no trainer left, even while its source is busy."""
         self._server.ending.wait()
 
     def __enter__(self) -> Self:
@@ -217,7 +224,7 @@ class Feeder:
         self.close()
 
     def statistics(self) -> FeederStatistics:
-        """The feed as it is now."""
+        """Return the state of the feed and of its trainers now."""
         server = self._server
         with server.changed:
             now = time.monotonic()

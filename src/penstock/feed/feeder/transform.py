@@ -18,7 +18,7 @@ class DeviceTransform:
     Args:
         gpu: Where.
         call: Takes the block's tree, its arrays as tensors on the GPU; what else it holds stays as it is.
-        whole: The feed is batch-granular.
+        whole: The feed has whole batches.
     """
 
     def __init__(self, gpu: Gpu, call: Callable[[Tree], Tree], *, whole: bool) -> None:

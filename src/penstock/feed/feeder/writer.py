@@ -47,17 +47,17 @@ class BlockWriter:
 
     Args:
         ring: Where they go.
-        batch_granular: Shapes may vary from block to block.
+        whole_batches: Shapes may vary from block to block.
         gpu: Where the ring lies, and leaves may lie; None for the host.
 
     Attributes:
         copy_s: Time spent copying.
     """
 
-    def __init__(self, ring: WritableRing, *, batch_granular: bool, gpu: Gpu | None = None) -> None:
+    def __init__(self, ring: WritableRing, *, whole_batches: bool, gpu: Gpu | None = None) -> None:
         self.copy_s = 0.0
         self._ring = ring
-        self._whole = batch_granular
+        self._whole = whole_batches
         self._gpu = gpu
         self._layout: Node | None = None
         self._layout_bytes = 0
@@ -110,7 +110,7 @@ class BlockWriter:
         if not self._whole and rows != block.rows:
             raise SourceError(
                 f"the loader's collate_fn, or the feed's transform, made {rows} rows of {block.rows} samples: "
-                "samples cannot be left out or added there. Filter in the dataset, or pass batch_granular=True to "
+                "samples cannot be left out or added there. Filter in the dataset, or pass whole_batches=True to "
                 "take batches as they are"
             )
         self._compare(layout, block)
@@ -135,7 +135,7 @@ class BlockWriter:
             if not self._whole:
                 raise BlockChanged(
                     f"the source's batches changed at sample {block.sample} of its cycle: {changed}. If they are "
-                    "meant to vary (dynamic padding), pass batch_granular=True to the feeder or share()"
+                    "meant to vary (dynamic padding), pass whole_batches=True to the feeder or share()"
                 )
             if not same_but_for_shapes(self._layout, layout):
                 raise BlockChanged(

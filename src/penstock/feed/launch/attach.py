@@ -34,40 +34,40 @@ def attach(
     framework: Framework | None = None,
     wait_s: float = 0.0,
 ) -> Loader:
-    """A Loader on the feed of this name.
+    """Join a feed that runs, and return a ``Loader`` on it.
 
     Args:
-        name: As the feeder was given it.
-        batch_size: Rows of a batch, whatever the source's; None for the source's.
-        drop_last: Leave out of each epoch the rows that fill no batch: the last ones where the
-            feed has one segment, else some of all, drawn afresh. None for what the source says.
-        shard: (rank, world) of a trainer that is itself data-parallel. All
-            ranks attach; each gets equally many batches of the same epoch,
-            of ``batch_size`` rows per rank.
-        transform: Called on each batch, in this process.
-        borrow: Hand out views into the ring instead of private copies. They
-            cannot be written to: NumPy refuses, a torch tensor that is
-            written to kills the process. A view that is kept holds the feed's room.
+        name: Name of the feed, as its feeder was given it.
+        batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
+        drop_last: Leave out of each epoch the samples that fill no batch: the last ones where the feed has one
+            segment, else some drawn afresh from the whole epoch. None for what the source says.
+        shard: ``(rank, world)`` of a data-parallel run. All ranks attach; each gets the same number of batches of
+            one epoch.
+        transform: Function that takes and returns a batch; called in this process, on each batch.
+        borrow: Hand out read-only views into the ring instead of private copies. NumPy refuses to write to one;
+            writing to a torch view kills the process. A view that is kept holds its block's room.
             On a GPU, keep a view until what reads it has run: when its last reference dies, only the
-            work of the stream that is current there is waited for. ``record_stream`` has no effect on a
-            view; have the current stream wait for a side stream that read it, then let the view go.
-            A write to a view on a GPU is a fault of the device; under MPS it may end the other
-            processes on that GPU too. Take no batch while a CUDA graph is captured.
-        device: Where batches end: ``"cuda"``, ``"cuda:1"``, the UUID of a GPU or
-            MIG instance; None for this process's memory. Arrays come as torch
-            tensors then, copied by the GPU beside what it computes.
-        framework: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``: whose arrays
-            batches hold, whatever the source's, on the same memory (DLPack).
-        wait_s: How long to wait, in seconds, for a feed that does not run yet. For the answer of a feeder that
-            runs it is waited for 10 s at least.
+            work of the current stream is waited for. ``record_stream`` has no effect on a view; have the
+            current stream wait for a side stream that read it, then let the view go. Writing to a view on a
+            GPU is a fault of the device; under MPS it may end the other processes on that GPU too. Take no
+            batch while a CUDA graph is captured.
+        device: Where batches end: ``"cuda"``, ``"cuda:1"``, or the UUID of a GPU or MIG instance. Arrays then come
+            as torch tensors, copied while the GPU computes. None for host memory.
+        framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
+            where DLPack allows. None for the source's.
+        wait_s: Seconds to wait for a feed that does not run yet. A feeder that runs has at least 10 s to answer.
+
+    Returns:
+        A loader whose batches have the tree (tuple, list, dict, ...) and types of the source's, and in each array
+        one row per sample.
 
     Raises:
-        FeedNotFound: no such feed; the message lists those that run.
-        BadSetting: the feed cannot be cut or dealt as asked.
-        DeviceUnavailable: there is no such GPU here, or views were asked of a ring that it cannot map.
-        FeederSilent: its feeder is stopped, or too busy to answer.
-        ProtocolError: what its feeder says makes no validator.
-        Refused: the feeder does not admit this trainer.
+        FeedNotFound: no feed has this name; the message lists those that run.
+        BadSetting: an argument makes no sense, or the feed cannot be split as asked.
+        DeviceUnavailable: this machine has no such GPU, or it cannot map the ring that ``borrow`` asks for.
+        FeederSilent: the feeder is stopped, or too busy to answer.
+        ProtocolError: what the feeder says makes no sense.
+        Refused: the feeder does not admit this trainer; ``VersionMismatch`` if it runs another protocol.
     """
 
     real_number("wait_s", wait_s, 0, math.inf)
@@ -100,7 +100,7 @@ def options(
     """What a trainer asks, checked.
 
     Raises:
-        BadSetting: a value makes no validator.
+        BadSetting: a value makes no sense.
     """
     if batch_size is not None:
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)

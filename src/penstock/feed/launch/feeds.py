@@ -23,11 +23,11 @@ _LOOK_S = 0.02
 
 
 class Ended(NamedTuple):
-    """A feed that has been ended.
+    """Tells which feeder ``stop`` ended.
 
     Attributes:
-        pid: The feeder's process; 0 where its lock did not say.
-        signals: What had to be sent to that process, because it did not answer; empty where it did.
+        pid: Process of the feeder; 0 if its lock did not say.
+        signals: Signals that the process had to be sent, because it did not answer; empty if it did.
     """
 
     pid: int
@@ -35,33 +35,49 @@ class Ended(NamedTuple):
 
 
 def feeds() -> list[FeederStatistics]:
-    """The statistics of every feed of this user, by name.
+    """List every feed of this user, sorted by name, and remove what dead feeders left behind.
 
-    What dead feeders left behind is removed on the way. Of a feeder that does
-    not answer within 2 s (it is stopped, or too busy) there are only the name
-    and the pid, and ``answers`` is False. One that is starting is left out.
+    A feeder that does not answer within 2 s (it is stopped, or too busy) is listed
+    with its name and pid only, and ``answers`` is False. A feed that is starting is
+    left out.
+
+    Returns:
+        The statistics of each feed.
+
+    Raises:
+        InsecureDirectory: others could enter the directory of the sockets.
+        DirectoryUnusable: that directory cannot be made or read.
     """
     found = [statistics for endpoint in endpoints() if (statistics := _ask(endpoint)) is not None]
     return sorted(found, key=lambda statistics: statistics.name)
 
 
 def stop(name: str) -> Ended:
-    """End a feed; its trainers get ``FeederLost``. Returns once its feeder is gone.
+    """End a feed, and return once its feeder is gone. Trainers that still read it get ``FeedStopped``.
 
     A feeder that does not answer within 5 s is ended by signals to the process
     that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL.
 
+    Args:
+        name: The feed's name.
+
+    Returns:
+        Which process ended, and what signals that took.
+
     Raises:
-        FeedNotFound: no such feed.
-        FeederSilent: it does not answer, and no process of this user's can be found that holds its lock.
-        TimeoutError: it has answered and not ended within 10 s; its source does not return.
+        FeedNotFound: no feed has this name; the message lists those that run.
+        FeederSilent: the feeder has answered and not ended within 10 s, because its source does not return; or
+            it does not answer, and no process of this user holds its lock.
     """
     endpoint = Endpoint(name)
     owner = endpoint.owner()
     pid = owner.pid if owner else 0
     if _is_told(endpoint):
         if (lock := _gone(endpoint, _END_S)) is None:
-            raise TimeoutError
+            raise FeederSilent(
+                f"the feeder (process {pid}) of feed {name!r} has been told to end and has not ended within "
+                f"{_END_S:.0f} s: its source does not return. Look at its processes, or kill them"
+            )
         endpoint.remove(lock)
         return Ended(pid)
     if (lock := endpoint.acquire()) is not None:

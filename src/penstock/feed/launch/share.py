@@ -73,32 +73,65 @@ def share(
     epochs: int | None = None,
     linger: float | None = None,
     stall_timeout: float | None = None,
-    batch_granular: bool | None = None,
+    whole_batches: bool | None = None,
     memory: str | None = None,
 ) -> Loader:
-    """A Loader on the feed of this name, which is started if nobody runs it yet.
+    """Join a feed, starting it first if nobody runs it, and return a ``Loader`` on it.
 
     The first caller starts the feeder in a process of its own, which calls
-    ``make_loader()`` there. It ends ``linger`` seconds after its last trainer.
-    If it dies, one of its trainers starts another, and each goes on with its
-    next sample.
+    ``make_loader()`` there. The feed ends ``linger`` seconds after its last
+    trainer. If the feeder dies, a trainer starts another one, and each trainer
+    goes on with its next sample.
+
+    Settings of the feed (``segments`` to ``memory``) that are left out are those
+    of the running feed.
 
     Args:
-        make_loader: Takes nothing, returns a ``DataLoader`` or whatever else a
-            ``Feeder`` takes. It may be a lambda, a partial, a method, or live in the main
-            script, which is not run again: what the function uses of it travels.
-        name: Whoever uses the same name shares the loader.
-        batch_size, drop_last, shard, transform, borrow, device, framework: Of this trainer; see ``attach``.
-        segments, seed, window, epochs, stall_timeout, batch_granular, memory: Of the
-            feed; see ``Feeder``. What is left out is the feed's as it runs.
-        linger: Seconds that the feeder waits for another trainer; 30 unless set.
+        make_loader: Function without arguments that returns a ``DataLoader``, or whatever else ``Feeder`` takes.
+            It may be a lambda, a partial, a method, or live in the main script, which is not run again: what the
+            function uses of the script travels.
+        name: Name of the feed. Whoever uses this name shares the loader.
+        batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
+        drop_last: Leave out of each epoch the samples that fill no batch: the last ones where the feed has one
+            segment, else some drawn afresh from the whole epoch. None for what the source says.
+        shard: ``(rank, world)`` of a data-parallel run. All ranks attach; each gets the same number of batches of
+            one epoch.
+        transform: Function that takes and returns a batch; called in this process, on each batch.
+        borrow: Hand out read-only views into the ring instead of private copies. NumPy refuses to write to one;
+            writing to a torch view kills the process. A view that is kept holds its block's room.
+        device: Where batches end: ``"cuda"``, ``"cuda:1"``, or the UUID of a GPU or MIG instance. Arrays then come
+            as torch tensors, copied while the GPU computes. None for host memory.
+        framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
+            where DLPack allows. None for the source's.
+        segments: Parts of a cycle (one pass over the data) at which a trainer may join; 16 unless set. A loader
+            that shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. A source that
+            cannot be opened in its middle has one.
+        seed: Random seed of the order, and of the loader's workers; 0 unless set.
+        window: Size of the ring: bytes, or text such as ``"2GiB"``; 512 MiB unless set. The fastest trainer can be
+            so far ahead of the slowest.
+        epochs: Epochs that each trainer gets; endless unless set.
+        linger: Seconds from the last trainer's end to the feed's; 30 unless set.
+        stall_timeout: Seconds for which a trainer may hold the feed back before it is evicted; no limit unless
+            set.
+        whole_batches: Give trainers the source's batches as they are; their shapes may then vary (dynamic padding,
+            detection).
+        memory: Where the ring lies: ``"host"`` (unless set), or the GPU on which trainers train (``"cuda:0"``, or
+            a UUID), to which each block is copied once. Trainers that cannot map that GPU, or want batches on the
+            host, read a twin of the ring in pinned host memory of the window's size.
+
+    Returns:
+        A loader whose batches have the tree (tuple, list, dict, ...) and types of the source's, and in each array
+        one row per sample.
 
     Raises:
-        SettingsDiffer: the feed runs with other settings than those given here,
-            or was made by another function, or by the same one before it was edited.
+        SettingsDiffer: the feed runs with other settings than those given here, or was made by another
+            ``make_loader``, or by this one before it was edited.
+        BadSetting: an argument makes no sense, or ``make_loader`` cannot be pickled.
         SourceError: ``make_loader`` raised, or the feeder's process died three times before it served.
         BlockTooLarge: the window cannot hold a block, where its size is known before it is read.
-        FeederSilent: the feed's feeder is stopped, or too busy to answer within 10 s.
+        FeederSilent: the feeder is stopped, or does not answer within 10 s.
+        DeviceUnavailable: this machine has no such GPU, or no room for the window on it.
+        Refused: the feeder does not admit this trainer; ``VersionMismatch`` if it runs another protocol.
     """
     _check_callable(make_loader)
     asked = checked(
@@ -108,7 +141,7 @@ def share(
         epochs=epochs,
         linger=linger,
         stall_timeout=stall_timeout,
-        batch_granular=batch_granular,
+        whole_batches=whole_batches,
         memory=memory,
     )
 

@@ -72,7 +72,7 @@ class BatchBuilder:
 
 
 def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, int]:
-    """A private copy of a batch-granular block as it is, and its bytes."""
+    """A private copy of a whole block, and its bytes."""
     leaves: list[Any] = []
     copied = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
@@ -89,7 +89,7 @@ def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, in
 def view(
     block: ReceivedBlock, start: int, stop: int, destination: Destination, *, whole: bool
 ) -> tuple[Tree, int]:
-    """Rows [start, stop) of a block as views into the ring, or all of a batch-granular one; and their bytes."""
+    """Rows [start, stop) of a block as views into the ring, or all of a whole batch; and their bytes."""
     leaves: list[Any] = []
     viewed = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):

@@ -85,7 +85,7 @@ class Batcher:
         self._options = options
         self._drop_last = drop_last
         self._destination = rows.destination
-        self._whole = rows.link.welcome.settings.batch_granular
+        self._whole = rows.link.welcome.settings.whole_batches
         self._growing: _Growing | None = None
         self._check(rows.link.welcome.name)
 
@@ -227,11 +227,11 @@ class Batcher:
             )
         if self._whole and o.batch_size is not None:
             raise BadSetting(
-                f"feed {name!r} is batch-granular: its batches vary in shape and are taken as they "
-                f"are, so batch_size={o.batch_size} cannot be had. Leave batch_size out"
+                f"feed {name!r} gives whole batches (whole_batches=True), whose shapes may vary, so "
+                f"batch_size={o.batch_size} cannot be had. Leave batch_size out"
             )
         if o.world > 1 and not self._drop_last and (samples is None or self._whole):
-            why = "is batch-granular" if self._whole else "has a source that does not know its length"
+            why = "gives whole batches" if self._whole else "has a source that does not know its length"
             raise BadSetting(
                 f"feed {name!r} {why}, so what is left at its end cannot be dealt evenly to {o.world} ranks: "
                 "pass drop_last=True"

@@ -16,6 +16,7 @@ from penstock.contracts import Cursor, Ring
 from penstock.errors import (
     FeedEnded,
     FeederLost,
+    FeedStopped,
     PenstockError,
     ProtocolError,
     Refused,
@@ -58,21 +59,19 @@ class Connection:
         ring: The one that was mapped.
         sharing: Its name.
         held: The blocks that have come.
-        stopped: The feed was ended on purpose.
         wait_s: Time spent waiting for blocks.
         latency_s: Publish to receipt of the newest block that was waited for.
 
     Raises:
         FeedNotFound: nobody serves the name.
         FeederSilent: its feeder does not answer.
-        ProtocolError: its feeder's answer makes no validator.
+        ProtocolError: its feeder's answer makes no sense.
         Refused: the feeder does not admit this trainer.
     """
 
     def __init__(self, endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
         self.latency_s = 0.0
         self.wait_s = 0.0
-        self.stopped = False
         self._endpoint = endpoint
         self._inbox: deque[bytes] = deque()
         self._ordinal = 0  # of the next block that is announced
@@ -143,7 +142,7 @@ class Connection:
         Raises:
             SourceError: the source failed at this point.
             WindowHeld: the views that this trainer keeps leave no room for it.
-            FeederLost, TrainerEvicted, FeedEnded: there will be no more.
+            FeederLost, FeedStopped, TrainerEvicted, FeedEnded: there will be no more.
         """
         if index >= self.held.end:
             self._wait(index)
@@ -288,7 +287,8 @@ class Connection:
         """
         packet = self._inbox[0]
         if not packet:
-            self._ended = self._lost("died")
+            log = self._endpoint.sweep()
+            self._ended = FeederLost(f"{self._feeder} died" + (f"; the end of its log: {log}" if log else ""))
             return
         try:
             message, following = self._validator.message(packet)
@@ -341,20 +341,18 @@ class Connection:
         elif isinstance(message, wire.Rejected):
             self._ended = refusal(self._endpoint.name, message)
         elif isinstance(message, wire.Bye):
-            self.stopped = True
             self._ended = (
-                self._lost(message.reason)
+                FeedStopped(
+                    f"{self._feeder} {message.reason}. To go on, start the feed again and load the last "
+                    "state_dict()"
+                )
                 if message.reason
                 else FeedEnded(f"feed {self._endpoint.name!r} has ended: it has given every trainer its epochs")
             )
 
-    def _lost(self, reason: str) -> FeederLost:
-        log = self._endpoint.sweep() if reason == "died" else ""
-        return FeederLost(
-            f"the feeder (process {self.welcome.pid}) of feed {self._endpoint.name!r} {reason}"
-            + (f"; the end of its log: {log}" if log else "")
-            + (". To go on, start the feed again and load the last state_dict()" if self.stopped else "")
-        )
+    @property
+    def _feeder(self) -> str:
+        return f"the feeder (process {self.welcome.pid}) of feed {self._endpoint.name!r}"
 
     def _send(self, message: wire.FromTrainer) -> None:
         try:

@@ -28,17 +28,22 @@ _STATE_VERSION = 2
 
 
 class Loader:
-    """The batches of a feed, one epoch for each ``for`` loop over it.
+    """Stands in a training script where its ``DataLoader`` stood: one epoch for each ``for`` loop.
 
-    An epoch is every sample once, from where this trainer happens to join. A
-    loop that is broken off gives its epoch up: the next begins afresh, at the
-    next segment. Made by ``share`` and ``attach``.
+    ``share`` and ``attach`` make it. An epoch is every sample once, from where this
+    trainer happens to join. A loop that is broken off gives its epoch up: the next
+    one begins a new epoch, at the next segment.
 
     A batch counts as delivered when ``next()`` returns it. If the transform
-    raises, or Ctrl-C comes first, the same rows come at the next ``next()``,
-    and a state that is saved meanwhile has them before it.
+    raises, or Ctrl-C comes first, the next ``next()`` gives the batch's samples
+    again, and a state saved meanwhile stands before them.
 
-    It belongs to one thread of one process.
+    A Loader belongs to one thread of one process.
+
+    Iterating raises ``FeederLost`` or ``FeedStopped`` when the feed is gone,
+    ``SourceError`` when the source failed, ``TrainerEvicted`` when this trainer held
+    the feed back for too long, ``WindowHeld`` when its own views leave no room, and
+    ``FeedEnded`` after the last epoch.
     """
 
     def __init__(self, connect: Connect, options: LoaderOptions, *, failover: bool = False) -> None:
@@ -60,7 +65,7 @@ class Loader:
         self.name = welcome.name
         rules = EpochRules(
             welcome.samples,
-            None if welcome.settings.batch_granular else self.batch_size,
+            None if welcome.settings.whole_batches else self.batch_size,
             options.rank,
             options.world,
             drop_last=self.drop_last,
@@ -82,7 +87,7 @@ class Loader:
         return loop
 
     def __len__(self) -> int:
-        """Batches in a whole epoch, also while the rest of a resumed one is read.
+        """Count the batches of a full epoch, also while the rest of a resumed one is read.
 
         Raises:
             TypeError: the source does not know its length.
@@ -104,38 +109,41 @@ class Loader:
 
     @property
     def samples(self) -> int | None:
-        """Samples in an epoch; None where only a pass of the source can tell."""
+        """Samples in an epoch; None if only a pass of the source can tell."""
         return self._rows.samples
 
     @property
     def batch_size(self) -> int | None:
-        """Samples in a full batch; None where batches vary in length."""
+        """Samples in a full batch; None if batches vary in length."""
         return self._options.batch_size or self._rows.link.welcome.batch_size
 
     @property
     def drop_last(self) -> bool:
-        """Whether rows that fill no batch are left out; the source's own, unless it was given."""
+        """Whether samples that fill no batch are left out of each epoch."""
         given = self._options.drop_last
         return self._rows.link.welcome.drop_last if given is None else given
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch that this trainer is in, or that its next loop begins."""
+        """Number of the epoch that this trainer is in, or that its next loop begins, from 0."""
         epoch = self._reading.epoch
         return epoch.number + self._reading.rules.is_over(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this trainer stands, in plain numbers: what comes next is the next sample."""
+        """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""
         self._check_usable()
         plan = plan_of(self._rows.link.welcome)
         place = self._reading.rules.saved(self._reading.epoch)
         return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the Loader of this state stood; the rest of its epoch comes in the next loop.
+        """Go to the place that a state holds; the next loop yields the rest of its epoch.
+
+        Args:
+            state: What ``state_dict()`` gave, in this process or another, under any batch size.
 
         Raises:
-            BadSetting: the state belongs to a feed with another order, or makes no validator.
+            BadSetting: the state comes from a feed with another order of samples, or is none.
         """
         self._check_usable()
         given = cast("object", state)  # of any type: it comes from a file
@@ -154,7 +162,7 @@ class Loader:
         self._reading.load(state)
 
     def statistics(self) -> LoaderStatistics:
-        """This Loader as it is now."""
+        """Return what this Loader has received so far, and by which path."""
         link, counts = self._rows.link, self._reading.counts
         return LoaderStatistics(
             name=self.name,
@@ -172,7 +180,7 @@ class Loader:
         )
 
     def close(self) -> None:
-        """Leave the feed. Batches that were handed out stay valid, views too."""
+        """Leave the feed. Batches that were handed out stay valid, views included."""
         if self._finalizer.alive:
             _close(self._rows, self._pid)
             self._finalizer.detach()  # not before: what breaks this off may come again

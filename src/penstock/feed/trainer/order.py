@@ -25,7 +25,7 @@ def order_of(welcome: Welcome) -> dict[str, Any]:
         "batch size": plan.pop("source_batch_size"),
         **plan,
         "epochs": welcome.settings.epochs,
-        "granularity": welcome.settings.batch_granular,
+        "whole_batches": welcome.settings.whole_batches,
     }
 
 

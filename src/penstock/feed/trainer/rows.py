@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.contracts import Cursor
-from penstock.errors import FeederLost, SettingsDiffer
+from penstock.errors import FeederLost, FeedStopped, SettingsDiffer
 from penstock.feed import wire
 from penstock.feed.settings import MOST_BLOCKS, Settings
 from penstock.feed.trainer.connection import Connection, OpenRing
@@ -170,9 +170,9 @@ class RowStream:
             self.destination.synchronize()
         try:
             self.link.poll()
-        except FeederLost:
+        except FeederLost as lost:
             # A feeder that has died writes no more; one that evicts might not get its word through.
-            if evicts or not self._failover or self.link.stopped:
+            if evicts or not self._failover or isinstance(lost, FeedStopped):
                 raise
 
     def present(self) -> tuple[int, int]:
@@ -222,7 +222,7 @@ class RowStream:
     def _replace(self, lost: FeederLost) -> None:
         """Go over to a new feeder; it sends on from the first row that was not taken."""
         old = self.link
-        if not self._failover or old.stopped:
+        if not self._failover or isinstance(lost, FeedStopped):
             raise lost
         self.kept_from = None
         self.destination.leave()

@@ -66,7 +66,7 @@ class MessageValidator:
         self._check_welcome(message, fds)
         self._window_bytes = message.settings.window_bytes
         self._samples = message.samples
-        self._whole = message.settings.batch_granular
+        self._whole = message.settings.whole_batches
         return message
 
     def message(self, packet: bytes) -> tuple[wire.FromFeeder, Cursor | None]:

@@ -28,27 +28,28 @@ _SCRATCH_BYTES = 256 << 20
 
 
 class PackedSource:
-    """What ``penstock pack`` has written, read straight into the ring.
+    """Feeds what ``pack`` has written, reading rows straight into the ring.
 
     Args:
-        folder: Where it lies.
-        reader: How its rows are read: ``"uring"``, ``"direct"``, ``"posix"`` or ``"gpu"``; a function that makes a
-            ``Reader`` into a given memory; ``"auto"`` takes what ``penstock advise`` would of uring, direct and
-            posix (docs/how-to/read-mechanism.md). ``description`` names what is taken, and why.
+        folder: Folder that ``pack`` made.
+        reader: Mechanism that reads rows: ``"uring"``, ``"direct"``, ``"posix"`` or ``"gpu"``; a function that
+            makes a ``Reader`` into a given memory; or ``"auto"``: what ``penstock advise`` would take of uring,
+            direct and posix (docs/how-to/read-mechanism.md). ``description`` names the one taken, and why.
         batch_size: Rows of a block.
-        shuffle: A fresh random order in each cycle; False keeps the rows' order.
-        drop_last: Leave out what does not fill a block; of several segments all rows come, and each trainer
-            leaves some out of its epochs.
+        shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
+        drop_last: Leave out rows that fill no block. With several segments all rows are fed, and each trainer
+            leaves some out of each of its epochs.
         segments: Parts of a cycle at which a trainer may join.
-        seed: Of the order.
+        seed: Random seed of the order.
         depth: Reads under way at once; None for the advised number, or 128.
-        verify: Compare each row with its checksum the first time it is read.
-        keep_bytes: Leaves of rows under 4 KiB are kept in memory, as long as they fit this.
+        verify: Compare each row with its checksum when it is first read.
+        keep_bytes: Memory for leaves whose rows are smaller than 4 KiB, which are read once and kept while they
+            fit.
 
     Raises:
-        BadSetting: there is no packed data set, or an argument is out of range.
-        PackDamaged: a file is missing, or has another size than when it was packed.
-        ReaderUnavailable: the reader cannot be had here; the message says why.
+        BadSetting: the folder holds no packed data set, or an argument is out of range.
+        PackDamaged: a file is missing, or its size is not the one that was packed.
+        ReaderUnavailable: this machine cannot read so; the message says why.
     """
 
     seekable = True

@@ -50,7 +50,7 @@ def detections() -> list[Detection]:
 
 @pytest.mark.parametrize("borrow", [False, True])
 def test_dynamic_padding_comes_as_the_loader_gave_it(serve, borrow):
-    serve(loader_of_texts(), batch_granular=True, window="64KiB", segments=3)
+    serve(loader_of_texts(), whole_batches=True, window="64KiB", segments=3)
     with penstock.attach("feed", borrow=borrow) as loader:
         assert len(loader) == 13
         for _ in range(3):
@@ -66,7 +66,7 @@ def test_dynamic_padding_comes_as_the_loader_gave_it(serve, borrow):
 
 @pytest.mark.parametrize("borrow", [False, True])
 def test_types_and_shapes_come_back(serve, borrow):
-    serve(detections(), batch_granular=True)
+    serve(detections(), whole_batches=True)
     with penstock.attach("feed", borrow=borrow) as loader:
         for _ in range(2):
             got = list(loader)
@@ -86,20 +86,20 @@ def test_without_it_the_error_names_the_leaf_and_the_remedy(serve):
     serve(loader_of_texts(), segments=1)
     with (
         penstock.attach("feed", 4) as loader,
-        pytest.raises(penstock.BlockChanged, match=r"leaf batch\['tokens'\].*batch_granular=True"),
+        pytest.raises(penstock.BlockChanged, match=r"leaf batch\['tokens'\].*whole_batches=True"),
     ):
         list(loader)
 
 
 def test_a_batch_size_cannot_be_asked_for(serve):
-    serve(loader_of_texts(), batch_granular=True)
+    serve(loader_of_texts(), whole_batches=True)
     with pytest.raises(penstock.BadSetting, match=r"batch_size=8 cannot be had. Leave batch_size out"):
         penstock.attach("feed", 8)
 
 
 def test_another_structure_is_still_an_error(serve):
     batches: list[Any] = [{"x": np.zeros((2, 3))}, {"x": np.zeros((4, 9))}, {"x": np.zeros((4, 9), "f4")}]
-    serve(batches, batch_granular=True)
+    serve(batches, whole_batches=True)
     with penstock.attach("feed") as loader:
         it = iter(loader)
         assert [next(it)["x"].shape, next(it)["x"].shape] == [(2, 3), (4, 9)]
@@ -108,7 +108,7 @@ def test_another_structure_is_still_an_error(serve):
 
 
 def test_private_copies_may_be_changed(serve):
-    serve(detections(), batch_granular=True)
+    serve(detections(), whole_batches=True)
     with penstock.attach("feed") as one, penstock.attach("feed") as other:
         for mine, theirs in zip(one, other, strict=True):
             mine.images.fill_(-1)
@@ -116,7 +116,7 @@ def test_private_copies_may_be_changed(serve):
 
 
 def test_a_state_goes_on_with_the_next_batch(serve):
-    serve(loader_of_texts(), batch_granular=True)
+    serve(loader_of_texts(), whole_batches=True)
     with penstock.attach("feed") as loader:
         batches = iter(loader)
         for _ in range(5):
@@ -130,7 +130,7 @@ def test_a_state_goes_on_with_the_next_batch(serve):
 
 
 def test_ranks_get_a_batch_each_in_turn(serve):
-    serve([{"x": np.full((i + 1, 2), i)} for i in range(7)], batch_granular=True)
+    serve([{"x": np.full((i + 1, 2), i)} for i in range(7)], whole_batches=True)
     with pytest.raises(penstock.BadSetting, match="pass drop_last=True"):
         penstock.attach("feed", shard=(0, 2))
     import threading
