@@ -2,7 +2,7 @@
 
 Its arguments are a directory and more modules to import. It reads orders, a line of JSON each: a script to run,
 with its arguments, environment and process group, and the file for its output. It answers with the new process's
-pid. How that one ended, as ``Popen.returncode`` would say it, is then in a file of the directory that the pid names.
+pid. How that one ended, as ``Popen.returncode`` would say it, is then in a file of the directory, its pid's.
 """
 
 from __future__ import annotations
