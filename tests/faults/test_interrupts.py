@@ -209,10 +209,10 @@ def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
     def train(rank: int) -> None:
         with penstock.attach("feed", 8, shard=(rank, 2), drop_last=True) as loader:
             batches = iter(loader)
-            poll = loader._rows.link.poll
+            poll = loader._rows.connection.poll
             for n in range(1000):
                 if rank == 0 and n == 1:
-                    loader._rows.link.poll = raises_once(loader._rows.link, poll)  # type: ignore[method-assign]
+                    loader._rows.connection.poll = raises_once(loader._rows.connection, poll)  # type: ignore[method-assign]
                 try:
                     got[rank] += [int(i) for i in next(batches)["id"]]
                 except Interrupted:
@@ -220,12 +220,12 @@ def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
                 except StopIteration:
                     return
 
-    def raises_once(link: Any, poll: Callable[[], None]) -> Callable[[], None]:
+    def raises_once(connection: Any, poll: Callable[[], None]) -> Callable[[], None]:
         calls = iter(range(100))
 
         def polled() -> None:
             if next(calls) == 1:
-                link.poll = poll
+                connection.poll = poll
                 raise Interrupted
             poll()
 

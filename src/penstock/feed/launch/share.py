@@ -154,8 +154,8 @@ def share(
         deaths = 0
         while True:
             endpoint = Endpoint(name)
-            link = _linked(endpoint, hello, open_ring)
-            if link is None:
+            connection = _connected(endpoint, hello, open_ring)
+            if connection is None:
                 lock = endpoint.acquire()
                 if lock is None:  # another trainer is starting the feeder
                     _check_goes_on(endpoint, patient_until_s)
@@ -170,11 +170,11 @@ def share(
                         raise SourceError(f"feed {name!r} cannot be started: {deaths} times {died}")
                 continue
             try:
-                _check_same(link.welcome, {} if replaced else asked, fingerprint)
+                _check_same(connection.welcome, {} if replaced else asked, fingerprint)
             except BaseException:
-                link.close()
+                connection.close()
                 raise
-            return link
+            return connection
 
     return Loader(
         connect, options(batch_size, drop_last, shard, transform, borrow, device, framework), failover=True
@@ -216,7 +216,7 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], fingerprint: Finge
         )
 
 
-def _linked(endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing) -> Connection | None:
+def _connected(endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing) -> Connection | None:
     try:
         return Connection(endpoint, hello, open_ring, ANSWER_S)
     except FeedNotFound:

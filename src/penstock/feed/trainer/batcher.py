@@ -85,9 +85,9 @@ class Batcher:
         self._options = options
         self._drop_last = drop_last
         self._destination = rows.destination
-        self._whole = rows.link.welcome.settings.whole_batches
+        self._whole = rows.connection.welcome.settings.whole_batches
         self._growing: _Growing | None = None
-        self._check(rows.link.welcome.name)
+        self._check(rows.connection.welcome.name)
 
     def has_begun(self, epoch: Epoch) -> bool:
         """Whether the next batch of this place has been begun, and the stream stands where that goes on."""
@@ -166,8 +166,8 @@ class Batcher:
         """A batch that is whole; ``after`` and ``at`` are where it ends in the epoch, and in the feed."""
         self._growing = None  # whoever gets it may write to it
         tree, counts = batch.finish()
-        _, link, item = self._rows.place
-        return PendingBatch(tree, self._destination.seal(), counts, after, Standing(at, link, item))
+        _, connection, item = self._rows.place
+        return PendingBatch(tree, self._destination.seal(), counts, after, Standing(at, connection, item))
 
     def _next_as_it_is(self, epoch: Epoch) -> PendingBatch | None:
         """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
@@ -194,7 +194,7 @@ class Batcher:
 
     def _leaves_out(self, block: ReceivedBlock) -> bool:
         """Whether ``drop_last`` leaves out a block: the short one at the end of a cycle."""
-        full, ends = self._rows.link.welcome.block_rows, block.at.sample + block.rows == self._rules.samples
+        full, ends = self._rows.connection.welcome.block_rows, block.at.sample + block.rows == self._rules.samples
         return self._drop_last and ends and full is not None and block.rows < full
 
     def _handed(self, block: ReceivedBlock) -> tuple[Tree, Counts]:

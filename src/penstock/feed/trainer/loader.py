@@ -61,7 +61,7 @@ class Loader:
         )
         self._rows = RowStream(connect, hello, _destination(options), failover=failover)
         self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
-        welcome = self._rows.link.welcome
+        welcome = self._rows.connection.welcome
         self.name = welcome.name
         rules = EpochRules(
             welcome.samples,
@@ -92,7 +92,7 @@ class Loader:
         Raises:
             TypeError: the source does not know its length.
         """
-        welcome, options, size = self._rows.link.welcome, self._options, self.batch_size
+        welcome, options, size = self._rows.connection.welcome, self._options, self.batch_size
         if welcome.samples is not None and size is not None:
             return batches(welcome.samples, size, options.world, drop_last=self.drop_last)
         if welcome.batches is not None and size == welcome.batch_size:
@@ -115,13 +115,13 @@ class Loader:
     @property
     def batch_size(self) -> int | None:
         """Samples in a full batch; None if batches vary in length."""
-        return self._options.batch_size or self._rows.link.welcome.batch_size
+        return self._options.batch_size or self._rows.connection.welcome.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether samples that fill no batch are left out of each epoch."""
         given = self._options.drop_last
-        return self._rows.link.welcome.drop_last if given is None else given
+        return self._rows.connection.welcome.drop_last if given is None else given
 
     @property
     def epoch(self) -> int:
@@ -132,7 +132,7 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""
         self._check_usable()
-        plan = plan_of(self._rows.link.welcome)
+        plan = plan_of(self._rows.connection.welcome)
         place = self._reading.rules.saved(self._reading.epoch)
         return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place}
 
@@ -154,7 +154,7 @@ class Loader:
                 f"this state has version {state.get('version')!r}, and penstock {__version__} reads "
                 f"version {_STATE_VERSION}: it was saved by another version of penstock. Begin its epoch anew"
             )
-        if differs := plan_difference(state["plan"], plan_of(self._rows.link.welcome)):
+        if differs := plan_difference(state["plan"], plan_of(self._rows.connection.welcome)):
             raise BadSetting(
                 f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
                 "Start the feed with the same loader, sampler, segments and seed"
@@ -163,11 +163,11 @@ class Loader:
 
     def statistics(self) -> LoaderStatistics:
         """Return what this Loader has received so far, and by which path."""
-        link, counts = self._rows.link, self._reading.counts
+        connection, counts = self._rows.connection, self._reading.counts
         return LoaderStatistics(
             name=self.name,
-            feeder_pid=link.welcome.pid,
-            sharing=link.sharing,
+            feeder_pid=connection.welcome.pid,
+            sharing=connection.sharing,
             handed="view" if self._options.borrow else self._rows.destination.handed,
             epoch=self.epoch,
             batches=counts.batches,
@@ -175,7 +175,7 @@ class Loader:
             copied_bytes=counts.copied_bytes,
             viewed_bytes=counts.viewed_bytes,
             wait_s=self._rows.wait_s,
-            latency_s=link.latency_s,
+            latency_s=connection.latency_s,
             failovers=self._rows.failovers,
         )
 
