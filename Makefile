@@ -4,7 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench soak clean
+# What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.
+PART ?= all
+OUT ?= build/gpu
+ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+.PHONY: demo test lint bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
@@ -23,6 +28,12 @@ bench: $(READY)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak --timeout 1800
+
+gpu:
+	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.evidence --part $(PART) --out $(OUT) $(if $(WHEELS),--wheels $(WHEELS))
+
+gpu-report:
+	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.report --out $(OUT)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

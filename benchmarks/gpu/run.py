@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.share import tensorsocket
 from benchmarks.share.feeding import Feeding
 from benchmarks.share.result import Result, measure
-from benchmarks.share.trainers import TrainerPool
+from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload
 
 from penstock.measure.interval import Interval, Watch
@@ -139,7 +139,7 @@ class Bench:
         if name not in self._feeders:
             memory = self._settings.device if case.arm == "GPU ring" else "host"
             feeding = Feeding(name, self._settings.window, case.workload, memory=memory)
-            self._feeders[name] = self._crew.feeder(feeding)
+            self._feeders[name] = start_feeder(self._crew, feeding)
         return self._feeders[name]
 
     def _tensorsocket(self, case: Case, cell: Result) -> Measured:

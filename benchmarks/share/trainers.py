@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,8 @@ from benchmarks.share.feeding import Feeding
 
 from penstock.measure.pool import START_S, Member, ProcessPool
 
-FINDS_BENCHMARKS = {"PYTHONPATH": str(Path(__file__).parents[2])}
+_PATHS = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+FINDS_BENCHMARKS = {"PYTHONPATH": os.pathsep.join(filter(None, _PATHS))}
 
 
 def start_trainers(pool: ProcessPool, count: int) -> list[Member]:
