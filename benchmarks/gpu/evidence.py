@@ -40,14 +40,7 @@ print(json.dumps({
     "capabilities": [".".join(map(str, torch.cuda.get_device_capability(i))) for i in range(n)],
 }))
 """
-_LIBRARIES = (
-    "cuda-bindings",
-    "nvidia-ml-py",
-    "nvidia-cuda-nvrtc",
-    "nvidia-cuda-nvrtc-cu12",
-    "nvidia-cufile",
-    "pytest",
-)
+_LIBRARIES = ("cuda-bindings", "nvidia-ml-py", "nvidia-cuda-nvrtc", "nvidia-cufile", "pytest")
 
 
 class Bench:
@@ -67,7 +60,7 @@ class Bench:
         out.mkdir(parents=True, exist_ok=True)
         paths = [str(ROOT / "src"), str(ROOT)]
         if wheels is not None:
-            unpacked = out.with_name(f"{out.name}-wheels")  # not in OUT, which is to be brought back
+            unpacked = ROOT / "build" / "gpu-wheels"  # not in OUT, which is to be brought back
             self.notes = unpack(wheels, unpacked)
             paths.insert(0, str(unpacked))
         sys.path[:0] = paths
@@ -167,7 +160,7 @@ class Bench:
             time.sleep(0.05 * alive)
 
     def _gpu_found(self) -> tuple[dict[str, Any], str]:
-        """The GPU as torch sees it, asked in a child, which the driver may keep for ever; and why there is none."""
+        """The GPU as torch sees it, in a child, which a driver may keep for ever; and why there is none."""
         driver = _first_line(Path("/proc/driver/nvidia/version"))
         log = self.out / "gpu.log"
         status = self._done((sys.executable, "-c", _GPU), log, 60)
@@ -212,14 +205,13 @@ def unpack(wheels: Path, to: Path) -> list[str]:
 
 
 def _fits(stem: str) -> bool:
-    """Whether a wheel's tags are this Python's (PyPA, "Platform compatibility tags"); the platform is taken as given."""
+    """Whether a wheel's tags are this Python's (PyPA, "Platform compatibility tags"), whatever its platform."""
     pythons, abi = stem.split("-")[-3:-1]
-    here = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    minor = sys.version_info.minor
+    tags = pythons.split(".")
     if abi == "abi3":
-        return any(tag.startswith("cp3") and int(tag[3:]) <= sys.version_info.minor for tag in pythons.split("."))
-    return here in pythons.split(".") or any(
-        tag in {"py3", here.replace("cp", "py")} for tag in pythons.split(".")
-    )
+        return any(tag.startswith("cp3") and int(tag[3:]) <= minor for tag in tags)
+    return bool({f"cp3{minor}", f"py3{minor}", "py3"}.intersection(tags))
 
 
 def _missing(step: Step) -> str:

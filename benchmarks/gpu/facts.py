@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,15 @@ def attributes() -> dict[str, int]:
     """What the driver says that it supports."""
     from cuda.bindings import driver
 
-    names = ("HOST_REGISTER_SUPPORTED", "READ_ONLY_HOST_REGISTER_SUPPORTED", "CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM",
-             "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED", "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES",
-             "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED")  # fmt: skip
+    names = (
+        "HOST_REGISTER_SUPPORTED",
+        "READ_ONLY_HOST_REGISTER_SUPPORTED",
+        "CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM",
+        "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
+        "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES",
+        "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+        "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED",
+    )
     _begun()
     found: dict[str, int] = {}
     for name in names:
@@ -87,7 +94,7 @@ def protecting() -> dict[str, Any]:
         there.copy_(source, non_blocking=True)
         torch.cuda.synchronize()
         seen.append(int(there.max()) if int(there.min()) == int(there.max()) else -1)
-    pinned = torch.cuda.is_available() and source.is_pinned()
+    pinned = source.is_pinned()
     runtime.cudaHostUnregister(address)
     return {"registered": str(status), "protected": protected, "copied": seen, "torch says pinned": pinned}
 
@@ -181,10 +188,8 @@ def _mapped(protection: int, fd: int | None = None) -> int:
 
 def _forget_error(torch: Any) -> None:
     """The runtime reports a refusal once more, at the next launch."""
-    try:
+    with suppress(RuntimeError):
         torch.ones(1, device="cuda")
-    except RuntimeError:
-        pass
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Turns what ``make gpu`` has left into benchmarks/results/ and the lines of docs/hardware.md: ``make gpu-report``."""
+"""Turns what ``make gpu`` has left into benchmarks/results/ and lines of docs/hardware.md: ``make gpu-report``."""
 
 from __future__ import annotations
 

@@ -45,15 +45,8 @@ def _tested(name: str, file: str, chosen: str, limit_s: float = PART_S, under: t
 
 
 def _facts(out: Path) -> list[Step]:
-    return [
-        Step(
-            "facts",
-            ("-m", "benchmarks.gpu.facts", str(out / "facts.result.json")),
-            ("numpy",),
-            120,
-            "facts.result.json",
-        )
-    ]
+    file = "facts.result.json"
+    return [Step("facts", ("-m", "benchmarks.gpu.facts", str(out / file)), ("cuda.bindings",), 120, file)]
 
 
 def _tests(_: Path) -> list[Step]:
@@ -103,21 +96,12 @@ def _io(out: Path) -> list[Step]:
 
 
 def _demo(out: Path) -> list[Step]:
-    demo = (
-        "-m",
-        "penstock",
-        "demo",
-        "--trainers",
-        "4",
-        "--epochs",
-        "3",
-        "--report",
-        str(out / "demo.result.json"),
-    )
+    file = "demo.result.json"
+    demo = ("-m", "penstock", "demo", "--trainers", "4", "--epochs", "3", "--report", str(out / file))
     return [
         Step("train", ("examples/train.py", "--epochs", "2"), (), 120),
         Step("language-model", ("examples/language_model.py",), (), 120),
-        Step("demo", demo, ("typer", "rich", "matplotlib", *_IMAGES), 300, "demo.result.json"),
+        Step("demo", demo, ("typer", "rich", "matplotlib", *_IMAGES), 300, file),
         Step("doctor", ("-m", "penstock", "doctor"), ("typer", "rich"), 60),
     ]
 

@@ -63,8 +63,8 @@ def test_a_step_that_hangs_is_killed_in_time_with_what_it_has_detached(bench: Be
     hangs = (
         "import os, signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], start_new_session=True)\n"
-        "print(os.getpid(), child.pid, flush=True)\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"
+        "print(os.getpid(), subprocess.Popen(sleep, start_new_session=True).pid, flush=True)\n"
         "time.sleep(1000)"
     )
     record = bench.run("part", [python("hangs", hangs, limit_s=5.0), python("next", "print(1)")])
