@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import uuid
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +72,9 @@ class Bench:
             "PYTHONFAULTHANDLER": "1",
             MARK: self._mark,
         }
-        self._machine = described()
-        self._gpu, self._missing = self._gpu_found()
+        self._machine, lacks = described()
+        self._gpu, no_gpu = self._gpu_found()
+        self._missing = no_gpu or lacks
 
     def run(self, part: str, steps: list[Step]) -> Record:
         """Run a part's steps, as long as there is time, and leave its record."""
@@ -173,21 +176,19 @@ class Bench:
         return found, "" if found["names"] else "no GPU"
 
 
-def described() -> dict[str, Any]:
-    """The machine, as every benchmark of ours describes it, and the libraries of NVIDIA's."""
-    from importlib.metadata import PackageNotFoundError, version
-
+def described() -> tuple[dict[str, Any], str]:
+    """The machine, as every benchmark of ours describes it, and NVIDIA's libraries; and what Penstock lacks."""
     try:
         import msgspec
 
         from penstock.measure.machine import describe
     except ImportError as error:
-        raise SystemExit(f"{error}: give a folder that has its wheel, WHEELS=FOLDER") from None
+        return {"python": platform.python_version()}, f"{error}; WHEELS= names a folder with wheels"
     machine: dict[str, Any] = msgspec.to_builtins(describe())
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):
             machine["libraries"][name] = version(name)
-    return machine
+    return machine, ""
 
 
 def unpack(wheels: Path, to: Path) -> list[str]:
