@@ -8,7 +8,12 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
 DOCS := $(VENV)/.docs
 
-.PHONY: demo test lint docs test-docs bench soak clean
+# What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.
+PART ?= all
+OUT ?= build/gpu
+ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+.PHONY: demo test lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
@@ -33,6 +38,12 @@ bench: $(READY)
 
 soak: $(READY)
 	$(PYTEST) -m soak --timeout 1800 --override-ini faulthandler_timeout=0
+
+gpu:
+	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.evidence --part $(PART) --out $(OUT) $(if $(WHEELS),--wheels $(WHEELS))
+
+gpu-report:
+	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.report --out $(OUT)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

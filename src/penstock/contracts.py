@@ -144,7 +144,7 @@ class Gpu(Protocol):
     def pin(self, memory: ByteArray) -> None:
         """Register host memory, so that copies from it and to it are asynchronous.
 
-        Its pages must be writable while this is called (docs/decisions/0012-pinning.md), and no private
+        Its pages must be writable while this is called (docs/decisions/0013-pinning.md), and no private
         mapping of a file: the device would read copies of them from then on.
 
         Raises:

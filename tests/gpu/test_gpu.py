@@ -20,6 +20,7 @@ import penstock
 from penstock.contracts import ByteArray, Gpu, Ring
 from penstock.memory.cuda import CudaGpu
 from penstock.testing.device_ring import DeviceRingContract
+from penstock.testing.gpu_contract import GpuContract
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -44,6 +45,17 @@ def ids_of(loader: penstock.Loader) -> list[int]:
     return torch.cat(seen).tolist()
 
 
+class TestContractOnAGpu(GpuContract):
+    def gpu(self) -> Gpu:
+        return CudaGpu("cuda")
+
+    def seen(self, memory: Any) -> ByteArray:
+        return memory.cpu().numpy()
+
+    def computed(self, memory: Any) -> None:
+        torch.cuda.synchronize()
+
+
 class TestDeviceRingOnAGpu(DeviceRingContract):
     gpu_code = "from penstock.memory.cuda import CudaGpu", "CudaGpu('cuda')"
 
@@ -60,6 +72,45 @@ class TestDeviceRingOnAGpu(DeviceRingContract):
 
     def seen(self, memory: Any) -> ByteArray:
         return memory.cpu().numpy()
+
+
+def lent(nbytes: int) -> tuple[CudaGpu, torch.Tensor, list[int]]:
+    """A GPU, the last view of a ring full of sevens, and where it says that it has ended."""
+    gpu = CudaGpu("cuda")
+    memory, fd = CudaGpu("cuda").share(nbytes)
+    memory.fill_(7)
+    torch.cuda.synchronize()
+    ended: list[int] = []
+    view = gpu.lend(gpu.open_shared(fd, nbytes), 0, nbytes, lambda: ended.append(1))
+    os.close(fd)
+    return gpu, view, ended
+
+
+def test_views_are_read_by_kernels_that_outlive_the_last_of_them() -> None:
+    gpu, view, ended = lent(1 << 20)
+    torch.cuda._sleep(200_000_000)
+    total = view.sum()
+    del view
+    gpu.collect()
+    assert not ended, "the kernel has yet to run"
+    assert int(total) == 7 << 20
+    gpu.collect()
+    assert ended == [1]
+
+
+def test_views_that_die_while_a_graph_is_captured_spoil_nothing() -> None:
+    gpu, view, ended = lent(4096)
+    static = torch.zeros(1, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = static + 1
+        del view
+        gpu.collect()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (float(result), ended) == (1.0, [])
+    gpu.collect_all()
+    assert ended == [1]
 
 
 @pytest.mark.parametrize("memory", ["host", "cuda"])

@@ -64,7 +64,7 @@ class HostRing:
         """Map a ring that another process writes, and register it with a GPU.
 
         A GPU registers only pages that may be written to, so they may until it has
-        (docs/decisions/0012-pinning.md). From then on a write to them faults, as in any reader.
+        (docs/decisions/0013-pinning.md). From then on a write to them faults, as in any reader.
 
         Raises:
             PinningRefused: the system does not allow it; ``fd`` still belongs to the caller.
