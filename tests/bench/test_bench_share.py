@@ -24,6 +24,11 @@ from penstock.errors import BadSetting
 from penstock.measure.machine import describe
 from penstock.terminal import console
 
+_PATIENCE_S = 300
+"""Each run starts many processes, and other tests run at the same time."""
+
+pytestmark = pytest.mark.timeout(_PATIENCE_S)
+
 LOADERS = """
 import os, signal, sys, time
 from pathlib import Path
@@ -105,7 +110,9 @@ def loaders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bench_share(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock", "bench", "share", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=_PATIENCE_S - 10, check=False, **options
+    )
 
 
 def working(folder: Path) -> list[psutil.Process]:
@@ -126,7 +133,7 @@ def measured(loaders: Path) -> tuple[dict[str, Any], str]:
     feeds.mkdir(mode=0o700)
     done = bench_share(
         f"{loaders}:small",
-        *("-k", "1,2", "--repeats", "1", "--seconds", "0.3", "--step-ms", "1", "--window", "16MiB"),
+        *("-k", "2", "--repeats", "1", "--seconds", "0.3", "--step-ms", "1", "--window", "16MiB"),
         *("--json", json_path, "--plot", picture),
         env={**os.environ, "PENSTOCK_DIR": str(feeds)},
     )
@@ -139,7 +146,7 @@ def measured(loaders: Path) -> tuple[dict[str, Any], str]:
 
 def test_every_case_is_measured_with_the_loader_s_workers_in_all(measured):
     found = {(result["arm"], result["trainers"], result["workers"]) for result in measured[0]["results"]}
-    assert found == {("alone", 1, 2), ("shared", 1, 2), ("separate", 2, 2), ("shared", 2, 2)}
+    assert found == {("alone", 1, 2), ("separate", 2, 2), ("shared", 2, 2)}
     assert len(measured[0]["results"]) == len(found)
 
 
@@ -163,7 +170,7 @@ def test_the_report_says_what_was_measured_where(measured):
     }
     assert {"cpu", "cores", "date", "libraries", "penstock"} <= set(report["machine"])
     assert report["settings"]["step_ms"] == 1
-    assert [comparison["trainers"] for comparison in report["comparisons"]] == [1, 2]
+    assert [comparison["trainers"] for comparison in report["comparisons"]] == [2]
     assert all(0 < comparison["steps_kept"] <= 1 for comparison in report["comparisons"])
     assert str(Path.home()) not in json.dumps(report)
     assert "/tmp" not in json.dumps(report)
@@ -216,6 +223,7 @@ def test_ctrl_c_leaves_nothing(loaders: Path, feeds_directory: Path):
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert not working(feeds_directory)
+    assert not list(feeds_directory.iterdir())
 
 
 @pytest.mark.parametrize(
