@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -54,8 +55,10 @@ class Member:
             stderr=log,
             env={**os.environ, **environment},
         )
+        self._heard: deque[bytes] = deque()
         self._unread = b""
         self.pid = self._process.pid
+        self.over = False  # it has said all that it will
 
     def tell(self, message: Any) -> None:
         assert self._process.stdin is not None
@@ -65,25 +68,33 @@ class Member:
         except BrokenPipeError:
             pass  # it died, which the next hear() tells
 
+    def fileno(self) -> int:
+        """Where its answers come, to wait for several processes at once."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def lines(self) -> list[bytes]:
+        """The lines that have come; waits for the next packet of them. None come once it is ``over``."""
+        packet = os.read(self.fileno(), 1 << 16)
+        self.over = not packet
+        *lines, self._unread = (self._unread + packet).split(b"\n")
+        return lines
+
     def hear(self, deadline: float) -> dict[str, Any]:
         """Its next answer.
 
         Raises:
             MemberFailed: it reports an error, has ended, or gives none before ``deadline``.
         """
-        assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+        while not self._heard:
+            ready, _, _ = select.select([self], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise MemberFailed(f"process {self.pid} gave no answer in time")
-            chunk = os.read(fd, 1 << 16)
-            if not chunk:
+            self._heard.extend(self.lines())
+            if self.over and not self._heard:
                 raise MemberFailed(f"process {self.pid} {in_words(self._process.wait())}")
-            self._unread += chunk
-        line, self._unread = self._unread.split(b"\n", 1)
         try:
-            answer = json.loads(line)
+            answer = json.loads(self._heard.popleft())
         except ValueError:  # a library printed something
             return self.hear(deadline)
         if not isinstance(answer, dict):
@@ -105,6 +116,16 @@ class Member:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def let_go(self) -> None:
+        """Ask it to end, if it still runs, and leave it to whoever accounts for it as one of a ``Family``."""
+        if not self.over:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+        self.end_input()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process.returncode = 0
 
     def close(self, *, kill: bool = False) -> None:
         """Wait until it has ended; kill it, if it does not or is not to be waited for."""

@@ -28,13 +28,13 @@ def save(report: Report, path: Path) -> None:
     figure: Any = Figure(figsize=(13, 5.2), facecolor="white")
     FigureCanvasAgg(figure)
     figure.text(
-        0.05, 0.905, _wrapped(report.sentence, 100), fontsize=15, fontweight="bold", color=_INK, va="center"
+        0.05, 0.905, _wrapped(report.sentence, 104), fontsize=14, fontweight="bold", color=_INK, va="center"
     )
     figure.text(0.05, 0.795, _subtitle(report), fontsize=10, color=_FAINT, va="center")
     grid: Any = figure.add_gridspec(1, 3, left=0.05, right=0.985, top=0.64, bottom=0.115, wspace=0.2)
     panels: tuple[tuple[str, Callable[[Result], float]], ...] = (
         ("Samples/s, all trainers together", lambda result: result.together),
-        ("CPU-seconds for 1,000 samples delivered", lambda result: result.cpu_s_per_1000_samples),
+        ("CPU-seconds for 1,000 samples", lambda result: result.cpu_s_per_1000_samples),
         ("Memory of all processes (PSS), MiB", lambda result: result.pss_bytes / 2**20),
     )
     for place, (title, figure_of) in enumerate(panels):

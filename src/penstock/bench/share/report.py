@@ -126,9 +126,7 @@ def sentence(comparison: Comparison, step_ms: float) -> str:
     gives = f"gives {_times(speed)} times the samples/s of"
     at = f"at {_short(cpu)} of the CPU time"
     if comparison.trainers == 1:
-        return (
-            f"With 1 trainer, a feed {gives} the loader alone, {at}; what sharing brings shows with more (-k 2,4)."
-        )
+        return f"With 1 trainer, a feed {gives} the loader alone, {at}. What sharing brings shows with more."
     with_k = f"ith {comparison.trainers} trainers, one feed"
     if speed.median >= 1 + _SAME and speed.least > 1:
         return f"W{with_k} {gives} separate loaders, {at}."

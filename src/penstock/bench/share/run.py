@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.bench.share.plan import Case, Settings, cases
 from penstock.bench.share.report import Report, Result, compared, sentence
 from penstock.bench.share.source import Loader
 from penstock.errors import PenstockError, SourceError
+from penstock.feed.endpoint import Endpoint
 from penstock.feed.launch.function import FunctionFailed
 from penstock.measure.family import family
 from penstock.measure.interval import Interval
@@ -42,7 +44,10 @@ def run(settings: Settings, where: str, tell: Tell) -> Report:
     machine = describe()
     results: list[Result] = []
     # What a killed trainer leaves, such as its loader's workers, is ended too.
-    with family(), tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
+    with ExitStack() as stack:
+        stack.callback(Endpoint(_feed()).sweep)  # what a killed feeder leaves
+        stack.enter_context(family())
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
         tell(0, 0, "looking at the loader")
         loader = _looked_at(Path(scratch), where)
         planned = list(cases(settings.trainers, loader.workers))
@@ -84,12 +89,11 @@ def _result(scratch: Path, case: Case, repeat: int, settings: Settings, where: s
                 {"where": where, "workers": workers} for workers in case.workers or (None,) * case.trainers
             ]
             if case.arm == "shared":
-                feed = f"bench-share/{os.getpid()}"
                 feeders = pool.start(_command("feeder"))
-                feeding = Feeding(where, feed, settings.window, case.trainers)
+                feeding = Feeding(where, _feed(), settings.window, case.trainers)
                 feeders[0].tell(msgspec.to_builtins(feeding))
                 feeders[0].hear_of("ready", time.monotonic() + START_S)
-                orders = [{"feed": feed}] * case.trainers
+                orders = [{"feed": _feed()}] * case.trainers
             rates = measured(trainers, orders, interval, [feeder.pid for feeder in feeders])
         except Unfinished as error:
             raise PenstockError(
@@ -109,6 +113,11 @@ def _result(scratch: Path, case: Case, repeat: int, settings: Settings, where: s
         cpu_s_per_1000_samples=rates.feeder_cpu_s + rates.trainers_cpu_s,
         pss_bytes=rates.pss_bytes,
     )
+
+
+def _feed() -> str:
+    """The feed's name: two benchmarks at once do not meet."""
+    return f"bench-share/{os.getpid()}"
 
 
 def _started(pool: ProcessPool, module: str, count: int = 1) -> list[Member]:
