@@ -25,7 +25,7 @@ bench: $(READY)
 	$(BIN)/penstock bench share
 
 soak: $(READY)
-	$(PYTEST) -m soak --timeout 1800 --override-ini faulthandler_timeout=0
+	$(PYTEST) -m "soak or hypothesis" --hypothesis-profile soak --timeout 1800 --override-ini faulthandler_timeout=0
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,13 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import settings
+from tests.forked import Forked, ForkServer
 
 import penstock
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("soak", deadline=None, max_examples=2000)
 
 SHM_BEFORE, SHM_LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
 
@@ -79,6 +85,34 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ForkServer]]:
+    """Processes that fork others: with numpy, with torch too, and with the command line."""
+    numpy = ["penstock.feed.feeder.feeder", "penstock.feed.launch.share", "sources"]
+    modules = {"numpy": numpy, "torch": [*numpy, "torch.utils.data"], "command": ["penstock.cli.app"]}
+    faults = Path(__file__).parent / "faults"
+    servers = {name: ForkServer(tmp_path_factory.mktemp("ended"), modules[name], faults) for name in modules}
+    yield servers
+    for server in servers.values():
+        server.close()
+
+
+@pytest.fixture
+def command(servers: dict[str, ForkServer], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Run the command line to its end, 200 columns wide."""
+
+    def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path_factory.mktemp("command")
+        out, errors = folder / "out", folder / "errors"
+        environment = {**os.environ, "COLUMNS": "200"}
+        forked = Forked(
+            servers["command"], "penstock.cli", words, out, errors=errors, directory=cwd, environment=environment
+        )
+        return subprocess.CompletedProcess(words, forked.wait(), out.read_text(), errors.read_text())
+
+    return run
 
 
 def _serving(path: Path) -> list[psutil.Process]:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import penstock
@@ -162,7 +163,7 @@ def test_batches_that_vary_are_copied_by_the_feeder(serve: Any) -> None:
     assert feeder.statistics().blocks_in_place == 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_slots_leave_room_for_any_block_however_they_lie(data: st.DataObject) -> None:
     """What ``SlotPool`` counts on, with as many as it offers."""
