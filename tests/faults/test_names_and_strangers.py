@@ -552,10 +552,11 @@ def test_another_protocol_is_refused_and_both_versions_are_named(clean, serve):
 
 
 OTHER_PROTOCOL = """
+from penstock import _version
+_version.__version__ = "99.1.2"
 import penstock
 from penstock.feed import wire
 wire.PROTOCOL = 999
-penstock.__version__ = "99.1.2"
 try:
     penstock.attach("feed")
 except penstock.VersionMismatch as error:
