@@ -37,7 +37,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.share
 
 soak: $(READY)
-	$(PYTEST) -m soak --timeout 1800 --override-ini faulthandler_timeout=0
+	$(PYTEST) -m "soak or hypothesis" --hypothesis-profile soak --timeout 1800 --override-ini faulthandler_timeout=0
 
 gpu:
 	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.evidence --part $(PART) --out $(OUT) $(if $(WHEELS),--wheels $(WHEELS))

@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.advice import Advice, Requirement, advise
@@ -73,7 +73,6 @@ rates = st.floats(1e5, 1e11)
 budgets = st.floats(0.01, 64)
 
 
-@settings(deadline=None)
 @given(measurements, sizes, st.none() | rates, st.none() | budgets)
 def test_no_advice_costs_more_than_the_cores(rows, sample, rate, cores):
     advice = advise(rows, Requirement(sample_bytes=sample, rate_bytes_per_s=rate, cores=cores))
@@ -82,7 +81,6 @@ def test_no_advice_costs_more_than_the_cores(rows, sample, rate, cores):
     assert all(other.cores <= most for other in advice.alternatives)
 
 
-@settings(deadline=None)
 @given(measurements, sizes, st.none() | rates, budgets, budgets)
 def test_more_cores_never_make_it_worse(rows, sample, rate, some, more):
     few, many = (
@@ -96,7 +94,6 @@ def test_more_cores_never_make_it_worse(rows, sample, rate, some, more):
         assert many.choice.cpu_s_per_gib <= few.choice.cpu_s_per_gib * SAME * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(measurements, sizes, rates, st.none() | budgets, st.floats(0.01, 1))
 def test_a_need_that_is_met_stays_met_at_a_lower_rate(rows, sample, rate, cores, part):
     asked = advise(rows, Requirement(sample_bytes=sample, rate_bytes_per_s=rate, cores=cores))
@@ -104,7 +101,6 @@ def test_a_need_that_is_met_stays_met_at_a_lower_rate(rows, sample, rate, cores,
     assert less.suffices >= asked.suffices
 
 
-@settings(deadline=None)
 @given(measurements, st.sampled_from(SIZES))
 def test_at_a_measured_size_the_choice_is_the_fastest_row(rows, size):
     times: dict[tuple[str, int, int], list[float]] = {}
@@ -119,7 +115,6 @@ def test_at_a_measured_size_the_choice_is_the_fastest_row(rows, size):
     assert choice.mb_s * SAME >= max(mb_s.values()) * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(
     measurements,
     sizes,

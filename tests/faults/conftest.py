@@ -5,112 +5,25 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.forked import Forked, ForkServer, eventually
 
 import penstock
 
 HERE = Path(__file__).parent
-HANG_S = 60.0
 
 
-def eventually(what: Callable[[], Any], why: str = "it never came to pass") -> Any:
-    """Wait until ``what()`` is true; only a hang makes this fail."""
-    deadline = time.monotonic() + HANG_S
-    while not (found := what()):
-        assert time.monotonic() < deadline, why
-        time.sleep(0.005)
-    return found
+class Run(Forked):
+    """A process of the test's own."""
 
-
-class ForkServer:
-    """A process that has imported ``modules`` beside Penstock, and forks."""
-
-    def __init__(self, directory: Path, *modules: str) -> None:
-        self.directory = directory
-        self._modules = modules
-        self._ours, self._theirs = socket.socketpair()  # now, or a test would be blamed for its descriptor
-        self._process: subprocess.Popen[bytes] | None = None
-        self._one_at_a_time = threading.Lock()
-
-    def fork(self, **order: Any) -> int:
-        """The pid of a process that carries it out; a file of that name will hold its exit status."""
-        with self._one_at_a_time:
-            if self._process is None:
-                self._process = self._start()
-            self._ours.sendall(json.dumps(order).encode() + b"\n")
-            return int(self._ours.recv(100))
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-W",
-            "error",
-            str(HERE / "fork_server.py"),
-            str(self.directory),
-            *self._modules,
-        ]
-        # It is no process of the first test's; and one thread of numpy's is not lost in children.
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        del environment["PENSTOCK_DIR"]
-        with self._theirs as theirs:
-            return subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
-
-    def close(self) -> None:
-        self._ours.close()
-        self._theirs.close()
-        if self._process is not None:
-            self._process.wait()
-
-
-class Run:
-    """A process of the test's own, with its output in files."""
-
-    def __init__(
-        self, server: ForkServer, script: str, order: Any, output: Path, process_group: int | None = None
-    ) -> None:
-        self._output = output
-        output.touch()
-        self.pid = server.fork(
-            script=str(HERE / script),
-            arguments=[json.dumps(order)],
-            environment=dict(os.environ),
-            output=str(output),
-            process_group=process_group,
-        )
-        self._status = server.directory / str(self.pid)
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text(errors="replace")
-
-    @property
-    def ended(self) -> bool:
-        return self._status.exists()
-
-    def signal(self, name: str) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.Signals[name])
-
-    def kill(self) -> None:
-        self.signal("SIGKILL")
-        self.wait()
-
-    def wait(self) -> int:
-        """The exit status; negative for a signal."""
-        eventually(lambda: self.ended, f"process {self.pid} hangs: {self.output}")
-        return int(self._status.read_text())
+    def __init__(self, server: ForkServer, script: str, order: Any, output: Path, **options: Any) -> None:
+        super().__init__(server, str(HERE / script), [json.dumps(order)], output, **options)
 
     def stopped(self) -> bool:
         return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
@@ -122,11 +35,19 @@ class Trainer(Run):
     def __init__(self, server: ForkServer, order: dict[str, Any], directory: Path, **options: Any) -> None:
         self.log = directory / "events"
         self.log.touch()
+        self._events: list[dict[str, Any]] = []
+        self._read_bytes = 0
         order = {**order, "log": str(self.log)}
         super().__init__(server, "trainer.py", order, directory / "output", **options)
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        with open(self.log, "rb") as file:
+            file.seek(self._read_bytes)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._read_bytes += len(line)
+                    self._events.append(json.loads(line))
+        return self._events
 
     def wait_for(self, key: str, times: int = 1) -> dict[str, Any]:
         """The event that has ``key`` for the n-th time."""
@@ -214,18 +135,6 @@ def ring_maps() -> int:
     return Path("/proc/self/maps").read_text().count("penstock-ring")
 
 
-@pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, ForkServer]]:
-    """What forks the processes: without torch, and with it."""
-    servers = {
-        torch: ForkServer(tmp_path_factory.mktemp("forked"), *(["torch.utils.data"] if torch else []))
-        for torch in (False, True)
-    }
-    yield servers
-    for server in servers.values():
-        server.close()
-
-
 @pytest.fixture
 def processes() -> Iterator[list[Run]]:
     """Every process of the test; what still runs at its end is killed."""
@@ -236,7 +145,9 @@ def processes() -> Iterator[list[Run]]:
 
 
 @pytest.fixture
-def train(servers, processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trainer]:
+def train(
+    servers: dict[str, ForkServer], processes: list[Run], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Trainer]:
     """Start a trainer: it attaches to ``feed``, or shares ``source``. With ``torch`` it has imported that."""
 
     def start(
@@ -258,7 +169,8 @@ def train(servers, processes: list[Run], tmp_path_factory: pytest.TempPathFactor
             "resume": None,
             **order,
         }
-        trainer = Trainer(servers[torch], whole, tmp_path_factory.mktemp("trainer"), process_group=process_group)
+        server = servers["torch" if torch else "numpy"]
+        trainer = Trainer(server, whole, tmp_path_factory.mktemp("trainer"), process_group=process_group)
         processes.append(trainer)
         return trainer
 
@@ -266,7 +178,9 @@ def train(servers, processes: list[Run], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def feed(servers, processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+def feed(
+    servers: dict[str, ForkServer], processes: list[Run], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Run]:
     """Start a feeder in a process of its own, on ``feed``."""
 
     def start(
@@ -279,7 +193,8 @@ def feed(servers, processes: list[Run], tmp_path_factory: pytest.TempPathFactory
     ) -> Run:
         order = {"name": name, "source": {"kind": kind, **(source or {})}, "settings": settings}
         output = tmp_path_factory.mktemp("feeder") / "output"
-        run = Run(servers[kind == "loader"], "feeder.py", order, output, process_group)
+        server = servers["torch" if kind == "loader" else "numpy"]
+        run = Run(server, "feeder.py", order, output, process_group=process_group)
         processes.append(run)
         return run
 

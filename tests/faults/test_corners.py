@@ -141,7 +141,7 @@ def test_share_takes_a_function_without_arguments():
 
 def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropped_who_says_nothing(feed):
     prlimit(feed("rows", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
-    with penstock.attach("feed", wait_s=30) as first, ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, penstock.attach("feed", wait_s=30) as first:
         batches = iter(first)
         ids = next(batches)["id"].tolist()
         strangers = [Endpoint("feed").connect() for _ in range(40)]  # more than it has descriptors for

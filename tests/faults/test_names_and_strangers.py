@@ -86,12 +86,10 @@ def test_a_feed_may_have_any_name(clean, serve, feeds_directory, name):
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(50))
 
 
-def test_a_name_that_is_no_text_is_refused_or_served(clean):
-    try:
-        with penstock.Feeder(rows(), "\udcff"):
-            pass
-    except penstock.BadSetting:
-        pass
+def test_a_name_that_is_no_text_is_refused(clean):
+    for use in (lambda: penstock.Feeder(rows(), "\udcff"), lambda: penstock.attach("\udcff")):
+        with pytest.raises(penstock.BadSetting, match="is no valid Unicode"):
+            use()
 
 
 @pytest.mark.parametrize("name", ["", "n" * 1001])
@@ -554,10 +552,11 @@ def test_another_protocol_is_refused_and_both_versions_are_named(clean, serve):
 
 
 OTHER_PROTOCOL = """
+from penstock import _version
+_version.__version__ = "99.1.2"
 import penstock
 from penstock.feed import wire
 wire.PROTOCOL = 999
-penstock.__version__ = "99.1.2"
 try:
     penstock.attach("feed")
 except penstock.VersionMismatch as error:

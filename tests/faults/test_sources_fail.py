@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_batches_that_change_midway_are_an_error_that_names_the_leaf(clean, serv
         before, now = "numpy <f8 of shape (…, 2) before", "<f8 of shape (…, 3)" if what == "shape" else "<f4"
         assert before in error["message"]
         assert now in error["message"]
-        assert trainer.ids(0) in ([], list(range(40)))  # it may have come after the cycle's beginning
+        assert trainer.ids(0) == list(range(40))
 
 
 def test_a_block_larger_than_the_window_is_an_error_with_both_sizes_and_the_remedy(clean, serve, train):
@@ -102,8 +103,10 @@ def test_a_loader_worker_that_is_killed_is_reported_to_every_trainer(feed, train
     for trainer in trainers:
         error = trainer.error()
         assert error["error"] == "SourceError"
-        assert "killed by signal: Killed" in error["message"]
-        trainer.ids(0)
+        # Torch hears of it by a signal, or of the connection that the worker was just sending a batch through.
+        assert re.search("killed by signal: Killed|exited unexpectedly|ConnectionResetError", error["message"])
+        ids = trainer.ids(0)
+        assert len(set(ids)) == len(ids)
 
 
 @pytest.mark.parametrize("callers", [1, 3])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 import penstock
 from penstock.feed import wire
@@ -106,7 +107,7 @@ def heard_or_refused(packet: bytes) -> None:
             decode(packet)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_refused(packet):
     heard_or_refused(packet)
@@ -121,7 +122,7 @@ def test_containers_in_one_another_are_refused_however_deep(within, levels):
                 decode(within + each * levels + b"\xc0")
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(300))
 @given(st.sampled_from([*FROM_TRAINER, *FROM_FEEDER]), st.data())
 def test_any_damaged_message_is_a_message_or_refused(message, data):
     packet = bytearray(wire.encode(message))
@@ -162,7 +163,7 @@ PACKETS = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(packets=st.lists(PACKETS, max_size=6), hello=st.booleans())
 def test_no_packet_disturbs_the_feeder_or_another_trainer(well_fed, packets, hello):
     """Whoever speaks nonsense is shown out; the others never notice."""

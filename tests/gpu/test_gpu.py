@@ -118,9 +118,9 @@ def test_views_that_die_while_a_graph_is_captured_spoil_nothing() -> None:
 def test_an_epoch_is_every_sample_once(serve: Any, memory: str, batch_size: int | None) -> None:
     serve(rows(), memory=memory, window="64MiB", epochs=2)
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", batch_size, device="cuda") as one,
         penstock.attach("feed", 333, device="cuda") as other,
-        ThreadPoolExecutor() as threads,
     ):
         for seen in threads.map(ids_of, (one, other)):
             assert sorted(seen) == list(range(SAMPLES))
@@ -154,9 +154,9 @@ def test_a_loaders_workers_write_where_the_gpu_copies_from(serve: Any) -> None:
 def test_a_trainer_on_the_host_reads_the_twin_beside_one_on_the_gpu(serve: Any) -> None:
     serve(rows(), memory="cuda", window="64MiB", epochs=1)
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", 100, device="cuda") as on_gpu,
         penstock.attach("feed", 333) as on_host,
-        ThreadPoolExecutor() as threads,
     ):
         there = threads.submit(ids_of, on_gpu)
         here: list[int] = []

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.examples import examples
 
 from penstock.memory.placement import place
 from penstock.memory.room import ALIGNMENT, Room, aligned
@@ -61,7 +62,7 @@ class RoomMachine(RuleBasedStateMachine):
         self.free = [True] * len(self.free)
 
 
-RoomMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+RoomMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 test_room_by_any_sequence = RoomMachine.TestCase
 
 

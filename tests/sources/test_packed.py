@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 import penstock
 from penstock.advice.measurement import Row
@@ -40,6 +42,7 @@ ROWS = 203
 ALIGNED, ODD = 8192, 5001  # bytes of a row that every disk reads as it is, and of one that none does
 
 
+@cache
 def images(rows: int = ROWS, row_bytes: int = ALIGNED) -> dict[str, Any]:
     content = np.random.default_rng(7).integers(0, 256, (rows, row_bytes), np.uint8)
     return {"id": np.arange(rows), "image": content}
@@ -151,7 +154,7 @@ LEAVES = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(25))
 @given(data=st.data(), rows=st.integers(1, 30), batch_size=st.integers(1, 12), keep=st.booleans())
 def test_every_reader_gives_the_bytes_that_were_packed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, rows: int, batch_size: int, keep: bool

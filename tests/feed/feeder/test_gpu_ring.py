@@ -27,9 +27,9 @@ def test_a_ring_on_the_gpu_takes_each_block_once_whatever_the_trainers(
     feeders = FakeGpu(5, pins=pins)
     feeder = serve(rows(), memory=feeders, window="8KiB", epochs=1)
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", batch_size, device=FakeGpu(1)) as one,
         penstock.attach("feed", 9, device=FakeGpu(2)) as other,
-        ThreadPoolExecutor() as threads,
     ):
         for seen in threads.map(ids_of, (one, other)):
             assert sorted(seen) == list(range(SAMPLES))
@@ -102,11 +102,11 @@ def test_trainers_on_the_host_and_on_gpus_that_reach_the_ring_or_not_share_a_sma
     feeders = FakeGpu(5, pins=pins)
     feeder = serve(rows(), memory=feeders, window="8KiB", epochs=1)
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", 16, device=FakeGpu(1)) as on_it,
         penstock.attach("feed", 7, device=FakeGpu(2, reaches=False)) as elsewhere,
         penstock.attach("feed", 3) as on_host,
         penstock.attach("feed", 10, borrow=True) as views,
-        ThreadPoolExecutor() as threads,
     ):
         loops = [
             threads.submit(ids_of, on_it),
@@ -141,10 +141,10 @@ def test_what_a_loaders_workers_write_is_right_in_the_ring_and_in_its_twin(serve
             assert sorted(seen) == list(range(200))
 
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", 12, device=FakeGpu(1)) as on_it,
         penstock.attach("feed", device=FakeGpu(2, reaches=False)) as elsewhere,
         penstock.attach("feed", 5) as on_host,
-        ThreadPoolExecutor() as threads,
     ):
         list(threads.map(loop, (on_it, elsewhere, on_host)))
         statistics = feeder.statistics()

@@ -41,10 +41,10 @@ def test_it_is_called_once_a_block_however_many_trainers(serve: Any, pins: bool)
     feeders = FakeGpu(3, pins=pins)
     feeder = serve(rows(), memory=feeders, transform=counted, window="8KiB", epochs=1)
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", 16, device=FakeGpu(1)) as on_it,
         penstock.attach("feed", 7, device=FakeGpu(2, reaches=False)) as elsewhere,
         penstock.attach("feed", 10) as on_host,
-        ThreadPoolExecutor() as threads,
     ):
         for seen in threads.map(ids_of, (on_it, elsewhere, on_host)):
             assert sorted(seen) == list(range(SAMPLES))

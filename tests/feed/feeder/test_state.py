@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.examples import examples
 
 from penstock.contracts import Cursor
 from penstock.feed.feeder.state import FeedState, PublishedBlock, Subscriber
@@ -300,7 +301,7 @@ class RosterMachine(RuleBasedStateMachine):
         assert self.room.used_bytes == 0
 
 
-RosterMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+RosterMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40)
 test_roster_by_any_sequence = RosterMachine.TestCase
 
 
@@ -313,7 +314,7 @@ class BorrowersMachine(RosterMachine):
 def test_roster_by_any_sequence_while_views_live_on():
     run_state_machine_as_test(
         BorrowersMachine,
-        settings=settings(max_examples=150, stateful_step_count=40, deadline=None, phases=[Phase.generate]),
+        settings=settings(max_examples=examples(80), stateful_step_count=40, phases=[Phase.generate]),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from torch.utils.data import default_collate
 
 from penstock.memory.host import WritableHostRing
@@ -111,7 +112,7 @@ def test_a_slot_holds_what_a_collate_fn_of_the_users_gives(kind: str, slots: Slo
     assert_equal_trees(read_back(filled, slots), collate(samples_like(kind, 6)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["u1", "i8", "f2", "f8"])), min_size=1, max_size=6))
 def test_leaves_of_any_sizes_lie_beside_one_another(leaves: list[tuple[int, str]]) -> None:
     samples = [tuple(np.full(size, i + j, dtype) for j, (size, dtype) in enumerate(leaves)) for i in range(5)]

@@ -1,8 +1,9 @@
-"""Forks trainers and feeders, which need not import then what all of them do: that takes longer than most tests.
+"""Forks processes, which need not import then what all of them do: that takes longer than most tests.
 
-Its arguments are a directory and more modules to import. It reads orders, a line of JSON each: a script to run,
-with its arguments, environment and process group, and the file for its output. It answers with the new process's
-pid. How that one ended, as ``Popen.returncode`` would say it, is then in a file of the directory, its pid's.
+Its arguments are a directory for answers, one to import from, and the modules to import. It reads orders, a line
+of JSON each: a script or a module to run, with its arguments, directory, environment and process group, and files
+for its output. It answers with the new process's pid. How that one ended, as ``Popen.returncode`` would say it, is
+then in a file of the directory for answers, named for the pid.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-DIRECTORY = Path(sys.argv[1])
+ANSWERS = Path(sys.argv[1])
 running: set[int] = set()
 
 
@@ -27,9 +28,9 @@ def reap(*_: object) -> None:
         if pid == 0:
             return
         running.remove(pid)
-        part = DIRECTORY / f"{pid}.part"
+        part = ANSWERS / f"{pid}.part"
         part.write_text(str(os.waitstatus_to_exitcode(status)))
-        part.rename(DIRECTORY / str(pid))
+        part.rename(ANSWERS / str(pid))
 
 
 def forked() -> dict[str, Any]:
@@ -40,7 +41,7 @@ def forked() -> dict[str, Any]:
         if (pid := os.fork()) == 0:
             return order
         running.add(pid)
-        (DIRECTORY / str(pid)).unlink(missing_ok=True)  # of one that had this number before
+        (ANSWERS / str(pid)).unlink(missing_ok=True)  # of one that had this number before
         if order["process_group"] is not None:
             os.setpgid(pid, order["process_group"])
         os.write(1, f"{pid}\n".encode())
@@ -55,18 +56,29 @@ def become(order: dict[str, Any]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    with open(os.devnull) as nothing, open(order["output"], "wb") as output:
-        for file, fd in ((nothing, 0), (output, 1), (output, 2)):
+    with open(os.devnull) as nothing, open(order["output"], "ab") as output, open(order["errors"], "ab") as errors:
+        for file, fd in ((nothing, 0), (output, 1), (errors, 2)):
             os.dup2(file.fileno(), fd)
     os.environ.clear()
     os.environ.update(order["environment"])
-    sys.argv = [order["script"], *order["arguments"]]
+    os.chdir(order["directory"])
+    sys.argv[1:] = order["arguments"]
+
+
+def run(what: str) -> None:
+    if what.endswith(".py"):
+        sys.argv[0], sys.path[0] = what, str(Path(what).parent)
+        runpy.run_path(what, run_name="__main__")
+    else:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, reap)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its standard input
-    for module in ("penstock.feed.feeder.feeder", "penstock.feed.launch.share", "sources", *sys.argv[2:]):
+    sys.path[0] = sys.argv[2]
+    for module in sys.argv[3:]:
         importlib.import_module(module)
     become(order := forked())
-    runpy.run_path(order["script"], run_name="__main__")
+    run(order["run"])
