@@ -1,4 +1,4 @@
-"""A small language model on blocks of characters. Start it several times: all trainings read one feed.
+"""A small language model on blocks of characters. Start it several times: all runs read one feed.
 
 python examples/language_model.py --data FILE.txt --lr 0.003 & \\
 python examples/language_model.py --data FILE.txt & wait

@@ -1,4 +1,4 @@
-"""An image classifier. Start it several times at once: all trainings read one loader.
+"""An image classifier. Start it several times at once: all runs read one loader.
 
 python examples/train.py --width 32 & python examples/train.py --width 64 --lr 0.01 & wait
 """

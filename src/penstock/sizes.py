@@ -53,7 +53,7 @@ def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 
     with suppress(TypeError):  # whatever a user gave
         if not isinstance(value, bool) and least <= (number := index(value)) <= most:
             return number
-    raise BadSetting(f"{name}={value!r}: it is a whole number between {least:,} and {most:,}")
+    raise BadSetting(f"{name}={value!r}: it must be a whole number between {least:,} and {most:,}")
 
 
 def size_text(nbytes: float) -> str:

@@ -379,24 +379,24 @@ def test_a_pipe_a_socket_and_a_name_that_nothing_can_have_are_refused_at_once(tm
         (("/dev/null",), "neither a file, nor a block device, nor a directory"),
         (("/dev/shm",), "lies under /dev"),
         (("/proc",), "too little for a scratch file"),
-        (("FILE", "--qd", "0"), "--qd 0: it lies between 1 and 4096"),
-        (("FILE", "--qd", "1000000"), "--qd 1000000: it lies between 1 and 4096"),
+        (("FILE", "--qd", "0"), "--qd 0: it must lie between 1 and 4096"),
+        (("FILE", "--qd", "1000000"), "--qd 1000000: it must lie between 1 and 4096"),
         (("FILE", "--qd", "many"), "--qd many: give whole numbers"),
         (("FILE", "--qd", ""), "--qd: give at least one"),
         (("FILE", "--threads", "0"), "--threads 0"),
         (("FILE", "--bs", "nine"), "bs='nine': give bytes"),
         (("FILE", "--bs", "1GiB", "--qd", "1"), "has only 4,194,304 bytes"),
         (("FILE", "--bs", "1GiB", "--qd", "64"), "more memory than 8 GiB"),
-        (("FILE", "--mech", "telepathy"), "--mech telepathy: it is one of posix, direct, uring"),
-        (("FILE", "--pattern", "zigzag"), "--pattern zigzag: it is one of random, sequential"),
+        (("FILE", "--mech", "telepathy"), "--mech telepathy: it must be one of posix, direct, uring"),
+        (("FILE", "--pattern", "zigzag"), "--pattern zigzag: it must be one of random, sequential"),
         (("FILE", "--dest", "moon"), "--dest moon"),
-        (("FILE", "--external", "iozone"), "--external iozone: it is one of fio, gdsio, spdk, bam"),
+        (("FILE", "--external", "iozone"), "--external iozone: it must be one of fio, gdsio, spdk, bam"),
         (("FILE", "--json", "/no/where/x.json"), "its directory does not exist"),
         (("FILE", "--csv", "/tmp"), "/tmp is a directory; give the name of a file"),
         (("FILE", "--bs", "0"), "--bs='0': give bytes as a number above 0"),
         (
             ("FILE", "--mech", "fio"),
-            "--mech fio: it is one of posix, direct, uring, object, gds, gpu; other tools are --ext",
+            "--mech fio: it must be one of posix, direct, uring, object, gds, gpu; other tools are --ext",
         ),
         (("FILE", "--plot", "x.doc"), "--plot x.doc: its name ends in one of .png"),
         (("FILE", "--runtime", "0"), "--runtime 0"),
@@ -446,7 +446,7 @@ def test_what_must_not_be_read_or_written_is_said(
     locked.mkdir(mode=0o500)
     file.chmod(0o600)
     saved = bench_io(str(file), "--json", str(locked / "x.json"))
-    assert "x.json must not be written" in saved.stderr.replace("\n", " ")
+    assert "you may not write" in saved.stderr.replace("\n", " ")
     assert "no scratch file can be written there: Permission denied" in bench_io(str(locked)).stderr.replace(
         "\n", " "
     )

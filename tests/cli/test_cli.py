@@ -222,7 +222,7 @@ def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path
     assert "".join(packed.stdout.split()).count("packed[new]") == 2
     again = command("pack", f"{loader_file}:make_loader", str(folder))
     assert again.returncode == 2
-    assert "holds a packed data set already" in again.stderr
+    assert "already holds a packed data set" in again.stderr
     checked = command("pack", "--check", str(folder))
     assert "All 200 samples" in checked.stdout
     words = (
@@ -260,7 +260,7 @@ def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path
     told = " ".join(feeding.communicate(timeout=20)[0].split())
     assert "samples, 1.6 KB, kept in memory, window 4 KiB, 1 segment." in told
     assert "1 segment, not 16: 200 samples make 1 block of up to 9,999. With a smaller --batch-size" in told
-    assert "No block is read into the window" in told
+    assert "The window is too small to read ahead" in told
     with open(folder / "0-id.npy", "r+b") as file:
         file.seek(-8, os.SEEK_END)
         file.write(b"wrong")

@@ -85,7 +85,7 @@ def test_status_fits_80_columns_and_shows_a_name_that_would_command_the_terminal
     assert all(len(line) <= 80 for line in shown.splitlines())
     for phrase in (
         f"feeder {os.getpid()}, host memfd\n",
-        "window 100%: 1,024 of 1,024 blocks, the loader is faster than the training\n",
+        "window 100%: 1,024 of 1,024 blocks, the loader is faster than the trainers\n",
         "nobody reads\n",
         "reading, views",
     ):

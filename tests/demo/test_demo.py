@@ -61,7 +61,7 @@ def test_both_arms_train_the_same_models_on_the_same_images(images, tmp_path):
     assert [training.width for training in report.separate.trainings] == [
         training.width for training in report.shared.trainings
     ]
-    assert "2 trainings from one feed" in said
+    assert "2 training runs on one feed" in said
     assert psutil.Process().children(recursive=True) == before
 
 

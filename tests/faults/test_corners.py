@@ -128,7 +128,7 @@ def test_a_tree_too_large_to_describe_is_an_error_with_its_size(serve):
 
 def test_a_loader_function_that_cannot_be_pickled_is_a_clear_error():
     lock = threading.Lock()
-    with pytest.raises(penstock.BadSetting, match="cannot be handed to the feeder's process"):
+    with pytest.raises(penstock.BadSetting, match="cannot be pickled for the feeder's process"):
         penstock.share(lambda: lock, "unpicklable")
 
 

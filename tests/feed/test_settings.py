@@ -62,7 +62,7 @@ def test_any_text_is_whole_pages_or_refused(text):
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"segments": 0}, "segments=0: it is a whole number between 1 and 4,096"),
+        ({"segments": 0}, "segments=0: it must be a whole number between 1 and 4,096"),
         ({"segments": 5000}, "segments=5000"),
         ({"epochs": 0}, "epochs=0"),
         ({"linger": -1.0}, "linger=-1.0"),

@@ -93,7 +93,7 @@ def test_without_it_the_error_names_the_leaf_and_the_remedy(serve):
 
 def test_a_batch_size_cannot_be_asked_for(serve):
     serve(loader_of_texts(), whole_batches=True)
-    with pytest.raises(penstock.BadSetting, match=r"batch_size=8 cannot be had. Leave batch_size out"):
+    with pytest.raises(penstock.BadSetting, match=r"batch_size=8 is not possible. Leave batch_size out"):
         penstock.attach("feed", 8)
 
 

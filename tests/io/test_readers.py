@@ -162,7 +162,7 @@ def test_a_path_is_text(path: Any) -> None:
 @pytest.mark.parametrize("setting", ["depth", "threads", "staging_bytes"])
 @pytest.mark.parametrize("value", ["8", 2.5, None, 0, -1, 10**30])
 def test_a_setting_that_is_no_whole_number_in_range_is_refused(setting: str, value: Any) -> None:
-    with pytest.raises(BadSetting, match=f"{setting}={value!r}: it is a whole number between 1 and"):
+    with pytest.raises(BadSetting, match=f"{setting}={value!r}: it must be a whole number between 1 and"):
         open_reader("posix", new_memory(), **{setting: value})
 
 

@@ -170,7 +170,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     tree = {"id": np.arange(10)}
     pack(tree, tmp_path / "set")
     before = (tmp_path / "set" / MANIFEST).stat().st_mtime_ns
-    with pytest.raises(penstock.BadSetting, match=r"holds a packed data set already \(10 rows\)"):
+    with pytest.raises(penstock.BadSetting, match=r"already holds a packed data set \(10 rows\)"):
         pack(tree, tmp_path / "set")
     assert (tmp_path / "set" / MANIFEST).stat().st_mtime_ns == before
     (tmp_path / "other").mkdir()
@@ -267,9 +267,9 @@ def test_only_the_last_folder_is_made(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"folder": 5}, "folder=5: give the path of a folder"),
         ({"folder": ""}, "folder='': give the path of a folder"),
         ({"folder": "a\0b"}, r"folder='a\\x00b': give the path of a folder"),
-        ({"seed": "one"}, "seed='one': it is a whole number"),
-        ({"seed": 2**64}, "seed=18446744073709551616: it is a whole number"),
-        ({"commit_bytes": 0}, "commit_bytes=0: it is a whole number"),
+        ({"seed": "one"}, "seed='one': it must be a whole number"),
+        ({"seed": 2**64}, "seed=18446744073709551616: it must be a whole number"),
+        ({"commit_bytes": 0}, "commit_bytes=0: it must be a whole number"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(

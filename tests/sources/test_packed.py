@@ -424,7 +424,7 @@ def resealed(manifest: str) -> str:
 def test_settings_out_of_range_are_refused(small: Path) -> None:
     with pytest.raises(penstock.BadSetting, match="one of auto, posix, direct, uring"):
         PackedSource(small, reader="telepathy")
-    with pytest.raises(penstock.BadSetting, match="batch_size=0: it is a whole number between 1 and"):
+    with pytest.raises(penstock.BadSetting, match="batch_size=0: it must be a whole number between 1 and"):
         PackedSource(small, batch_size=0)
     with pytest.raises(penstock.BadSetting, match="depth=0"):
         PackedSource(small, depth=0)

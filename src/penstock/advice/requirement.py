@@ -55,20 +55,20 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.access not in ("random", "sequential"):
-            raise BadSetting(f"access={self.access!r}: it is random or sequential")
+            raise BadSetting(f"access={self.access!r}: it must be random or sequential")
         if not re.fullmatch(r"host|cuda(:\d+)?", self.dest):
-            raise BadSetting(f"dest={self.dest!r}: it is host, or a GPU such as cuda:0")
+            raise BadSetting(f"dest={self.dest!r}: it must be host, or a GPU such as cuda:0")
         for name in ("sample_bytes", "rate_bytes_per_s", "cores", "dataset_bytes"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
-                raise BadSetting(f"{name}={value!r}: it is a number above 0")
+                raise BadSetting(f"{name}={value!r}: it must be a number above 0")
         if self.dataset_bytes is not None and self.dataset_bytes < self.sample_bytes:
             raise BadSetting(
                 f"dataset_bytes={self.dataset_bytes:,} is less than one sample of {self.sample_bytes:,} bytes: "
                 "give the size of all samples together"
             )
         if self.gpu_share is not None and not 0 <= self.gpu_share <= 1:
-            raise BadSetting(f"gpu_share={self.gpu_share!r}: it lies between 0 and 1 (0% and 100%)")
+            raise BadSetting(f"gpu_share={self.gpu_share!r}: it must lie between 0 and 1 (0% and 100%)")
 
     @property
     def rate_mb_s(self) -> float | None:

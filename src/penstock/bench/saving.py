@@ -23,7 +23,7 @@ def check_writable(file: Path) -> None:
     if file.is_dir():
         raise BadSetting(f"{file} is a directory; give the name of a file")
     if not os.access(file if file.exists() else folder, os.W_OK):
-        raise BadSetting(f"{file} must not be written; give another place")
+        raise BadSetting(f"you may not write {file}; give another place")
 
 
 def check_picture(file: Path) -> None:

@@ -23,22 +23,22 @@ _FULL = 0.5
 
 def advise(
     benchmark: Annotated[
-        Path | None, typer.Argument(metavar="BENCH.json", help="What penstock bench io --json has saved.")
+        Path | None, typer.Argument(metavar="BENCH.json", help="Result of penstock bench io --json.")
     ] = None,
     on: Annotated[
-        Path | None, typer.Option(help="Measure quickly in this directory instead, and keep it for reader='auto'.")
+        Path | None, typer.Option(help="Directory for a quick benchmark instead, saved for reader='auto'.")
     ] = None,
-    rate: Annotated[str | None, typer.Option(help="Needed, such as 2GB/s; without it, the fastest.")] = None,
-    sample: Annotated[str | None, typer.Option(help="Size of a sample as it is stored, such as 110KB.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Bytes per second needed, such as 2GB/s; the most there is unless given.")
+    ] = None,
+    sample: Annotated[str | None, typer.Option(help="Size of a stored sample, such as 110KB.")] = None,
     access: Annotated[str, typer.Option(help="random or sequential.")] = "random",
-    cores: Annotated[float | None, typer.Option(help="CPU cores that reading may take.")] = None,
-    gpu_share: Annotated[str | None, typer.Option(help="Of the GPU that reading may take, such as 2%.")] = None,
-    dest: Annotated[str, typer.Option(help="host, or a GPU, such as cuda:0.")] = "host",
-    dataset: Annotated[str | None, typer.Option(help="Size of all data, such as 100GB.")] = None,
-    feed: Annotated[
-        str | None, typer.Option(help="Take rate and sample from this feed, as trainings draw from it now.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    cores: Annotated[float | None, typer.Option(help="CPU cores for reading.")] = None,
+    gpu_share: Annotated[str | None, typer.Option(help="Part of the GPU for reading, such as 2%.")] = None,
+    dest: Annotated[str, typer.Option(help="Destination of the bytes: host, or a GPU, such as cuda:0.")] = "host",
+    dataset: Annotated[str | None, typer.Option(help="Size of the data set, such as 100GB.")] = None,
+    feed: Annotated[str | None, typer.Option(help="Running feed whose rate and sample size are the need.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead: one object.")] = False,
 ) -> None:
     """Say which mechanism to read with, what it costs, and what to do if none suffices.
 
@@ -55,7 +55,7 @@ def advise(
     if feed is not None:
         rate_bytes_per_s, sample_bytes = _of_feed(feed, rate_bytes_per_s, sample_bytes)
     if sample_bytes is None:
-        raise BadSetting("how large is a sample? Give --sample, such as --sample 110KB, or --feed NAME")
+        raise BadSetting("the size of a sample is missing: give --sample, such as --sample 110KB, or --feed NAME")
     need = Requirement(
         sample_bytes=sample_bytes,
         rate_bytes_per_s=rate_bytes_per_s,
@@ -67,9 +67,7 @@ def advise(
         memory_bytes=psutil.virtual_memory().available,
     )
     if (benchmark is None) == (on is None):
-        raise BadSetting(
-            "give a file of penstock bench io, or --on DIRECTORY to measure there quickly; one of the two"
-        )
+        raise BadSetting("give either a file of penstock bench io, or --on DIRECTORY to measure there for 30 s")
     measured = Benchmark(_quick(on)) if on else read_benchmark(benchmark or "")
     advice = choose(measured.rows, need)
     if as_json:
@@ -92,7 +90,7 @@ def _size(option: str, text: str) -> int:
     nbytes = size_from(option, text)
     if not text.strip()[-1].isalpha():
         number = text.strip()
-        raise BadSetting(f"{option}={text!r}: of which unit? Give it, such as {option} {number}GB, or {number}B")
+        raise BadSetting(f"{option}={text!r} has no unit: write {option} {number}GB, or {number}B")
     return nbytes
 
 
@@ -105,7 +103,7 @@ def _share(text: str) -> float:
 
 
 def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None) -> tuple[float, int]:
-    """The bytes a second that a feed's trainings draw now, and those of a sample; each unless it is given."""
+    """The bytes a second that a feed's trainers draw now, and the bytes of a sample; each unless it is given."""
     from penstock.feed.launch.feeds import feeds
 
     running = {found.name: found for found in feeds()}
@@ -116,13 +114,15 @@ def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None
         raise FeederSilent(f"feeder {found.pid} of feed {name!r} does not answer: it is stopped, or too busy")
     if sample_bytes is None:
         if not found.samples:
-            raise BadSetting(f"feed {name!r} has published nothing yet: how large is a sample? Give --sample")
+            raise BadSetting(
+                f"feed {name!r} has published nothing yet, so the size of its samples is unknown: give --sample"
+            )
         sample_bytes = max(1, found.bytes // found.samples)
     return rate_bytes_per_s or _drawn_samples_per_s(found) * sample_bytes, sample_bytes
 
 
 def _drawn_samples_per_s(feed: FeederStatistics) -> float:
-    """What trainings draw now; said to be a guess where the window is not full.
+    """What trainers draw now; said to be a guess where the window is not full.
 
     Raises:
         BadSetting: they draw nothing, so that nobody knows what they need.
@@ -131,7 +131,7 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
         attached = len(feed.trainers)
         raise BadSetting(
             f"nobody reads from feed {feed.name!r} ({attached} trainer{'s' * (attached != 1)} attached), so that "
-            "nothing tells what rate is needed. Ask again while a trainer trains from it, or give --rate"
+            "nothing tells what rate is needed. Ask again while somebody trains from it, or give --rate"
         )
     if not feed.samples_per_s:
         why = f"it waits for its {feed.waits_for}" if feed.waits_for else "it has just begun"
@@ -142,7 +142,7 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
     part = feed.used_bytes / feed.window_bytes
     if part < _FULL:
         Console(stderr=True).print(
-            f"! {feed.name} publishes as fast as its source yields, its window is {part:.0%} full: the trainings "
+            f"! {feed.name} publishes as fast as its source yields, its window is {part:.0%} full: the trainers "
             "may want more or, if they have only begun, less. Give --rate if you know it",
             highlight=False,
             markup=False,
@@ -155,7 +155,7 @@ def _quick(directory: Path) -> list[Measurement]:
     from penstock.advice.saved import save, saved_at
 
     if not directory.is_dir():
-        raise BadSetting(f"--on {directory}: it is no directory")
+        raise BadSetting(f"--on {directory}: there is no such directory")
     rows = _measured_on(directory)
     try:
         said = f"kept for reader='auto': {save(rows, directory)}"

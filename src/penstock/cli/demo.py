@@ -1,4 +1,4 @@
-"""``penstock demo``: the same trainings with a loader each, then from one feed."""
+"""``penstock demo``: small models trained with a loader each, then on one feed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def demo(
         ),
     ] = None,
     trainers: Annotated[int, typer.Option(help="Models trained side by side.")] = 4,
-    epochs: Annotated[int, typer.Option(help="Epochs of each training.")] = 8,
+    epochs: Annotated[int, typer.Option(help="Epochs of each model.")] = 8,
     images: Annotated[int, typer.Option(help="Training images at most; 0 for all.")] = 2000,
     report: Annotated[
         Path, typer.Option(metavar="FILE", help="File for what was measured; a picture is saved beside it.")

@@ -24,7 +24,7 @@ def doctor(
         bool, typer.Option("--json", help="JSON instead: a list of objects, one per finding.")
     ] = False,
 ) -> None:
-    """Try out what Penstock needs here; status 1 if something that sharing needs does not work."""
+    """Try what Penstock needs on this machine; status 1 if sharing cannot work."""
     findings = examine()
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(findings), indent=2))

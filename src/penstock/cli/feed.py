@@ -36,27 +36,25 @@ def feed(
     name: Annotated[str, typer.Option(metavar="NAME", help="Name that trainers attach to.")],
     segments: Annotated[int, typer.Option(help="Parts of a cycle at which a trainer may join.")] = 16,
     seed: Annotated[int, typer.Option(help="Random seed of the order, and of the workers.")] = 0,
-    window: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory for blocks on their way, such as 2GiB.")
-    ] = DEFAULT_WINDOW,
+    window: Annotated[str, typer.Option(metavar="SIZE", help="Size of the ring, such as 2GiB.")] = DEFAULT_WINDOW,
     epochs: Annotated[int | None, typer.Option(help="Epochs for each trainer; endless unless given.")] = None,
     linger: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Time until the feed ends after its last trainer; endless unless given."
+            metavar="SECONDS", help="Time from the last trainer's end to the feed's; endless unless given."
         ),
     ] = None,
     stall_timeout: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Time that a trainer may hold the feed back before it is evicted; no limit unless given.",
+            help="Time for which a trainer may hold the feed back before it is evicted; no limit unless given.",
         ),
     ] = None,
     whole_batches: Annotated[
         bool, typer.Option("--whole-batches", help="Whole batches of the loader, whose shapes may vary.")
     ] = False,
-    memory: Annotated[str, typer.Option(help="Place of the blocks: host, or a GPU, such as cuda:0.")] = "host",
+    memory: Annotated[str, typer.Option(help="Place of the ring: host, or a GPU, such as cuda:0.")] = "host",
     reader: Annotated[
         str | None,
         typer.Option(help="Way of reading rows: auto, posix, direct, uring, gpu.", rich_help_panel=_PACKED),
@@ -85,7 +83,7 @@ def feed(
 ) -> None:
     """Run a feeder here, until it is interrupted or stopped.
 
-    FUNCTION takes nothing and returns a DataLoader, arrays, or batches.
+    FUNCTION takes no arguments and returns a DataLoader, arrays, or batches.
     """
     from penstock.feed.feeder.feeder import Feeder
     from penstock.feed.launch.process import serve
@@ -141,7 +139,7 @@ def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any
     if given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise BadSetting(f"{names}: only for packed:FOLDER; what {where} makes has its own")
-    seed_process(settings["seed"])  # a list that FUNCTION shuffles is the same in the next feeder
+    seed_process(settings["seed"])  # so that a list that FUNCTION shuffles comes out alike in the next feeder
     return call(function_at(where), where)
 
 
@@ -153,12 +151,12 @@ def _notes(source: PackedSource, segments: int, window_bytes: int) -> Iterator[s
         yield (
             f"{_counted(source.batches, 'segment')}, not {segments}: {source.samples:,} samples make "
             f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller --batch-size a "
-            "trainer that comes later waits less."
+            "late trainer waits less."
         )
     if not window_bytes // RING_SHARE // source.slot_bytes:
         yield (
-            f"No block is read into the window, but elsewhere and copied: 1/{RING_SHARE} of the window is for "
-            f"that, and a block takes {size_text(source.block_bytes)}. "
+            f"The window is too small to read ahead, so each block is copied into it: 1/{RING_SHARE} of it is for "
+            f"reading ahead, and a block takes {size_text(source.block_bytes)}. "
             f"--window {-(-source.slot_bytes * 16 >> 20)}MiB holds sixteen."
         )
 

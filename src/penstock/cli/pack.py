@@ -28,24 +28,22 @@ _INTERRUPTED = 130
 
 def pack(
     source: Annotated[
-        str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="The function that makes the loader.")
+        str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="Function that makes the loader.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Argument(metavar="FOLDER", help="A new folder, or one whose packing was interrupted.")
+        Path | None, typer.Argument(metavar="FOLDER", help="New folder, or one whose packing was interrupted.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the pass that is packed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the pass.")] = 0,
     check: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Instead: read a packed data set, and compare all checksums and headers."
-        ),
+        typer.Option(metavar="FOLDER", help="Packed data set to check instead: all checksums and headers."),
     ] = None,
 ) -> None:
     """Pack one pass of a loader into a folder, for `penstock feed packed:FOLDER`.
 
-    FUNCTION takes nothing and returns a DataLoader, arrays, or batches.
+    FUNCTION takes no arguments and returns a DataLoader, arrays, or batches.
 
-    Interrupted, the same command goes on where it stopped. Nothing is overwritten.
+    After an interruption, repeat the command: it goes on where it stopped. Nothing is overwritten.
     """
     if check is not None and source is None:
         _check(check)
@@ -94,7 +92,7 @@ def _begun(folder: Path) -> str:
         return "Nothing has been packed."
     of = "" if samples is None else f" of {samples:,}"
     where = escape(str(folder))
-    return f"{rows:,}{of} samples are packed in [bold]{where}[/]: run the same command again to go on from there."
+    return f"{rows:,}{of} samples are packed in [bold]{where}[/]: repeat the command to go on from there."
 
 
 def _check(folder: Path) -> None:

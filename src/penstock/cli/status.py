@@ -16,7 +16,7 @@ def status(
         bool, typer.Option("--json", help="JSON instead: a list of objects, one per feed.")
     ] = False,
 ) -> None:
-    """Show the feeds that run, their trainers, and who holds them back."""
+    """Show the running feeds, their trainers, and which trainer holds the others back."""
     found = feeds()
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))

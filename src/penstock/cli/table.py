@@ -50,7 +50,7 @@ def _window(feed: FeederStatistics) -> str:
 
 def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
     if feed.held_back_by is not None and len(feed.trainers) == 1:
-        return [(", the loader is faster than the training", "dim")]
+        return [(", the loader is faster than the trainers", "dim")]
     if feed.held_back_by is not None:
         return [(f", held back by trainer {feed.held_back_by} for {feed.held_back_s:,.1f} s", "bold yellow")]
     if not feed.waits_for:

@@ -15,7 +15,7 @@ from penstock.terminal import console
 
 
 def top(
-    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two refreshes.")] = 1.0,
 ) -> None:
     """Show the feeds live, until Ctrl-C."""
     real_number("--interval", interval, 0.1, 86_400)

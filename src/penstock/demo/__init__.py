@@ -1,1 +1,1 @@
-"""The demo: the same trainings, each with a DataLoader of its own and then all from one feed, side by side."""
+"""The demo: small models trained side by side, with a DataLoader each and then all on one feed."""

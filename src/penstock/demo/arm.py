@@ -68,7 +68,7 @@ class Trainer:
         if self.process.over and not self.trained:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
-            raise PenstockError(f"training {self.job.training.name} died{': ' + said[-2000:] if said else ''}")
+            raise PenstockError(f"run {self.job.training.name} died{': ' + said[-2000:] if said else ''}")
 
     def close(self) -> None:
         """End it, if it still runs."""

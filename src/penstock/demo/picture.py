@@ -48,7 +48,7 @@ def save_picture(report: Report, path: Path) -> None:
     axes = figure.add_subplot(grid[0, :] if not meaningful else grid[0, :3])
     _pairs(
         axes,
-        "Images per second, each training",
+        "Images per second, each run",
         [training.images_per_s for training in report.separate.trainings],
         [training.images_per_s for training in report.shared.trainings],
         _names(report),
@@ -81,7 +81,7 @@ def save_picture(report: Report, path: Path) -> None:
 
 def _title(report: Report) -> str:
     """The ratio that can be relied on: of CPU time where others used the machine meanwhile."""
-    feed, ratio = f"One feed for {len(report.shared.trainings)} trainings", report.shared_over_separate
+    feed, ratio = f"One feed for {len(report.shared.trainings)} training runs", report.shared_over_separate
     if not report.disturbed():
         return f"{feed}: {ratio.images_per_s:.1f} times the images per second"
     return f"{feed}: {ratio.cpu_s_per_1000_images:.0%} of the CPU time per image"
@@ -96,7 +96,7 @@ def _names(report: Report) -> list[str]:
 
 def _handles(axes: Any) -> list[Any]:
     before, after = axes.containers[:2]
-    before.set_label("each training its own DataLoader")
+    before.set_label("a DataLoader for each run")
     after.set_label("all from one Penstock feed")
     return [before, after]
 

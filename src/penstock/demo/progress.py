@@ -49,7 +49,7 @@ class Bars:
 
     def arm(self, name: str, jobs: list[Job]) -> OnEvent:
         """Begin an arm; gives what follows its trainers."""
-        about = Text.assemble((f"{name[0].upper()}{name[1:]}", "bold"), f": {len(jobs)} trainings")
+        about = Text.assemble((f"{name[0].upper()}{name[1:]}", "bold"), f": {len(jobs)} training runs")
         for training in (job.training for job in jobs):
             about.append(
                 f"\n  {training.name}: width {training.width}, lr {training.learning_rate:g}, "

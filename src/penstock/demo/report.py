@@ -34,7 +34,7 @@ def headline(report: Report) -> str:
     """The result in one sentence."""
     ratio = report.shared_over_separate
     return (
-        f"{len(report.shared.trainings)} trainings from one feed: {ratio.images_per_s:.1f} times the images/s, "
+        f"{len(report.shared.trainings)} training runs on one feed: {ratio.images_per_s:.1f} times the images/s, "
         f"{ratio.cpu_s_per_1000_images:.0%} of the CPU time, {ratio.peak_pss_bytes:.0%} of the memory"
     )
 

@@ -54,7 +54,7 @@ def _device(nvml: Any, index: int) -> Finding:
     what = f"GPU {index} of the machine"
     if mode in {0, None}:
         return Finding(what, "works", found)
-    remedy = f"several trainings cannot share it: nvidia-smi -i {index} -c DEFAULT, as root, or MPS"
+    remedy = f"several processes cannot share it: nvidia-smi -i {index} -c DEFAULT, as root, or MPS"
     return Finding(what, "fails" if mode == 2 else "limited", found, remedy)
 
 

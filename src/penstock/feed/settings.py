@@ -86,7 +86,7 @@ def real_number(name: str, value: Any, least: float, most: float) -> float:
     given: object = value
     is_number = not isinstance(given, bool) and isinstance(given, Real)
     if not is_number or not least <= value <= most:
-        raise BadSetting(f"{name}={value!r}: it is a number between {least} and {most}")
+        raise BadSetting(f"{name}={value!r}: it must be a number between {least} and {most}")
     return float(value)
 
 
@@ -97,13 +97,13 @@ def flag(name: str, value: Any) -> bool:
         BadSetting: it is neither, but something else that Python takes for one of them.
     """
     if not isinstance(value, bool):
-        raise BadSetting(f"{name}={value!r}: it is True or False")
+        raise BadSetting(f"{name}={value!r}: it must be True or False")
     return value
 
 
 def _memory(memory: Any) -> str:
     if not isinstance(memory, str):
-        raise BadSetting(f'memory={memory!r}: it is "host", or a GPU, such as "cuda:0"')
+        raise BadSetting(f'memory={memory!r}: it must be "host", or a GPU, such as "cuda:0"')
     return memory
 
 

@@ -52,7 +52,7 @@ def open_reader(
         ReaderUnavailable: the mechanism does not work here; the message says why.
     """
     if mech not in MECHANISMS:
-        raise BadSetting(f"mech={mech!r}: it is one of {', '.join(MECHANISMS)}")
+        raise BadSetting(f"mech={mech!r}: it must be one of {', '.join(MECHANISMS)}")
     depth = whole_number("depth", depth, 1, MAX_DEPTH)
     threads = whole_number("threads", threads, 1, MAX_THREADS)
     staging_bytes = whole_number("staging_bytes", staging_bytes, 1)

@@ -103,7 +103,9 @@ def _held(folder: Path) -> Generator[None]:
         raise BadSetting(f"{folder} is no folder{to}")
     is_new = not folder.exists()
     if is_new and not folder.absolute().parent.is_dir():
-        raise BadSetting(f"there is no folder {folder.parent} to make {folder.name} in: make it, or mend the name")
+        raise BadSetting(
+            f"there is no folder {folder.parent} to make {folder.name} in: make it, or correct the name"
+        )
     with stopping(folder, 0):
         folder.mkdir(exist_ok=True)
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -127,7 +129,7 @@ def _begun(folder: Path, origin: Origin) -> Journal:
     """The journal of this packing, which begins here unless it was begun before."""
     if (folder / MANIFEST).exists() and not (folder / JOURNAL).exists():
         raise BadSetting(
-            f"{folder} holds a packed data set already ({read_manifest(folder).rows:,} rows): feed it with "
+            f"{folder} already holds a packed data set ({read_manifest(folder).rows:,} rows): feed it with "
             f"penstock feed packed:{folder}, choose another folder, or delete that one"
         )
     if not (folder / JOURNAL).exists():

@@ -57,7 +57,7 @@ def adapt(thing: Any, *, segments: int, seed: int, in_order: bool = False) -> So
         )
     if isinstance(thing, Iterable):
         return IterableSource(thing, seed=seed)  # pyright: ignore[reportUnknownArgumentType]
-    hint = "call it first: it is a function" if callable(thing) else "give a DataLoader, arrays, or batches"
+    hint = "it is a function: call it first" if callable(thing) else "give a DataLoader, arrays, or batches"
     raise BadSetting(f"a {type(thing).__name__} cannot be fed; {hint}")
 
 

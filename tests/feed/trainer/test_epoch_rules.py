@@ -103,7 +103,7 @@ def test_a_place_that_is_saved_and_loaded_brings_back_the_rest(samples, size, ot
 def test_a_rest_that_cannot_be_dealt_to_more_ranks_is_refused():
     """As it was found: the last three of 100 rows never came."""
     state = rules(100, 97, drop_last=False).saved(Epoch(0, Cursor(0, 0), 97))
-    with pytest.raises(penstock.BadSetting, match="3 samples cannot be dealt to 4 ranks"):
+    with pytest.raises(penstock.BadSetting, match="3 samples cannot be split among 4 ranks"):
         rules(100, 5, 0, 4, drop_last=False).loaded(state)
     assert rules(100, 5, 0, 3, drop_last=False).loaded(state).passed == 97
 

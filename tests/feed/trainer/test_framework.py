@@ -102,7 +102,7 @@ def test_a_type_that_the_framework_has_not_is_an_error_that_names_it(serve: Any)
         one("numpy")
 
 
-@pytest.mark.parametrize(("name", "says"), [("tensorflow", "it is one of torch"), ("cupy", "not installed")])
+@pytest.mark.parametrize(("name", "says"), [("tensorflow", "it must be one of torch"), ("cupy", "not installed")])
 def test_a_framework_that_cannot_be_had_is_an_error(serve: Any, name: Any, says: str) -> None:
     serve([BATCH])
     with pytest.raises(penstock.BadSetting, match=says):

@@ -138,7 +138,7 @@ def test_ranks_of_a_source_of_unknown_length_get_whole_steps(serve, world):
 
 def test_what_cannot_be_dealt_evenly_is_refused_with_the_remedy(serve):
     serve({"id": np.arange(7)})
-    with pytest.raises(penstock.BadSetting, match=r"7 samples cannot be dealt to 2 ranks"):
+    with pytest.raises(penstock.BadSetting, match=r"7 samples cannot be split among 2 ranks"):
         penstock.attach("feed", 1, shard=(0, 2))
     with pytest.raises(penstock.BadSetting, match=r"drop_last=True"):
         penstock.attach("feed", 4, shard=(0, 9))

@@ -64,7 +64,7 @@ def test_alone_a_trainer_gets_what_a_data_loader_gives(samples, size):
 
 
 def test_the_refusal_says_what_to_do():
-    with pytest.raises(penstock.BadSetting, match=r"7 samples cannot be dealt to 2 ranks .* 1 are left over"):
+    with pytest.raises(penstock.BadSetting, match=r"7 samples cannot be split among 2 ranks .* 1 are left over"):
         batches(7, 1, 2, drop_last=False)
     with pytest.raises(penstock.BadSetting, match="drop_last=True"):
         batches(3, 5, 4, drop_last=False)

@@ -85,7 +85,7 @@ class DiskContract(ReaderContract):
 
     def make(self, memory: ByteArray, depth: int) -> Reader:
         if not 1 <= depth <= 4096:
-            raise BadSetting(f"depth={depth}: it lies between 1 and 4096")
+            raise BadSetting(f"depth={depth}: it must lie between 1 and 4096")
         inner = queue_on(self.disk, memory, depth=depth)
         queue: Queue = Files(
             inner if self.faults is None else FaultyQueue(inner, seed=3, **self.faults), self.names

@@ -97,10 +97,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             for word in given:
                 if word not in known:
                     other = "; other tools are --external" if option == "mech" and word in EXTERNAL else ""
-                    raise BadSetting(f"--{option} {word}: it is one of {', '.join(known)}{other}")
+                    raise BadSetting(f"--{option} {word}: it must be one of {', '.join(known)}{other}")
         for word in self.dest:
             if not re.fullmatch(r"host|pinned|cuda(:\d+)?", word):
-                raise BadSetting(f"--dest {word}: it is host, pinned, or a GPU such as cuda:0")
+                raise BadSetting(f"--dest {word}: it must be host, pinned, or a GPU such as cuda:0")
         for option, numbers, least, most in (
             ("bs", self.bs_bytes, 512, 1 << 30),
             ("qd", self.qd, 1, MAX_DEPTH),
@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ):
             for number in numbers:
                 if not least <= number <= most:
-                    raise BadSetting(f"--{option} {number}: it lies between {least} and {most}")
+                    raise BadSetting(f"--{option} {number}: it must lie between {least} and {most}")
         for option in ("bs_bytes", "qd", "threads", "pattern", "dest"):
             if not getattr(self, option):
                 raise BadSetting(f"--{option.removesuffix('_bytes')}: give at least one")

@@ -106,7 +106,7 @@ def options(
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
     shard = None if shard is None else _rank(shard)
     if transform is not None and not callable(cast("object", transform)):
-        raise BadSetting(f"transform={transform!r}: it is a function, which is called on each batch")
+        raise BadSetting(f"transform={transform!r}: it must be a function that takes a batch")
     if drop_last is not None:
         flag("drop_last", drop_last)
     flag("borrow", borrow)
@@ -123,6 +123,6 @@ def _rank(shard: Any) -> tuple[int, int]:
     try:
         rank, world = shard
     except (TypeError, ValueError):
-        raise BadSetting(f"shard={shard!r}: it is (rank, world), such as (0, 4)") from None
+        raise BadSetting(f"shard={shard!r}: it must be (rank, world), such as (0, 4)") from None
     world = whole_number(f"shard={shard!r}: world", world, 1, 2**31 - 1)
     return whole_number(f"shard={shard!r}: rank", rank, 0, world - 1), world

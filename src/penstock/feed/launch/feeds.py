@@ -75,7 +75,7 @@ def stop(name: str) -> Ended:
     if _is_told(endpoint):
         if (lock := _gone(endpoint, _END_S)) is None:
             raise FeederSilent(
-                f"the feeder (process {pid}) of feed {name!r} has been told to end and has not ended within "
+                f"the feeder (process {pid}) of feed {name!r} was told to end, and has not within "
                 f"{_END_S:.0f} s: its source does not return. Look at its processes, or kill them"
             )
         endpoint.remove(lock)

@@ -189,7 +189,7 @@ def _check_callable(make_loader: Any) -> None:
         )
     if needs := missing_arguments(make_loader):
         raise BadSetting(
-            f"make_loader is called without arguments in the feeder, and this one needs some ({needs}): "
+            f"make_loader is called without arguments, and this one needs some ({needs}): "
             "use a lambda, or functools.partial"
         )
 
@@ -198,12 +198,12 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], fingerprint: Finge
     feed = f"feed {welcome.name!r} (feeder {welcome.pid})"
     if differs := welcome.settings.difference(asked):
         raise SettingsDiffer(
-            f"{feed} runs with {differs}. Ask for the same, leave the setting out, or share under another name"
+            f"{feed} runs with {differs}. Give its value, leave the setting out, or share under another name"
         )
     if welcome.fingerprint and not same_fingerprint(welcome.fingerprint, fingerprint):
         differs = fingerprint_difference(welcome.fingerprint, fingerprint)
         raise SettingsDiffer(
-            f"{feed} was made by another make_loader than yours: {differs}. "
+            f"{feed} was started with another make_loader than yours: {differs}. "
             f"If yours was edited, end that feed first (penstock stop {shlex.quote(welcome.name)}); to feed "
             "something else beside it, share under another name"
         )

@@ -92,7 +92,7 @@ def pickle_spec(spec: FeederSpec) -> bytes:
         return _pickled(spec)
     except Exception as error:
         raise BadSetting(
-            f"make_loader cannot be handed to the feeder's process: {error}. Let it make what it needs "
+            f"make_loader cannot be pickled for the feeder's process: {error}. Let it make what it needs "
             "(files, locks, connections) itself, instead of taking it from outside"
         ) from error
 

@@ -222,18 +222,18 @@ class Batcher:
         o, samples = self._options, self._rules.samples
         if o.borrow and not self._destination.lends:
             raise BadSetting(
-                f"device={o.device!r} with borrow=True: views are of the ring, which lies on the host here, and "
-                "what goes to a GPU is copied there anyway. Leave borrow out"
+                f"device={o.device!r} with borrow=True: this feed's ring lies on the host, and what goes to a "
+                "GPU is copied there anyway. Leave borrow out"
             )
         if self._whole and o.batch_size is not None:
             raise BadSetting(
                 f"feed {name!r} gives whole batches (whole_batches=True), whose shapes may vary, so "
-                f"batch_size={o.batch_size} cannot be had. Leave batch_size out"
+                f"batch_size={o.batch_size} is not possible. Leave batch_size out"
             )
         if o.world > 1 and not self._drop_last and (samples is None or self._whole):
             why = "gives whole batches" if self._whole else "has a source that does not know its length"
             raise BadSetting(
-                f"feed {name!r} {why}, so what is left at its end cannot be dealt evenly to {o.world} ranks: "
+                f"feed {name!r} {why}, so what is left at its end cannot be split evenly among {o.world} ranks: "
                 "pass drop_last=True"
             )
         if samples is not None and self._rules.batch_size is not None:

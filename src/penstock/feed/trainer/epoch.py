@@ -192,7 +192,7 @@ class EpochRules:
         if given is None:
             return None
         if not isinstance(given, (list, tuple)) or len(cast("list[Any]", given)) != 2:
-            raise _nonsense("start", given, "it is a cycle and a sample")
+            raise _nonsense("start", given, "it must be a cycle and a sample")
         cycle, sample = cast("list[Any]", given)
         numbers = {"start's cycle": cycle, "start's sample": sample}
         most = 2**48 if self.samples is None else self.samples - 1
@@ -200,18 +200,18 @@ class EpochRules:
 
     def _rows_left_out(self, given: Any) -> tuple[int, ...]:
         if not isinstance(given, (list, tuple)):
-            raise _nonsense("left_out", given, "it is a list of rows")
+            raise _nonsense("left_out", given, "it must be a list of rows")
         most = -1 if self.samples is None else self.samples - 1
         rows = tuple(_whole({"left_out": row}, "left_out", most) for row in cast("list[Any]", given))
         if any(one >= other for one, other in pairwise(rows)):
-            raise _nonsense("left_out", given, "its rows rise")
+            raise _nonsense("left_out", given, "its rows must rise")
         return rows
 
 
 def _whole(state: dict[str, Any], name: str, most: int) -> int:
     value = state.get(name)
     if type(value) is not int or not 0 <= value <= most:
-        raise _nonsense(name, value, f"it is a whole number from 0 to {most:,}")
+        raise _nonsense(name, value, f"it must be a whole number from 0 to {most:,}")
     return value
 
 

@@ -29,7 +29,7 @@ def check_framework(framework: str | None) -> None:
     if framework is None:
         return
     if framework not in get_args(Framework):
-        raise BadSetting(f"framework={framework!r}: it is one of {', '.join(get_args(Framework))}")
+        raise BadSetting(f"framework={framework!r}: it must be one of {', '.join(get_args(Framework))}")
     module = _FROM_DLPACK[framework][0]
     try:
         importlib.import_module(module)

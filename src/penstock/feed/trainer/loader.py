@@ -148,7 +148,7 @@ class Loader:
         self._check_usable()
         given = cast("object", state)  # of any type: it comes from a file
         if not isinstance(given, dict) or "plan" not in given:
-            raise BadSetting("this is no state that a Loader's state_dict() has given")
+            raise BadSetting("this state does not come from a Loader's state_dict()")
         if state.get("version") != _STATE_VERSION:
             raise BadSetting(
                 f"this state has version {state.get('version')!r}, and penstock {__version__} reads "
@@ -157,7 +157,7 @@ class Loader:
         if differs := plan_difference(state["plan"], plan_of(self._rows.connection.welcome)):
             raise BadSetting(
                 f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
-                "Start the feed with the same loader, sampler, segments and seed"
+                "Start the feed with the loader, sampler, segments and seed of the state"
             )
         self._reading.load(state)
 

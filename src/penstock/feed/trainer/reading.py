@@ -110,7 +110,9 @@ class Reading:
         epochs = self._rows.connection.welcome.settings.epochs
         number, start, *_ = self.epoch
         if epochs is not None and number >= epochs:
-            raise FeedEnded(f"feed {self._name!r} gives each trainer epochs={epochs}, and this one has had them")
+            raise FeedEnded(
+                f"feed {self._name!r} gives each trainer epochs={epochs}, and this trainer has had them all"
+            )
         if start is not None:
             self._rows.stand_at(self.rules.at(self.epoch), number, start)
             return

@@ -43,7 +43,7 @@ def batches(samples: int, batch_size: int, world: int, *, drop_last: bool) -> in
     step = batch_size * world
     if world > 1 and not drop_last and (samples < world or (batch_size == 1 and samples % world)):
         raise BadSetting(
-            f"{samples} samples cannot be dealt to {world} ranks as equally many batches of at most "
+            f"{samples} samples cannot be split among {world} ranks into equally many batches of at most "
             f"{batch_size}: {samples % world} are left over. Pass drop_last=True, or use another batch_size"
         )
     return samples // step if drop_last else -(-samples // step)

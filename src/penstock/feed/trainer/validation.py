@@ -129,7 +129,7 @@ class MessageValidator:
         if settings.segments < 1 or (settings.epochs is not None and settings.epochs < 1):
             raise self.nonsense(f"it gives {settings.epochs} epochs of {settings.segments} segments")
         if welcome.fingerprint is not None and len(welcome.fingerprint.fingerprint.split()) != 2:
-            raise self.nonsense("its fingerprint has no fingerprint")
+            raise self.nonsense("its fingerprint is empty")
         if settings.window_bytes < 1 or not _holds(fds[-1], settings.window_bytes):
             raise self.nonsense(f"its window of {settings.window_bytes} bytes is not in the file that it sent")
 

@@ -136,7 +136,7 @@ class QueueMemory:
         self, queues: int, entries: int, depth: int, block_bytes: int, doorbells: Doorbells | None = None
     ) -> None:
         if not 1 <= queues <= MAX_QUEUES:
-            raise BadSetting(f"queues={queues}: it lies between 1 and {MAX_QUEUES}")
+            raise BadSetting(f"queues={queues}: it must lie between 1 and {MAX_QUEUES}")
         if not 2 <= entries <= MAX_ENTRIES or entries & (entries - 1):
             raise BadSetting(f"entries={entries}: it is a power of two between 2 and {MAX_ENTRIES}")
         self.queues, self.entries, self.block_bytes = queues, entries, block_bytes

@@ -77,7 +77,7 @@ class PackedSource:
         if depth is not None:
             depth = whole_number("depth", depth, 1, MAX_DEPTH)
         if not callable(reader) and reader not in ("auto", *FILE_MECHANISMS):
-            raise BadSetting(f"reader={reader!r}: it is one of auto, {', '.join(FILE_MECHANISMS)}")
+            raise BadSetting(f"reader={reader!r}: it must be one of auto, {', '.join(FILE_MECHANISMS)}")
         self._folder = folder_at(folder)
         self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify)
         rows = self._files.manifest.rows
