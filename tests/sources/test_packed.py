@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 import penstock
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.advice.saved import save
 from penstock.contracts import ByteArray, Completed, Cursor, Extents, Opened, Reader
 from penstock.errors import PackDamaged, ReaderUnavailable
@@ -471,8 +471,8 @@ def test_auto_takes_what_was_measured_best_here(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     common: dict[str, Any] = {"bs_bytes": 4096, "pattern": "random"}
-    fast = Row(mech="direct", qd=16, threads=3, iops=9e4, mb_s=368.6, cpu_us_per_op=2, **common)
-    slow = Row(mech="uring", qd=64, threads=1, iops=1e4, mb_s=41.0, cpu_us_per_op=9, **common)
+    fast = Measurement(mech="direct", qd=16, threads=3, iops=9e4, mb_s=368.6, cpu_us_per_op=2, **common)
+    slow = Measurement(mech="uring", qd=64, threads=1, iops=1e4, mb_s=41.0, cpu_us_per_op=9, **common)
     save([fast, slow], small)
     with closing(PackedSource(small)) as source:
         list(source.open(Cursor(0, 0)))
