@@ -28,7 +28,7 @@ from penstock.feed.launch import feeds
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an answer for more than a moment."""
     for name in ("attach.ANSWER_S", "share.ANSWER_S", "feeds._ANSWER_S", "feeds._STOP_ANSWER_S"):
-        monkeypatch.setattr(f"penstock.feed.{name}", 0.5)
+        monkeypatch.setattr(f"penstock.feed.launch.{name}", 0.5)
 
 
 @pytest.fixture

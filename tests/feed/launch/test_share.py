@@ -215,9 +215,9 @@ with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
     )
-    (first,) = start(text, "1.5").says()
+    (first,) = start(text, "6").says()
     assert os.path.exists(f"/proc/{first['feeder']}")
-    (second,) = start(text, "1.5").says()
+    (second,) = start(text, "6").says()
     assert second == first
     # That it ends, and leaves nothing, is what every test is checked for at its end.
 
