@@ -122,12 +122,13 @@ def command(servers: dict[str, ForkServer], tmp_path_factory: pytest.TempPathFac
 def _serving(path: Path) -> list[psutil.Process]:
     """The processes whose feeds live there, or below it."""
     found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            # One that has ended, and that init has yet to reap, tells no environment.
-            feeds = process.environ().get("PENSTOCK_DIR", "")
-            if process.pid != os.getpid() and Path(feeds).is_relative_to(path):
-                found.append(process)
+    within = b"\0PENSTOCK_DIR=" + os.fsencode(path)
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        # One that has ended, and that init has yet to reap, tells no environment.
+        with suppress(OSError, psutil.Error), open(f"/proc/{pid}/environ", "rb") as file:
+            environment = b"\0" + file.read()
+            if int(pid) != os.getpid() and (within + b"\0" in environment or within + b"/" in environment):
+                found.append(psutil.Process(int(pid)))
     return found
 
 

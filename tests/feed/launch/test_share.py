@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.feed.launch import feeds
 
 HANG_S = 90.0
 
@@ -214,9 +215,9 @@ with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
     )
-    (first,) = start(text, "1.5").says()
+    (first,) = start(text, "6").says()
     assert os.path.exists(f"/proc/{first['feeder']}")
-    (second,) = start(text, "1.5").says()
+    (second,) = start(text, "6").says()
     assert second == first
     # That it ends, and leaves nothing, is what every test is checked for at its end.
 
@@ -291,7 +292,7 @@ def noisy():
     print("a line of the loader", flush=True)
     print("another", file=sys.stderr, flush=True)
     return make()
-with penstock.share(noisy, "numbers", 33, linger=5.0) as loader:
+with penstock.share(noisy, "numbers", 33, linger=60.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
     )
@@ -299,6 +300,7 @@ with penstock.share(noisy, "numbers", 33, linger=5.0) as loader:
     feeder = Path(f"/proc/{event['feeder']}")
     assert feeder.exists(), "the feeder ended with its script, so this shows nothing"
     assert all("pipe:" not in os.readlink(feeder / "fd" / fd) for fd in ("1", "2"))
+    feeds.stop("numbers")
 
 
 def test_the_feeder_is_in_a_session_of_its_own_and_keeps_none_of_the_scripts_descriptors(start, tmp_path):
@@ -307,7 +309,7 @@ def test_the_feeder_is_in_a_session_of_its_own_and_keeps_none_of_the_scripts_des
         + """
 kept = open("kept", "w")
 os.set_inheritable(kept.fileno(), True)
-with penstock.share(make, "numbers", 33, linger=3.0) as loader:
+with penstock.share(make, "numbers", 33, linger=60.0) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
     )
@@ -316,6 +318,7 @@ with penstock.share(make, "numbers", 33, linger=3.0) as loader:
     assert os.getsid(feeder) == feeder
     opened = [os.readlink(f"/proc/{feeder}/fd/{fd}") for fd in os.listdir(f"/proc/{feeder}/fd")]
     assert str(tmp_path / "kept") not in opened
+    feeds.stop("numbers")
 
 
 def test_make_loader_sees_the_arguments_of_the_script_that_started_the_feeder(start):
@@ -366,7 +369,7 @@ def slow():
     return make()
 
 def train():
-    with penstock.share(slow, "numbers", 7, linger=5.0) as loader:
+    with penstock.share(slow, "numbers", 7, linger=60.0) as loader:
         note(right=sorted(epoch(loader)) == list(range(500)))
 
 threads = [threading.Thread(target=train) for _ in range(3)]
@@ -390,6 +393,7 @@ note(ends=[os.waitpid(pid, 0)[1] for pid in children])
     assert said[-1] == {"ends": [0, 0]}
     assert said[:-1] == [{"right": True}] * 5
     assert len((tmp_path / "started").read_text().split()) == 1
+    feeds.stop("numbers")
 
 
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
