@@ -179,7 +179,7 @@ def _shown(device: str) -> tuple[dict[str, str], str]:
 
 
 class Counter:
-    """A watch on what a feeder copies to the GPU for a block, since it began: an interval may see few blocks come."""
+    """A watch on what a feeder has copied to the GPU for a block since it began: few come in an interval."""
 
     def __init__(self, feeder: Member) -> None:
         self._feeder = feeder
