@@ -104,13 +104,13 @@ class Bench:
         if case.arm == "tensorsocket":
             return self._tensorsocket(case, result)
         settings = self._settings
-        window = Interval(settings.seconds, settings.warm_up[case.workload.kind == "jpeg"])
+        interval = Interval(settings.seconds, settings.warm_up[case.workload.kind == "jpeg"])
         feeders = [self._feeder(case)] if "ring" in case.arm else []
         members = self._trainer_pool.members("torch", case.trainers)
         counts = [Counter(feeder) for feeder in feeders]
         meter = meter_of(settings.device)
         pids = [feeder.pid for feeder in feeders]
-        result = measure(result, members, self._order(case), window, pids, [*counts, meter])
+        result = measure(result, members, self._order(case), interval, pids, [*counts, meter])
         if not result.finished:
             self._trainer_pool.dismiss(kill=True)
             return Measured(result, case.workload.block_bytes)
@@ -157,8 +157,8 @@ class Bench:
             counts.append(Counter(producer))
             return [*counts, meter]
 
-        window = Interval(max(settings.seconds, _BURSTS_S), 2, limit_s=settings.peer_limit_s, fixed=True)
-        result = tensorsocket.measured(self._pool, result, case.workload, window, order, shown, watches)
+        interval = Interval(max(settings.seconds, _BURSTS_S), 2, limit_s=settings.peer_limit_s, fixed=True)
+        result = tensorsocket.measured(self._pool, result, case.workload, interval, order, shown, watches)
         if not result.finished:
             if result.note != tensorsocket.NOT_INSTALLED:
                 self._too_many[case.name] = f"{case.trainers} {result.note}"
@@ -179,7 +179,7 @@ def _shown(device: str) -> tuple[dict[str, str], str]:
 
 
 class Counter:
-    """A watch on what a feeder copies to the GPU for a block, since it began: a window may see few blocks come."""
+    """A watch on what a feeder has copied to the GPU for a block since it began: few come in an interval."""
 
     def __init__(self, feeder: Member) -> None:
         self._feeder = feeder

@@ -63,8 +63,8 @@ class Settings(msgspec.Struct, frozen=True):
             raise BadSetting("nothing to measure: leave --no-jpeg out or name --blocks")
         return self
 
-    def window_of(self, workload: Workload) -> Interval:
-        """The window of time for a case of this workload."""
+    def interval_of(self, workload: Workload) -> Interval:
+        """The interval of time for a case of this workload."""
         if workload.kind == "jpeg":
             return Interval(self.seconds, warm_up=6, step_s=self.step_ms / 1e3)
         return Interval(0.3 * self.seconds, warm_up=20, step_s=self.step_ms / 1e3)

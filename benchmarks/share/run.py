@@ -116,7 +116,7 @@ def _result(
     result = Result(case.workload.name, case.arm, case.trainers, repeat, finished=False)
     members = trainer_pool.members(case.kind, case.trainers)
     fed_by = [feeders[case.workload.name].pid] if case.fed else []
-    return measure(result, members, case.order, settings.window_of(case.workload), fed_by)
+    return measure(result, members, case.order, settings.interval_of(case.workload), fed_by)
 
 
 def _extras(report: Report, pool: ProcessPool, tell: Callable[[str], None]) -> None:

@@ -44,16 +44,16 @@ def results(pool: ProcessPool, workloads: Sequence[Workload], settings: Settings
 
 def _result(pool: ProcessPool, workload: Workload, trainers: int, settings: Settings) -> Result:
     result = Result(workload.name, "tensorsocket", trainers, 0, finished=False)
-    step_s = settings.window_of(workload).step_s
-    window = Interval(_SECONDS, 2, step_s, limit_s=settings.peer_limit_s, fixed=True)
-    return measured(pool, result, workload, window)
+    step_s = settings.interval_of(workload).step_s
+    interval = Interval(_SECONDS, 2, step_s, limit_s=settings.peer_limit_s, fixed=True)
+    return measured(pool, result, workload, interval)
 
 
 def measured(
     pool: ProcessPool,
     result: Result,
     workload: Workload,
-    window: Interval,
+    interval: Interval,
     order: dict[str, Any] | None = None,
     environment: dict[str, str] | None = None,
     watches: Callable[[Member], Sequence[Watch]] = lambda _: (),
@@ -77,7 +77,7 @@ def measured(
         producer, *consumers = started
         given = {"ports": _free_ports(4), **(order or {})}
         producer.tell({**given, "trainers": result.trainers, "workload": msgspec.to_builtins(workload)})
-        return measure(result, consumers, given, window, [producer.pid], watches(producer))
+        return measure(result, consumers, given, interval, [producer.pid], watches(producer))
     except MemberFailed as error:
         return msgspec.structs.replace(result, note=f"failed: {error}")
     finally:

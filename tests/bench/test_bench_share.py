@@ -35,8 +35,6 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-HERE = Path(__file__).parent
-
 class Numbers(Dataset):
     def __init__(self, at=lambda index: index):
         self.at = at
@@ -83,7 +81,7 @@ def deadly():
 
 def slow():
     def at(index):
-        (HERE / f"worker-{os.getpid()}").touch()
+        Path(os.environ["TMPDIR"], f"worker-{os.getpid()}").touch()
         time.sleep(0.01)
         return index
     return DataLoader(Numbers(at), batch_size=2, num_workers=2)
@@ -212,15 +210,23 @@ def test_what_cannot_be_measured_is_one_clear_error(loaders: Path, feeds_directo
     assert not working(feeds_directory)
 
 
-def test_ctrl_c_leaves_nothing(loaders: Path, feeds_directory: Path):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_whatever_ends_it_leaves_nothing(loaders: Path, feeds_directory: Path, tmp_path: Path, number, status):
     command = [sys.executable, "-m", "penstock", "bench", "share", f"{loaders}:slow", "-k", "2"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not list(loaders.parent.glob("worker-*")):
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    while not list(tmp_path.glob("worker-*")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == status
+    assert not list(tmp_path.glob("penstock-*"))
     assert "Traceback" not in errors
     assert not working(feeds_directory)
     assert not list(feeds_directory.iterdir())

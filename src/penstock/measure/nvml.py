@@ -1,4 +1,4 @@
-"""What the GPU itself says of a window of time: how busy it was, and what came to it over PCIe."""
+"""What the GPU itself says of an interval of time: how busy it was, and what came to it over PCIe."""
 
 # pynvml has no annotations, and may not be there.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """One window on the GPU, as NVML tells it from Hopper on (GPM).
+    """One interval on the GPU, as NVML tells it from Hopper on (GPM).
 
     Attributes:
         seconds: Its length.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -27,6 +29,7 @@ def share_command(settings: Settings, where: str, json: Path | None, plot: Path 
         check_writable(path)
     if plot is not None:
         check_picture(plot)
+    signal.signal(signal.SIGTERM, _end)
     terminal = console()
     with progress(terminal) as tell:
         report = run(settings, where, tell)
@@ -39,3 +42,8 @@ def share_command(settings: Settings, where: str, json: Path | None, plot: Path 
 
         saved(plot, partial(save, report, plot), terminal)
     return report
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """End as after Ctrl-C, and leave nothing behind."""
+    raise SystemExit(128 + number)

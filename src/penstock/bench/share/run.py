@@ -27,6 +27,8 @@ from penstock.measure.pool import START_S, Member, MemberFailed, ProcessPool
 from penstock.measure.progress import Tell
 from penstock.measure.rates import Unfinished, measured
 
+_PATIENCE_S = 600.0  # a loader may look at its files for minutes
+
 
 def run(settings: Settings, where: str, tell: Tell) -> Report:
     """Measure every case, several times.
@@ -73,14 +75,14 @@ def _looked_at(scratch: Path, where: str) -> Loader:
         try:
             (member,) = _started(pool, "trainer")
             member.tell({"do": "describe", "where": where})
-            return msgspec.convert(member.hear_of("loader", time.monotonic() + START_S)["loader"], Loader)
+            return msgspec.convert(member.hear_of("loader", time.monotonic() + _PATIENCE_S)["loader"], Loader)
         except MemberFailed as error:
             raise _of_user(error, f"{where} could not be looked at", pool) from None
 
 
 def _result(scratch: Path, case: Case, repeat: int, settings: Settings, where: str) -> Result:
     """One case, with processes of its own."""
-    interval = Interval(settings.seconds, settings.warm_up_batches, settings.step_ms / 1e3)
+    interval = Interval(settings.seconds, settings.warm_up_batches, settings.step_ms / 1e3, limit_s=_PATIENCE_S)
     with ProcessPool(scratch) as pool:
         try:
             trainers = _started(pool, "trainer", case.trainers)
@@ -92,7 +94,7 @@ def _result(scratch: Path, case: Case, repeat: int, settings: Settings, where: s
                 feeders = pool.start(_command("feeder"))
                 feeding = Feeding(where, _feed(), settings.window, case.trainers)
                 feeders[0].tell(msgspec.to_builtins(feeding))
-                feeders[0].hear_of("ready", time.monotonic() + START_S)
+                feeders[0].hear_of("ready", time.monotonic() + _PATIENCE_S)
                 orders = [{"feed": _feed()}] * case.trainers
             rates = measured(trainers, orders, interval, [feeder.pid for feeder in feeders])
         except Unfinished as error:
