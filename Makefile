@@ -3,15 +3,23 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Most tests wait more than they compute. A process that hangs is killed and replaced, which ends well with worksteal
+# only: of xdist 3.8's other ways, those that keep a file's tests together run the test that hung again, or hang too.
+PYTEST := $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
 DOCS := $(VENV)/.docs
 
-.PHONY: demo test lint docs test-docs bench soak clean
+# What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.
+PART ?= all
+OUT ?= build/gpu
+ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+.PHONY: demo test lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not soak"
+	$(PYTEST) -m "not soak"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -29,7 +37,13 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.share
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak --timeout 1800
+	$(PYTEST) -m "soak or hypothesis" --hypothesis-profile soak --timeout 1800 --override-ini faulthandler_timeout=0
+
+gpu:
+	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.evidence --part $(PART) --out $(OUT) $(if $(WHEELS),--wheels $(WHEELS))
+
+gpu-report:
+	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.report --out $(OUT)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

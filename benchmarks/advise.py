@@ -1,6 +1,6 @@
 """What ``penstock advise`` chooses against the best of all settings, measured one by one.
 
-python benchmarks/advise.py FILE-OR-DIRECTORY --json benchmarks/results/advise.json
+python -m benchmarks.advise FILE-OR-DIRECTORY --json benchmarks/results/advise.json
 
 Every setting is measured at every size. The advice sees a coarse grid of
 sizes; the needs ask for sizes between those, where what is true was measured.
@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from penstock.advice.measurement import Row
+from penstock.advice.advice import advise
+from penstock.advice.measurement import Measurement
+from penstock.advice.requirement import Requirement
 from penstock.bench.io.plan import Settings
 from penstock.bench.io.run import run
-from penstock.io import Requirement, advise
 from penstock.measure.machine import describe
 
 KIB = 1 << 10
@@ -70,8 +71,8 @@ def needs() -> list[Requirement]:
     return found
 
 
-def judged(need: Requirement, rows: list[Row]) -> Verdict:
-    of_setting: dict[Setting, list[Row]] = defaultdict(list)
+def judged(need: Requirement, rows: list[Measurement]) -> Verdict:
+    of_setting: dict[Setting, list[Measurement]] = defaultdict(list)
     for row in rows:
         if row.bs_bytes == need.sample_bytes and row.iops > 0:
             of_setting[row.mech, row.qd, row.threads].append(row)
@@ -93,7 +94,7 @@ def judged(need: Requirement, rows: list[Row]) -> Verdict:
     return Verdict(need, str(advice.choice), "{}, {}, {}".format(*best), advice.choice.mb_s, reached, score)
 
 
-def spread(rows: list[Row]) -> float:
+def spread(rows: list[Measurement]) -> float:
     """How far the repeats of a setting lie apart, as a part of their median; usually."""
     repeats: dict[tuple[Setting, int], list[float]] = defaultdict(list)
     for row in rows:

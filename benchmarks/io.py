@@ -1,7 +1,7 @@
 # ruff: noqa: A005
 """What reads cost: Penstock's mechanisms beside fio's, in one run, with the targets that were set beforehand.
 
-python benchmarks/io.py PATH --json benchmarks/results/io-NAME.json --plot benchmarks/results/io-NAME.png
+python -m benchmarks.io PATH --json benchmarks/results/io-NAME.json --plot benchmarks/results/io-NAME.png
 
 PATH is a large file, or a directory for a scratch file; the machine should do nothing else.
 """
@@ -21,7 +21,7 @@ from benchmarks.share.tables import claims_table
 from rich.console import Console
 from rich.progress import Progress
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Settings, sizes
 from penstock.bench.io.report import WIDTH, table
 from penstock.bench.io.run import run
@@ -30,7 +30,7 @@ from penstock.measure.machine import describe
 
 SMALL, LARGE = 4 << 10, 1 << 20
 POSIX, DIRECT = ("posix",), ("direct", "uring")
-_Value = Callable[[Row], float]
+_Value = Callable[[Measurement], float]
 
 
 class Target(NamedTuple):
@@ -50,11 +50,11 @@ class Target(NamedTuple):
     at_least: bool
 
 
-def _iops(row: Row) -> float:
+def _iops(row: Measurement) -> float:
     return row.iops
 
 
-def _cpu(row: Row) -> float:
+def _cpu(row: Measurement) -> float:
     return row.cpu_us_per_op
 
 
@@ -94,7 +94,7 @@ def main(
         cold=True,
         scratch_bytes=sizes("size", size)[0],
     )
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     for bs_bytes, depth in ((SMALL, qd), (LARGE, large_qd)):
         settings = msgspec.structs.replace(common, bs_bytes=(bs_bytes,), qd=(depth,))
         with Progress(transient=True) as progress:
@@ -124,7 +124,7 @@ def main(
         save([row for row in rows if row.iops], plot)
 
 
-def _judged(target: Target, rows: list[Row], repeats: int) -> Claim:
+def _judged(target: Target, rows: list[Measurement], repeats: int) -> Claim:
     """A ratio within each repeat, then its median."""
     best = max if target.value is _iops else min
     ratios: list[float] = []

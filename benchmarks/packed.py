@@ -1,6 +1,6 @@
 """A packed data set fed to one trainer, against plain reads of the same rows by the same reader.
 
-python benchmarks/packed.py --folder /a/folder/on/the/disk --json benchmarks/results/packed-NAME.json
+python -m benchmarks.packed --folder /a/folder/on/the/disk --json benchmarks/results/packed-NAME.json
 
 Both read random rows of one file, as many at once, for the same time, by
 turns; the file should be larger than what a case reads, so that each row's
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import product
@@ -22,7 +21,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import typer
-from benchmarks.share.result import Cell, Window, measure
+from benchmarks.children import ENVIRONMENT, command
+from benchmarks.share.result import Result, measure
 from benchmarks.share.trainers import start_trainers
 from rich.console import Console
 from rich.progress import track
@@ -35,9 +35,10 @@ from penstock.contracts import Cursor, SourceBlock
 from penstock.io.files import file_system
 from penstock.io.memory import host_memory
 from penstock.io.open import open_reader
+from penstock.measure.interval import Interval
 from penstock.measure.machine import describe
 from penstock.measure.pool import ProcessPool
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.packing.packing import pack
 from penstock.sources.packed.format import HEADER_BYTES
 
@@ -92,7 +93,7 @@ def raw(
     path: Path, row_bytes: int, reader_name: str, arm: str, depth: int, repeat: int, seconds: float
 ) -> Measured:
     """Random rows into memory as the ring's, or on huge pages as bench io has it, and nothing else."""
-    ring = HostRing.create(-(-depth * stride(row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE)
+    ring = WritableHostRing.create(-(-depth * stride(row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE)
     memory = (
         host_memory(ring.capacity_bytes) if arm == "raw, huge pages" else ring.writable(0, ring.capacity_bytes)
     )
@@ -118,26 +119,30 @@ def raw(
 
 
 def fed(
-    crew: ProcessPool, folder: Path, row_bytes: int, reader: str, arm: str, depth: int, repeat: int, seconds: float
+    pool: ProcessPool, folder: Path, row_bytes: int, reader: str, arm: str, depth: int, repeat: int, seconds: float
 ) -> Measured:
     """The same rows by way of ``penstock feed``, as one trainer gets them."""
     words = ["feed", f"packed:{folder}", "--name", FEED, "--reader", reader, "--depth", str(depth)]
     words += ["--batch-size", str(BATCH), "--window", "1GiB", "--seed", str(repeat)]
     words += ["--no-verify"] if arm == "packed, no checksums" else []
-    (feeder,) = crew.start([sys.executable, "-P", "-m", "penstock.cli", *words])
-    (trainer,) = start_trainers(crew, 1)
+    (feeder,) = pool.start(command("penstock", *words), environment=ENVIRONMENT)
+    (trainer,) = start_trainers(pool, 1)
     order: dict[str, Any] = {"kind": "feed", "feed": FEED, "borrow": True}
-    cell = measure(
-        Cell("packed", arm, 1, repeat, finished=False), [trainer], order, Window(seconds, WARM_UP), [feeder.pid]
+    result = measure(
+        Result("packed", arm, 1, repeat, finished=False),
+        [trainer],
+        order,
+        Interval(seconds, WARM_UP),
+        [feeder.pid],
     )
-    crew.dismiss([trainer])
-    crew.dismiss([feeder], kill=True)
+    pool.dismiss([trainer])
+    pool.dismiss([feeder], kill=True)
     return Measured(
         reader=reader,
         arm=arm,
         repeat=repeat,
-        mb_s=cell.slowest * row_bytes / 1e6,
-        cpu_s_per_gb=cell.feeder_cpu_s / 1000 / row_bytes * 1e9,
+        mb_s=result.slowest * row_bytes / 1e6,
+        cpu_s_per_gb=result.feeder_cpu_s / 1000 / row_bytes * 1e9,
     )
 
 
@@ -153,7 +158,7 @@ def main(
 ) -> None:
     machine = describe()
     found: list[Measured] = []
-    with tempfile.TemporaryDirectory(dir=folder) as place, ProcessPool(Path(place)) as crew:
+    with tempfile.TemporaryDirectory(dir=folder) as place, ProcessPool(Path(place)) as pool:
         packed = Path(place) / "packed"
         file = packed / pack(RandomRows(int(gigabytes * 1e9 / row_bytes), row_bytes), packed).leaves[0].file
         cases = list(product(range(repeats), readers.split(","), range(len(ARMS))))
@@ -163,7 +168,7 @@ def main(
             if arm.startswith("raw"):
                 found.append(raw(file, row_bytes, reader, arm, depth, repeat, seconds))
             else:
-                found.append(fed(crew, packed, row_bytes, reader, arm, depth, repeat, seconds))
+                found.append(fed(pool, packed, row_bytes, reader, arm, depth, repeat, seconds))
         kind = file_system(str(file))
     Console().print(table(found))
     if json_path is not None:

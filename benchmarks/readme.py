@@ -36,7 +36,8 @@ def readme() -> None:
         f"\nAll {len(judged)} targets, of which {missed or 'none'} {'was' if missed < 2 else 'were'} missed, "
         "and how they are measured: [docs/benchmarks.md](docs/benchmarks.md)."
     )
-    print("To measure your own loader: `penstock bench share FILE.py:make_loader`.")
+    what = "[What sharing your own loader would bring](docs/how-to/bench-share.md)"
+    print(f"{what}: `penstock bench share FILE.py:make_loader`.")
 
 
 def page() -> None:

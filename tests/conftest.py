@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +17,15 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import settings
+from tests.forked import Forked, ForkServer
 
 import penstock
 
-SHM_BEFORE, SHM_LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
+settings.register_profile("default", deadline=None)
+settings.register_profile("soak", deadline=None, max_examples=2000)
+
+SHM_BEFORE, LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -30,20 +36,24 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run if a file of a test's is left in /dev/shm; the names of torch's tell the process."""
+    """Fail the run if a process of a test's is left, or a file in /dev/shm; the names of torch's tell whose."""
     if hasattr(session.config, "workerinput"):  # one of several processes that test
         return
+    # Those of a test that hung, and was killed: whoever waits for the end of their output would wait for ever.
+    processes = _serving(session.config._tmp_path_factory.getbasetemp())  # pyright: ignore
+    for process in processes:
+        process.kill()
     deadline = time.monotonic() + 5  # a torch worker's file is there for a moment, until it is handed over
     while (left := set(os.listdir("/dev/shm")) - session.config.stash[SHM_BEFORE]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    session.config.stash[SHM_LEFT] = sorted(left)
-    if left:
+    session.config.stash[LEFT] = [*map(str, processes), *(f"/dev/shm/{name}" for name in sorted(left))]
+    if session.config.stash[LEFT]:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if left := config.stash.get(SHM_LEFT, []):
-        terminalreporter.section("files left in /dev/shm", red=True)
+    if left := config.stash.get(LEFT, []):
+        terminalreporter.section("left behind", red=True)
         terminalreporter.line("\n".join(left))
 
 
@@ -64,6 +74,15 @@ def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     assert not list(path.iterdir())
 
 
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """No thread of ours outlives the test that it was started in."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert not [name for name in left if name.startswith("penstock-")], "threads left behind"
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What Penstock keeps for this user (benchmarks, compiled code) is none of the tests' business."""
@@ -72,13 +91,42 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ForkServer]]:
+    """Processes that fork others: with numpy, with torch too, and with the command line."""
+    numpy = ["penstock.feed.feeder.feeder", "penstock.feed.launch.share", "sources"]
+    modules = {"numpy": numpy, "torch": [*numpy, "torch.utils.data"], "command": ["penstock.cli.app"]}
+    faults = Path(__file__).parent / "faults"
+    servers = {name: ForkServer(tmp_path_factory.mktemp("ended"), modules[name], faults) for name in modules}
+    yield servers
+    for server in servers.values():
+        server.close()
+
+
+@pytest.fixture
+def command(servers: dict[str, ForkServer], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Run the command line to its end, 200 columns wide."""
+
+    def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path_factory.mktemp("command")
+        out, errors = folder / "out", folder / "errors"
+        environment = {**os.environ, "COLUMNS": "200"}
+        forked = Forked(
+            servers["command"], "penstock.cli", words, out, errors=errors, directory=cwd, environment=environment
+        )
+        return subprocess.CompletedProcess(words, forked.wait(), out.read_text(), errors.read_text())
+
+    return run
+
+
 def _serving(path: Path) -> list[psutil.Process]:
-    """The processes that ``share`` started for this test."""
+    """The processes whose feeds live there, or below it."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             # One that has ended, and that init has yet to reap, tells no environment.
-            if process.pid != os.getpid() and process.environ().get("PENSTOCK_DIR") == str(path):
+            feeds = process.environ().get("PENSTOCK_DIR", "")
+            if process.pid != os.getpid() and Path(feeds).is_relative_to(path):
                 found.append(process)
     return found
 

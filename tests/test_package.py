@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import penstock
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_importing_loads_nothing_heavy():
@@ -71,3 +75,12 @@ def test_every_public_name_does_its_work_after_every_submodule_has_been_imported
 
 def test_the_version_is_the_package_s():
     assert penstock.__version__ == version("penstock")
+
+
+def test_no_benchmark_of_our_own_claims_is_installed():
+    (packages,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ].values()
+    assert packages == {"packages": ["src/penstock"]}
+    measured_by_users = {name for _, name, _ in pkgutil.iter_modules([str(ROOT / "src/penstock/bench")])}
+    assert measured_by_users == {"io", "saving", "share"}

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.examples import examples
 
 import penstock
 from penstock.tree import (
@@ -207,13 +208,13 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100))
 @given(trees())
 def test_any_tree_comes_out_as_it_went_in(tree):
     assert_same(travelled(tree), tree)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(60))
 @given(trees())
 def test_any_tree_comes_out_whole(tree):
     assert_same(travelled(tree, whole=True), tree)

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import msgspec
 import torch
 import typer
+from benchmarks.children import ENVIRONMENT, command
 from benchmarks.gpu.claims import gpu_claims
 from benchmarks.gpu.run import Settings, cases, run
 from benchmarks.gpu.table import gpu_table
@@ -65,8 +66,8 @@ def main(
         def tell(done: int, in_all: int, what: str) -> None:
             progress.update(task, completed=done, total=in_all, description=what)
 
-        with ProcessPool(Path(folder)) as crew:
-            found = run(crew, planned, settings, tell)
+        with ProcessPool(Path(folder)) as pool:
+            found = run(pool, planned, settings, tell)
         copy = device_copy(device, [bytes_from(size) for size in sizes], repeats)
         images = described(workloads)
     rows = gpu_claims(found, copy)
@@ -97,8 +98,10 @@ def device_copy(device: str, sizes: list[int], repeats: int) -> list[dict[str, A
     """The copy from a pinned ring against torch's, in a process of its own."""
     if not sizes:
         return []
-    command = [sys.executable, "-m", "benchmarks.gpu.devicecopy", device, str(repeats), *map(str, sizes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    devicecopy = command("benchmarks.gpu.devicecopy", device, str(repeats), *map(str, sizes))
+    done = subprocess.run(
+        devicecopy, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, check=False
+    )
     if done.returncode:
         raise PenstockError(f"the copy could not be measured: {done.stderr.strip()[-1000:]}")
     return msgspec.json.decode(done.stdout.splitlines()[-1])["devicecopy"]

@@ -17,7 +17,7 @@ def gpu_claims(found: list[Measured], device_copy: list[dict[str, Any]]) -> list
     """All claims; each ratio is taken within a repeat.
 
     Args:
-        found: The cells.
+        found: The results.
         device_copy: What ``devicecopy`` measured, for each size.
     """
     return list(_Claims(found).rows(device_copy))
@@ -25,15 +25,15 @@ def gpu_claims(found: list[Measured], device_copy: list[dict[str, Any]]) -> list
 
 class _Claims:
     def __init__(self, found: list[Measured]) -> None:
-        self._cells = {
-            (one.cell.workload, one.cell.arm, one.cell.trainers, one.cell.repeat): one
+        self._results = {
+            (one.result.workload, one.result.arm, one.result.trainers, one.result.repeat): one
             for one in found
-            if one.cell.finished
+            if one.result.finished
         }
-        self._trainers = sorted({one.cell.trainers for one in found})
-        self._repeats = sorted({one.cell.repeat for one in found})
-        self._workloads = list(dict.fromkeys(one.cell.workload for one in found))
-        blocks = [one.cell.workload for one in found if one.cell.arm == "device copies"]
+        self._trainers = sorted({one.result.trainers for one in found})
+        self._repeats = sorted({one.result.repeat for one in found})
+        self._workloads = list(dict.fromkeys(one.result.workload for one in found))
+        blocks = [one.result.workload for one in found if one.result.arm == "device copies"]
         self._blocks = list(dict.fromkeys(blocks))
 
     def rows(self, device_copy: list[dict[str, Any]]) -> Iterator[Claim]:
@@ -43,7 +43,7 @@ class _Claims:
                 [workload],
                 "GPU ring",
                 "tensorsocket",
-                lambda ours, theirs: ours.cell.slowest / theirs.cell.slowest,
+                lambda ours, theirs: ours.result.slowest / theirs.result.slowest,
             )
             what = f"{workload}: slowest trainer of the GPU ring against TensorSocket's, worst K"
             yield least(f"tensorsocket-{workload}", what, 1.2, "", values)
@@ -52,7 +52,7 @@ class _Claims:
             self._blocks,
             "GPU ring",
             "device copies",
-            lambda ring, copy: ring.cell.trainer_us_per_batch - copy.cell.trainer_us_per_batch,
+            lambda ring, copy: ring.result.trainer_us_per_batch - copy.result.trainer_us_per_batch,
         )
         what = "GPU ring: trainer's CPU per batch beyond the device copy, worst K and size"
         yield most("gpu-trainer-cpu", what, 150.0, "us", values)
@@ -62,7 +62,9 @@ class _Claims:
             what = f"{copy['nbytes'] / 1e6:,.0f} MB: copy from the host ring against torch's from pinned memory"
             yield least(f"host-ring-copy-{copy['nbytes']}", what, 0.9, "", values)
         for ring in ("GPU ring", "host ring"):
-            values = self._ratios("training", ring, "separate", 4, lambda a, b: a.cell.together / b.cell.together)
+            values = self._ratios(
+                "training", ring, "separate", 4, lambda a, b: a.result.together / b.result.together
+            )
             what = f"{ring}, K=4 trainings of a ResNet-18: together against separate loaders"
             claim = least(f"trainings-4-{ring.split()[0]}", what, 3.5, "x", values)
             yield claim if ring == "GPU ring" else msgspec.structs.replace(claim, met=None, note="for comparison")
@@ -100,11 +102,11 @@ class _Claims:
         trainers: int,
         value: Callable[[Measured, Measured], float | None],
     ) -> Values:
-        """A value of two cells of the same repeat, for each repeat that has both."""
+        """A value of two results of the same repeat, for each repeat that has both."""
         values: Values = []
         for repeat in self._repeats:
-            one = self._cells.get((workload, arm, trainers, repeat))
-            two = self._cells.get((workload, other, trainers, repeat))
+            one = self._results.get((workload, arm, trainers, repeat))
+            two = self._results.get((workload, other, trainers, repeat))
             if one is not None and two is not None and (ratio := value(one, two)) is not None:
                 values.append(ratio)
         return values

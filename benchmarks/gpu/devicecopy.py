@@ -13,7 +13,7 @@ from benchmarks.gpu.crossing import counting_gpu
 from benchmarks.share.blocks import Blocks
 
 from penstock.measure.loop import say
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.room import aligned
 
 _DISTINCT = 4
@@ -28,7 +28,7 @@ def ring_against_torch(device: str, nbytes: int, repeats: int) -> dict[str, Any]
     gpu = counting_gpu(device)
     blocks = list(Blocks(nbytes, _DISTINCT))
     room = aligned(blocks[0].nbytes)
-    ring = HostRing.create(-(-room * _DISTINCT // mmap.PAGESIZE) * mmap.PAGESIZE)
+    ring = WritableHostRing.create(-(-room * _DISTINCT // mmap.PAGESIZE) * mmap.PAGESIZE)
     for i, block in enumerate(blocks):
         ring.write(room * i, block.reshape(-1))
     memory = ring.readable(0, ring.capacity_bytes)
@@ -44,7 +44,7 @@ def ring_against_torch(device: str, nbytes: int, repeats: int) -> dict[str, Any]
         targets[i].copy_(sources[i], non_blocking=True)
 
     def arrived() -> None:
-        gpu.mark().wait()
+        gpu.synchronize()
         if device != "cpu":
             torch.cuda.synchronize(device)
 

@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.share import tensorsocket
 from benchmarks.share.feeding import Feeding
 from benchmarks.share.result import Result, measure
-from benchmarks.share.trainers import TrainerPool
+from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload
 
 from penstock.measure.interval import Interval, Watch
@@ -24,7 +24,7 @@ _BURSTS_S = 2.0  # TensorSocket sends eight batches at once
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One cell, and what it took of the GPU.
+    """One result, and what it took of the GPU.
 
     Attributes:
         block_bytes: Of one block or batch.
@@ -33,7 +33,7 @@ class Measured(msgspec.Struct, frozen=True):
         activity: What the GPU itself says.
     """
 
-    cell: Result
+    result: Result = msgspec.field(name="cell")
     block_bytes: int
     host_to_device_bytes: float = 0.0
     device_bytes: int | None = None
@@ -91,37 +91,37 @@ def cases(workloads: list[Workload], settings: Settings, *, train: bool, peers: 
 class Bench:
     """Measures cases with feeders and trainers that are started once, and TensorSocket's anew each time."""
 
-    def __init__(self, crew: ProcessPool, settings: Settings) -> None:
-        self._crew = crew
+    def __init__(self, pool: ProcessPool, settings: Settings) -> None:
+        self._pool = pool
         self._settings = settings
-        self._stage = TrainerPool(crew)
+        self._trainer_pool = TrainerPool(pool)
         self._feeders: dict[str, Member] = {}
         self._too_many: dict[str, str] = {}  # what TensorSocket did not finish
 
     def measured(self, case: Case, repeat: int) -> Measured:
-        """One cell of a case."""
-        cell = Result(case.name, case.arm, case.trainers, repeat, finished=False)
+        """One result of a case."""
+        result = Result(case.name, case.arm, case.trainers, repeat, finished=False)
         if case.arm == "tensorsocket":
-            return self._tensorsocket(case, cell)
+            return self._tensorsocket(case, result)
         settings = self._settings
         window = Interval(settings.seconds, settings.warm_up[case.workload.kind == "jpeg"])
         feeders = [self._feeder(case)] if "ring" in case.arm else []
-        members = self._stage.members("torch", case.trainers)
+        members = self._trainer_pool.members("torch", case.trainers)
         counts = [Counter(feeder) for feeder in feeders]
         meter = meter_of(settings.device)
         pids = [feeder.pid for feeder in feeders]
-        cell = measure(cell, members, self._order(case), window, pids, [*counts, meter])
-        if not cell.finished:
-            self._stage.dismiss(kill=True)
-            return Measured(cell, case.workload.block_bytes)
+        result = measure(result, members, self._order(case), window, pids, [*counts, meter])
+        if not result.finished:
+            self._trainer_pool.dismiss(kill=True)
+            return Measured(result, case.workload.block_bytes)
         for member in members:
             member.tell({"do": "device memory", "device": settings.device})
         taken = [
             member.hear_of("device_bytes", time.monotonic() + _ANSWER_S)["device_bytes"] for member in members
         ]
-        crossing = case.trainers * cell.copied_bytes_per_batch + sum(count.bytes_per_block for count in counts)
+        crossing = case.trainers * result.copied_bytes_per_batch + sum(count.bytes_per_block for count in counts)
         device_bytes = None if settings.device == "cpu" else max(taken)
-        return Measured(cell, case.workload.block_bytes, crossing, device_bytes, meter.activity)
+        return Measured(result, case.workload.block_bytes, crossing, device_bytes, meter.activity)
 
     def _order(self, case: Case) -> dict[str, Any]:
         settings = self._settings
@@ -139,14 +139,14 @@ class Bench:
         if name not in self._feeders:
             memory = self._settings.device if case.arm == "GPU ring" else "host"
             feeding = Feeding(name, self._settings.window, case.workload, memory=memory)
-            self._feeders[name] = self._crew.feeder(feeding)
+            self._feeders[name] = start_feeder(self._pool, feeding)
         return self._feeders[name]
 
-    def _tensorsocket(self, case: Case, cell: Result) -> Measured:
+    def _tensorsocket(self, case: Case, result: Result) -> Measured:
         """Started anew each time; once a number of trainers is too many, more are not tried."""
         if case.name in self._too_many:
-            cell = msgspec.structs.replace(cell, note=f"not tried: {self._too_many[case.name]}")
-            return Measured(cell, case.workload.block_bytes)
+            result = msgspec.structs.replace(result, note=f"not tried: {self._too_many[case.name]}")
+            return Measured(result, case.workload.block_bytes)
         settings = self._settings
         order = self._order(case._replace(arm="separate"))
         shown, order["device"] = _shown(settings.device)
@@ -158,13 +158,13 @@ class Bench:
             return [*counts, meter]
 
         window = Interval(max(settings.seconds, _BURSTS_S), 2, limit_s=settings.peer_limit_s, fixed=True)
-        cell = tensorsocket.measured(self._crew, cell, case.workload, window, order, shown, watches)
-        if not cell.finished:
-            if cell.note != tensorsocket.NOT_INSTALLED:
-                self._too_many[case.name] = f"{case.trainers} {cell.note}"
-            return Measured(cell, case.workload.block_bytes)
+        result = tensorsocket.measured(self._pool, result, case.workload, window, order, shown, watches)
+        if not result.finished:
+            if result.note != tensorsocket.NOT_INSTALLED:
+                self._too_many[case.name] = f"{case.trainers} {result.note}"
+            return Measured(result, case.workload.block_bytes)
         crossing = sum(count.bytes_per_block for count in counts)
-        return Measured(cell, case.workload.block_bytes, crossing, None, meter.activity)
+        return Measured(result, case.workload.block_bytes, crossing, None, meter.activity)
 
 
 def _shown(device: str) -> tuple[dict[str, str], str]:
@@ -195,17 +195,17 @@ class Counter:
 
 
 def run(
-    crew: ProcessPool, planned: list[Case], settings: Settings, tell: Callable[[int, int, str], None]
+    pool: ProcessPool, planned: list[Case], settings: Settings, tell: Callable[[int, int, str], None]
 ) -> list[Measured]:
     """Measure every case in each repeat.
 
     Args:
-        tell: Told of progress: (cells done, cells in all, what comes now).
+        tell: Told of progress: (results done, results in all, what comes now).
 
     Raises:
         MemberFailed: a measured process died or failed.
     """
-    bench = Bench(crew, settings)
+    bench = Bench(pool, settings)
     found: list[Measured] = []
     in_all = len(planned) * settings.repeats
     for repeat, case in product(range(settings.repeats), planned):
@@ -213,5 +213,5 @@ def run(
         try:
             found.append(bench.measured(case, repeat))
         except MemberFailed as error:
-            raise MemberFailed(f"{case.name}, {case.trainers} × {case.arm}: {error}\n{crew.errors()}") from error
+            raise MemberFailed(f"{case.name}, {case.trainers} × {case.arm}: {error}\n{pool.errors()}") from error
     return found

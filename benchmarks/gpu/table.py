@@ -1,4 +1,4 @@
-"""The cells of the GPU benchmark as a table for a terminal."""
+"""The results of the GPU benchmark as a table for a terminal."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def gpu_table(found: list[Measured]) -> Table:
     ):
         table.add_column(name, justify="left" if name in {"what", "fed by"} else "right")
     notes: list[str] = []
-    for what, trainers, arm in dict.fromkeys((o.cell.workload, o.cell.trainers, o.cell.arm) for o in found):
-        mine = [o for o in found if (o.cell.workload, o.cell.trainers, o.cell.arm) == (what, trainers, arm)]
-        done = [one for one in mine if one.cell.finished]
+    for what, trainers, arm in dict.fromkeys((o.result.workload, o.result.trainers, o.result.arm) for o in found):
+        mine = [o for o in found if (o.result.workload, o.result.trainers, o.result.arm) == (what, trainers, arm)]
+        done = [one for one in mine if one.result.finished]
         if not done:
-            table.add_row(what, str(trainers), arm, mine[0].cell.note)
+            table.add_row(what, str(trainers), arm, mine[0].result.note)
             continue
         notes += [one.activity.note for one in done if one.activity.note]
-        slowest = [min(one.cell.batches_per_s) for one in done]
+        slowest = [min(one.result.batches_per_s) for one in done]
         table.add_row(
             what,
             str(trainers),
             arm,
             f"{short(median(slowest))} ({short(min(slowest))} – {short(max(slowest))})",
-            short(median(sum(one.cell.batches_per_s) for one in done)),
-            short(median(one.cell.trainer_us_per_batch for one in done)),
+            short(median(sum(one.result.batches_per_s) for one in done)),
+            short(median(one.result.trainer_us_per_batch for one in done)),
             short(median(one.host_to_device_bytes for one in done) / 1e6),
             _known(done, _received_mb),
-            short(1e3 * median(one.cell.feeder_cpu_s + one.cell.trainers_cpu_s for one in done)),
+            short(1e3 * median(one.result.feeder_cpu_s + one.result.trainers_cpu_s for one in done)),
             _known(done, lambda one: None if one.device_bytes is None else one.device_bytes / 1e6),
             _known(done, lambda one: one.activity.sm_active),
         )
@@ -61,7 +61,7 @@ def _received_mb(one: Measured) -> float | None:
     """Over PCIe, for a block to all trainers."""
     if one.activity.received_bytes is None:
         return None
-    blocks_per_s = sum(one.cell.batches_per_s) / one.cell.trainers
+    blocks_per_s = sum(one.result.batches_per_s) / one.result.trainers
     return one.activity.received_bytes / one.activity.seconds / blocks_per_s / 1e6
 
 

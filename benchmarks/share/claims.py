@@ -45,7 +45,7 @@ def claims(report: Report) -> list[Claim]:
 class _Claims:
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._cells = {(c.workload, c.arm, c.trainers, c.repeat): c for c in report.cells if c.finished}
+        self._results = {(c.workload, c.arm, c.trainers, c.repeat): c for c in report.results if c.finished}
         self._repeats = range(report.settings.repeats)
 
     def rows(self) -> Iterator[Claim]:
@@ -103,10 +103,10 @@ class _Claims:
             ("128KB", "penstock", 8, 1500.0),
             ("128KB", "penstock", 1, 6000.0),
         ):
-            cells = self._over_repeats((size, arm, trainers), None, lambda one, _: min(one.batches_per_s))
+            results = self._over_repeats((size, arm, trainers), None, lambda one, _: min(one.batches_per_s))
             how = "borrow=True" if arm == "borrow" else "private copies"
             what = f"{size}, K={trainers}, {how}: slowest trainer"
-            yield least(f"blocks-{size}-{trainers}", what, target, "blocks/s", cells)
+            yield least(f"blocks-{size}-{trainers}", what, target, "blocks/s", results)
 
     def _beyond_copy(self) -> Claim:
         worst: list[float] = []
@@ -152,18 +152,18 @@ class _Claims:
         other: tuple[str, str, int] | None,
         value: Callable[[Result, Result], float],
     ) -> list[float]:
-        """A value of two cells of the same repeat, for each repeat that has both."""
+        """A value of two results of the same repeat, for each repeat that has both."""
         values: list[float] = []
         for repeat in self._repeats:
-            one = self._cells.get((*which, repeat))
-            two = one if other is None else self._cells.get((*other, repeat))
+            one = self._results.get((*which, repeat))
+            two = one if other is None else self._results.get((*other, repeat))
             if one is not None and two is not None:
                 values.append(value(one, two))
         return values
 
 
-def _cpu_s(cell: Result) -> float:
-    return cell.feeder_cpu_s + cell.trainers_cpu_s
+def _cpu_s(result: Result) -> float:
+    return result.feeder_cpu_s + result.trainers_cpu_s
 
 
 def _worst(uses: Iterable[MemoryUse], value: Callable[[MemoryUse], float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""``penstock bench share`` behind its options: run with progress, show tables, save JSON and picture."""
+"""The sharing benchmark behind its options: run with progress, show tables, save JSON and picture."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchmarks.share.claims import Claim, claims
 from benchmarks.share.plan import Settings
 from benchmarks.share.run import Report, run
 from benchmarks.share.tables import tables
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.bench.saving import check_writable, saved
+from penstock.measure.progress import progress
 from penstock.packages import require
 from penstock.terminal import console
 
@@ -30,14 +30,7 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
     if plot is not None:
         require("--plot", "demo", "matplotlib")
     shown = console()
-    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
-    quiet = not shown.is_terminal
-    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True, disable=quiet) as progress:
-        task = progress.add_task("starting", total=None)
-
-        def tell(done: int, in_all: int, what: str) -> None:
-            progress.update(task, completed=done, total=in_all, description=what)
-
+    with progress(shown) as tell:
         report = run(settings, None if data is None else str(data), tell)
     rows = claims(report)
     shown.print(tables(report, rows), soft_wrap=True)
@@ -52,8 +45,8 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
 def encoded(report: Report, rows: list[Claim]) -> bytes:
     """The report with its claims as JSON."""
     plain: dict[str, Any] = msgspec.to_builtins(report)
-    cells = plain.pop("cells")
-    rounded = _rounded({**plain, "claims": msgspec.to_builtins(rows), "cells": cells})
+    results = plain.pop("cells")
+    rounded = _rounded({**plain, "claims": msgspec.to_builtins(rows), "cells": results})
     return msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Measurements beside the cells: memory, many trainers, the copy into the ring, the import."""
+"""Measurements beside the results: memory, many trainers, the copy into the ring, the import."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from benchmarks.children import ENVIRONMENT, command
 from benchmarks.share.feeding import Feeding
 from benchmarks.share.trainers import start_feeder, start_trainers
 from benchmarks.share.workload import Workload
 
 from penstock.errors import PenstockError
 from penstock.feed.settings import bytes_from
-from penstock.measure import processes
 from penstock.measure.pool import START_S, ProcessPool
+from penstock.measure.processes import pss_bytes, window_pss_bytes, with_descendants
 
 CROWD = 64
 CROWD_SAMPLES = 16_384
@@ -51,12 +52,12 @@ class MemoryUse(msgspec.Struct, frozen=True):
         return max(self.trainer_bytes) - (0 if self.borrow else 2 * self.batch_bytes)
 
 
-def memory_use(crew: ProcessPool, workload: Workload, trainers: int, *, borrow: bool, seconds: float) -> MemoryUse:
+def memory_use(pool: ProcessPool, workload: Workload, trainers: int, *, borrow: bool, seconds: float) -> MemoryUse:
     """Memory of a fresh feed with fresh trainers."""
     feeding = Feeding(f"bench/memory-{trainers}-{borrow}", MEMORY_WINDOW, workload)
-    feeder = start_feeder(crew, feeding)
-    members = start_trainers(crew, trainers)
-    before = [processes.memory(member.pid).other_bytes for member in members]
+    feeder = start_feeder(pool, feeding)
+    members = start_trainers(pool, trainers)
+    before = [_memory(member.pid).other_bytes for member in members]
     deadline = time.monotonic() + START_S
     for member in members:
         member.tell(
@@ -65,13 +66,13 @@ def memory_use(crew: ProcessPool, workload: Workload, trainers: int, *, borrow: 
     for member in members:
         member.hear_of("ready", deadline)
     time.sleep(seconds)
-    used = [processes.memory(member.pid) for member in members]
-    of_feeder = processes.memory(feeder.pid)
+    used = [_memory(member.pid) for member in members]
+    of_feeder = _memory(feeder.pid)
     for member in members:
         member.tell({"do": "stop"})
     for member in members:
         member.hear_of("closed", deadline)
-    crew.dismiss([*members, feeder])
+    pool.dismiss([*members, feeder])
     return MemoryUse(
         trainers,
         borrow,
@@ -81,6 +82,19 @@ def memory_use(crew: ProcessPool, workload: Workload, trainers: int, *, borrow: 
         tuple(one.other_bytes - was for one, was in zip(used, before, strict=True)),
         workload.block_bytes,
     )
+
+
+class _Memory(NamedTuple):
+    """Of a process and its children: a feed's window, and all else."""
+
+    ring_bytes: int
+    other_bytes: int
+
+
+def _memory(pid: int) -> _Memory:
+    processes = with_descendants([pid])
+    ring_bytes = sum(map(window_pss_bytes, processes))
+    return _Memory(ring_bytes, sum(map(pss_bytes, processes)) - ring_bytes)
 
 
 class CrowdResult(msgspec.Struct, frozen=True):
@@ -103,11 +117,11 @@ class CrowdResult(msgspec.Struct, frozen=True):
         return self.finished == self.trainers and self.lost == self.repeated == 0
 
 
-def crowd(crew: ProcessPool, trainers: int, samples: int) -> CrowdResult:
+def crowd(pool: ProcessPool, trainers: int, samples: int) -> CrowdResult:
     """Have many trainers, of different batch sizes, read an epoch of one feed."""
     feeding = Feeding("bench/crowd", "64MiB", numbered=samples, numbered_bytes=4096)
-    feeder = start_feeder(crew, feeding)
-    members = start_trainers(crew, trainers)
+    feeder = start_feeder(pool, feeding)
+    members = start_trainers(pool, trainers)
     began = time.monotonic()
     for i, member in enumerate(members):
         member.tell({"do": "epoch", "feed": feeding.feed, "samples": samples, "batch_size": 16 + i})
@@ -118,13 +132,13 @@ def crowd(crew: ProcessPool, trainers: int, samples: int) -> CrowdResult:
         lost += answer["lost"]
         repeated += answer["repeated"]
     seconds = time.monotonic() - began
-    crew.dismiss([*members, feeder])
+    pool.dismiss([*members, feeder])
     return CrowdResult(trainers, samples, finished, lost, repeated, seconds)
 
 
 def ring_copy(nbytes: int, repeats: int) -> list[dict[str, Any]]:
     """The copy into the ring against torch's, per number of threads."""
-    answer = _run("-m", "benchmarks.share.ringcopy", str(nbytes), str(repeats))
+    answer = _run(command("benchmarks.share.ringcopy", str(nbytes), str(repeats)))
     return answer["ringcopy"]
 
 
@@ -146,15 +160,14 @@ def import_time(times: int = 7) -> ImportResult:
         "took = time.perf_counter() - began; "
         "print(json.dumps({'took': took, 'modules': [m for m in sys.modules if '.' not in m]}))"
     )
-    answers = [_run("-c", program) for _ in range(times)]
+    answers = [_run([sys.executable, "-P", "-c", program]) for _ in range(times)]
     heavy = sorted({name for answer in answers for name in answer["modules"]} & set(_HEAVY))
     return ImportResult(tuple(answer["took"] for answer in answers), tuple(heavy))
 
 
-def _run(*arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-P", *arguments], capture_output=True, text=True, env=os.environ, check=False
-    )
+def _run(words: list[str]) -> dict[str, Any]:
+    environment = {**os.environ, **ENVIRONMENT}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise PenstockError(f"a measurement failed: {done.stderr.strip()[-1000:]}")
     return json.loads(done.stdout.splitlines()[-1])

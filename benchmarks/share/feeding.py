@@ -11,7 +11,7 @@ from benchmarks.share.jpeg import SEGMENTS
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.measure.loop import heard_lines, say
+from penstock.measure.loop import heard_lines, keep_output_for_answers, say
 
 
 class Feeding(msgspec.Struct, frozen=True):
@@ -40,6 +40,7 @@ class Feeding(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
+    keep_output_for_answers()
     heard = heard_lines()
     feeding = msgspec.json.decode(next(heard), type=Feeding)
     gpu = None

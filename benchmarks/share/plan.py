@@ -1,4 +1,4 @@
-"""What ``penstock bench share`` measures: its settings, and the cells of one repeat in their order."""
+"""What the sharing benchmark measures: its settings, and the results of one repeat in their order."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Case(NamedTuple):
-    """A cell to be measured.
+    """A result to be measured.
 
     Attributes:
         order: For each of the trainers; see ``trainer.open_source``.
-        crew: "plain" trainers never import torch, "torch" ones do.
+        kind: "plain" trainers never import torch, "torch" ones do.
         fed: Whether the workload's feeder feeds it.
     """
 
@@ -83,7 +83,7 @@ class Case(NamedTuple):
     arm: str
     trainers: int
     order: dict[str, Any]
-    crew: str
+    kind: str
     fed: bool
 
 
@@ -92,10 +92,10 @@ def feed_of(workload: Workload) -> str:
 
 
 def cases(workload: Workload, settings: Settings) -> Iterator[Case]:
-    """The cells of one repeat: what is compared runs one after the other."""
+    """The results of one repeat: what is compared runs one after the other."""
     jpeg = workload.kind == "jpeg"
     plain = msgspec.to_builtins(workload)
-    crew = "torch" if jpeg else "plain"
+    kind = "torch" if jpeg else "plain"
 
     def with_loaders(arm: str, trainers: int) -> Case:
         workers = max(1, settings.workers // trainers)
@@ -107,7 +107,7 @@ def cases(workload: Workload, settings: Settings) -> Iterator[Case]:
     for trainers in settings.trainers:
         for arm in ("penstock", "borrow"):
             order = {"kind": "feed", "feed": feed_of(workload), "borrow": arm == "borrow"}
-            yield Case(workload, arm, trainers, order, crew, True)
+            yield Case(workload, arm, trainers, order, kind, True)
         if not jpeg:
             order = {"kind": "copy", "nbytes": workload.block_bytes}
             yield Case(workload, "copy", trainers, order, "plain", False)

@@ -46,8 +46,8 @@ def save(report: Report, rows: Sequence[Claim], path: Path) -> None:
 
 def _headline(report: Report) -> str:
     most = max(report.settings.trainers)
-    one = median(report.cells, "JPEG", "penstock", most, "together")
-    two = median(report.cells, "JPEG", "separate", most, "together")
+    one = median(report.results, "JPEG", "penstock", most, "together")
+    two = median(report.results, "JPEG", "separate", most, "together")
     if one and two:
         return f"{most} trainers on one feed: {one / two:.1f} times the images of {most} DataLoaders"
     return "One feed for all trainers"
@@ -65,18 +65,18 @@ def _subtitle(report: Report) -> str:
 
 def _together(report: Report, axes: Any) -> None:
     _titled(axes, "JPEG loader: samples/s, all trainers together", report.data)
-    alone = median(report.cells, "JPEG", "alone", 1, "together")
+    alone = median(report.results, "JPEG", "alone", 1, "together")
     if alone:
         counts = report.settings.trainers
         label = "K times a DataLoader alone"
         axes.plot(counts, [alone * k for k in counts], ls=":", lw=1.4, color=_FAINT, label=label)
     for arm in _MARKS:
-        _line(report, axes, "JPEG", arm, lambda cell: cell.together)
+        _line(report, axes, "JPEG", arm, lambda result: result.together)
     _log_axes(axes, report)
     axes.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 0.07))
-    given_up = [c for c in report.cells if (c.workload, c.arm, c.finished) == ("JPEG", "tensorsocket", False)]
+    given_up = [c for c in report.results if (c.workload, c.arm, c.finished) == ("JPEG", "tensorsocket", False)]
     if given_up and given_up[0].note != NOT_INSTALLED:
-        counts = ", ".join(str(cell.trainers) for cell in given_up)
+        counts = ", ".join(str(result.trainers) for result in given_up)
         note = f"TensorSocket did not finish with {counts}"
         axes.text(
             0.98, 0.03, note, transform=axes.transAxes, ha="right", fontsize=9, color=_COLORS["tensorsocket"]
@@ -86,7 +86,7 @@ def _together(report: Report, axes: Any) -> None:
 def _cpu(report: Report, axes: Any) -> None:
     _titled(axes, "JPEG loader: CPU-seconds per 1,000 samples delivered", "feeder, workers and trainers")
     for arm in _MARKS:
-        _line(report, axes, "JPEG", arm, lambda cell: cell.feeder_cpu_s + cell.trainers_cpu_s)
+        _line(report, axes, "JPEG", arm, lambda result: result.feeder_cpu_s + result.trainers_cpu_s)
     _log_axes(axes, report)
 
 
@@ -101,14 +101,14 @@ def _blocks(report: Report, axes: Any) -> None:
                 axes,
                 name,
                 arm,
-                lambda cell: min(cell.batches_per_s),
+                lambda result: min(result.batches_per_s),
                 color=color,
                 style=style,
                 label=label,
             )
     _log_axes(axes, report)
     axes.plot([], [], ls=":", marker="s", ms=4, color=_FAINT, label="separate DataLoaders")
-    if any(cell.arm == "tensorsocket" and cell.finished for cell in report.cells):
+    if any(result.arm == "tensorsocket" and result.finished for result in report.results):
         axes.plot([], [], ls="", marker="X", color=_FAINT, label="TensorSocket 0.0.5")
     axes.set_ylim(top=axes.get_ylim()[1] * 10)  # room for the legend
     axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper right")
@@ -153,8 +153,8 @@ def _line(
     points: list[tuple[int, float, float, float]] = []
     for trainers in report.settings.trainers:
         kind = "alone" if arm == "separate" and trainers == 1 and workload == "JPEG" else arm
-        of_case = [c for c in report.cells if (c.workload, c.arm, c.trainers) == (workload, kind, trainers)]
-        values = sorted(value(cell) for cell in of_case if cell.finished)
+        of_case = [c for c in report.results if (c.workload, c.arm, c.trainers) == (workload, kind, trainers)]
+        values = sorted(value(result) for result in of_case if result.finished)
         if values:
             points.append((trainers, values[len(values) // 2], values[0], values[-1]))
     if not points:

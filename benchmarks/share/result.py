@@ -1,25 +1,19 @@
-"""One measurement: some trainers, one way to feed them, one window of time."""
+"""One measurement: some trainers, one way to feed them, one interval of time."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from penstock.measure import processes
 from penstock.measure.interval import Interval, Watch
-from penstock.measure.pool import Member, MemberFailed
-
-_SETTLE_S = 0.4
-_ANSWER_S = 15.0
+from penstock.measure.pool import Member
+from penstock.measure.rates import Unfinished, measured
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one measurement gave.
+    """What one measurement gave; the figures are those of ``Rates``.
 
     Attributes:
         workload: "JPEG", "1MB", ...
@@ -27,12 +21,6 @@ class Result(msgspec.Struct, frozen=True):
             "tensorsocket", "copy" (each process copies warm memory, nothing is loaded).
         trainers: How many at once.
         finished: Whether every trainer got through; ``note`` says how far they got otherwise.
-        samples_per_s, batches_per_s: Of each trainer.
-        trainer_us_per_batch: CPU time of a trainer's own process.
-        feeder_cpu_s, trainers_cpu_s: Per 1,000 samples delivered to all together, children included.
-        latency_us: [median, 99th percentile] from publish to receipt, where it is known.
-        pss_bytes: Of all processes together, at the window's end.
-        copied_bytes_per_batch: What a trainer itself copied to its device, where that is counted.
     """
 
     workload: str
@@ -62,14 +50,14 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def measure(
-    cell: Result,
+    result: Result,
     members: Sequence[Member],
     order: dict[str, Any],
-    window: Interval,
+    interval: Interval,
     feeders: Sequence[int] = (),
     watches: Sequence[Watch] = (),
 ) -> Result:
-    """Have the members take batches as ``order`` says, and fill in the cell.
+    """Have the members take batches as ``order`` says, and fill in the result.
 
     Args:
         feeders: Processes that load for them.
@@ -77,72 +65,8 @@ def measure(
     Raises:
         MemberFailed: a process died or failed.
     """
-    deadline = time.monotonic() + window.limit_s
-    for member in members:
-        member.tell({"do": "take", "warm_up": window.warm_up, "step_s": window.step_s, **order})
     try:
-        for member in members:
-            member.hear_of("ready", deadline)
-    except MemberFailed:
-        if time.monotonic() < deadline:
-            raise
-        return _unfinished(cell, [_progress(member) for member in members], window.limit_s)
-    start = time.monotonic() + _SETTLE_S
-    stop = start + window.seconds
-    for member in members:
-        member.tell({"do": "measure", "start": start, "stop": stop, "fixed": window.fixed})
-    trainers = [member.pid for member in members]
-    time.sleep(max(0.0, start - time.monotonic()))
-    for watch in watches:
-        watch.begin()
-    feeder_cpu, trainer_cpu, began = processes.cpu_s(feeders), processes.cpu_s(trainers), time.monotonic()
-    time.sleep(max(0.0, stop - time.monotonic()))
-    feeder_cpu, trainer_cpu = processes.cpu_s(feeders) - feeder_cpu, processes.cpu_s(trainers) - trainer_cpu
-    seconds = time.monotonic() - began
-    for watch in watches:
-        watch.end()
-    answers = [member.hear_of("finished", stop + _ANSWER_S) for member in members]
-    pss_bytes = sum(processes.memory(pid).total_bytes for pid in [*feeders, *trainers])
-    for member in members:
-        member.tell({"do": "stop"})
-    if not all(answer["finished"] for answer in answers):
-        return _unfinished(cell, [answer["taken"] for answer in answers], window.seconds)
-    if not window.fixed:
-        for member in members:
-            member.hear_of("closed", time.monotonic() + _ANSWER_S)
-    samples_per_s = tuple(answer["samples"] / answer["seconds"] for answer in answers)
-    thousands = sum(samples_per_s) * seconds / 1000
-    return msgspec.structs.replace(
-        cell,
-        finished=True,
-        samples_per_s=samples_per_s,
-        batches_per_s=tuple(answer["batches"] / answer["seconds"] for answer in answers),
-        trainer_us_per_batch=1e6 * float(np.mean([a["cpu_s"] / a["batches"] for a in answers])),
-        feeder_cpu_s=feeder_cpu / thousands,
-        trainers_cpu_s=trainer_cpu / thousands,
-        latency_us=_latency(answers),
-        pss_bytes=pss_bytes,
-        copied_bytes_per_batch=float(np.mean([a.get("copied_bytes", 0) / a["batches"] for a in answers])),
-    )
-
-
-def _latency(answers: list[dict[str, Any]]) -> tuple[float, float] | None:
-    samples = [latency for answer in answers for latency in answer["latencies_s"]]
-    if not samples:
-        return None
-    return float(np.median(samples)) * 1e6, float(np.percentile(samples, 99)) * 1e6
-
-
-def _progress(member: Member) -> int:
-    """How many batches a member has had that is not warm in time."""
-    member.tell({"do": "measure", "start": math.inf, "stop": time.monotonic()})
-    try:
-        return int(member.hear_of("taken", time.monotonic() + _ANSWER_S)["taken"])
-    except MemberFailed:
-        return 0
-
-
-def _unfinished(cell: Result, taken: list[int], seconds: float) -> Result:
-    each = ", ".join(map(str, taken))
-    note = f"did not finish in {seconds:.0f} s: {each} batches"
-    return msgspec.structs.replace(cell, finished=False, note=note)
+        rates = measured(members, [order] * len(members), interval, feeders, watches)
+    except Unfinished as error:
+        return msgspec.structs.replace(result, finished=False, note=str(error))
+    return msgspec.structs.replace(result, finished=True, **msgspec.structs.asdict(rates))

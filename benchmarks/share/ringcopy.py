@@ -15,7 +15,7 @@ from benchmarks.share.blocks import ROWS, Blocks
 from penstock.contracts import SourceBlock
 from penstock.feed.feeder.writer import BlockWriter
 from penstock.measure.loop import say
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.room import aligned
 
 _DISTINCT = 4
@@ -30,7 +30,7 @@ def ring_against_torch(nbytes: int, repeats: int, *, threads: int) -> dict[str, 
     torch.set_num_threads(threads)
     blocks = list(Blocks(nbytes, _DISTINCT))
     room = aligned(blocks[0].nbytes)
-    ring = HostRing.create(-(-room * _DISTINCT // mmap.PAGESIZE) * mmap.PAGESIZE)
+    ring = WritableHostRing.create(-(-room * _DISTINCT // mmap.PAGESIZE) * mmap.PAGESIZE)
     writer = BlockWriter(ring, whole_batches=True)
     targets = [torch.empty(block.shape, dtype=torch.uint8) for block in blocks]
     sources = [torch.from_numpy(block) for block in blocks]  # pyright: ignore[reportUnknownMemberType]

@@ -19,10 +19,8 @@ from benchmarks.share.workload import Workload, jpegs, synthetic
 from penstock.errors import BadSetting, PenstockError
 from penstock.measure.machine import Machine, describe
 from penstock.measure.pool import Member, MemberFailed, ProcessPool
+from penstock.measure.progress import Tell
 from penstock.packages import require
-
-Tell = Callable[[int, int, str], None]
-"""Told of progress: (cells done, cells in all, what comes now)."""
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -34,7 +32,7 @@ class Report(msgspec.Struct, kw_only=True):
     settings: Settings
     data: str = ""
     workloads: list[Workload]
-    cells: list[Result] = []
+    results: list[Result] = msgspec.field(name="cells", default_factory=list[Result])
     memory: list[extras.MemoryUse] = []
     crowd: extras.CrowdResult | None = None
     ring_copy: list[dict[str, Any]] = []
@@ -90,36 +88,38 @@ def _measure(report: Report, scratch: Path, tell: Tell) -> None:
     settings = report.settings
     planned = [case for workload in report.workloads for case in cases(workload, settings)]
     in_all = len(planned) * settings.repeats
-    with ProcessPool(scratch) as crew:
+    with ProcessPool(scratch) as pool:
         try:
             tell(0, in_all, "starting")
             feeders = {
-                workload.name: start_feeder(crew, Feeding(feed_of(workload), settings.window, workload))
+                workload.name: start_feeder(pool, Feeding(feed_of(workload), settings.window, workload))
                 for workload in report.workloads
             }
-            stage = TrainerPool(crew)
+            trainer_pool = TrainerPool(pool)
             for repeat in range(settings.repeats):
                 for i, case in enumerate(planned):
                     tell(repeat * len(planned) + i, in_all, f"{case.workload.name}, {case.trainers} × {case.arm}")
-                    report.cells.append(_cell(case, repeat, stage, feeders, settings))
-            crew.dismiss(feeders.values())
-            stage.dismiss()
-            _extras(report, crew, lambda what: tell(in_all, in_all, what))
+                    report.results.append(_result(case, repeat, trainer_pool, feeders, settings))
+            pool.dismiss(feeders.values())
+            trainer_pool.dismiss()
+            _extras(report, pool, lambda what: tell(in_all, in_all, what))
             if settings.peers:
                 tell(in_all, in_all, "TensorSocket")
-                report.cells.extend(tensorsocket.cells(crew, report.workloads, settings))
+                report.results.extend(tensorsocket.results(pool, report.workloads, settings))
         except MemberFailed as error:
-            raise PenstockError(f"{error}\n{crew.errors()}".strip()) from error
+            raise PenstockError(f"{error}\n{pool.errors()}".strip()) from error
 
 
-def _cell(case: Case, repeat: int, stage: TrainerPool, feeders: dict[str, Member], settings: Settings) -> Result:
-    cell = Result(case.workload.name, case.arm, case.trainers, repeat, finished=False)
-    members = stage.members(case.crew, case.trainers)
+def _result(
+    case: Case, repeat: int, trainer_pool: TrainerPool, feeders: dict[str, Member], settings: Settings
+) -> Result:
+    result = Result(case.workload.name, case.arm, case.trainers, repeat, finished=False)
+    members = trainer_pool.members(case.kind, case.trainers)
     fed_by = [feeders[case.workload.name].pid] if case.fed else []
-    return measure(cell, members, case.order, settings.window_of(case.workload), fed_by)
+    return measure(result, members, case.order, settings.window_of(case.workload), fed_by)
 
 
-def _extras(report: Report, crew: ProcessPool, tell: Callable[[str], None]) -> None:
+def _extras(report: Report, pool: ProcessPool, tell: Callable[[str], None]) -> None:
     settings = report.settings
     largest = max((w for w in report.workloads if w.kind == "blocks"), key=lambda w: w.block_bytes, default=None)
     tell("import penstock")
@@ -131,9 +131,9 @@ def _extras(report: Report, crew: ProcessPool, tell: Callable[[str], None]) -> N
             for borrow in (False, True):
                 tell(f"memory, {trainers} trainers")
                 used = extras.memory_use(
-                    crew, largest, trainers, borrow=borrow, seconds=min(1.0, settings.seconds)
+                    pool, largest, trainers, borrow=borrow, seconds=min(1.0, settings.seconds)
                 )
                 report.memory.append(used)
     tell("many trainers at once")
     count = 4 if settings.quick else extras.CROWD
-    report.crowd = extras.crowd(crew, count, extras.CROWD_SAMPLES)
+    report.crowd = extras.crowd(pool, count, extras.CROWD_SAMPLES)

@@ -32,12 +32,12 @@ def tables(report: Report, rows: Sequence[Claim]) -> Group:
     return Group(*(_figures(report, workload.name) for workload in report.workloads), claims_table(rows))
 
 
-def median(cells: Sequence[Result], workload: str, arm: str, trainers: int, field: str) -> float | None:
+def median(results: Sequence[Result], workload: str, arm: str, trainers: int, field: str) -> float | None:
     """Of a field or property over the finished repeats; of its mean, where it has a value for each trainer."""
     values: list[float] = []
-    for cell in cells:
-        if cell.finished and (cell.workload, cell.arm, cell.trainers) == (workload, arm, trainers):
-            value = getattr(cell, field)
+    for result in results:
+        if result.finished and (result.workload, result.arm, result.trainers) == (workload, arm, trainers):
+            value = getattr(result, field)
             values.append(statistics.fmean(value) if isinstance(value, tuple) else value)  # pyright: ignore
     return statistics.median(values) if values else None
 
@@ -54,23 +54,25 @@ def _figures(report: Report, workload: str) -> Group:
     for trainers in report.settings.trainers:
         table.add_row(Text(f"{trainers} trainer{'s' * (trainers != 1)}", "bold"))
         for arm, words in ARMS.items():
-            cells = [c for c in report.cells if (c.workload, c.arm, c.trainers) == (workload, arm, trainers)]
-            if not cells:
+            results = [c for c in report.results if (c.workload, c.arm, c.trainers) == (workload, arm, trainers)]
+            if not results:
                 continue
-            each = median(cells, workload, arm, trainers, field)
+            each = median(results, workload, arm, trainers, field)
             if each is None:
                 table.add_row(words, "–")
-                notes.append(f"{trainers} × {words}: {printable(cells[0].note)}")
+                notes.append(f"{trainers} × {words}: {printable(results[0].note)}")
                 continue
-            numbers = [median(cells, workload, arm, trainers, f) or 0 for f in ("feeder_cpu_s", "trainers_cpu_s")]
-            latencies = [c.latency_us[0] for c in cells if c.latency_us is not None]
+            numbers = [
+                median(results, workload, arm, trainers, f) or 0 for f in ("feeder_cpu_s", "trainers_cpu_s")
+            ]
+            latencies = [c.latency_us[0] for c in results if c.latency_us is not None]
             table.add_row(
                 words,
                 short(each),
                 short(each * trainers),
                 *(f"{1e3 * number:,.1f}" for number in numbers),
                 f"{statistics.median(latencies):,.0f}" if latencies else "",
-                f"{(median(cells, workload, arm, trainers, 'pss_bytes') or 0) / 1e6:,.0f}",
+                f"{(median(results, workload, arm, trainers, 'pss_bytes') or 0) / 1e6:,.0f}",
             )
     legend = _LEGEND.format("samples" if jpeg else "blocks")
     return Group(Text(title, "bold"), table, Text("\n".join([legend, *notes]), "dim"), Text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -9,24 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from benchmarks.children import ROOT
 from benchmarks.share.plan import Settings
 from benchmarks.share.result import Result, measure
 from benchmarks.share.workload import Workload
 
 import penstock
 from penstock.measure.interval import Interval, Watch
-from penstock.measure.pool import Member, MemberFailed, ProcessPool
+from penstock.measure.pool import ONE_THREAD, Member, MemberFailed, ProcessPool
 
-_PACKAGES = Path(penstock.__file__).parents[1]
-_ROOT = _PACKAGES.parent
-SCRIPTS = _ROOT / "benchmarks" / "peers" / "tensorsocket"
-PYTHON = _ROOT / ".venv-tensorsocket" / "bin" / "python"
+SCRIPTS = ROOT / "benchmarks" / "peers" / "tensorsocket"
+PYTHON = ROOT / ".venv-tensorsocket" / "bin" / "python"
+_PENSTOCK = Path(penstock.__file__).parents[1]
 NOT_INSTALLED = "not installed"
 _SECONDS = 8.0  # it sends eight batches at once, and may take seconds for them
 
 
-def cells(crew: ProcessPool, workloads: Sequence[Workload], settings: Settings) -> list[Result]:
-    """One cell for each workload and number of trainers; once a number is too many, more are not tried."""
+def results(pool: ProcessPool, workloads: Sequence[Workload], settings: Settings) -> list[Result]:
+    """One result for each workload and number of trainers; once a number is too many, more are not tried."""
     found: list[Result] = []
     for workload in workloads:
         failed: Result | None = None
@@ -35,29 +36,29 @@ def cells(crew: ProcessPool, workloads: Sequence[Workload], settings: Settings) 
                 note = f"not tried: {failed.trainers} {failed.note}"
                 found.append(Result(workload.name, "tensorsocket", trainers, 0, finished=False, note=note))
                 continue
-            found.append(_cell(crew, workload, trainers, settings))
+            found.append(_result(pool, workload, trainers, settings))
             if not found[-1].finished and found[-1].note != NOT_INSTALLED:
                 failed = found[-1]
     return found
 
 
-def _cell(crew: ProcessPool, workload: Workload, trainers: int, settings: Settings) -> Result:
-    cell = Result(workload.name, "tensorsocket", trainers, 0, finished=False)
+def _result(pool: ProcessPool, workload: Workload, trainers: int, settings: Settings) -> Result:
+    result = Result(workload.name, "tensorsocket", trainers, 0, finished=False)
     step_s = settings.window_of(workload).step_s
     window = Interval(_SECONDS, 2, step_s, limit_s=settings.peer_limit_s, fixed=True)
-    return measured(crew, cell, workload, window)
+    return measured(pool, result, workload, window)
 
 
 def measured(
-    crew: ProcessPool,
-    cell: Result,
+    pool: ProcessPool,
+    result: Result,
     workload: Workload,
     window: Interval,
     order: dict[str, Any] | None = None,
     environment: dict[str, str] | None = None,
     watches: Callable[[Member], Sequence[Watch]] = lambda _: (),
 ) -> Result:
-    """Fill in a cell, with processes of its own; a note says so if TensorSocket is not here or does not finish.
+    """Fill in a result, with processes of its own; a note says so if TensorSocket is not here or does not finish.
 
     Args:
         order: What consumers do with batches on a device; see ``trainer.open_source``.
@@ -65,22 +66,22 @@ def measured(
         watches: What else is measured, given the producer.
     """
     if not (PYTHON.exists() and SCRIPTS.exists()):
-        return msgspec.structs.replace(cell, note=NOT_INSTALLED)
+        return msgspec.structs.replace(result, note=NOT_INSTALLED)
     started: list[Member] = []
-    environment = {"PYTHONPATH": str(_PACKAGES), **(environment or {})}
+    environment = {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, _PENSTOCK))), **(environment or {})}
     try:
-        started += crew.start([str(PYTHON), str(SCRIPTS / "producer.py")], environment=environment)
-        started += crew.start([str(PYTHON), str(SCRIPTS / "consumer.py")], cell.trainers, environment)
+        started += pool.start([str(PYTHON), str(SCRIPTS / "producer.py")], environment=environment)
+        started += pool.start([str(PYTHON), str(SCRIPTS / "consumer.py")], result.trainers, environment)
         for member in started:
             member.hear_of("pid", time.monotonic() + 60)
         producer, *consumers = started
         given = {"ports": _free_ports(4), **(order or {})}
-        producer.tell({**given, "trainers": cell.trainers, "workload": msgspec.to_builtins(workload)})
-        return measure(cell, consumers, given, window, [producer.pid], watches(producer))
+        producer.tell({**given, "trainers": result.trainers, "workload": msgspec.to_builtins(workload)})
+        return measure(result, consumers, given, window, [producer.pid], watches(producer))
     except MemberFailed as error:
-        return msgspec.structs.replace(cell, note=f"failed: {error}")
+        return msgspec.structs.replace(result, note=f"failed: {error}")
     finally:
-        crew.dismiss(reversed(started), kill=True)
+        pool.dismiss(reversed(started), kill=True)
 
 
 def _free_ports(count: int) -> list[int]:

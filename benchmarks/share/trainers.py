@@ -1,28 +1,25 @@
-"""The measured feeders and trainers: processes of their own, which find this package beside Penstock."""
+"""The measured feeders and trainers: processes of their own, started once."""
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import msgspec
+from benchmarks.children import ENVIRONMENT, command
 from benchmarks.share.feeding import Feeding
 
 from penstock.measure.pool import START_S, Member, ProcessPool
 
-FINDS_BENCHMARKS = {"PYTHONPATH": str(Path(__file__).parents[2])}
-
 
 def start_trainers(pool: ProcessPool, count: int) -> list[Member]:
-    members = pool.start([sys.executable, "-P", "-m", "benchmarks.share.trainer"], count, FINDS_BENCHMARKS)
+    members = pool.start(command("benchmarks.share.trainer"), count, ENVIRONMENT)
     for member in members:
         member.hear_of("pid", time.monotonic() + START_S)
     return members
 
 
 def start_feeder(pool: ProcessPool, feeding: Feeding) -> Member:
-    (member,) = pool.start([sys.executable, "-P", "-m", "benchmarks.share.feeding"], 1, FINDS_BENCHMARKS)
+    (member,) = pool.start(command("benchmarks.share.feeding"), 1, ENVIRONMENT)
     member.tell(msgspec.to_builtins(feeding))
     member.hear_of("ready", time.monotonic() + START_S)
     return member
@@ -31,17 +28,17 @@ def start_feeder(pool: ProcessPool, feeding: Feeding) -> Member:
 class TrainerPool:
     """Trainers that take part in one case after another: starting them anew each time would take hours."""
 
-    def __init__(self, crew: ProcessPool) -> None:
-        self._crew = crew
+    def __init__(self, pool: ProcessPool) -> None:
+        self._pool = pool
         self._members: dict[str, list[Member]] = {}
 
     def members(self, kind: str, count: int) -> list[Member]:
         members = self._members.setdefault(kind, [])
         if len(members) < count:
-            members.extend(start_trainers(self._crew, count - len(members)))
+            members.extend(start_trainers(self._pool, count - len(members)))
         return members[:count]
 
     def dismiss(self, *, kill: bool = False) -> None:
         for members in self._members.values():
-            self._crew.dismiss(members, kill=kill)
+            self._pool.dismiss(members, kill=kill)
         self._members.clear()

@@ -128,7 +128,7 @@ class Gpu(Protocol):
     """A GPU as one process sees it.
 
     Its copies run one after the other on a stream of their own, beside what
-    the process computes; only ``Event.wait`` waits for them.
+    the process computes; only ``Event.wait`` and ``synchronize`` wait for them.
     """
 
     @property
@@ -141,8 +141,11 @@ class Gpu(Protocol):
         """Which one it is, whatever its number in this process."""
         ...
 
-    def pin(self, memory: ByteArray, *, write: bool = False) -> None:
-        """Register host memory, from which copies are asynchronous then; with ``write``, those to it too.
+    def pin(self, memory: ByteArray) -> None:
+        """Register host memory, so that copies from it and to it are asynchronous.
+
+        Its pages must be writable while this is called (docs/decisions/0013-pinning.md), and no private
+        mapping of a file: the device would read copies of them from then on.
 
         Raises:
             PinningRefused: the system does not allow it; the message says why.
@@ -150,7 +153,7 @@ class Gpu(Protocol):
         ...
 
     def unpin(self, memory: ByteArray) -> None:
-        """The opposite of ``pin``; no copy from it may be under way."""
+        """Give up a registration; no copy from or to the memory may be under way."""
         ...
 
     def empty(self, nbytes: int) -> DeviceBytes:
@@ -162,7 +165,7 @@ class Gpu(Protocol):
         ...
 
     def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
-        """Begin to copy from a ring on a GPU; under the same condition."""
+        """Begin to copy from a ring on a GPU, which must stay as it is until a later mark has passed."""
         ...
 
     def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
@@ -181,15 +184,16 @@ class Gpu(Protocol):
         """Map memory that another process shares; for reading only, where the driver can see to that.
 
         Raises:
-            DeviceUnavailable: this GPU cannot reach it.
+            DeviceUnavailable: this GPU cannot reach it, or would read a copy of it.
         """
         ...
 
     def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
-        """A range of mapped memory to be kept by somebody.
+        """Lend a range of mapped memory to somebody who keeps it.
 
-        ``ended`` is called by ``collect`` when nothing refers to the range any
-        more and what was launched on it is done.
+        ``collect`` calls ``ended`` when nothing refers to the range any more and what was launched on it is
+        done. It knows of the stream that is current where the last reference dies, and of no other. The
+        mapping lives until then.
         """
         ...
 
@@ -205,12 +209,16 @@ class Gpu(Protocol):
         """The point after all copies begun so far."""
         ...
 
+    def synchronize(self) -> None:
+        """Sleep until all copies begun so far are done."""
+        ...
+
     def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
         """Whatever this thread launches on the device from now on runs after the mark, and may use this memory."""
         ...
 
     def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
-        """The opposite: copies from now on run after what this thread has launched, and may read this memory."""
+        """Copies begun from now on run after what this thread has launched, and may read this memory."""
         ...
 
     def holds(self, tensor: Any) -> bool:
@@ -219,9 +227,9 @@ class Gpu(Protocol):
 
 
 class Ring(Protocol):
-    """Bytes that one process writes and several read.
+    """Bytes that one process writes and several read, as one of the readers maps them.
 
-    It knows nothing of blocks: ``memory.room`` says which bytes are free, and
+    A ring knows nothing of blocks: ``memory.room`` says which bytes are free, and
     the feed's state who still reads them.
     """
 
@@ -240,32 +248,46 @@ class Ring(Protocol):
         """The descriptor by which it was mapped, which is the ring's own until ``close``."""
         ...
 
+    def readable(self, offset: int, nbytes: int) -> Any:
+        """Give a range as an array of bytes. It keeps the mapping; the bytes may be reused once released."""
+        ...
+
+    def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> Any:
+        """Give a range to somebody who keeps it; ``ended`` is called when nobody uses it any longer."""
+        ...
+
+    def close(self) -> None:
+        """Give the mapping up; it goes when the last view of it does."""
+        ...
+
+
+class WritableRing(Ring, Protocol):
+    """A ring as the process that made it writes it."""
+
+    @property
+    def path(self) -> str:
+        """How blocks come there, as ``statistics()`` names it."""
+        ...
+
+    @property
+    def twin(self) -> WritableRing:
+        """The ring on the host that holds equal bytes at equal offsets: of a ring on the host, itself."""
+        ...
+
     def write(self, offset: int, part: ByteArray | DeviceBytes) -> None:
-        """Copy bytes there; they are there after ``settle``. Only the process that made the ring asks."""
+        """Copy bytes there; readers find them after ``flush``."""
         ...
 
-    def filled(self, offset: int, nbytes: int) -> None:
-        """Others have written there on the host: readers find it after ``settle``, wherever the ring lies."""
+    def written_in_place(self, offset: int, nbytes: int) -> None:
+        """Take over what others have written into the twin; readers find it after ``flush``."""
         ...
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait until all that was written can be read."""
         ...
 
     def open_for_readers(self) -> int:
         """A new descriptor by which another process attaches; the caller closes it."""
-        ...
-
-    def readable(self, offset: int, nbytes: int) -> Any:
-        """A range as an array of bytes; it keeps the mapping alive, not the bytes' meaning."""
-        ...
-
-    def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> Any:
-        """A range for somebody to keep; ``ended`` is called when it is no longer used."""
-        ...
-
-    def close(self) -> None:
-        """Give the mapping up; it goes when the last view of it does."""
         ...
 
 

@@ -8,12 +8,12 @@ from statistics import median
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.advice import Advice, Requirement, advise
 from penstock.advice.advice import SAME
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.advice.requirement import HEADROOM
 from penstock.errors import BadSetting
 from penstock.sizes import size_text
@@ -22,10 +22,10 @@ KIB = 1 << 10
 TAG = re.compile(r"measured here|published \(.+\)")
 
 
-def row(mech: str, bs: int, us: float, cpu_us: float, *, qd: int = 32, threads: int = 1, **more) -> Row:
+def row(mech: str, bs: int, us: float, cpu_us: float, *, qd: int = 32, threads: int = 1, **more) -> Measurement:
     """Of reads that come every ``us`` and take ``cpu_us`` of CPU time each."""
     told = {"pattern": "random", "cold": True, **more}
-    return Row(
+    return Measurement(
         mech=mech,
         bs_bytes=bs,
         qd=qd,
@@ -39,7 +39,9 @@ def row(mech: str, bs: int, us: float, cpu_us: float, *, qd: int = 32, threads: 
     )
 
 
-def by_law(mech: str, law: tuple[float, float, float, float], sizes, noise=lambda: 1.0, **more) -> list[Row]:
+def by_law(
+    mech: str, law: tuple[float, float, float, float], sizes, noise=lambda: 1.0, **more
+) -> list[Measurement]:
     """Rows of a setting whose reads take a + b * size, and c + d * size of CPU time."""
     a, b, c, d = law
     return [row(mech, s, (a + b * s) * noise(), (c + d * s) * noise(), **more) for s in sizes]
@@ -71,7 +73,6 @@ rates = st.floats(1e5, 1e11)
 budgets = st.floats(0.01, 64)
 
 
-@settings(deadline=None)
 @given(measurements, sizes, st.none() | rates, st.none() | budgets)
 def test_no_advice_costs_more_than_the_cores(rows, sample, rate, cores):
     advice = advise(rows, Requirement(sample_bytes=sample, rate_bytes_per_s=rate, cores=cores))
@@ -80,7 +81,6 @@ def test_no_advice_costs_more_than_the_cores(rows, sample, rate, cores):
     assert all(other.cores <= most for other in advice.alternatives)
 
 
-@settings(deadline=None)
 @given(measurements, sizes, st.none() | rates, budgets, budgets)
 def test_more_cores_never_make_it_worse(rows, sample, rate, some, more):
     few, many = (
@@ -94,7 +94,6 @@ def test_more_cores_never_make_it_worse(rows, sample, rate, some, more):
         assert many.choice.cpu_s_per_gib <= few.choice.cpu_s_per_gib * SAME * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(measurements, sizes, rates, st.none() | budgets, st.floats(0.01, 1))
 def test_a_need_that_is_met_stays_met_at_a_lower_rate(rows, sample, rate, cores, part):
     asked = advise(rows, Requirement(sample_bytes=sample, rate_bytes_per_s=rate, cores=cores))
@@ -102,7 +101,6 @@ def test_a_need_that_is_met_stays_met_at_a_lower_rate(rows, sample, rate, cores,
     assert less.suffices >= asked.suffices
 
 
-@settings(deadline=None)
 @given(measurements, st.sampled_from(SIZES))
 def test_at_a_measured_size_the_choice_is_the_fastest_row(rows, size):
     times: dict[tuple[str, int, int], list[float]] = {}
@@ -117,7 +115,6 @@ def test_at_a_measured_size_the_choice_is_the_fastest_row(rows, size):
     assert choice.mb_s * SAME >= max(mb_s.values()) * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(
     measurements,
     sizes,
@@ -251,7 +248,7 @@ def test_what_just_reaches_the_rate_is_taken_before_what_takes_less_and_does_not
 
 
 def test_a_mechanism_that_failed_is_told_and_not_advised():
-    gds = Row(mech="gds", bs_bytes=4 * KIB, qd=1, threads=1, pattern="random", note="no libcufile here")
+    gds = Measurement(mech="gds", bs_bytes=4 * KIB, qd=1, threads=1, pattern="random", note="no libcufile here")
     advice = advise([*DISK, gds], Requirement(sample_bytes=4 * KIB))
     assert any("gds to host does not work here: no libcufile here" in reason.text for reason in advice.reasons)
     assert "gds" not in {choice.mech for choice in [advice.choice, *advice.alternatives]}
@@ -259,12 +256,12 @@ def test_a_mechanism_that_failed_is_told_and_not_advised():
 
 def test_a_mechanism_that_was_not_measured_to_where_the_need_is_is_not_said_to_fail():
     tried = {"mech": "gds", "bs_bytes": 4 * KIB, "qd": 1, "threads": 1, "pattern": "random"}
-    to_host = Row(**tried, note="this is the host's memory")
+    to_host = Measurement(**tried, note="this is the host's memory")
     need = Requirement(sample_bytes=4 * KIB, dest="cuda:0")
     told = [reason.text for reason in advise([*DISK, to_host], need).reasons]
     assert "gds was not measured to cuda:0: penstock bench io --mech gds --dest cuda:0 does that" in told
     assert not any("gds" in text and "does not work" in text for text in told)
-    to_gpu = Row(**tried, dest="cuda:0", note="no driver")
+    to_gpu = Measurement(**tried, dest="cuda:0", note="no driver")
     told = [reason.text for reason in advise([*DISK, to_host, to_gpu], need).reasons]
     assert "gds to cuda:0 does not work here: no driver" in told
 

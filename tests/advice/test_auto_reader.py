@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from penstock.advice import choose_reader
-from penstock.advice.measurement import Row
-from penstock.advice.saved import keep, kept_at, kept_rows, read_benchmark
+from penstock.advice.measurement import Measurement
+from penstock.advice.saved import read_benchmark, save, saved_at, saved_rows
 from penstock.errors import BadSetting
 
 KIB = 1 << 10
@@ -18,9 +18,11 @@ KIB = 1 << 10
 
 def row(
     mech: str, bs: int, us: float, cpu_us: float, *, qd: int = 128, threads: int = 1, dest: str = "host"
-) -> Row:
+) -> Measurement:
     figures = {"iops": 1e6 / us, "mb_s": bs / us, "cpu_us_per_op": cpu_us}
-    return Row(mech=mech, bs_bytes=bs, qd=qd, threads=threads, dest=dest, pattern="random", cold=True, **figures)
+    return Measurement(
+        mech=mech, bs_bytes=bs, qd=qd, threads=threads, dest=dest, pattern="random", cold=True, **figures
+    )
 
 
 DISK = [
@@ -60,19 +62,19 @@ def test_a_file_that_is_no_benchmark_is_one_clear_error(tmp_path: Path, text, sa
 
 def test_a_machine_keeps_its_benchmark_by_file_system(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert kept_rows(tmp_path) is None
-    assert keep(DISK, tmp_path) == kept_at(tmp_path)
-    assert kept_rows(tmp_path) == DISK
-    assert kept_at("/proc") != kept_at(tmp_path)
-    assert [path.name for path in kept_at(tmp_path).parent.iterdir()] == [kept_at(tmp_path).name]
+    assert saved_rows(tmp_path) is None
+    assert save(DISK, tmp_path) == saved_at(tmp_path)
+    assert saved_rows(tmp_path) == DISK
+    assert saved_at("/proc") != saved_at(tmp_path)
+    assert [path.name for path in saved_at(tmp_path).parent.iterdir()] == [saved_at(tmp_path).name]
 
 
 def test_what_cannot_be_kept_leaves_nothing(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    kept_at(tmp_path).mkdir(parents=True)
+    saved_at(tmp_path).mkdir(parents=True)
     with pytest.raises(OSError, match="Is a directory"):
-        keep(DISK, tmp_path)
-    assert list(kept_at(tmp_path).parent.iterdir()) == [kept_at(tmp_path)]
+        save(DISK, tmp_path)
+    assert list(saved_at(tmp_path).parent.iterdir()) == [saved_at(tmp_path)]
 
 
 def test_the_automatic_reader_follows_the_measurements_of_what_works():

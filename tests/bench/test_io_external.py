@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.external import TOOLS, installed
 from penstock.bench.io.external.bam import Bam
 from penstock.bench.io.external.fio import ENGINES, Fio
@@ -34,7 +34,7 @@ SETTINGS = Settings(
 needs_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 
 
-def row_of(tool: Tool, file: str, case: Case, cpu_s: float = 0.0, settings: Settings = SETTINGS) -> Row:
+def row_of(tool: Tool, file: str, case: Case, cpu_s: float = 0.0, settings: Settings = SETTINGS) -> Measurement:
     return tool.row(case, Answer((RECORDED / file).read_text(), cpu_s), settings, cold=False)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.benchmarks.test_share_gpu import Nvml
 from tests.io.nvme.test_nvme_device import FakeDriver
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io import child, multiprocessors
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.report import medians
@@ -49,7 +49,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measured(
     path: Path, monkeypatch: pytest.MonkeyPatch, meter: Any, mech: str = "gpu", dest: str = "cuda"
-) -> Row:
+) -> Measurement:
     asked: list[str] = []
     monkeypatch.setattr(multiprocessors, "meter_of", lambda name: asked.append(name) or meter)
     path.write_bytes(bytes(1 << 20))
@@ -86,7 +86,7 @@ def test_where_the_gpu_does_not_tell_it_the_share_is_the_most_that_its_threads_c
     row = measured(tmp_path / "file", monkeypatch, Meter(Nvml(gpm=False), "GPU-1"))
     assert row.sm_share == pytest.approx(4 * 1 / MULTIPROCESSORS)  # four launches of one warp
     assert "SMs: at most so many" in row.note
-    assert "SM activity: Not Supported" in row.note
+    assert "GPM: Not Supported" in row.note
 
 
 @pytest.mark.usefixtures("gpu")

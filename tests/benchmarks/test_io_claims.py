@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "io.py"
-
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 def test_every_target_is_measured_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     options = ["--size", "128MiB", "--qd", "8", "--large-qd", "4", "--threads", "2", "--seconds", "0.2"]
     done = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path, *options, "--repeats", "2", "--json", path],
+        [sys.executable, "-m", "benchmarks.io", tmp_path, *options, "--repeats", "2", "--json", path],
         capture_output=True,
         text=True,
         timeout=110,

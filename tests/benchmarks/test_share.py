@@ -43,22 +43,22 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_every_case_is_measured_once_and_finishes(saved):
-    found = {(cell["arm"], cell["trainers"]) for cell in saved["cells"]}
+    found = {(result["arm"], result["trainers"]) for result in saved["cells"]}
     assert found == {(arm, k) for arm in ("penstock", "borrow", "separate", "copy") for k in (1, 2)}
     assert len(saved["cells"]) == len(found)
-    assert all(cell["finished"] for cell in saved["cells"])
+    assert all(result["finished"] for result in saved["cells"])
 
 
 def test_the_figures_of_a_cell_fit_together(saved):
-    for cell in saved["cells"]:
-        assert len(cell["samples_per_s"]) == len(cell["batches_per_s"]) == cell["trainers"]
-        for samples, batches in zip(cell["samples_per_s"], cell["batches_per_s"], strict=True):
+    for result in saved["cells"]:
+        assert len(result["samples_per_s"]) == len(result["batches_per_s"]) == result["trainers"]
+        for samples, batches in zip(result["samples_per_s"], result["batches_per_s"], strict=True):
             assert samples == pytest.approx(64 * batches, rel=1e-3)
-        assert cell["trainer_us_per_batch"] > 0
-        assert cell["pss_bytes"] > 0
-        fed = cell["arm"] in {"penstock", "borrow"}
-        assert (cell["latency_us"] is not None) <= fed
-        assert fed or cell["feeder_cpu_s"] == 0
+        assert result["trainer_us_per_batch"] > 0
+        assert result["pss_bytes"] > 0
+        fed = result["arm"] in {"penstock", "borrow"}
+        assert (result["latency_us"] is not None) <= fed
+        assert fed or result["feeder_cpu_s"] == 0
 
 
 def test_the_report_names_its_machine_and_settings(saved):
@@ -97,12 +97,12 @@ def test_memory_and_the_crowd_are_measured(saved):
 
 
 def test_a_claim_is_the_median_of_ratios_within_a_repeat():
-    cells = [
+    results = [
         Result("JPEG", arm, k, repeat, finished=True, samples_per_s=(rate,) * k)
         for repeat, (alone, shared) in enumerate([(100.0, 99.0), (200.0, 180.0), (50.0, 50.0)])
         for arm, k, rate in (("alone", 1, alone), ("penstock", 4, shared))
     ]
-    rows = {row.name: row for row in claims(_report(cells, repeats=3))}
+    rows = {row.name: row for row in claims(_report(results, repeats=3))}
     assert rows["jpeg-each-4"].measured == pytest.approx(0.99)
     assert rows["jpeg-each-4"].spread == pytest.approx((0.9, 1.0))
     assert rows["jpeg-each-4"].met is True
@@ -181,7 +181,7 @@ def test_the_tables_fit_80_columns_and_cut_nothing():
     assert len([line for line in lines if line.startswith(("yes  ", "no   ", "–    "))]) == len(rows)
 
 
-def _report(cells: list[Result], repeats: int = 1) -> Report:
+def _report(results: list[Result], repeats: int = 1) -> Report:
     return Report(
-        machine=describe(), settings=Settings(repeats=repeats), workloads=[synthetic("128KB", 2)], cells=cells
+        machine=describe(), settings=Settings(repeats=repeats), workloads=[synthetic("128KB", 2)], results=results
     )

@@ -18,7 +18,7 @@ from benchmarks.share.result import Result
 
 from penstock.measure.nvml import Activity, Meter
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "share_gpu.py"
+ROOT = Path(__file__).parents[2]
 IMAGES_BYTES = 64 * 224 * 224 * 3
 LABELS_BYTES = 64 * 8
 
@@ -38,11 +38,12 @@ def measured(tmp_path: Path, trainers: int, *options: str) -> dict[str, Any]:
         "64MiB",
     ]
     done = subprocess.run(
-        [sys.executable, SCRIPT, *short, *options, "--json", path],
+        [sys.executable, "-m", "benchmarks.gpu", *short, *options, "--json", path],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(path.read_text())
@@ -52,14 +53,14 @@ def measured(tmp_path: Path, trainers: int, *options: str) -> dict[str, Any]:
 
 def crossed(report: dict[str, Any]) -> dict[tuple[str, str], float]:
     """Bytes to the device for each block, all trainers together."""
-    cells = {(one["cell"]["workload"], one["cell"]["arm"]): one for one in report["measured"]}
-    for (_, arm), one in cells.items():
+    results = {(one["cell"]["workload"], one["cell"]["arm"]): one for one in report["measured"]}
+    for (_, arm), one in results.items():
         if arm == "tensorsocket" and not tensorsocket.PYTHON.exists():
             assert one["cell"]["note"] == tensorsocket.NOT_INSTALLED
             continue
         assert one["cell"]["finished"], one
         assert min(one["cell"]["batches_per_s"]) > 0
-    return {which: one["host_to_device_bytes"] for which, one in cells.items() if one["cell"]["finished"]}
+    return {which: one["host_to_device_bytes"] for which, one in results.items() if one["cell"]["finished"]}
 
 
 def test_blocks_from_memory_are_measured_and_their_bytes_counted(tmp_path: Path) -> None:
@@ -96,8 +97,8 @@ def test_images_are_loaded_and_trained_on_and_their_bytes_counted(tmp_path: Path
 def one(workload: str, arm: str, trainers: int, repeat: int, **fields: Any) -> Measured:
     of_cell = {"samples_per_s": (1.0,) * trainers, **fields}
     device_bytes = of_cell.pop("device_bytes", None)
-    cell = Result(workload, arm, trainers, repeat, finished=True, **of_cell)
-    return Measured(cell, block_bytes=100, device_bytes=device_bytes)
+    result = Result(workload, arm, trainers, repeat, finished=True, **of_cell)
+    return Measured(result, block_bytes=100, device_bytes=device_bytes)
 
 
 def test_a_claim_is_the_worst_cases_median_of_ratios_within_a_repeat() -> None:
@@ -131,14 +132,19 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """What of pynvml a meter asks, on a GPU whose counter moves by 5,000 bytes each time."""
+    """What of pynvml a meter asks, of a GPU to which 100 MiB come each second.
+
+    Args:
+        gpm: It has the counters of Hopper.
+        pcie: That of PCIe is among them.
+    """
 
     NVMLError = NvmlError
-    NVML_GPM_METRICS_GET_VERSION, NVML_GPM_METRIC_SM_UTIL, NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 1, 2, 198
+    NVML_GPM_METRICS_GET_VERSION, NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_PCIE_RX_PER_SEC = 1, 2, 21
 
-    def __init__(self, *, gpm: bool) -> None:
+    def __init__(self, *, gpm: bool, pcie: bool = True) -> None:
         self._gpm = gpm
-        self._received = 0
+        self._pcie = pcie
         self.samples: list[int] = []
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
@@ -157,17 +163,14 @@ class Nvml:
         self.samples.remove(sample)
 
     def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
-        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0)])
+        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0) for _ in range(3)])
 
     def nvmlGpmMetricsGet(self, asked: Any) -> Any:  # noqa: N802
-        assert (asked.sample1, asked.sample2, asked.numMetrics, asked.metrics[0].metricId) == (0, 1, 1, 2)
-        asked.metrics[0].value = 75.0
+        assert (asked.sample1, asked.sample2, asked.numMetrics) == (0, 1, 2)
+        assert [metric.metricId for metric in asked.metrics[:2]] == [2, 21]
+        asked.metrics[0].value, asked.metrics[1].value = 75.0, 100.0
+        asked.metrics[1].nvmlReturn = 0 if self._pcie else "Not Supported"
         return asked
-
-    def nvmlDeviceGetFieldValues(self, _: str, fields: list[int]) -> Any:  # noqa: N802
-        assert fields == [198]
-        self._received += 5000
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=self._received))]
 
 
 def metered(nvml: Any, missing: str = "") -> Activity:
@@ -180,11 +183,13 @@ def metered(nvml: Any, missing: str = "") -> Activity:
 def test_the_gpu_tells_how_busy_it_was_and_what_came() -> None:
     nvml = Nvml(gpm=True)
     seen = metered(nvml)
-    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, 5000, "")
+    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, round(seen.seconds * 100 * 2**20), "")
     assert not nvml.samples
 
 
 def test_what_the_gpu_does_not_tell_is_said() -> None:
     seen = metered(Nvml(gpm=False))
-    assert (seen.sm_active, seen.received_bytes, seen.note) == (None, 5000, "SM activity: Not Supported")
+    assert (seen.sm_active, seen.received_bytes, seen.note) == (None, None, "GPM: Not Supported")
+    seen = metered(Nvml(gpm=True, pcie=False))
+    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, None, "PCIe: Not Supported")
     assert metered(None, "nvidia-ml-py is not installed").note == "nvidia-ml-py is not installed"

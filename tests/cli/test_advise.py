@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import penstock
-from penstock.advice.measurement import Row
-from penstock.advice.saved import kept_rows
+from penstock.advice.measurement import Measurement
+from penstock.advice.saved import saved_rows
 from penstock.cli import advise as verb
 
 # mech, depth, threads; then MB/s and CPU-s for each GiB at 4 KiB, 64 KiB, 1 MiB: a virtual disk, two cores.
@@ -48,24 +46,22 @@ def bench(tmp_path: Path) -> str:
     return str(path)
 
 
-def advise(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock.cli", "advise", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+@pytest.fixture
+def advise(command):
+    return partial(command, "advise")
 
 
-def told(*words: str) -> dict:
-    ran = advise(*words, "--json")
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+@pytest.fixture
+def told(advise):
+    def told(*words: str) -> dict:
+        ran = advise(*words, "--json")
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    return told
 
 
-def test_a_person_reads_the_choice_its_cost_the_reasons_and_the_remedies(bench):
+def test_a_person_reads_the_choice_its_cost_the_reasons_and_the_remedies(advise, bench):
     words = ["--rate", "2GB/s", "--sample", "110KB", "--access", "random", "--cores", "1", "--gpu-share", "2%"]
     ran = advise(bench, *words)
     assert ran.returncode == 0, ran.stderr
@@ -95,11 +91,11 @@ def test_a_person_reads_the_choice_its_cost_the_reasons_and_the_remedies(bench):
         ("100MB/s", "1,127 MB/s, 11.3 times what is needed"),
     ],
 )
-def test_what_is_reached_is_compared_with_what_is_needed(bench, rate, says):
+def test_what_is_reached_is_compared_with_what_is_needed(advise, bench, rate, says):
     assert says in advise(bench, "--sample", "110KB", "--cores", "1", "--rate", rate).stdout
 
 
-def test_a_need_that_is_met_gets_no_remedies(bench):
+def test_a_need_that_is_met_gets_no_remedies(advise, told, bench):
     advice = told(bench, "--rate", "400 MB/s", "--sample", "110KB", "--cores", "1")
     assert (advice["choice"]["mech"], advice["choice"]["qd"], advice["suffices"]) == ("uring", 128, True)
     assert advice["need"]["rate_bytes_per_s"] == 4e8
@@ -129,7 +125,7 @@ def busy_feed():
         reading.join()
 
 
-def test_the_need_may_be_that_of_a_feed(bench, busy_feed):
+def test_the_need_may_be_that_of_a_feed(told, bench, busy_feed):
     need = told(bench, "--feed", busy_feed)["need"]
     assert need["sample_bytes"] == pytest.approx(1024, rel=0.2)
     assert need["rate_bytes_per_s"] > 0
@@ -137,7 +133,7 @@ def test_the_need_may_be_that_of_a_feed(bench, busy_feed):
     assert (stored["sample_bytes"], stored["rate_bytes_per_s"]) == (4096, 1e6)
 
 
-def test_a_rate_that_the_source_bounds_is_said_to_be_no_more_than_that(bench, busy_feed):
+def test_a_rate_that_the_source_bounds_is_said_to_be_no_more_than_that(advise, bench, busy_feed):
     ran = advise(bench, "--feed", busy_feed)
     assert "advise/feed publishes as fast as its source yields" in ran.stderr
     assert "Give --rate" in ran.stderr
@@ -157,7 +153,7 @@ def idle_feed():
         yield "advise/idle"
 
 
-def test_the_rate_of_a_feed_that_nobody_reads_from_is_no_need(bench, idle_feed):
+def test_the_rate_of_a_feed_that_nobody_reads_from_is_no_need(told, bench, idle_feed):
     with pytest.raises(
         penstock.BadSetting, match=r"nobody reads .*\(1 trainer attached\).*trains.*or give --rate"
     ):
@@ -168,20 +164,20 @@ def test_the_rate_of_a_feed_that_nobody_reads_from_is_no_need(bench, idle_feed):
 
 
 def test_a_quick_benchmark_is_kept_for_the_automatic_reader(tmp_path: Path, monkeypatch, capsys):
-    rows = [Row(**row) for row in recorded()]
+    rows = [Measurement(**row) for row in recorded()]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(verb, "_measured_on", lambda directory: rows)
     verb.advise(on=tmp_path, sample="110KB", as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["choice"]["mech"] == "direct"
     assert "kept for reader='auto'" in printed.err
-    assert kept_rows(tmp_path) == rows
+    assert saved_rows(tmp_path) == rows
 
 
 def test_what_cannot_be_kept_is_said_and_the_advice_given(tmp_path: Path, monkeypatch, capsys):
     (tmp_path / "cache").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(verb, "_measured_on", lambda directory: [Row(**row) for row in recorded()])
+    monkeypatch.setattr(verb, "_measured_on", lambda directory: [Measurement(**row) for row in recorded()])
     verb.advise(on=tmp_path, sample="110KB", as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["choice"]["mech"] == "direct"
@@ -221,7 +217,7 @@ def test_what_cannot_be_kept_is_said_and_the_advice_given(tmp_path: Path, monkey
         (["BENCH", "--feed", "no/such"], "no feed 'no/such' runs"),
     ],
 )
-def test_nonsense_is_one_clear_error(bench, words, says):
+def test_nonsense_is_one_clear_error(advise, bench, words, says):
     ran = advise(*[bench if word == "BENCH" else word for word in words])
     assert ran.returncode == 2
     assert says in ran.stderr

@@ -53,18 +53,6 @@ def broken():
 """
 
 
-def penstock_command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-        **options,  # type: ignore[call-overload]
-    )
-
-
 @pytest.fixture
 def loader_file(tmp_path: Path) -> Path:
     path = tmp_path / "my_loader.py"
@@ -74,8 +62,8 @@ def loader_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def feeding(loader_file: Path):
-    command = [sys.executable, "-m", "penstock.cli", "feed", f"{loader_file}:make_loader", "--name", "cli/feed"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    words = [sys.executable, "-m", "penstock.cli", "feed", f"{loader_file}:make_loader", "--name", "cli/feed"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     yield process
@@ -83,26 +71,26 @@ def feeding(loader_file: Path):
     process.communicate(timeout=20)
 
 
-def test_a_feed_is_run_seen_and_stopped(feeding):
+def test_a_feed_is_run_seen_and_stopped(command, feeding):
     with penstock.attach("cli/feed", 30) as loader:
         ids = np.concatenate([batch["id"] for batch in loader])
         assert sorted(ids) == list(range(200))
-        listed = json.loads(penstock_command("status", "--json").stdout)
+        listed = json.loads(command("status", "--json").stdout)
         assert [feed["name"] for feed in listed] == ["cli/feed"]
         assert listed[0]["pid"] == feeding.pid
         (trainer,) = listed[0]["trainers"]
         assert (trainer["pid"], trainer["batch_size"]) == (os.getpid(), 30)
         assert trainer["lag_samples"] >= 0
-        shown = penstock_command("status").stdout
+        shown = command("status").stdout
         assert "cli/feed" in shown
         assert str(os.getpid()) in shown
-        stopped = penstock_command("stop", "cli/feed")
+        stopped = command("stop", "cli/feed")
         assert stopped.returncode == 0, stopped.stderr
         with pytest.raises(penstock.FeedStopped, match="was stopped by process"):
             for _ in range(1000):
                 list(loader)
     assert feeding.wait(20) == 0
-    assert json.loads(penstock_command("status", "--json").stdout) == []
+    assert json.loads(command("status", "--json").stdout) == []
 
 
 def test_ctrl_c_ends_a_feed_and_tells_its_trainers(feeding):
@@ -116,8 +104,8 @@ def test_ctrl_c_ends_a_feed_and_tells_its_trainers(feeding):
     assert feeding.wait(20) == 130
 
 
-def test_nothing_runs_says_what_to_do():
-    shown = penstock_command("status")
+def test_nothing_runs_says_what_to_do(command):
+    shown = command("status")
     assert shown.returncode == 0
     assert "penstock feed" in shown.stdout
 
@@ -143,8 +131,8 @@ def test_nothing_runs_says_what_to_do():
         (("pack", "my_loader.py:make_loader"), "give FILE.py:FUNCTION and a folder"),
     ],
 )
-def test_a_mistake_gets_one_clear_message(loader_file: Path, words, says):
-    failed = penstock_command(*words, cwd=loader_file.parent)
+def test_a_mistake_gets_one_clear_message(command, loader_file: Path, words, says):
+    failed = command(*words, cwd=loader_file.parent)
     assert failed.returncode == 2
     assert says in failed.stderr.replace("\n", " ")
     assert "Traceback" not in failed.stderr
@@ -157,10 +145,12 @@ def test_a_mistake_gets_one_clear_message(loader_file: Path, words, says):
         ("chains", ["chains", "find", "chains"], "chains() in {} raised OSError: no [images] here"),
     ],
 )
-def test_what_the_function_raises_is_shown_from_its_own_file_on(loader_file: Path, function, frames, told):
+def test_what_the_function_raises_is_shown_from_its_own_file_on(
+    command, loader_file: Path, function, frames, told
+):
     where = f"{loader_file.name}:{function}"
     for words in (("feed", where, "--name", "x"), ("pack", where, "out")):
-        failed = penstock_command(*words, cwd=loader_file.parent)
+        failed = command(*words, cwd=loader_file.parent)
         assert failed.returncode == 1
         assert f"penstock: {told.format(loader_file.name)}" in failed.stderr
         shown = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
@@ -173,9 +163,9 @@ def test_what_the_function_raises_is_shown_from_its_own_file_on(loader_file: Pat
     ("content", "shown", "told"),
     [("def f(:\n", "line 1", "my_loader.py raised SyntaxError"), ("import nowhere\n", "in <module>", "No module")],
 )
-def test_a_file_that_cannot_be_run_is_shown_without_our_frames(loader_file: Path, content, shown, told):
+def test_a_file_that_cannot_be_run_is_shown_without_our_frames(command, loader_file: Path, content, shown, told):
     loader_file.write_text(content)
-    failed = penstock_command("feed", "my_loader.py:f", "--name", "x", cwd=loader_file.parent)
+    failed = command("feed", "my_loader.py:f", "--name", "x", cwd=loader_file.parent)
     assert failed.returncode == 1
     assert told in failed.stderr.splitlines()[-1]
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
@@ -183,8 +173,8 @@ def test_a_file_that_cannot_be_run_is_shown_without_our_frames(loader_file: Path
 
 
 def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
-    command = [sys.executable, "-m", "penstock.cli", "feed", f"{loader_file}:broken", "--name", "broken"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = [sys.executable, "-m", "penstock.cli", "feed", f"{loader_file}:broken", "--name", "broken"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with penstock.attach("broken", wait_s=20) as loader, pytest.raises(penstock.SourceError, match="disk is gone"):
         next(iter(loader))
     _, errors = process.communicate(timeout=20)
@@ -193,18 +183,20 @@ def test_a_source_that_fails_shows_its_own_traceback(loader_file: Path):
     assert "the disk is gone" in errors
 
 
-def test_a_source_that_fails_while_it_is_packed_shows_its_own_traceback(loader_file: Path, tmp_path: Path):
-    failed = penstock_command("pack", f"{loader_file}:broken", str(tmp_path / "packed"))
+def test_a_source_that_fails_while_it_is_packed_shows_its_own_traceback(
+    command, loader_file: Path, tmp_path: Path
+):
+    failed = command("pack", f"{loader_file}:broken", str(tmp_path / "packed"))
     assert failed.returncode == 2
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
     assert "my_loader.py" in line
     assert "penstock: the source raised ValueError: the disk is gone" in failed.stderr
 
 
-def test_an_interrupted_packing_says_how_far_it_came_and_goes_on(loader_file: Path, tmp_path: Path):
+def test_an_interrupted_packing_says_how_far_it_came_and_goes_on(command, loader_file: Path, tmp_path: Path):
     folder = tmp_path / "packed"
-    command = "pack", f"{loader_file}:slow", str(folder)
-    process = subprocess.Popen([sys.executable, "-m", "penstock.cli", *command], stderr=subprocess.PIPE, text=True)
+    words = "pack", f"{loader_file}:slow", str(folder)
+    process = subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], stderr=subprocess.PIPE, text=True)
     while not loader_file.with_name("half").exists():
         assert process.poll() is None
         time.sleep(0.01)
@@ -216,22 +208,22 @@ def test_an_interrupted_packing_says_how_far_it_came_and_goes_on(loader_file: Pa
     assert f"Interrupted. {rows:,} samples are packed in" in told
     assert "Traceback" not in told
     loader_file.write_text(LOADER.replace("range(200)", "range(199)"))
-    assert "the code of slow was #" in penstock_command(*command).stderr.replace("\n", " ")
+    assert "the code of slow was #" in command(*words).stderr.replace("\n", " ")
     loader_file.write_text(LOADER)
     loader_file.with_name("go").touch()
-    assert "Packed 4,000 samples, 31.25 KiB" in penstock_command(*command).stdout
+    assert "Packed 4,000 samples, 31.25 KiB" in command(*words).stdout
 
 
-def test_a_loader_is_packed_checked_and_fed(loader_file: Path, tmp_path: Path):
+def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path: Path):
     folder = tmp_path / "packed [new]"
-    packed = penstock_command("pack", f"{loader_file}:make_loader", str(folder))
+    packed = command("pack", f"{loader_file}:make_loader", str(folder))
     assert packed.returncode == 0, packed.stderr
     assert "Packed 200 samples, 1.6 KB" in packed.stdout
     assert "".join(packed.stdout.split()).count("packed[new]") == 2
-    again = penstock_command("pack", f"{loader_file}:make_loader", str(folder))
+    again = command("pack", f"{loader_file}:make_loader", str(folder))
     assert again.returncode == 2
     assert "already holds a packed data set" in again.stderr
-    checked = penstock_command("pack", "--check", str(folder))
+    checked = command("pack", "--check", str(folder))
     assert "All 200 samples" in checked.stdout
     words = (
         "feed",
@@ -272,7 +264,7 @@ def test_a_loader_is_packed_checked_and_fed(loader_file: Path, tmp_path: Path):
     with open(folder / "0-id.npy", "r+b") as file:
         file.seek(-8, os.SEEK_END)
         file.write(b"wrong")
-    damaged = penstock_command("pack", "--check", str(folder))
+    damaged = command("pack", "--check", str(folder))
     assert damaged.returncode == 1
     assert "1 of 200 rows of" in damaged.stderr
 
@@ -289,17 +281,17 @@ def test_top_shows_the_feeds_until_it_is_interrupted(feeding):
     assert process.returncode == 130
 
 
-def test_doctor_finds_that_sharing_works_here():
-    found = penstock_command("doctor", "--json")
+def test_doctor_finds_that_sharing_works_here(command):
+    found = command("doctor", "--json")
     assert found.returncode == 0, found.stdout
     verdicts = {finding["what"]: finding["verdict"] for finding in json.loads(found.stdout)}
     assert verdicts["host ring"] == "works"
     assert verdicts["a feed"] == "works"
 
 
-def test_doctor_fails_where_sharing_cannot_work(feeds_directory: Path):
+def test_doctor_fails_where_sharing_cannot_work(command, feeds_directory: Path):
     feeds_directory.chmod(0o755)
-    found = penstock_command("doctor")
+    found = command("doctor")
     feeds_directory.chmod(0o700)
     assert found.returncode == 1
     assert "chmod 700" in found.stdout

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli.function import function_at
+from penstock.feed.launch.function import function_at
 
 LOADER = """
 import numpy as np

@@ -149,9 +149,11 @@ def test_doctor_breaks_no_command_and_loses_no_extra(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["bench", "share"], 'needs simplejpeg, cv2: pip install "penstock[images,torch]"'),
-        (["bench", "share", "--no-jpeg"], 'needs torch: pip install "penstock[torch]"'),
-        (["bench", "share", "--plot", "x.png"], '--plot needs matplotlib: pip install "penstock[demo]"'),
+        (["bench", "share", "t.py:make"], 't.py needs torch: pip install "penstock[torch]"'),
+        (
+            ["bench", "share", "t.py:make", "--plot", "x.png"],
+            '--plot needs matplotlib: pip install "penstock[demo]"',
+        ),
         (["bench", "io", ".", "--plot", "x.png"], '--plot needs matplotlib: pip install "penstock[demo]"'),
         (["demo"], 'needs torch, simplejpeg, cv2, matplotlib: pip install "penstock[demo]"'),
         (["feed", "t.py:make", "--name", "x"], 't.py needs torch: pip install "penstock[torch]"'),

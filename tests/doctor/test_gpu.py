@@ -15,7 +15,9 @@ import pytest
 
 import penstock
 from penstock.doctor.gpu import driver, mps, seen_devices
+from penstock.doctor.machine import pinned_ring
 from penstock.feed.statistics import FeederStatistics
+from penstock.testing.gpu import FakeGpu
 
 FIRST, SECOND = "GPU-6f1d2c3b-0000", "GPU-a0b1c2d3-9999"
 
@@ -52,7 +54,10 @@ def on_gpu(serve: Any) -> Iterator[Callable[[dict[str, str]], FeederStatistics]]
 
 def test_a_daemon_that_serves_this_user_is_found_by_its_control_pipe(daemon: str) -> None:
     (found,) = mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}, [])
-    assert (found.verdict, found.found) == ("works", f"a daemon serves {daemon}; this process would be its client")
+    assert found.verdict == "works"
+    assert found.found.startswith(
+        f"a daemon serves {daemon}; this process would be its client; a fault of one client"
+    )
 
 
 def test_a_pipe_directory_that_nobody_serves_is_told_with_what_to_do(tmp_path: Path) -> None:
@@ -139,3 +144,12 @@ def test_without_nvml_or_a_driver_that_is_said() -> None:
     assert "not installed" in found.found
     (found,) = driver(nvml(0, loaded=False))
     assert (found.verdict, "Driver Not Loaded" in found.found) == ("limited", True)
+
+
+@pytest.mark.parametrize(("pins", "verdict"), [(True, "works"), (False, "limited")])
+def test_a_pinned_ring_is_tried_as_a_trainer_maps_it(pins: bool, verdict: str) -> None:
+    gpu = FakeGpu(pins=pins)
+    found = pinned_ring(gpu)
+    assert (found.what, found.verdict) == ("pinned ring", verdict)
+    assert not gpu.pinned
+    assert "ulimit" not in found.remedy, "the driver does not count what it pins there"

@@ -5,10 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,49 +12,18 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.forked import Forked, ForkServer, eventually
 
 import penstock
 
 HERE = Path(__file__).parent
-HANG_S = 60.0
 
 
-def eventually(what: Callable[[], Any], why: str = "it never came to pass") -> Any:
-    """Wait until ``what()`` is true; only a hang makes this fail."""
-    deadline = time.monotonic() + HANG_S
-    while not (found := what()):
-        assert time.monotonic() < deadline, why
-        time.sleep(0.005)
-    return found
+class Run(Forked):
+    """A process of the test's own."""
 
-
-class Run:
-    """A process of the test's own, with its output in files."""
-
-    def __init__(self, script: str, order: dict[str, Any], errors: Path, **popen: Any) -> None:
-        self._errors = errors
-        command = [sys.executable, "-W", "error", str(HERE / script), json.dumps(order)]
-        with open(errors, "wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=file, **popen)
-        self.pid = self.process.pid
-
-    @property
-    def output(self) -> str:
-        return self._errors.read_text(errors="replace")
-
-    def signal(self, name: str) -> None:
-        self.process.send_signal(signal.Signals[name])
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(HANG_S)
-
-    def wait(self) -> int:
-        """The exit status; negative for a signal."""
-        try:
-            return self.process.wait(HANG_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {self.pid} hangs: {self.output}") from None
+    def __init__(self, server: ForkServer, script: str, order: Any, output: Path, **options: Any) -> None:
+        super().__init__(server, str(HERE / script), [json.dumps(order)], output, **options)
 
     def stopped(self) -> bool:
         return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
@@ -67,20 +32,29 @@ class Run:
 class Trainer(Run):
     """A trainer, and the events that it wrote."""
 
-    def __init__(self, order: dict[str, Any], directory: Path, **popen: Any) -> None:
+    def __init__(self, server: ForkServer, order: dict[str, Any], directory: Path, **options: Any) -> None:
         self.log = directory / "events"
         self.log.touch()
-        super().__init__("trainer.py", {**order, "log": str(self.log)}, directory / "output", **popen)
+        self._events: list[dict[str, Any]] = []
+        self._read_bytes = 0
+        order = {**order, "log": str(self.log)}
+        super().__init__(server, "trainer.py", order, directory / "output", **options)
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        with open(self.log, "rb") as file:
+            file.seek(self._read_bytes)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._read_bytes += len(line)
+                    self._events.append(json.loads(line))
+        return self._events
 
     def wait_for(self, key: str, times: int = 1) -> dict[str, Any]:
         """The event that has ``key`` for the n-th time."""
 
         def found() -> list[dict[str, Any]] | None:
             events = [event for event in self.events() if key in event]
-            if len(events) < times and self.process.poll() is not None and not self._has(key, times):
+            if len(events) < times and self.ended and not self._has(key, times):
                 raise AssertionError(
                     f"trainer {self.pid} ended without {key!r}: {self.events()[-2:]} {self.output}"
                 )
@@ -167,16 +141,18 @@ def processes() -> Iterator[list[Run]]:
     runs: list[Run] = []
     yield runs
     for run in runs:
-        if run.process.poll() is None:
-            run.kill()
+        run.kill()
 
 
 @pytest.fixture
-def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trainer]:
-    """Start a trainer: it attaches to ``feed``, or shares ``source``."""
+def train(
+    servers: dict[str, ForkServer], processes: list[Run], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Trainer]:
+    """Start a trainer: it attaches to ``feed``, or shares ``source``. With ``torch`` it has imported that."""
 
-    def start(name: str = "feed", **order: Any) -> Trainer:
-        popen = order.pop("popen", {})
+    def start(
+        name: str = "feed", *, torch: bool = False, process_group: int | None = None, **order: Any
+    ) -> Trainer:
         whole = {
             "name": name,
             "batch_size": 7,
@@ -193,7 +169,8 @@ def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Cal
             "resume": None,
             **order,
         }
-        trainer = Trainer(whole, tmp_path_factory.mktemp("trainer"), **popen)
+        server = servers["torch" if torch else "numpy"]
+        trainer = Trainer(server, whole, tmp_path_factory.mktemp("trainer"), process_group=process_group)
         processes.append(trainer)
         return trainer
 
@@ -201,14 +178,23 @@ def train(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.fixture
-def feed(processes: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+def feed(
+    servers: dict[str, ForkServer], processes: list[Run], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Run]:
     """Start a feeder in a process of its own, on ``feed``."""
 
     def start(
-        kind: str = "rows", name: str = "feed", *, source: Any = None, popen: Any = None, **settings: Any
+        kind: str = "rows",
+        name: str = "feed",
+        *,
+        source: Any = None,
+        process_group: int | None = None,
+        **settings: Any,
     ) -> Run:
         order = {"name": name, "source": {"kind": kind, **(source or {})}, "settings": settings}
-        run = Run("feeder.py", order, tmp_path_factory.mktemp("feeder") / "output", **(popen or {}))
+        output = tmp_path_factory.mktemp("feeder") / "output"
+        server = servers["torch" if kind == "loader" else "numpy"]
+        run = Run(server, "feeder.py", order, output, process_group=process_group)
         processes.append(run)
         return run
 

@@ -72,29 +72,30 @@ class Paced:
 
 
 class Blocking(Paced):
-    """Batches that stop coming after some, for ever."""
+    """Batches that come once the gate is open, and stop coming after some, for ever."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, gate: str = "") -> None:
         super().__init__(after * 10, 10, 0)
+        self.gate = gate
 
     def __iter__(self) -> Iterator[Any]:
+        await_gate(self.gate)
         yield from super().__iter__()
         while True:
             time.sleep(3600)
 
 
 class Changing:
-    """Batches whose leaf ``x`` changes midway, in shape or in type, once the gate is open."""
+    """Batches that come once the gate is open; their leaf ``x`` changes midway, in shape or in type."""
 
     def __init__(self, what: str, gate: str) -> None:
         self.what, self.gate = what, gate
 
     def __iter__(self) -> Iterator[Any]:
         other = np.zeros((4, 3)) if self.what == "shape" else np.zeros((4, 2), np.float32)
+        await_gate(self.gate)
         for i in range(20):
             ids = np.arange(i * 4, i * 4 + 4)
-            if i == 10:
-                await_gate(self.gate)
             yield {"id": ids, "payload": payload_of(ids, 10), "x": np.zeros((4, 2)) if i < 10 else other}
 
 

@@ -7,7 +7,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from resource import RLIMIT_NOFILE, setrlimit
+from resource import RLIMIT_NOFILE, prlimit
 
 import numpy as np
 import psutil
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.trainer.batch_builder import Batch
+from penstock.feed.trainer.batch_builder import BatchBuilder
 
 
 def rows(samples: int = 400) -> penstock.ArraySource:
@@ -107,14 +107,14 @@ def test_a_trainer_that_is_alone_holds_nobody_back(serve):
 
 def test_a_first_batch_that_was_interrupted_is_read_again(serve, monkeypatch):
     serve(rows())
-    finish = Batch.finish
+    finish = BatchBuilder.finish
 
     def interrupted(self):
-        monkeypatch.setattr(Batch, "finish", finish)
+        monkeypatch.setattr(BatchBuilder, "finish", finish)
         raise KeyboardInterrupt
 
     with penstock.attach("feed", 64) as loader:
-        monkeypatch.setattr(Batch, "finish", interrupted)
+        monkeypatch.setattr(BatchBuilder, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(iter(loader))
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(400))
@@ -140,8 +140,8 @@ def test_share_takes_a_function_without_arguments():
 
 
 def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropped_who_says_nothing(feed):
-    feed("rows", source={"samples": 400}, popen={"preexec_fn": partial(setrlimit, RLIMIT_NOFILE, (30, 30))})
-    with penstock.attach("feed", wait_s=30) as first, ThreadPoolExecutor() as threads:
+    prlimit(feed("rows", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
+    with ThreadPoolExecutor() as threads, penstock.attach("feed", wait_s=30) as first:
         batches = iter(first)
         ids = next(batches)["id"].tolist()
         strangers = [Endpoint("feed").connect() for _ in range(40)]  # more than it has descriptors for
@@ -156,7 +156,7 @@ def test_a_feeder_without_descriptors_goes_on_and_admits_again_once_it_has_dropp
 
 
 def test_a_trainer_for_whom_the_feeder_has_no_descriptor_is_told_so(feed):
-    feed("rows", source={"samples": 400}, popen={"preexec_fn": partial(setrlimit, RLIMIT_NOFILE, (30, 30))})
+    prlimit(feed("rows", source={"samples": 400}).pid, RLIMIT_NOFILE, (30, 30))
     crowd = [penstock.attach("feed", wait_s=30)]
     with pytest.raises(penstock.Refused, match="Too many open files"):
         crowd.extend(penstock.attach("feed") for _ in range(40))

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.faults.conftest import HANG_S, eventually
+from tests.forked import HANG_S, eventually
 
 import penstock
 from penstock.feed.endpoint import directory

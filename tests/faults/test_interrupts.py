@@ -17,7 +17,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.feed.trainer.connection import Link
+from penstock.feed.trainer.connection import Connection
 from penstock.feed.trainer.rows import RowStream
 
 ROWS = 600
@@ -170,10 +170,10 @@ def test_small_blocks_that_are_kept_never_stop_the_feed(serve):
         assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(5000))
 
 
-@pytest.mark.parametrize("place", ["RowStream.start", "Link.close", "Link.start"])
+@pytest.mark.parametrize("place", ["RowStream.start", "Connection.close", "Connection.start"])
 def test_a_failover_that_is_broken_off_is_gone_on_with(monkeypatch, place):
     """As it was found: a feeder that was never asked for rows was waited for."""
-    owner, method = {"RowStream": RowStream, "Link": Link}[place.split(".")[0]], place.split(".")[1]
+    owner, method = {"RowStream": RowStream, "Connection": Connection}[place.split(".")[0]], place.split(".")[1]
     true = getattr(owner, method)
     with penstock.share(arrays, "failover", 37, linger=0.5) as loader:
         batches = iter(loader)
@@ -209,10 +209,10 @@ def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
     def train(rank: int) -> None:
         with penstock.attach("feed", 8, shard=(rank, 2), drop_last=True) as loader:
             batches = iter(loader)
-            poll = loader._rows.link.poll
+            poll = loader._rows.connection.poll
             for n in range(1000):
                 if rank == 0 and n == 1:
-                    loader._rows.link.poll = raises_once(loader._rows.link, poll)  # type: ignore[method-assign]
+                    loader._rows.connection.poll = raises_once(loader._rows.connection, poll)  # type: ignore[method-assign]
                 try:
                     got[rank] += [int(i) for i in next(batches)["id"]]
                 except Interrupted:
@@ -220,12 +220,12 @@ def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
                 except StopIteration:
                     return
 
-    def raises_once(link: Any, poll: Callable[[], None]) -> Callable[[], None]:
+    def raises_once(connection: Any, poll: Callable[[], None]) -> Callable[[], None]:
         calls = iter(range(100))
 
         def polled() -> None:
             if next(calls) == 1:
-                link.poll = poll
+                connection.poll = poll
                 raise Interrupted
             poll()
 

@@ -24,7 +24,7 @@ from penstock.feed.launch.feeds import feeds
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.tree import Array, Branch, Constant, Node, Strings
 
 WINDOW = 1 << 20
@@ -50,7 +50,7 @@ class Liar:
 
     def __init__(self, welcome: Any = WELCOME, said: Sequence[Any] = (), rings: int = 1) -> None:
         self._welcome, self._said, self._rings = welcome, said, rings
-        self.ring = HostRing.create(WINDOW)
+        self.ring = WritableHostRing.create(WINDOW)
         memory = self.ring.writable(0, 4096)
         memory[:80] = np.arange(10).view(np.uint8)
         memory[128 : 128 + len(NAMES)] = np.frombuffer(NAMES, np.uint8)
@@ -251,7 +251,7 @@ def test_a_ring_that_may_shrink_under_a_trainer_is_refused(clean, tmp_path, kind
 
 
 def test_a_ring_keeps_its_size_for_ever():
-    ring = HostRing.create(WINDOW)
+    ring = WritableHostRing.create(WINDOW)
     for size in (0, WINDOW - 1, WINDOW + 1):
         with pytest.raises(PermissionError):
             os.ftruncate(ring.fd, size)

@@ -212,7 +212,8 @@ def test_a_feeder_whose_trainers_are_all_dead_does_not_work_on(clean, serve, tra
     eventually(lambda: not feeder.statistics().trainers)
     eventually(lambda: feeder.statistics().waits_for == "nobody reads")
     blocks = feeder.statistics().blocks
-    time.sleep(0.3)
+    for _ in range(50):  # who asks wakes it, and makes it read nothing
+        assert penstock.feeds()[0].waits_for == "nobody reads"
     assert feeder.statistics().blocks <= blocks + 1
 
 

@@ -162,13 +162,13 @@ def test_who_says_nothing_is_dropped_and_who_has_said_hello_is_not(clean, serve,
         Endpoint("feed").connect() as asker,
     ):
         trainer.send(wire.encode(wire.Hello(wire.PROTOCOL, penstock.__version__, 1)))
-        asker.send(wire.encode(wire.Ask()))
+        asker.send(wire.encode(wire.StatisticsRequest()))
         for peer in (silent, asker, trainer):
             peer.settimeout(30)
         assert silent.recv(100) == b""
         assert asker.recv(wire.MAX_PACKET_BYTES)
         assert asker.recv(100) == b""
         assert len(feeder.statistics().trainers) == 1
-        trainer.send(wire.encode(wire.Ask()))
+        trainer.send(wire.encode(wire.StatisticsRequest()))
         assert isinstance(wire.decode_from_feeder(trainer.recv(wire.MAX_PACKET_BYTES)), wire.Welcome)
         assert trainer.recv(wire.MAX_PACKET_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def joined(trainers: list[Trainer], gate: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_that_raises_is_reported_to_every_trainer_with_its_traceback(feed, train, gate, workers):
     feeder = feed("loader", source={"workers": workers, "bad": 123, "gate": str(gate)}, window=100_000)
-    trainers = [train(), train(batch_size=64)]
+    trainers = [train(torch=True), train(batch_size=64, torch=True)]
     joined(trainers, gate)
     for trainer in trainers:
         error = trainer.error()
@@ -51,7 +52,7 @@ def test_a_dataset_that_raises_is_reported_to_every_trainer_with_its_traceback(f
 @pytest.mark.parametrize("workers", [0, 2])
 def test_under_share_a_dataset_that_raises_is_reported_to_every_trainer(train, gate, workers):
     source = {"kind": "loader", "workers": workers, "bad": 55, "gate": str(gate)}
-    trainers = [train(source=source, options={"linger": 1.0}) for _ in range(3)]
+    trainers = [train(source=source, options={"linger": 1.0}, torch=True) for _ in range(3)]
     joined(trainers, gate)
     for trainer in trainers:
         error = trainer.error()
@@ -74,7 +75,7 @@ def test_batches_that_change_midway_are_an_error_that_names_the_leaf(clean, serv
         before, now = "numpy <f8 of shape (…, 2) before", "<f8 of shape (…, 3)" if what == "shape" else "<f4"
         assert before in error["message"]
         assert now in error["message"]
-        assert trainer.ids(0) in ([], list(range(40)))  # it may have come after the cycle's beginning
+        assert trainer.ids(0) == list(range(40))
 
 
 def test_a_block_larger_than_the_window_is_an_error_with_both_sizes_and_the_remedy(clean, serve, train):
@@ -91,10 +92,10 @@ def test_a_loader_worker_that_is_killed_is_reported_to_every_trainer(feed, train
     source = {"workers": 2, "samples": 4000}
     if how == "attach":
         pid = feed("loader", source=source, window=100_000).pid
-        trainers = [train(delay_s=0.005) for _ in range(2)]
+        trainers = [train(delay_s=0.005, torch=True) for _ in range(2)]
     else:
         order = {"source": {"kind": "loader", **source}, "options": {"linger": 1.0, "window": 100_000}}
-        trainers = [train(delay_s=0.005, **order) for _ in range(2)]
+        trainers = [train(delay_s=0.005, torch=True, **order) for _ in range(2)]
         pid = trainers[0].wait_for("joined")["joined"]
     for trainer in trainers:
         trainer.wait_for("epoch", 5)
@@ -102,8 +103,10 @@ def test_a_loader_worker_that_is_killed_is_reported_to_every_trainer(feed, train
     for trainer in trainers:
         error = trainer.error()
         assert error["error"] == "SourceError"
-        assert "killed by signal: Killed" in error["message"]
-        trainer.ids(0)
+        # Torch hears of it by a signal, or of the connection that the worker was just sending a batch through.
+        assert re.search("killed by signal: Killed|exited unexpectedly|ConnectionResetError", error["message"])
+        ids = trainer.ids(0)
+        assert len(set(ids)) == len(ids)
 
 
 @pytest.mark.parametrize("callers", [1, 3])

@@ -133,9 +133,9 @@ def test_an_evicted_trainer_goes_on_from_its_last_state(clean, serve, train, tmp
 @pytest.mark.parametrize("workers", [None, 2])
 def test_ctrl_c_ends_feeder_and_trainers_and_leaves_nothing(feed, train, workers):
     options = {"kind": "rows"} if workers is None else {"kind": "loader", "workers": workers}
-    feeder = feed(options.pop("kind"), source=options, popen={"process_group": 0})
-    together = {"process_group": feeder.pid}
-    trainers = [train(epochs=10**6, delay_s=delay_s, popen=together) for delay_s in (0.0, 0.1)]
+    feeder = feed(options.pop("kind"), source=options, process_group=0)
+    order = {"epochs": 10**6, "torch": workers is not None, "process_group": feeder.pid}
+    trainers = [train(**order, delay_s=delay_s) for delay_s in (0.0, 0.1)]
     for trainer in trainers:
         trainer.wait_for("epoch", 3)
     os.killpg(feeder.pid, signal.SIGINT)
@@ -148,8 +148,8 @@ def test_ctrl_c_ends_feeder_and_trainers_and_leaves_nothing(feed, train, workers
 
 def test_ctrl_c_of_all_sharers_ends_the_feeder_too(train):
     options = {"source": {"kind": "rows"}, "options": {"linger": 0.5}, "epochs": 10**6, "delay_s": 0.01}
-    first = train(**options, popen={"process_group": 0})
-    second = train(**options, popen={"process_group": first.pid})
+    first = train(**options, process_group=0)
+    second = train(**options, process_group=first.pid)
     feeders = {trainer.wait_for("joined")["joined"] for trainer in (first, second)}
     assert len(feeders) == 1
     for trainer in (first, second):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.feed.trainer.batch_builder import Batch
+from penstock.feed.trainer.batch_builder import BatchBuilder
 from sources import make, payload_of
 
 order = json.loads(sys.argv[1])
@@ -39,7 +39,7 @@ def hurt(place: str) -> None:
             os.kill(os.getpid(), signal.Signals[wound["signal"]])
 
 
-def copy_in_halves(self: Batch, block: Any, start: int, stop: int, to: int) -> None:
+def copy_in_halves(self: BatchBuilder, block: Any, start: int, stop: int, to: int) -> None:
     """The true copy, with a place in its middle at which to hurt."""
     middle = (start + stop) // 2
     copy(self, block, start, middle, to)
@@ -47,8 +47,8 @@ def copy_in_halves(self: Batch, block: Any, start: int, stop: int, to: int) -> N
     copy(self, block, middle, stop, to + middle - start)
 
 
-copy = Batch.copy
-Batch.copy = copy_in_halves  # type: ignore[method-assign]
+copy = BatchBuilder.copy
+BatchBuilder.copy = copy_in_halves  # type: ignore[method-assign]
 
 
 kept: list[Any] = []

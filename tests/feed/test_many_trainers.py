@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
+from tests.forked import Forked
 
 import penstock
 
@@ -17,16 +15,14 @@ with penstock.attach("many", int(sys.argv[1])) as loader:
     for _ in range(2):
         ids = np.concatenate([batch["id"] for batch in loader])
         assert np.array_equal(np.sort(ids), np.arange(3000)), "lost or repeated"
-print("done")
 """
 
 
-def test_sixty_four_trainers_finish_with_every_sample_once(serve):
+def test_sixty_four_trainers_finish_with_every_sample_once(serve, servers, tmp_path):
+    script = tmp_path / "trainer.py"
+    script.write_text(TRAINER)
     source = penstock.ArraySource({"id": np.arange(3000), "x": np.zeros((3000, 64), np.float32)}, batch_size=64)
     serve(source, "many", window="4MiB")
-    trainers = [
-        subprocess.Popen([sys.executable, "-c", TRAINER, str(7 + i)], stdout=subprocess.PIPE, text=True)
-        for i in range(64)
-    ]
-    ended = [trainer.communicate(timeout=100)[0] for trainer in trainers]
-    assert ended == ["done\n"] * 64
+    trainers = [Forked(servers["numpy"], str(script), [str(7 + i)], tmp_path / f"{i}") for i in range(64)]
+    for trainer in trainers:
+        assert trainer.wait() == 0, trainer.output

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.feed.trainer import connection as link
+from penstock.feed.trainer import connection
 from penstock.feed.trainer.slowness import slowness
 
 ROW_BYTES = 1024
@@ -94,7 +94,7 @@ class Gated:
 
 
 def test_a_trainer_that_waits_long_says_so_once_on_stderr(serve, monkeypatch, capsys):
-    monkeypatch.setattr(link, "_TELL_AFTER_S", 0.5)
+    monkeypatch.setattr(connection, "_TELL_AFTER_S", 0.5)
     gate = threading.Event()
     serve(Gated(gate))
     threading.Timer(4, gate.set).start()

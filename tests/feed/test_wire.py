@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 import penstock
 from penstock.feed import wire
@@ -31,11 +32,11 @@ FROM_TRAINER: list[Any] = [
     wire.Start(1, None, 0, 0, 0, 0),
     wire.Start(2, 3, 17, 2, 2, 5),
     wire.Starved(3),
-    wire.Rest([4]),
+    wire.Detach([4]),
     wire.Epoch(1, 2, 3),
     wire.Release([]),
     wire.Release([1, 2, 2**40]),
-    wire.Ask(),
+    wire.StatisticsRequest(),
     wire.Stop(7),
 ]
 FROM_FEEDER: list[Any] = [
@@ -106,7 +107,7 @@ def heard_or_refused(packet: bytes) -> None:
             decode(packet)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_refused(packet):
     heard_or_refused(packet)
@@ -121,7 +122,7 @@ def test_containers_in_one_another_are_refused_however_deep(within, levels):
                 decode(within + each * levels + b"\xc0")
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(300))
 @given(st.sampled_from([*FROM_TRAINER, *FROM_FEEDER]), st.data())
 def test_any_damaged_message_is_a_message_or_refused(message, data):
     packet = bytearray(wire.encode(message))
@@ -162,7 +163,7 @@ PACKETS = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(packets=st.lists(PACKETS, max_size=6), hello=st.booleans())
 def test_no_packet_disturbs_the_feeder_or_another_trainer(well_fed, packets, hello):
     """Whoever speaks nonsense is shown out; the others never notice."""
@@ -217,6 +218,6 @@ def test_the_socket_keeps_the_bounds_of_packets(well_fed):
         assert peer.type == socket.SOCK_SEQPACKET
         peer.settimeout(20)
         for _ in range(3):
-            peer.send(wire.encode(wire.Ask()))
+            peer.send(wire.encode(wire.StatisticsRequest()))
         for _ in range(3):
             assert isinstance(wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES)), FeederStatistics)

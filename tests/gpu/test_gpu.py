@@ -20,6 +20,7 @@ import penstock
 from penstock.contracts import ByteArray, Gpu, Ring
 from penstock.memory.cuda import CudaGpu
 from penstock.testing.device_ring import DeviceRingContract
+from penstock.testing.gpu_contract import GpuContract
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -44,6 +45,17 @@ def ids_of(loader: penstock.Loader) -> list[int]:
     return torch.cat(seen).tolist()
 
 
+class TestContractOnAGpu(GpuContract):
+    def gpu(self) -> Gpu:
+        return CudaGpu("cuda")
+
+    def seen(self, memory: Any) -> ByteArray:
+        return memory.cpu().numpy()
+
+    def computed(self, memory: Any) -> None:
+        torch.cuda.synchronize()
+
+
 class TestDeviceRingOnAGpu(DeviceRingContract):
     gpu_code = "from penstock.memory.cuda import CudaGpu", "CudaGpu('cuda')"
 
@@ -62,14 +74,53 @@ class TestDeviceRingOnAGpu(DeviceRingContract):
         return memory.cpu().numpy()
 
 
+def lent(nbytes: int) -> tuple[CudaGpu, torch.Tensor, list[int]]:
+    """A GPU, the last view of a ring full of sevens, and where it says that it has ended."""
+    gpu = CudaGpu("cuda")
+    memory, fd = CudaGpu("cuda").share(nbytes)
+    memory.fill_(7)
+    torch.cuda.synchronize()
+    ended: list[int] = []
+    view = gpu.lend(gpu.open_shared(fd, nbytes), 0, nbytes, lambda: ended.append(1))
+    os.close(fd)
+    return gpu, view, ended
+
+
+def test_views_are_read_by_kernels_that_outlive_the_last_of_them() -> None:
+    gpu, view, ended = lent(1 << 20)
+    torch.cuda._sleep(200_000_000)
+    total = view.sum()
+    del view
+    gpu.collect()
+    assert not ended, "the kernel has yet to run"
+    assert int(total) == 7 << 20
+    gpu.collect()
+    assert ended == [1]
+
+
+def test_views_that_die_while_a_graph_is_captured_spoil_nothing() -> None:
+    gpu, view, ended = lent(4096)
+    static = torch.zeros(1, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = static + 1
+        del view
+        gpu.collect()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (float(result), ended) == (1.0, [])
+    gpu.collect_all()
+    assert ended == [1]
+
+
 @pytest.mark.parametrize("memory", ["host", "cuda"])
 @pytest.mark.parametrize("batch_size", [None, 100, 1000])
 def test_an_epoch_is_every_sample_once(serve: Any, memory: str, batch_size: int | None) -> None:
     serve(rows(), memory=memory, window="64MiB", epochs=2)
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", batch_size, device="cuda") as one,
         penstock.attach("feed", 333, device="cuda") as other,
-        ThreadPoolExecutor() as threads,
     ):
         for seen in threads.map(ids_of, (one, other)):
             assert sorted(seen) == list(range(SAMPLES))
@@ -103,9 +154,9 @@ def test_a_loaders_workers_write_where_the_gpu_copies_from(serve: Any) -> None:
 def test_a_trainer_on_the_host_reads_the_twin_beside_one_on_the_gpu(serve: Any) -> None:
     serve(rows(), memory="cuda", window="64MiB", epochs=1)
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", 100, device="cuda") as on_gpu,
         penstock.attach("feed", 333) as on_host,
-        ThreadPoolExecutor() as threads,
     ):
         there = threads.submit(ids_of, on_gpu)
         here: list[int] = []

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.io.memory import host_memory, lies_on_huge_pages
 from penstock.io.open import open_reader
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")
 
@@ -44,7 +44,7 @@ def test_memory_on_small_pages_is_not_taken_for_another() -> None:
 
 
 def test_a_ring_lies_on_them_where_the_system_gives_them_to_shared_memory() -> None:
-    ring = HostRing.create(16 << 20)
+    ring = WritableHostRing.create(16 << 20)
     ring.writable(0, 16 << 20)[:] = 1
     given = setting("shmem_enabled") in ("always", "within_size", "advise", "force")
     assert lies_on_huge_pages(ring.readable(0, 16 << 20)) == given

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.examples import examples
 
 from penstock.contracts import Extents, Opened
 from penstock.io.queue import Reads, Results
@@ -125,4 +126,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestReaderMachine = Machine.TestCase
-TestReaderMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestReaderMachine.settings = settings(max_examples=examples(80), stateful_step_count=30)

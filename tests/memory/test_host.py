@@ -12,21 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from penstock.contracts import Ring
-from penstock.memory.host import HostRing
+from penstock.contracts import Ring, WritableRing
+from penstock.memory.host import HostRing, WritableHostRing
 from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
 
 
 class TestHostRing(RingContract):
-    def create(self, capacity_bytes: int) -> Ring:
-        return HostRing.create(capacity_bytes)
+    def create(self, capacity_bytes: int) -> WritableRing:
+        return WritableHostRing.create(capacity_bytes)
 
-    def attach(self, ring: Ring) -> Ring:
-        assert isinstance(ring, HostRing)
+    def attach(self, ring: WritableRing) -> Ring:
         return HostRing.attach(ring.open_for_readers(), ring.capacity_bytes)
 
-    def attach_elsewhere(self, ring: Ring) -> ReaderCode:
-        assert isinstance(ring, HostRing)
+    def attach_elsewhere(self, ring: WritableRing) -> ReaderCode:
         fd = ring.open_for_readers()
         return ReaderCode(
             f"from penstock.memory.host import HostRing\nreader = HostRing.attach({fd}, {ring.capacity_bytes})",
@@ -45,7 +43,7 @@ def mappers(inode: int) -> list[str]:
 
 
 def test_a_readers_descriptor_cannot_be_mapped_for_writing():
-    ring = HostRing.create(PAGE_BYTES)
+    ring = WritableHostRing.create(PAGE_BYTES)
     fd = ring.open_for_readers()
     with pytest.raises(PermissionError):
         mmap.mmap(fd, PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -54,7 +52,7 @@ def test_a_readers_descriptor_cannot_be_mapped_for_writing():
 
 
 def test_a_ring_takes_memory_only_where_it_was_written():
-    ring = HostRing.create(1 << 30)
+    ring = WritableHostRing.create(1 << 30)
     ring.writable(0, PAGE_BYTES)[:] = 1
     ring.writable((1 << 30) - PAGE_BYTES, PAGE_BYTES)[:] = 1
     held_bytes = os.fstat(ring.fd).st_blocks * 512
@@ -63,7 +61,7 @@ def test_a_ring_takes_memory_only_where_it_was_written():
 
 
 def test_memory_goes_when_the_last_view_dies():
-    ring = HostRing.create(PAGE_BYTES)
+    ring = WritableHostRing.create(PAGE_BYTES)
     inode = os.fstat(ring.fd).st_ino
     view = ring.readable(0, 10)
     ring.close()
@@ -76,7 +74,7 @@ def test_memory_goes_when_the_last_view_dies():
 
 
 def test_memory_goes_when_the_last_process_that_maps_it_is_killed():
-    ring = HostRing.create(PAGE_BYTES)
+    ring = WritableHostRing.create(PAGE_BYTES)
     inode = os.fstat(ring.fd).st_ino
     fd = ring.open_for_readers()
     code = (
@@ -100,5 +98,5 @@ def test_memory_goes_when_the_last_process_that_maps_it_is_killed():
 def test_a_ring_that_cannot_be_mapped_leaves_no_descriptor():
     before = os.listdir("/proc/self/fd")
     with pytest.raises((OSError, ValueError, OverflowError)):
-        HostRing.create(1 << 62)
+        WritableHostRing.create(1 << 62)
     assert os.listdir("/proc/self/fd") == before

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from penstock.memory.recycle import Recycler, when_dead
 
@@ -90,7 +91,7 @@ def test_small_arrays_are_private_too():
     assert all((array == i).all() for i, array in enumerate(arrays))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(
     steps=st.lists(
         st.one_of(

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.examples import examples
 
-from penstock.memory.room import ALIGNMENT, Room, aligned, placed
+from penstock.memory.placement import place
+from penstock.memory.room import ALIGNMENT, Room, aligned
+from penstock.tree.layout import Constant
 
 
 class RoomMachine(RuleBasedStateMachine):
@@ -59,13 +62,13 @@ class RoomMachine(RuleBasedStateMachine):
         self.free = [True] * len(self.free)
 
 
-RoomMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+RoomMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 test_room_by_any_sequence = RoomMachine.TestCase
 
 
 @given(st.lists(st.integers(0, 500), max_size=20))
 def test_the_leaves_of_a_block_lie_one_after_the_other_each_on_a_cache_line(sizes):
-    offsets, nbytes = placed(sizes)
+    _, offsets, _, nbytes = place(Constant(None), sizes)
     stops = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
     assert all(offset % ALIGNMENT == 0 for offset in offsets)
     assert all(stop <= start for stop, start in zip(stops, offsets[1:], strict=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
@@ -86,7 +86,6 @@ def test_a_permutation_has_every_number_once_and_depends_on_its_words_alone(n, w
     assert (permutation(n, *words) == first).all()
 
 
-@settings(deadline=None)
 @given(
     samples=st.integers(1, 200),
     batch_size=st.integers(1, 60),
@@ -125,7 +124,6 @@ def test_any_order_is_whole_blocks_of_fixed_segments(
     assert members[0] == members[1] or left_out_here
 
 
-@settings(deadline=None)
 @given(
     samples=st.integers(1, 120),
     batch_size=st.integers(1, 30),

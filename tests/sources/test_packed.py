@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +18,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 import penstock
-from penstock.advice.measurement import Row
-from penstock.advice.saved import keep
+from penstock.advice.measurement import Measurement
+from penstock.advice.saved import save
 from penstock.contracts import ByteArray, Completed, Cursor, Extents, Opened, Reader
 from penstock.errors import PackDamaged, ReaderUnavailable
 from penstock.io.open import FILE_MECHANISMS, open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.packing.packing import pack
 from penstock.sources.packed import PackedSource, check
@@ -40,6 +42,7 @@ ROWS = 203
 ALIGNED, ODD = 8192, 5001  # bytes of a row that every disk reads as it is, and of one that none does
 
 
+@cache
 def images(rows: int = ROWS, row_bytes: int = ALIGNED) -> dict[str, Any]:
     content = np.random.default_rng(7).integers(0, 256, (rows, row_bytes), np.uint8)
     return {"id": np.arange(rows), "image": content}
@@ -151,7 +154,7 @@ LEAVES = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(25))
 @given(data=st.data(), rows=st.integers(1, 30), batch_size=st.integers(1, 12), keep=st.booleans())
 def test_every_reader_gives_the_bytes_that_were_packed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, rows: int, batch_size: int, keep: bool
@@ -206,7 +209,7 @@ def test_a_feed_reads_into_the_ring_and_gives_every_sample_once(
 def test_no_reader_needs_a_buffer_where_rows_lie_as_the_disk_wants_them(folder: Path) -> None:
     """Each extent lands in the slot itself, at a place that O_DIRECT takes."""
     asked: list[Extents] = []
-    with closing(HostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
+    with closing(WritableHostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
         reader = lambda memory: Noting(open_reader("uring", memory, depth=16), asked)  # noqa: E731
         with closing(PackedSource(folder / "aligned", reader=reader, batch_size=8)) as source:
             source.fill(slots)
@@ -260,7 +263,7 @@ def test_rows_that_follow_one_another_are_read_at_once(folder: Path) -> None:
 
 def test_a_pass_that_is_broken_off_writes_nothing_any_more(folder: Path) -> None:
     with (
-        closing(HostRing.create(1 << 20)) as ring,
+        closing(WritableHostRing.create(1 << 20)) as ring,
         closing(Slots(ring)) as slots,
         closing(PackedSource(folder / "aligned", reader=faulty("direct"), batch_size=8)) as source,
     ):
@@ -468,9 +471,9 @@ def test_auto_takes_what_was_measured_best_here(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     common: dict[str, Any] = {"bs_bytes": 4096, "pattern": "random"}
-    fast = Row(mech="direct", qd=16, threads=3, iops=9e4, mb_s=368.6, cpu_us_per_op=2, **common)
-    slow = Row(mech="uring", qd=64, threads=1, iops=1e4, mb_s=41.0, cpu_us_per_op=9, **common)
-    keep([fast, slow], small)
+    fast = Measurement(mech="direct", qd=16, threads=3, iops=9e4, mb_s=368.6, cpu_us_per_op=2, **common)
+    slow = Measurement(mech="uring", qd=64, threads=1, iops=1e4, mb_s=41.0, cpu_us_per_op=9, **common)
+    save([fast, slow], small)
     with closing(PackedSource(small)) as source:
         list(source.open(Cursor(0, 0)))
         assert "direct (auto: measured here)" in source.description

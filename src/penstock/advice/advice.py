@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from penstock.advice.measurement import Row
-from penstock.advice.prediction import expect
+from penstock.advice.measurement import Measurement
+from penstock.advice.prediction import predict
 from penstock.advice.remedies import remedies
-from penstock.advice.requirement import HEADROOM, MEASURED, Choice, Reason, Requirement
+from penstock.advice.requirement import HEADROOM, MEASURED, Reason, Requirement, Setting
 from penstock.sizes import size_text
 
 SAME = 1.03
@@ -29,15 +29,15 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     need: Requirement
-    choice: Choice
+    choice: Setting
     suffices: bool
     headroom: float | None
     reasons: list[Reason]
-    alternatives: list[Choice]
+    alternatives: list[Setting]
     remedies: list[Reason]
 
 
-def advise(rows: Iterable[Row], need: Requirement) -> Advice:
+def advise(rows: Iterable[Measurement], need: Requirement) -> Advice:
     """The best setting for a need, by what was measured.
 
     With a rate: of those that reach it with a tenth to spare, the one that
@@ -50,7 +50,7 @@ def advise(rows: Iterable[Row], need: Requirement) -> Advice:
         BadSetting: no row tells anything about this need.
     """
     rows = list(rows)
-    choices, reasons = expect(rows, need)
+    choices, reasons = predict(rows, need)
     choice = _best(choices, need)
     rate = need.rate_mb_s
     suffices = rate is None or choice.mb_s >= rate
@@ -67,7 +67,7 @@ def advise(rows: Iterable[Row], need: Requirement) -> Advice:
     )
 
 
-def _best(choices: Sequence[Choice], need: Requirement) -> Choice:
+def _best(choices: Sequence[Setting], need: Requirement) -> Setting:
     enough = _enough(choices, need)
     if enough:
         least = min(other.cpu_s_per_gib for other in enough)
@@ -80,18 +80,18 @@ def _best(choices: Sequence[Choice], need: Requirement) -> Choice:
     return min(equals, key=lambda other: (other.cpu_s_per_gib, other.qd, other.threads))
 
 
-def _enough(choices: Sequence[Choice], need: Requirement) -> list[Choice]:
+def _enough(choices: Sequence[Setting], need: Requirement) -> list[Setting]:
     """Those that reach the rate with room to spare."""
     rate = need.rate_mb_s
     return [] if rate is None else [other for other in choices if other.mb_s >= rate * HEADROOM]
 
 
-def _order(choice: Choice, need: Requirement) -> tuple[bool, float]:
+def _order(choice: Setting, need: Requirement) -> tuple[bool, float]:
     enough = bool(_enough([choice], need))
     return enough, -choice.cpu_s_per_gib if enough else choice.mb_s
 
 
-def _why(choice: Choice, choices: Sequence[Choice], need: Requirement) -> list[Reason]:
+def _why(choice: Setting, choices: Sequence[Setting], need: Requirement) -> list[Reason]:
     found = [_reached(choice)]
     enough = _enough(choices, need)
     if enough:
@@ -112,7 +112,7 @@ def _why(choice: Choice, choices: Sequence[Choice], need: Requirement) -> list[R
     return [Reason(text, MEASURED) for text in found]
 
 
-def _reached(choice: Choice) -> str:
+def _reached(choice: Setting) -> str:
     at = " and ".join(size_text(nbytes) for nbytes in choice.measured_bytes)
     how = {
         "measured": f"as measured at {at}",

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
 from penstock.advice.advice import advise
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.advice.requirement import Reason, Requirement, published
 from penstock.errors import BadSetting
 from penstock.io.open import MECHANISMS
@@ -25,7 +25,7 @@ class AutoReader(NamedTuple):
 
 
 def choose_reader(
-    rows: Sequence[Row] | None,
+    rows: Sequence[Measurement] | None,
     sample_bytes: int,
     *,
     access: Literal["random", "sequential"] = "random",

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
-from penstock.advice.measurement import Row
-from penstock.advice.requirement import MEASURED, Choice, Reason, Requirement
+from penstock.advice.measurement import Measurement
+from penstock.advice.requirement import MEASURED, Reason, Requirement, Setting
 from penstock.errors import BadSetting
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.io.queue import CPU_SERVED
@@ -28,11 +28,11 @@ _SAME_PLACE = {"host": ("host", "pinned"), **dict.fromkeys(("cuda", "cuda:0"), (
 class Expected(NamedTuple):
     """Choices for a need, and what is to be said about rows that are none."""
 
-    choices: list[Choice]
+    choices: list[Setting]
     reasons: list[Reason]
 
 
-class _Setting(NamedTuple):
+class _Way(NamedTuple):
     mech: str
     qd: int
     threads: int
@@ -46,23 +46,23 @@ class _Read(NamedTuple):
     cpu_us: float
 
 
-def expect(rows: Iterable[Row], need: Requirement) -> Expected:
+def predict(rows: Iterable[Measurement], need: Requirement) -> Expected:
     """What every setting that may serve this need would do.
 
     Raises:
         BadSetting: no row tells anything about it.
     """
     usable, reasons = _usable(list(rows), need)
-    settings: dict[_Setting, list[Row]] = defaultdict(list)
+    settings: dict[_Way, list[Measurement]] = defaultdict(list)
     for row in usable:
         cold = row.cold or row.mech != "posix"  # the others go past the page cache
-        settings[_Setting(row.mech, row.qd, row.threads, row.dest, cold, row.copy_included)].append(row)
+        settings[_Way(row.mech, row.qd, row.threads, row.dest, cold, row.copy_included)].append(row)
     choices = [choice for setting, of_it in settings.items() for choice in _choices(setting, of_it, need)]
     return Expected(choices, reasons)
 
 
-def _choices(setting: _Setting, rows: list[Row], need: Requirement) -> list[Choice]:
-    by_size: dict[int, list[Row]] = defaultdict(list)
+def _choices(setting: _Way, rows: list[Measurement], need: Requirement) -> list[Setting]:
+    by_size: dict[int, list[Measurement]] = defaultdict(list)
     for row in rows:
         by_size[row.bs_bytes].append(row)
     reads = {
@@ -76,13 +76,13 @@ def _choices(setting: _Setting, rows: list[Row], need: Requirement) -> list[Choi
 
 
 def _choice(
-    setting: _Setting,
+    setting: _Way,
     reads: dict[int, _Read],
     asked: int,
     need: Requirement,
     sm_share: float | None,
     path_taken: str,
-) -> Choice:
+) -> Setting:
     unit = 1 if setting.mech in _ANY_SIZE else DIRECT_ALIGNMENT
     nbytes = -(-asked // unit) * unit
     read, used = _at(reads, nbytes)
@@ -92,7 +92,7 @@ def _choice(
     wanted = mb_s if need.rate_mb_s is None else min(mb_s, need.rate_mb_s)
     basis: Literal["measured", "interpolated", "extrapolated"]
     basis = "interpolated" if len(used) > 1 else "measured" if used == (nbytes,) else "extrapolated"
-    return Choice(
+    return Setting(
         mech=setting.mech,
         qd=setting.qd,
         threads=setting.threads,
@@ -127,7 +127,7 @@ def _at(reads: dict[int, _Read], nbytes: int) -> tuple[_Read, tuple[int, ...]]:
     return _Read(us + part * (more_us - us), cpu_us + part * (more_cpu_us - cpu_us)), (below, above)
 
 
-def _usable(rows: list[Row], need: Requirement) -> tuple[list[Row], list[Reason]]:
+def _usable(rows: list[Measurement], need: Requirement) -> tuple[list[Measurement], list[Reason]]:
     """The rows that tell something about this need, and why others do not."""
     ours = [row for row in rows if ":" not in row.mech]  # "fio:io_uring" is another tool's
     real = [row for row in ours if CPU_SERVED not in row.path_taken]
@@ -167,16 +167,16 @@ def _usable(rows: list[Row], need: Requirement) -> tuple[list[Row], list[Reason]
     return found, reasons
 
 
-def _share(row: Row) -> float:
+def _share(row: Measurement) -> float:
     if row.sm_share is None:
         return 0.0 if row.gpu_threads is None else float("inf")
     return row.sm_share
 
 
-def _failures(ours: list[Row], works: Sequence[Row], need: Requirement) -> list[Reason]:
+def _failures(ours: list[Measurement], works: Sequence[Measurement], need: Requirement) -> list[Reason]:
     """Why mechanisms that were tried do not work at all, and which were not tried to where the need is."""
     working = {row.mech for row in works}
-    tried: dict[str, list[Row]] = defaultdict(list)
+    tried: dict[str, list[Measurement]] = defaultdict(list)
     for row in ours:
         if row.mech not in working:
             tried[row.mech].append(row)
@@ -192,7 +192,7 @@ def _failures(ours: list[Row], works: Sequence[Row], need: Requirement) -> list[
     return reasons
 
 
-def _nothing(rows: list[Row], works: list[Row], need: Requirement, reasons: list[Reason]) -> str:
+def _nothing(rows: list[Measurement], works: list[Measurement], need: Requirement, reasons: list[Reason]) -> str:
     has = sorted({f"{row.mech} {row.pattern} to {row.dest}" for row in works})
     what = f"no row of the benchmark is about {need.access} reads to {need.dest} with what may be spent"
     said = "".join(f"; {reason.text}" for reason in reasons)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from penstock.advice.measurement import Row
-from penstock.advice.prediction import expect
-from penstock.advice.requirement import HEADROOM, MEASURED, Choice, Reason, Requirement, published
+from penstock.advice.measurement import Measurement
+from penstock.advice.prediction import predict
+from penstock.advice.requirement import HEADROOM, MEASURED, Reason, Requirement, Setting, published
 from penstock.errors import BadSetting
 from penstock.sizes import size_text
 
@@ -19,7 +19,9 @@ _GPU_THREADS = ((4 << 10, 512), (16 << 10, 128), (64 << 10, 32))
 _PACKED_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 
 
-def remedies(rows: Sequence[Row], choices: Sequence[Choice], best: Choice, need: Requirement) -> list[Reason]:
+def remedies(
+    rows: Sequence[Measurement], choices: Sequence[Setting], best: Setting, need: Requirement
+) -> list[Reason]:
     """The remedies that the rows, or what others have measured, speak for; the nearest first."""
     assert need.rate_mb_s is not None
     return [
@@ -30,7 +32,7 @@ def remedies(rows: Sequence[Row], choices: Sequence[Choice], best: Choice, need:
     ]
 
 
-def _pack(rows: Sequence[Row], best: Choice, need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
+def _pack(rows: Sequence[Measurement], best: Setting, need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
     """Larger reads, at the smallest size that suffices, or else at the fastest."""
     if need.access == "sequential":
         return
@@ -53,7 +55,7 @@ def _pack(rows: Sequence[Row], best: Choice, need: Requirement, rate_mb_s: float
     )
 
 
-def _cache(rows: Sequence[Row], best: Choice, need: Requirement) -> Iterator[Reason]:
+def _cache(rows: Sequence[Measurement], best: Setting, need: Requirement) -> Iterator[Reason]:
     if need.dataset_bytes is None or not need.memory_bytes:
         return
     data, memory = size_text(need.dataset_bytes), size_text(need.memory_bytes)
@@ -74,7 +76,7 @@ def _cache(rows: Sequence[Row], best: Choice, need: Requirement) -> Iterator[Rea
     )
 
 
-def _cores(choices: Sequence[Choice], need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
+def _cores(choices: Sequence[Setting], need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
     able = [choice for choice in choices if choice.full_mb_s >= rate_mb_s]
     if able:
         cheapest = min(able, key=lambda choice: choice.cpu_s_per_gib)
@@ -92,7 +94,7 @@ def _cores(choices: Sequence[Choice], need: Requirement, rate_mb_s: float) -> It
     )
 
 
-def _other_ways(best: Choice, need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
+def _other_ways(best: Setting, need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
     """What Penstock does not do, or this machine has not tried."""
     reads = rate_mb_s * 1e6 / best.bs_bytes
     if best.bs_bytes <= 16 << 10:
@@ -122,9 +124,9 @@ def _other_ways(best: Choice, need: Requirement, rate_mb_s: float) -> Iterator[R
         )
 
 
-def _fastest(rows: Sequence[Row], need: Requirement) -> Choice | None:
+def _fastest(rows: Sequence[Measurement], need: Requirement) -> Setting | None:
     try:
-        choices, _ = expect(rows, need)
+        choices, _ = predict(rows, need)
     except BadSetting:
         return None
     return max(choices, key=lambda choice: choice.mb_s)

@@ -81,7 +81,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
         return self.dataset_bytes is not None and self.dataset_bytes <= self.memory_bytes
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A mechanism under one setting, and what it would do for a need.
 
     Attributes:

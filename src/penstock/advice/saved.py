@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.errors import BadSetting
 from penstock.io.files import open_file
 
@@ -17,7 +17,7 @@ from penstock.io.files import open_file
 class Benchmark(msgspec.Struct, frozen=True):
     """A file of ``penstock bench io``."""
 
-    rows: list[Row]
+    rows: list[Measurement]
 
     @property
     def origin(self) -> str:
@@ -38,7 +38,7 @@ def read_benchmark(path: str | Path) -> Benchmark:
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
     try:
-        found = msgspec.json.decode(text, type=Benchmark | list[Row])
+        found = msgspec.json.decode(text, type=Benchmark | list[Measurement])
     except ValueError as error:
         raise BadSetting(
             f"{path} is no file of penstock bench io ({error}); give what its --json has saved"
@@ -49,7 +49,7 @@ def read_benchmark(path: str | Path) -> Benchmark:
     return benchmark
 
 
-def kept_at(data: str | Path) -> Path:
+def saved_at(data: str | Path) -> Path:
     """Where the benchmark of the file system that ``data`` lies on is kept, whether it is there or not.
 
     One file for each machine and file system, in ``$XDG_CACHE_HOME/penstock``.
@@ -68,15 +68,15 @@ def _file_system_id(data: str | Path) -> str:
     return f"{os.statvfs(data).f_fsid:x}"
 
 
-def kept_rows(data: str | Path) -> list[Row] | None:
+def saved_rows(data: str | Path) -> list[Measurement] | None:
     """What was measured where ``data`` lies; None if nothing was."""
-    path = kept_at(data)
+    path = saved_at(data)
     return read_benchmark(path).rows if path.exists() else None
 
 
-def keep(rows: list[Row], data: str | Path) -> Path:
+def save(rows: list[Measurement], data: str | Path) -> Path:
     """Write what was measured where ``data`` lies, in place of what is kept; says where."""
-    path = kept_at(data)
+    path = saved_at(data)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}")
     try:

@@ -9,7 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock.errors import BadSetting
+from penstock.packages import require
 from penstock.terminal import printable
+
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 def check_writable(file: Path) -> None:
@@ -21,6 +24,18 @@ def check_writable(file: Path) -> None:
         raise BadSetting(f"{file} is a directory; give the name of a file")
     if not os.access(file if file.exists() else folder, os.W_OK):
         raise BadSetting(f"you may not write {file}; give another place")
+
+
+def check_picture(file: Path) -> None:
+    """Look at a picture's name, and for what draws it, before anything is measured.
+
+    Raises:
+        BadSetting: the name says no format.
+        PackageMissing: matplotlib is not installed.
+    """
+    if file.suffix.lower() not in _PICTURES:
+        raise BadSetting(f"--plot {file}: its name ends in one of {', '.join(_PICTURES)}")
+    require("--plot", "demo", "matplotlib")
 
 
 def saved(file: Path, write: Callable[[], object], console: Console) -> None:

@@ -27,8 +27,8 @@ def main() -> None:
 
 def _run() -> None:
     from penstock.cli.app import app
-    from penstock.cli.function import FunctionFailed
     from penstock.errors import PackageMissing, PenstockError, SourceError
+    from penstock.feed.launch.function import FunctionFailed
     from penstock.terminal import allow_any_encoding
 
     allow_any_encoding()

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.advice.advice import Advice
-from penstock.advice.requirement import Choice, Reason, Requirement
+from penstock.advice.requirement import Reason, Requirement, Setting
 from penstock.sizes import size_text
 
 
@@ -63,7 +63,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 
 
-def _cost(choice: Choice) -> str:
+def _cost(choice: Setting) -> str:
     gpu = "" if not choice.sm_share else f" and at most {choice.sm_share:.1%} of the GPU"
     return f"{choice.cores:.2g} cores ({choice.cpu_s_per_gib:.2g} CPU-s for each GiB){gpu}"
 
@@ -77,7 +77,7 @@ def _reasons(heading: str, reasons: Sequence[Reason]) -> Table:
     return table
 
 
-def _table(choices: Sequence[Choice]) -> Table:
+def _table(choices: Sequence[Setting]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("the best of each mechanism")
     for heading in ("read", "MB/s", "cores", "CPU-s/GiB"):

@@ -14,7 +14,7 @@ from penstock.errors import BadSetting, FeederSilent, FeedNotFound
 from penstock.sizes import size_from
 
 if TYPE_CHECKING:
-    from penstock.advice.measurement import Row
+    from penstock.advice.measurement import Measurement
     from penstock.feed.statistics import FeederStatistics
 
 _FULL = 0.5
@@ -150,22 +150,22 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
     return feed.samples_per_s
 
 
-def _quick(directory: Path) -> list[Row]:
+def _quick(directory: Path) -> list[Measurement]:
     """What a short benchmark tells of the file system that a directory lies on; kept for ``reader="auto"``."""
-    from penstock.advice.saved import keep, kept_at
+    from penstock.advice.saved import save, saved_at
 
     if not directory.is_dir():
         raise BadSetting(f"--on {directory}: there is no such directory")
     rows = _measured_on(directory)
     try:
-        said = f"kept for reader='auto': {keep(rows, directory)}"
+        said = f"kept for reader='auto': {save(rows, directory)}"
     except OSError as error:
-        said = f"! not kept for reader='auto': {kept_at(directory)} cannot be written ({error.strerror})"
+        said = f"! not kept for reader='auto': {saved_at(directory)} cannot be written ({error.strerror})"
     Console(stderr=True).print(said, highlight=False, markup=False, soft_wrap=True)
     return rows
 
 
-def _measured_on(directory: Path) -> list[Row]:
+def _measured_on(directory: Path) -> list[Measurement]:
     from penstock.bench.io.plan import Settings
     from penstock.bench.io.run import run
 

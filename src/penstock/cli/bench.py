@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli.bench_io import io
+from penstock.cli.bench_share import share
 from penstock.cli.command import Command, Group
 
 app = typer.Typer(cls=Group, help="Measure on this machine.", no_args_is_help=True)
@@ -15,4 +16,5 @@ def bench() -> None:
     """Measure on this machine."""
 
 
+app.command(cls=Command)(share)
 app.command(cls=Command)(io)

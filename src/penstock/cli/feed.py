@@ -11,8 +11,8 @@ import typer
 from rich.text import Text
 
 from penstock.cli import INTERRUPTED
-from penstock.cli.function import call, function_at
 from penstock.errors import BadSetting
+from penstock.feed.launch.function import call, function_at
 from penstock.feed.settings import DEFAULT_WINDOW
 from penstock.sizes import size_text
 from penstock.sources.adapt import PACKED

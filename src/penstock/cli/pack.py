@@ -58,7 +58,7 @@ def pack(
 
 
 def _pack(source: str, folder: Path, seed: int) -> None:
-    from penstock.cli.function import call, function_at
+    from penstock.feed.launch.function import call, function_at
     from penstock.fingerprint.code import fingerprint_of
     from penstock.packing.packing import pack as pack_source
 

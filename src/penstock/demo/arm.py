@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import selectors
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from typing import IO
 
 import msgspec
@@ -20,6 +17,7 @@ from penstock.demo.job import Event, Job
 from penstock.demo.results import ArmResult, TrainingResult
 from penstock.errors import BadSetting, PenstockError
 from penstock.measure.family import Family, family, machine_cpu_s
+from penstock.measure.pool import ONE_THREAD, Member
 
 OnEvent = Callable[[Job, Event], None]
 
@@ -35,32 +33,13 @@ class Trainer:
         self.accuracy: float | None = None
         self.failure: Event | None = None
         self.ready_s: float | None = None
-        self.over = False
-        self._rest = b""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.demo.trainer"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            # One core of arithmetic each: so many trainings share them.
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    def tell(self, line: bytes) -> None:
-        """Send it a line; if it has died, its end is noticed when its reports end."""
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.write(line + b"\n")
-            self.process.stdin.flush()
+        # So many trainers share the cores.
+        self.process = Member([sys.executable, "-m", "penstock.demo.trainer"], ONE_THREAD, self._errors)
 
     def read(self) -> Iterator[Event]:
         """The reports that have come."""
-        assert self.process.stdout is not None
-        packet = os.read(self.process.stdout.fileno(), 1 << 16)
-        self.over = not packet
-        *lines, self._rest = (self._rest + packet).split(b"\n")
-        for line in lines:
+        for line in self.process.lines():
             event = msgspec.json.decode(line, type=Event)
             if event.kind in ("progress", "trained"):
                 self.events.append(event)
@@ -86,21 +65,15 @@ class Trainer:
         if self.failure is not None:
             kind = BadSetting if self.failure.bad_data else PenstockError
             raise kind(self.failure.message)
-        if self.over and not self.trained:
+        if self.process.over and not self.trained:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
             raise PenstockError(f"run {self.job.training.name} died{': ' + said[-2000:] if said else ''}")
 
     def close(self) -> None:
         """End it, if it still runs."""
-        if not self.over:
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGTERM)
-        for stream in (self.process.stdin, self.process.stdout, self._errors):
-            assert stream is not None
-            with suppress(BrokenPipeError):
-                stream.close()
-        self.process.returncode = 0  # the family waits for it
+        self.process.let_go()
+        self._errors.close()
 
 
 @contextmanager
@@ -108,7 +81,7 @@ def _started(jobs: list[Job]) -> Generator[list[Trainer]]:
     with ExitStack() as stack:
         trainers = [stack.enter_context(closing(Trainer(job))) for job in jobs]
         for trainer in trainers:
-            trainer.tell(msgspec.json.encode(trainer.job))
+            trainer.process.tell(msgspec.to_builtins(trainer.job))
         yield trainers
 
 
@@ -146,20 +119,19 @@ def _follow(trainers: list[Trainer], members: Family, on_event: OnEvent) -> floa
     sampled_s = 0.0
     with selectors.DefaultSelector() as selector:
         for trainer in trainers:
-            assert trainer.process.stdout is not None
-            selector.register(trainer.process.stdout, selectors.EVENT_READ, trainer)
+            selector.register(trainer.process, selectors.EVENT_READ, trainer)
         while selector.get_map():
             for key, _ in selector.select(_MEMORY_EVERY_S):
                 trainer: Trainer = key.data
                 for event in trainer.read():
                     on_event(trainer.job, event)
                 trainer.check()
-                if trainer.over:
+                if trainer.process.over:
                     selector.unregister(key.fileobj)
             if not started and all(trainer.ready_s is not None for trainer in trainers):
                 started = True
                 for trainer in trainers:
-                    trainer.tell(b"start")
+                    trainer.process.tell("start")
             if cpu_at_start_s is None and all(trainer.events for trainer in trainers):
                 cpu_at_start_s = members.cpu_s()
             if time.monotonic() - sampled_s >= _MEMORY_EVERY_S:

@@ -13,7 +13,8 @@ import numpy as np
 from penstock.demo.arm import OnEvent, run_arm
 from penstock.demo.images import ImageFolder, whole
 from penstock.demo.job import Job, trainings
-from penstock.demo.results import Data, Report, now, ratios, this_machine
+from penstock.demo.results import Data, Report, machine_of, ratios
+from penstock.measure.machine import describe
 
 SEPARATE, SHARED = "a DataLoader each", "one Penstock feed"
 
@@ -32,6 +33,7 @@ def compare(
         BadSetting: a file in the folder cannot be used.
         PenstockError: a training failed.
     """
+    machine = describe()
     workers_each = max(len(os.sched_getaffinity(0)) // trainers, 1)
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as scratch:
         test_path = _test_file(folder, Path(scratch))
@@ -54,8 +56,8 @@ def compare(
         shared, sharing, _ = run_arm(SHARED, shared_jobs, on_arm(SHARED, shared_jobs))
     shared = msgspec.structs.replace(shared, loader=f"{SHARED} ({sharing})")
     return Report(
-        date=now(),
-        machine=this_machine(device),
+        date=machine.date,
+        machine=machine_of(machine, device),
         data=Data(
             name=folder.name,
             train_images=len(folder.train),

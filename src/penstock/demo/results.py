@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import os
-import platform
-from importlib.metadata import version
-from pathlib import Path
-
 import msgspec
-import psutil
+
+from penstock.measure import machine
 
 _IDLE_CORES = 0.2
-_PACKAGES = ("penstock", "torch", "numpy", "simplejpeg", "opencv-python-headless")
 
 
 class TrainingResult(msgspec.Struct, frozen=True):
@@ -125,29 +119,18 @@ def ratios(shared: ArmResult, separate: ArmResult) -> Ratios:
     return Ratios(**{name: getattr(shared, name) / getattr(separate, name) for name in Ratios.__struct_fields__})
 
 
-def this_machine(device: str) -> Machine:
-    """The machine, without its name.
+def machine_of(measured_on: machine.Machine, device: str) -> Machine:
+    """The part of a machine's description that the demo saves.
 
     Args:
         device: What the models were trained on, e.g. "cpu".
     """
     return Machine(
-        cpu=_cpu_model(),
-        cores=len(os.sched_getaffinity(0)),
-        memory_bytes=psutil.virtual_memory().total,
+        cpu=measured_on.cpu,
+        cores=measured_on.cores,
+        memory_bytes=measured_on.memory_bytes,
         device=device,
-        system=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-        packages={name: version(name) for name in _PACKAGES},
+        system=f"{measured_on.system} {measured_on.kernel}",
+        python=measured_on.python,
+        packages={"penstock": measured_on.penstock, **measured_on.libraries},
     )
-
-
-def _cpu_model() -> str:
-    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("model name")]
-    return models[0] if models else platform.machine()
-
-
-def now() -> str:
-    """The time in UTC, as ISO 8601."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

@@ -98,7 +98,9 @@ def mps(environment: Mapping[str, str], feeds: list[FeederStatistics]) -> Iterat
     mine = _daemon(pipes)
     chosen = "CUDA_MPS_PIPE_DIRECTORY" in environment
     if mine is not None:
-        yield Finding("MPS", "works", f"a daemon serves {pipes}; this process would be its client")
+        # A write to a read-only view of a ring is such a fault.
+        shared = "a fault of one client on a GPU (an illegal address) may end the others too"
+        yield Finding("MPS", "works", f"a daemon serves {pipes}; this process would be its client; {shared}")
     elif chosen:
         remedy = "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY"
         yield Finding("MPS", "limited", f"CUDA_MPS_PIPE_DIRECTORY={pipes} has no control pipe", remedy)

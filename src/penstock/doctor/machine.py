@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import psutil
 
-from penstock.contracts import Ring
+from penstock.contracts import Gpu, WritableRing
 from penstock.doctor import gpu as doctor_gpu
 from penstock.doctor.finding import Finding
 from penstock.doctor.readers import probe
@@ -29,11 +29,11 @@ from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
 from penstock.io.memory import lies_on_huge_pages
 from penstock.linux.memory_limit import memory_limit_bytes
 from penstock.memory.cuda import CudaGpu, uuid_of
-from penstock.memory.device import DeviceRing, FeedersDeviceRing
-from penstock.memory.host import HostRing
+from penstock.memory.device import DeviceRing, WritableDeviceRing
+from penstock.memory.host import HostRing, WritableHostRing
 from penstock.sources.arrays import ArraySource
 
-R = TypeVar("R", bound=Ring)
+R = TypeVar("R", bound=WritableRing)
 
 
 def examine() -> list[Finding]:
@@ -79,20 +79,20 @@ def _directory() -> Iterator[Finding]:
 def _ring() -> Iterator[Finding]:
     """Ring memory."""
 
-    def seen(ring: HostRing) -> bytes:
+    def seen(ring: WritableHostRing) -> bytes:
         reader = HostRing.attach(ring.open_for_readers(), ring.capacity_bytes)
         found = reader.readable(0, 8).tobytes()
         reader.close()
         return found
 
-    yield _round_trip("host ring", "memfd, mapped read-only by trainers", HostRing.create(1 << 20), seen)
+    yield _round_trip("host ring", "memfd, mapped read-only by trainers", WritableHostRing.create(1 << 20), seen)
 
 
 def _round_trip(what: str, found: str, ring: R, seen: Callable[[R], bytes]) -> Finding:
     """Write into a ring, and read it back through a descriptor as a trainer does."""
     try:
         ring.write(0, np.full(8, 7, np.uint8))
-        ring.settle()
+        ring.flush()
         read = seen(ring)
     finally:
         ring.close()
@@ -139,7 +139,7 @@ def _memory() -> Iterator[Finding]:
 
 def _huge_pages() -> Iterator[Finding]:
     """Huge pages."""
-    ring = HostRing.create(8 << 20)
+    ring = WritableHostRing.create(8 << 20)
     try:
         ring.writable(0, ring.capacity_bytes)[:] = 1
         huge = lies_on_huge_pages(ring.readable(0, ring.capacity_bytes))
@@ -198,27 +198,36 @@ def _gpu() -> Iterator[Finding]:
         yield doctor_gpu.seen_devices(os.environ, uuids, in_all)
     gpu = CudaGpu("cuda")
     yield Finding("GPU", "works", f"{gpu.name} is {gpu.uuid}")
-    memory = np.full(1 << 20, 7, np.uint8)
-    try:
-        gpu.pin(memory)
-        gpu.unpin(memory)
-        yield Finding("pinned ring", "works", "host memory can be registered with it")
-    except PinningRefused as refused:
-        yield Finding("pinned ring", "limited", f"{refused}; copies go by way of a buffer", "ulimit -l unlimited")
+    yield pinned_ring(gpu)
     yield _gpu_ring(gpu)
 
 
+def pinned_ring(gpu: Gpu) -> Finding:
+    """Whether a trainer on this GPU can register a feed's ring with it."""
+    ring = WritableHostRing.create(1 << 20)
+    fd = ring.open_for_readers()
+    try:
+        reader = HostRing.attach_pinned(fd, ring.capacity_bytes, gpu)
+        gpu.unpin(reader.readable(0, ring.capacity_bytes))
+    except PinningRefused as refused:
+        return Finding("pinned ring", "limited", f"{refused}; copies go by way of a buffer, which costs CPU time")
+    finally:
+        os.close(fd)
+        ring.close()
+    return Finding("pinned ring", "works", "a trainer's mapping of a ring on the host can be registered with it")
+
+
 def _gpu_ring(gpu: CudaGpu) -> Finding:
-    def seen(ring: FeedersDeviceRing) -> bytes:
+    def seen(ring: WritableDeviceRing) -> bytes:
         reader = DeviceRing.attach(gpu, ring.open_for_readers(), ring.capacity_bytes)
         there = np.empty(8, np.uint8)
         gpu.copy_out(there, reader.readable(0, 8))
-        gpu.mark().wait()
+        gpu.synchronize()
         reader.close()
         return there.tobytes()
 
     try:
-        ring = FeedersDeviceRing(gpu, 1 << 20)
+        ring = WritableDeviceRing(gpu, 1 << 20)
         return _round_trip("GPU ring", "a descriptor of its memory, mapped read-only by trainers", ring, seen)
     except DeviceUnavailable as error:
         return Finding("GPU ring", "limited", str(error), 'Feeder(memory="host") needs nothing of it')

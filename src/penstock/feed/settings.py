@@ -53,33 +53,13 @@ class Settings(msgspec.Struct, frozen=True):
         )
 
 
-def checked(
-    *,
-    segments: int | None = None,
-    seed: int | None = None,
-    window: int | str | None = None,
-    epochs: int | None = None,
-    linger: float | None = None,
-    stall_timeout: float | None = None,
-    whole_batches: bool | None = None,
-    memory: str | None = None,
-) -> dict[str, Any]:
+def checked(**given: Any) -> dict[str, Any]:
     """The given settings (those that are not None) under the names that ``Settings`` has.
 
     Raises:
         BadSetting: a value is of a wrong type, or out of range.
     """
-    given: dict[str, Any] = {
-        "segments": segments,
-        "seed": seed,
-        "window_bytes": window,
-        "epochs": epochs,
-        "linger": linger,
-        "stall_timeout": stall_timeout,
-        "whole_batches": whole_batches,
-        "memory": memory,
-    }
-    return {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
+    return {_FIELDS.get(name, name): _CHECKS[name](value) for name, value in given.items() if value is not None}
 
 
 def bytes_from(window: int | str) -> int:
@@ -127,10 +107,11 @@ def _memory(memory: Any) -> str:
     return memory
 
 
+_FIELDS = {"window": "window_bytes"}
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "segments": partial(whole_number, "segments", least=1, most=4096),
     "seed": partial(whole_number, "seed", least=-(2**63), most=2**64 - 1),
-    "window_bytes": bytes_from,
+    "window": bytes_from,
     "epochs": partial(whole_number, "epochs", least=1, most=10**6),
     "linger": partial(real_number, "linger", least=0, most=10**9),
     "stall_timeout": partial(real_number, "stall_timeout", least=0.001, most=10**9),

@@ -18,7 +18,7 @@ from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
 from penstock.tree import Node
 
-PROTOCOL = 5
+PROTOCOL = 6
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -73,7 +73,7 @@ class Release(msgspec.Struct, tag="release"):
     blocks: list[Count]
 
 
-class Rest(msgspec.Struct, tag="rest"):
+class Detach(msgspec.Struct, tag="detach"):
     """I read no more. Of the blocks that I hold I still need those with these ordinals, until I release them."""
 
     keep: list[Count]
@@ -85,7 +85,7 @@ class Starved(msgspec.Struct, tag="starved"):
     serial: Count
 
 
-class Ask(msgspec.Struct, tag="ask"):
+class StatisticsRequest(msgspec.Struct, tag="statistics request"):
     """Tell me your statistics."""
 
 
@@ -191,7 +191,7 @@ class Bye(msgspec.Struct, tag="bye"):
     reason: str
 
 
-FromTrainer = Hello | Start | Epoch | Release | Rest | Starved | Ask | Stop
+FromTrainer = Hello | Start | Epoch | Release | Detach | Starved | StatisticsRequest | Stop
 FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Stuck | Bye | FeederStatistics
 
 _T = TypeVar("_T")

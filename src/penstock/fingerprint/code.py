@@ -17,6 +17,8 @@ from typing import Any, cast
 
 import msgspec
 
+from penstock.fingerprint.data import DataFingerprint, fingerprint_of_files
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (tuple, list, set, frozenset, dict)
 _MOST_ITEMS = 1000
@@ -40,10 +42,13 @@ class Fingerprint(msgspec.Struct, frozen=True):
     Attributes:
         fingerprint: Of all, after the version of Python.
         parts: The first of those that it is made of, by name: ``"the code of make"``, ``"args.data"``.
+        data: Of the files that its values name, Python's own left out. It decides nothing: a function may
+            write what it reads.
     """
 
     fingerprint: str
     parts: dict[str, Part] = {}
+    data: DataFingerprint = DataFingerprint()
 
     @property
     def digests(self) -> dict[str, str]:
@@ -78,7 +83,8 @@ def fingerprint_of(make_loader: Callable[[], Any]) -> Fingerprint:
     parts = {
         name: Part(_digest(of, 8), walk.shown.get(name, "")) for name, of in islice(texts.items(), _MOST_PARTS)
     }
-    return Fingerprint(f"{sys.version_info.major}.{sys.version_info.minor} {_digest(whole, 16)}", parts)
+    data = fingerprint_of_files(sorted(walk.paths)[:_MOST_PARTS])
+    return Fingerprint(f"{sys.version_info.major}.{sys.version_info.minor} {_digest(whole, 16)}", parts, data)
 
 
 def same_fingerprint(one: Fingerprint, other: Fingerprint) -> bool:
@@ -125,10 +131,12 @@ class _Walk:
 
     Attributes:
         shown: Values by name, shortened.
+        paths: Values that may be a file's path.
     """
 
     def __init__(self, modules: set[str | None]) -> None:
         self.shown: dict[str, str] = {}
+        self.paths: set[str] = set()
         self._modules = modules
         self._seen: set[int] = set()  # code, all of which lives as long as what is walked
         self._bound: set[tuple[int, int]] = set()  # methods, and of what
@@ -137,6 +145,8 @@ class _Walk:
     def parts(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
         if type(thing) in _PLAIN or isinstance(thing, PurePath):
             yield name, repr(thing)
+            if isinstance(thing, (str, PurePath)) and not str(thing).endswith((".py", ".pyc")):
+                self.paths.add(str(thing))
         elif isinstance(thing, _CONTAINERS):
             if id(cast("object", thing)) not in self._within:
                 self._within.add(id(cast("object", thing)))

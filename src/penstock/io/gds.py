@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,13 @@ from penstock.contracts import DeviceBytes, Opened
 from penstock.errors import ReaderUnavailable
 from penstock.io.blocking import BlockingQueue
 from penstock.io.files import file_system, open_file
+from penstock.io.gds_probe import registered
 from penstock.linux.exit_status import in_words
 
 PROBE_S = 20.0
-_PROBE = """
-import sys
-try:
-    from cuda.bindings import cufile
-    cufile.driver_open()
-    number = cufile.get_version()
-except Exception as error:
-    sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0]}")
-print(f"cuFile {number // 1000}.{number % 1000 // 10}")
-"""
+_PROBE = (sys.executable, "-m", "penstock.io.gds_probe")
+_ways: dict[tuple[int, int], str] = {}
+"""How files are read, by their file system and the GPU."""
 
 
 @cache
@@ -52,11 +45,11 @@ def version() -> str:
     return probe()
 
 
-def probe(command: Sequence[str] = (sys.executable, "-c", _PROBE), limit_s: float = PROBE_S) -> str:
-    """``version``, tried in a child: without a driver it was seen to spin for ever.
+def probe(command: Sequence[str] = _PROBE, limit_s: float = PROBE_S) -> str:
+    """What ``gds_probe`` prints, which is a process of its own: cuFile was seen to spin for ever, and to crash.
 
     Args:
-        command: The child; it prints the version, or says on its last line why there is none.
+        command: The child; it prints an answer, or says on its last line why there is none.
         limit_s: It is killed then.
 
     Raises:
@@ -91,8 +84,6 @@ def _opened() -> tuple[Any, str]:
     found = version()
     from cuda.bindings import cufile
 
-    with suppress(Exception):  # an older library counts nothing; then the way is not known
-        cufile.set_stats_level(3)
     try:
         cufile.driver_open()
     except Exception as error:
@@ -118,7 +109,7 @@ class GdsQueue(BlockingQueue):
         self._memory = memory
         self._base = int(memory.data_ptr())
         self._files: dict[int, int] = {}
-        self._ways: dict[int, str] = {}
+        self._ways: dict[str, None] = {}  # of the files that are open, in order
         self._refusal = ""
         try:
             self._cufile.buf_register(self._base, memory.nbytes, 0)
@@ -128,25 +119,21 @@ class GdsQueue(BlockingQueue):
     @property
     def path_taken(self) -> str:
         memory = f"memory not registered ({self._refusal})" if self._refusal else "registered memory"
-        ways = ", ".join(dict.fromkeys(self._ways.values())) or "nothing opened yet"
+        ways = ", ".join(self._ways) or "nothing opened yet"
         return f"{self._version}, {ways}, {memory}, {self._limit} threads"
 
     def open(self, path: str) -> Opened:
         fd, nbytes = open_file(path, direct=True)
         try:
-            described = self._cufile.Descr()
-            described.type = self._cufile.FileHandleType.OPAQUE_FD
-            described.handle.fd = fd
-            handle = self._cufile.handle_register(described.ptr)
+            handle = registered(self._cufile, fd)
         except Exception as error:
             os.close(fd)
             raise ReaderUnavailable(
                 f"gds: cuFile refuses {path}, on {file_system(path)}: {error}", "read it with mech='direct'"
             ) from None
         self._files[fd] = handle
-        device = os.fstat(fd).st_dev
-        if device not in self._ways and nbytes:
-            self._ways[device] = self._way(handle)
+        if nbytes:
+            self._ways[self._way(path)] = None
         return Opened(fd, nbytes)
 
     def read(self, file: int, offset: int, nbytes: int, address: int) -> int:
@@ -172,27 +159,13 @@ class GdsQueue(BlockingQueue):
         if not self._refusal:
             self._cufile.buf_deregister(self._base)
 
-    def _way(self, handle: int) -> str:
-        """How a first read of a file of this file system was carried, by cuFile's own counters."""
-        import torch
-
-        scratch = torch.empty(4096, dtype=torch.uint8, device=self._memory.device)
-        try:
-            before = self._counted()
-            self._cufile.stats_start()
-            self._cufile.read(handle, scratch.data_ptr(), 4096, 0, 0)
-            self._cufile.stats_stop()
-            more = {way: count - before[way] for way, count in self._counted().items()}
-        except Exception as error:
-            return f"way unknown ({error})"
-        return next((way for way, count in more.items() if count), "way unknown (cuFile counted nothing)")
-
-    def _counted(self) -> dict[str, int]:
-        told = self._cufile.StatsLevel3()
-        self._cufile.get_stats_l3(told.ptr)
-        each = [told.per_gpu_stats[i] for i in range(int(told.num_gpus))]
-        return {
-            "peer to peer (P2PDMA)": sum(int(gpu.n_p2p_reads) for gpu in each),
-            "peer to peer (nvidia-fs)": sum(int(gpu.n_nvfs_reads) for gpu in each),
-            "compatibility mode, through host memory": sum(int(gpu.n_posix_reads) for gpu in each),
-        }
+    def _way(self, path: str) -> str:
+        """How files of this file system are read; a child finds out, since cuFile's statistics can crash it."""
+        gpu = int(self._memory.device.index)
+        where = os.stat(path).st_dev, gpu
+        if where not in _ways:
+            try:
+                _ways[where] = probe((*_PROBE, path, str(gpu)))
+            except ReaderUnavailable as error:
+                _ways[where] = f"way unknown ({error})"
+        return _ways[where]

@@ -200,7 +200,7 @@ class _Room:
         return start
 
     def give(self, start: int) -> None:
-        """The opposite; room is used again when all that was taken before it is given too."""
+        """Give room back; it is used again when all that was taken before it is given too."""
         self._given.add(start)
         while self._spans and self._spans[0][0] in self._given:
             self._given.remove(self._spans.popleft()[0])

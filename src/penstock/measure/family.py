@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
+from penstock.measure.processes import cpu_s, pss_bytes
+
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _END_WITHIN_S = 20.0
@@ -37,17 +39,12 @@ class Family:
 
     def cpu_s(self) -> float:
         """CPU time of all of them until now."""
-        total_s = self._ended_cpu_s
-        for process in self._living():
-            with suppress(psutil.Error):
-                times = process.cpu_times()
-                total_s += times.user + times.system + times.children_user + times.children_system
-        return total_s
+        return self._ended_cpu_s + cpu_s(self._living())
 
     def sample_memory(self) -> None:
         """Look at what they hold now."""
         living = self._living()
-        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(pss_bytes(process.pid) for process in living))
+        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(map(pss_bytes, living)))
         self.peak_processes = max(self.peak_processes, len(living))
 
     def reap(self) -> dict[int, int]:
@@ -101,18 +98,6 @@ def family() -> Generator[Family]:
     finally:
         members.end()
         libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
-
-
-def pss_bytes(pid: int) -> int:
-    """Memory of a process, pages that n processes share counted as a n-th; 0 if it has gone."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as lines:
-            for line in lines:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) << 10
-    except (FileNotFoundError, ProcessLookupError):
-        pass
-    return 0
 
 
 def machine_cpu_s() -> float:

@@ -18,7 +18,7 @@ class Interval(msgspec.Struct, frozen=True):
         step_s: Time that a trainer waits for each batch, in place of training on it.
         limit_s: In which all must be warm.
         fixed: Count what comes in exactly these seconds; otherwise from the first batch after
-            the window's start to the first after its end, which is finer where batches come evenly.
+            the interval's start to the first after its end, which is finer where batches come evenly.
     """
 
     seconds: float
@@ -29,7 +29,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class Watch(Protocol):
-    """Measures something besides, over the same window."""
+    """Measures something besides, over one interval."""
 
     def begin(self) -> None: ...
 

@@ -1,9 +1,9 @@
-"""What every measured process does: take batches, and count those of one window of time.
+"""What every measured process does: take batches, and count those of one interval of time.
 
 A process hears one order a line on its standard input and answers with one
 line of JSON. It warms up, says ``ready``, goes on taking batches, and is told
-the window; clocks are the machine's, so all processes count the same seconds.
-After the window it still goes on until ``stop``: nobody measures while others
+the interval; clocks are the machine's, so all processes count the same seconds.
+After it, the process still goes on until ``stop``: nobody measures while others
 already pack up. Only the standard library: peers run this in environments of
 their own.
 """
@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-_GRACE_S = 2.0
+_GRACE_S = 10.0
 _PROBE_EVERY_S = 0.005
 _MOST_PROBES = 4000
 
@@ -45,10 +46,10 @@ class CommandReader:
     """Hears lines of standard input in a thread, while the process takes batches."""
 
     def __init__(self) -> None:
-        self.window = math.inf, math.inf
+        self.interval = math.inf, math.inf
         self.stopped = False
         self.taken = 0  # batches of this order so far
-        self.tally = [0, 0]  # batches and samples of a fixed window so far
+        self.tally = [0, 0]  # batches and samples of a fixed interval so far
         self.reported = False
         self._orders: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -59,14 +60,14 @@ class CommandReader:
         with self._changed:
             self._changed.wait_for(lambda: self._orders)
             order = self._orders.pop(0)
-        self.window = math.inf, math.inf
+        self.interval = math.inf, math.inf
         self.stopped = self.reported = False
         self.taken = 0
         self.tally = [0, 0]
         return None if order["do"] == "exit" else order
 
     def report(self, answer: dict[str, Any]) -> None:
-        """Answer once for this window."""
+        """Answer once for this interval."""
         with self._changed:
             if not self.reported:
                 self.reported = True
@@ -76,9 +77,9 @@ class CommandReader:
         for line in heard_lines():
             message = json.loads(line)
             if message["do"] == "measure":
-                self.window = message["start"], message["stop"]
+                self.interval = message["start"], message["stop"]
                 watch = self._fixed if message.get("fixed") else self._overdue
-                threading.Thread(target=watch, args=self.window, daemon=True).start()
+                threading.Thread(target=watch, args=self.interval, daemon=True).start()
             elif message["do"] == "stop":
                 self.stopped = True
             else:
@@ -92,8 +93,8 @@ class CommandReader:
             self._changed.notify()
 
     def _fixed(self, start: float, stop: float) -> None:
-        """Report at the window's end, whenever batches come: for those that come rarely, and many at once."""
-        self.window = math.inf, math.inf
+        """Report at the interval's end, whenever batches come: for those that come rarely, and many at once."""
+        self.interval = math.inf, math.inf
         time.sleep(max(0.0, start - time.monotonic()))
         before, cpu = list(self.tally), time.process_time()
         time.sleep(max(0.0, stop - time.monotonic()))
@@ -101,9 +102,9 @@ class CommandReader:
         self.report(_counted(batches, samples, stop - start, time.process_time() - cpu, []))
 
     def _overdue(self, _: float, stop: float) -> None:
-        """A trainer that waits for a batch when the window has long passed reports what it had."""
+        """A trainer that waits for a batch when the interval has long passed reports what it had."""
         time.sleep(max(0.0, stop - time.monotonic()) + _GRACE_S)
-        if self.window[1] == stop:
+        if self.interval[1] == stop:
             self.report({"finished": False, "taken": self.taken, "pid": os.getpid()})
 
 
@@ -120,7 +121,26 @@ def heard_lines() -> Iterator[bytes]:
 
 
 def say(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer), file=_answers, flush=True)
+
+
+_answers: IO[str] = sys.stdout
+
+
+def keep_output_for_answers() -> None:
+    """Send to standard error what else this process prints: a loader may print, and end no line."""
+    global _answers  # noqa: PLW0603
+    _answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """What is said of an error."""
+    return {
+        "error": str(error),
+        "kind": type(error).__name__,
+        "traceback_text": getattr(error, "traceback_text", ""),
+    }
 
 
 def _counted(
@@ -139,21 +159,21 @@ def _counted(
     }
 
 
-def take(source: Batches, ear: CommandReader, *, warm_up: int, step_s: float) -> None:
-    """Take batches until ``stop``, and report on those of the window."""
+def take(source: Batches, commands: CommandReader, *, warm_up: int, step_s: float) -> None:
+    """Take batches until ``stop``, and report on those of the interval."""
     latencies: list[float] = []
     counted = samples = copied = 0
     began = cpu = probed = last = 0.0
     counting = done = False
     for batch in source.batches:
-        ear.taken += 1
-        if ear.taken == warm_up:
+        commands.taken += 1
+        if commands.taken == warm_up:
             say({"ready": True, "pid": os.getpid()})
         now = time.monotonic()
-        start, stop = ear.window
+        start, stop = commands.interval
         rows = source.rows(batch)
-        ear.tally[0] += 1
-        ear.tally[1] += rows
+        commands.tally[0] += 1
+        commands.tally[1] += rows
         if counting:
             counted += 1
             samples += rows
@@ -166,10 +186,10 @@ def take(source: Batches, ear: CommandReader, *, warm_up: int, step_s: float) ->
                 counting, done = False, True
                 cpu = time.process_time() - cpu
                 copied = source.copied_bytes() - copied
-                ear.report(_counted(counted, samples, now - began, cpu, latencies, copied))
+                commands.report(_counted(counted, samples, now - began, cpu, latencies, copied))
         elif not done and now >= start:
             counting, began, cpu, copied = True, now, time.process_time(), source.copied_bytes()
-        if ear.stopped:
+        if commands.stopped:
             break
         if step_s:
             time.sleep(step_s)
@@ -184,13 +204,14 @@ def serve(open_source: Callable[[dict[str, Any]], Batches], others: dict[str, Ca
         open_source: For ``take`` orders.
         others: What else may be ordered, by name; called with the order, returns the answer.
     """
-    ear = CommandReader()
+    keep_output_for_answers()
+    commands = CommandReader()
     say({"pid": os.getpid()})
-    while (order := ear.order()) is not None:
+    while (order := commands.order()) is not None:
         try:
             if order["do"] == "take":
-                take(open_source(order), ear, warm_up=order["warm_up"], step_s=order["step_s"])
+                take(open_source(order), commands, warm_up=order["warm_up"], step_s=order["step_s"])
             else:
                 say(others[order["do"]](order))
         except Exception as error:
-            say({"error": f"{type(error).__name__}: {error}"})
+            say(failure(error))

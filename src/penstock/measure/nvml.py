@@ -14,11 +14,11 @@ import msgspec
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """One window on the GPU.
+    """One window on the GPU, as NVML tells it from Hopper on (GPM).
 
     Attributes:
         seconds: Its length.
-        sm_active: Part of the time of its multiprocessors in which they were busy; NVML tells from Hopper on.
+        sm_active: Part of the time of its multiprocessors in which they were busy.
         received_bytes: Over PCIe, for whatever purpose and whatever process.
         note: Why something is missing.
     """
@@ -32,6 +32,9 @@ class Activity(msgspec.Struct, frozen=True):
 class Meter:
     """A watch on one GPU.
 
+    PCIe has an older counter too (field 198), which wraps several times a
+    second at the speed of a copy.
+
     Args:
         nvml: The module ``pynvml``; None where there is none.
         uuid: Of the GPU.
@@ -41,63 +44,54 @@ class Meter:
     def __init__(self, nvml: Any, uuid: str, missing: str = "") -> None:
         self._nvml = nvml
         self._uuid = uuid
-        self._before: tuple[Any, Any] = (None, None)
         self._notes = [missing] if missing else []
+        self._before: Any = None
         self._began = 0.0
         self.activity = Activity()
 
     def begin(self) -> None:
+        self._before = None if self._nvml is None else self._tried("GPM", self._sample)
         self._began = time.monotonic()
-        if self._nvml is not None:
-            self._before = (
-                self._tried("SM activity", self._sample),
-                self._tried("PCIe counter", self._received_bytes),
-            )
 
     def end(self) -> None:
-        sample, received = self._before
         seconds = time.monotonic() - self._began
-        active = self._tried("SM activity", lambda: self._active_since(sample)) if sample is not None else None
-        now = self._tried("PCIe counter", self._received_bytes) if received is not None else None
-        if now is not None and now < received:
-            now = self._notes.append("PCIe counter: it has begun anew")
-        notes = "; ".join(dict.fromkeys(self._notes))
-        self.activity = Activity(seconds, active, None if now is None else now - received, notes)
+        metrics = None if self._before is None else self._tried("GPM", self._metrics)
+        if metrics is None:
+            self.activity = Activity(seconds, note="; ".join(self._notes))
+            return
+        active = self._tried("SM activity", lambda: self._value(metrics[0]) / 100)
+        received = self._tried("PCIe", lambda: round(self._value(metrics[1]) * 2**20 * seconds))
+        self.activity = Activity(seconds, active, received, "; ".join(self._notes))
 
     def _tried(self, what: str, call: Callable[[], Any]) -> Any:
+        """What a call gives; None, and a note why, where NVML refuses."""
         try:
             return call()
         except self._nvml.NVMLError as error:
             self._notes.append(f"{what}: {error}")
             return None
 
-    def _device(self) -> Any:
-        return self._nvml.nvmlDeviceGetHandleByUUID(self._uuid)
-
     def _sample(self) -> Any:
         sample = self._nvml.nvmlGpmSampleAlloc()
-        return self._nvml.nvmlGpmSampleGet(self._device(), sample)
+        return self._nvml.nvmlGpmSampleGet(self._nvml.nvmlDeviceGetHandleByUUID(self._uuid), sample)
 
-    def _active_since(self, before: Any) -> float:
+    def _metrics(self) -> Any:
+        """Of the time since the first sample: how busy in percent, and MiB that came each second."""
         asked = self._nvml.c_nvmlGpmMetricsGet_t()
         asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
-        asked.sample1, asked.sample2 = before, self._sample()
-        asked.numMetrics = 1
+        asked.sample1, asked.sample2 = self._before, self._sample()
+        asked.numMetrics = 2
         asked.metrics[0].metricId = self._nvml.NVML_GPM_METRIC_SM_UTIL
-        metric = self._nvml.nvmlGpmMetricsGet(asked).metrics[0]
+        asked.metrics[1].metricId = self._nvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC
+        metrics = self._nvml.nvmlGpmMetricsGet(asked).metrics
         for sample in (asked.sample1, asked.sample2):
             self._nvml.nvmlGpmSampleFree(sample)
+        return metrics
+
+    def _value(self, metric: Any) -> float:
         if metric.nvmlReturn:
             raise self._nvml.NVMLError(metric.nvmlReturn)
-        return float(metric.value) / 100
-
-    def _received_bytes(self) -> int:
-        (field,) = self._nvml.nvmlDeviceGetFieldValues(
-            self._device(), [self._nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES]
-        )
-        if field.nvmlReturn:
-            raise self._nvml.NVMLError(field.nvmlReturn)
-        return int(field.value.ullVal)
+        return float(metric.value)
 
 
 def meter_of(device: str) -> Meter:

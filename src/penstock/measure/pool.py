@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,12 +17,25 @@ from typing import IO, Any, Self
 import psutil
 
 from penstock.errors import PenstockError
+from penstock.linux.exit_status import in_words
 
 START_S = 90.0
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""The environment of processes among which arithmetic takes a core each."""
 
 
 class MemberFailed(PenstockError):
-    """A measured process died, failed, or did not answer in time."""
+    """A measured process died, failed, or did not answer in time.
+
+    Attributes:
+        kind, message, traceback_text: Of the error that the process reports; empty where it reports none.
+    """
+
+    def __init__(self, text: str, kind: str = "", message: str = "", traceback_text: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.message = message
+        self.traceback_text = traceback_text
 
 
 class Member:
@@ -39,10 +53,12 @@ class Member:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            env={**os.environ, **environment},
         )
+        self._heard: deque[bytes] = deque()
         self._unread = b""
         self.pid = self._process.pid
+        self.over = False  # it has said all that it will
 
     def tell(self, message: Any) -> None:
         assert self._process.stdin is not None
@@ -52,31 +68,41 @@ class Member:
         except BrokenPipeError:
             pass  # it died, which the next hear() tells
 
+    def fileno(self) -> int:
+        """Where its answers come, to wait for several processes at once."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def lines(self) -> list[bytes]:
+        """The lines that have come; waits for the next packet of them. None come once it is ``over``."""
+        packet = os.read(self.fileno(), 1 << 16)
+        self.over = not packet
+        *lines, self._unread = (self._unread + packet).split(b"\n")
+        return lines
+
     def hear(self, deadline: float) -> dict[str, Any]:
         """Its next answer.
 
         Raises:
             MemberFailed: it reports an error, has ended, or gives none before ``deadline``.
         """
-        assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+        while not self._heard:
+            ready, _, _ = select.select([self], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise MemberFailed(f"process {self.pid} gave no answer in time")
-            chunk = os.read(fd, 1 << 16)
-            if not chunk:
-                raise MemberFailed(f"process {self.pid} ended with status {self._process.wait()}")
-            self._unread += chunk
-        line, self._unread = self._unread.split(b"\n", 1)
+            self._heard.extend(self.lines())
+            if self.over and not self._heard:
+                raise MemberFailed(f"process {self.pid} {in_words(self._process.wait())}")
         try:
-            answer = json.loads(line)
+            answer = json.loads(self._heard.popleft())
         except ValueError:  # a library printed something
             return self.hear(deadline)
         if not isinstance(answer, dict):
             return self.hear(deadline)
         if "error" in answer:
-            raise MemberFailed(str(answer["error"]))  # pyright: ignore[reportUnknownArgumentType]
+            report: dict[str, str] = answer  # pyright: ignore[reportUnknownVariableType]
+            message, kind = report["error"], report.get("kind", "")
+            raise MemberFailed(f"{kind}: {message}", kind, message, report.get("traceback_text", ""))
         return answer  # pyright: ignore[reportUnknownVariableType]
 
     def hear_of(self, key: str, deadline: float) -> dict[str, Any]:
@@ -85,11 +111,26 @@ class Member:
             pass
         return answer
 
-    def close(self, *, kill: bool = False) -> None:
-        """End its input, and it, if that does not or is not to be waited for."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+    def end_input(self) -> None:
+        """Ask it to end."""
+        assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def let_go(self) -> None:
+        """Ask it to end, if it still runs, and leave it to whoever accounts for it as one of a ``Family``."""
+        if not self.over:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+        self.end_input()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process.returncode = 0
+
+    def close(self, *, kill: bool = False) -> None:
+        """Wait until it has ended; kill it, if it does not or is not to be waited for."""
+        assert self._process.stdout is not None
+        self.end_input()
         try:
             self._process.wait(0 if kill else 10)
         except subprocess.TimeoutExpired:
@@ -127,7 +168,10 @@ class ProcessPool:
 
     def dismiss(self, members: Iterable[Member], *, kill: bool = False) -> None:
         """End some of the processes; ``kill`` those that need not answer any more."""
-        for member in list(members):
+        ending = list(members)
+        for member in ending:
+            member.end_input()
+        for member in ending:
             member.close(kill=kill)
             self._members.remove(member)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,16 +15,20 @@ from weakref import WeakValueDictionary
 
 from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu
 from penstock.errors import DeviceUnavailable, PinningRefused
-from penstock.memory.cuda_shared import SharedMemory, granularity
+from penstock.memory.cuda_shared import SharedMemory, granularity, unmap_dead
 
 if TYPE_CHECKING:
     import torch
 
-_HOST_REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly, CUDA Runtime API, "Memory Management"
+BUFFER_BYTES = 32 << 20
+"""At most so large are the pinned buffers for memory that is not pinned: a power of two, as torch allocates."""
 
 
 class CudaGpu:
     """A GPU by its name or UUID.
+
+    While the calling thread captures a CUDA graph, loans that end are put by until a later call, and
+    nothing is unmapped.
 
     Args:
         device: ``"cuda"`` (the current one), ``"cuda:1"``, or the UUID of a GPU or MIG instance.
@@ -40,14 +45,14 @@ class CudaGpu:
         self.name = str(self._device)
         self.uuid = uuid_of(torch, self._device.index)
         self._shared: WeakValueDictionary[int, SharedMemory] = WeakValueDictionary()
-        self._loans: deque[tuple[_Event, Callable[[], None]]] = deque()
+        self._loans: deque[_Loan] = deque()
+        self._pid = os.getpid()
         self._collects = True
 
-    def pin(self, memory: ByteArray, *, write: bool = False) -> None:
+    def pin(self, memory: ByteArray) -> None:
         runtime: Any = self._torch.cuda.cudart()
-        flags = 0 if write else _HOST_REGISTER_READ_ONLY  # a trainer's mapping cannot be written to
         with self._torch.cuda.device(self._device):
-            status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, flags)
+            status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)
         if int(status):
             with suppress(RuntimeError):  # the next launch would report this as an error of its own
                 self._torch.ones(1, device=self._device)
@@ -66,12 +71,16 @@ class CudaGpu:
 
     def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
         if pinned:
-            source = self._torch.from_numpy(origin)
-        else:  # from pageable memory the driver would copy before it returns
-            source = self._torch.empty(origin.nbytes, dtype=self._torch.uint8, pin_memory=True)
-            source.numpy()[:] = origin
-        with self._torch.cuda.stream(self._stream):
-            to.copy_(source, non_blocking=True)
+            with self._torch.cuda.stream(self._stream):
+                to.copy_(self._torch.from_numpy(origin), non_blocking=True)
+            return
+        for start in range(0, origin.nbytes, BUFFER_BYTES):
+            part = origin[start : start + BUFFER_BYTES]
+            # From pageable memory the driver would copy before it returns.
+            buffer = self._torch.empty(part.nbytes, dtype=self._torch.uint8, pin_memory=True)
+            buffer.numpy()[:] = part
+            with self._torch.cuda.stream(self._stream):
+                to[start : start + BUFFER_BYTES].copy_(buffer, non_blocking=True)
 
     def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
         with self._torch.cuda.stream(self._stream):
@@ -83,58 +92,85 @@ class CudaGpu:
 
     def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
         self._torch.cuda.init()
-        memory = SharedMemory(self._device.index, self._whole(nbytes))
+        try:
+            memory = SharedMemory(self._torch, self._device.index, self._whole(nbytes))
+        except DeviceUnavailable as refused:
+            raise DeviceUnavailable(
+                f'{refused}. memory="host" asks nothing of the GPU: trainers with device= copy from there'
+            ) from None
         return self._tensor(memory, nbytes), memory.fd
 
     def open_shared(self, fd: int, nbytes: int) -> DeviceBytes:
         self._torch.cuda.init()
-        return self._tensor(SharedMemory(self._device.index, self._whole(nbytes), fd), nbytes)
+        memory = SharedMemory(self._torch, self._device.index, self._whole(nbytes), fd)
+        return self._tensor(memory, nbytes)
 
     def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
         self._collects = True
-        span = self._shared[memory.data_ptr()].span(offset, nbytes)
-        weakref.finalize(span, self._end_loan, ended)
+        shared = self._shared[memory.data_ptr()]
+        span = shared.span(offset, nbytes)
+        # Not at the interpreter's exit, when the device may have ended before the views do.
+        weakref.finalize(span, self._end_loan, _Loan(shared, ended)).atexit = False
         return self._torch.as_tensor(span, device=self._device)
 
     def collect(self) -> None:
-        while self._loans:
-            try:
-                event, ended = self._loans.popleft()
-            except IndexError:  # another thread collects too
-                return
-            if not event.passed():
-                self._loans.appendleft((event, ended))
-                return
-            ended()
+        self._collect(wait=False)
 
     def collect_all(self) -> None:
         self._collects = False
-        while True:
-            try:
-                event, ended = self._loans.popleft()
-            except IndexError:  # all are collected, here or by another thread
-                return
-            event.wait()
-            ended()
+        self._collect(wait=True)
 
-    def _end_loan(self, ended: Callable[[], None]) -> None:
+    def _collect(self, *, wait: bool) -> None:
+        while self._loans and not self._captures():
+            try:
+                loan = self._loans.popleft()
+            except IndexError:  # another thread collects too
+                break
+            loan.event = event = loan.event or self._here()
+            if wait:
+                event.wait()
+            elif not event.passed():
+                self._loans.appendleft(loan)
+                break
+            loan.ended()
+        unmap_dead(self._torch)
+
+    def _end_loan(self, loan: _Loan) -> None:
         """A view has died; what its last user launched on it may still run."""
-        event = _Event(self._torch, self._torch.cuda.current_stream(self._device))
-        self._loans.append((event, ended))
+        if os.getpid() != self._pid:  # in a forked child, which must not call CUDA
+            return
+        loan.event = None if self._captures() else self._here()
+        self._loans.append(loan)
         if not self._collects:
             self.collect_all()
 
+    def _captures(self) -> bool:
+        """Whether this thread captures a CUDA graph, which recording or asking for an event would spoil."""
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
+    def _here(self) -> _Event:
+        """The point after what this thread has launched."""
+        return _Event(self._torch, self._torch.cuda.current_stream(self._device))
+
     def _tensor(self, memory: SharedMemory, nbytes: int) -> DeviceBytes:
         tensor = self._torch.as_tensor(memory.span(0, nbytes), device=self._device)
+        if tensor.data_ptr() != memory.address:
+            raise DeviceUnavailable(
+                f"the memory is another GPU's, and PyTorch {self._torch.__version__} would read a copy of it "
+                f"on {self.name}, which nobody writes"
+            )
         self._shared[tensor.data_ptr()] = memory
         return tensor
 
     def _whole(self, nbytes: int) -> int:
-        unit = granularity(self._device.index)
+        unit = granularity(self._torch, self._device.index)
         return -(-nbytes // unit) * unit
 
     def mark(self) -> Event:
         return _Event(self._torch, self._stream)
+
+    def synchronize(self) -> None:
+        self.mark().wait()
 
     def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
         assert isinstance(mark, _Event)
@@ -169,6 +205,20 @@ class _Event:
 
     def wait(self) -> None:
         self.event.synchronize()
+
+
+class _Loan:
+    """Mapped memory that somebody keeps, and then what may still run there.
+
+    Attributes:
+        memory: Stays mapped until the event has passed.
+        event: After what was launched last on it; None while that cannot be recorded.
+    """
+
+    def __init__(self, memory: SharedMemory, ended: Callable[[], None]) -> None:
+        self.memory = memory
+        self.ended = ended
+        self.event: _Event | None = None
 
 
 def _torch(device: str) -> Any:

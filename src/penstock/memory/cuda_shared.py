@@ -5,24 +5,30 @@ allocator, exported as a POSIX file descriptor, and mapped by whoever is handed
 that descriptor. It goes with the last process that maps it.
 """
 
-# cuda-bindings has no annotations.
+# cuda-bindings has no annotations, and torch's leave much of torch.cuda unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyright: reportMissingImports=false, reportUnknownParameterType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import os
 import weakref
+from collections import deque
 from contextlib import ExitStack
 from typing import Any
 
 from penstock.errors import DeviceUnavailable
+
+_dead: deque[tuple[int, ExitStack]] = deque()
+"""Mappings that nothing refers to any more: the GPU's number, and what gives them back."""
 
 
 class SharedMemory:
     """One range of GPU memory, mapped into this process until nothing refers to it.
 
     Args:
+        torch: The module.
         device: The number of the GPU in this process.
         nbytes: A multiple of ``granularity``.
         fd: A descriptor of memory that another process made; None to make it here.
@@ -34,19 +40,20 @@ class SharedMemory:
         DeviceUnavailable: there is not so much memory, or it cannot be shared with this GPU.
     """
 
-    def __init__(self, device: int, nbytes: int, fd: int | None = None) -> None:
+    def __init__(self, torch: Any, device: int, nbytes: int, fd: int | None = None) -> None:
         driver = _driver()
+        cuda = _Calls(torch, device, nbytes)
         self.nbytes = nbytes
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         if fd is None:
-            handle = _checked(driver.cuMemCreate(nbytes, _properties(driver, device), 0), nbytes)
+            handle = _created(driver, cuda)
         else:
-            handle = _checked(driver.cuMemImportFromShareableHandle(fd, kind), nbytes)
+            handle = cuda.checked(driver.cuMemImportFromShareableHandle(fd, kind))
         mapping = ExitStack()
         try:
-            address = _checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0), nbytes)
+            address = cuda.checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0))
             mapping.callback(driver.cuMemAddressFree, address, nbytes)
-            _checked(driver.cuMemMap(address, nbytes, 0, handle, 0), nbytes)
+            cuda.checked(driver.cuMemMap(address, nbytes, 0, handle, 0))
             mapping.callback(driver.cuMemUnmap, address, nbytes)
             flags = driver.CUmemAccess_flags
             access = driver.CUmemAccessDesc()
@@ -56,15 +63,16 @@ class SharedMemory:
             access.flags = (
                 flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if fd is None else flags.CU_MEM_ACCESS_FLAGS_PROT_READ
             )
-            _checked(driver.cuMemSetAccess(address, nbytes, [access], 1), nbytes)
-            self.fd = _checked(driver.cuMemExportToShareableHandle(handle, kind, 0), nbytes) if fd is None else fd
+            cuda.checked(driver.cuMemSetAccess(address, nbytes, [access], 1))
+            self.fd = cuda.checked(driver.cuMemExportToShareableHandle(handle, kind, 0)) if fd is None else fd
         except BaseException:  # such as: this GPU has no access to that one's memory
             mapping.close()
             raise
         finally:
-            _checked(driver.cuMemRelease(handle), nbytes)  # the mapping keeps it
+            cuda.checked(driver.cuMemRelease(handle))  # the mapping keeps it
         self.address = int(address)
-        weakref.finalize(self, mapping.close)
+        # At the interpreter's exit kernels may still read it, and the driver takes it back anyway.
+        weakref.finalize(self, _died, torch, device, mapping, os.getpid()).atexit = False
 
     def span(self, offset: int, nbytes: int) -> Span:
         """A range of it, in a form that torch makes a tensor of, and that keeps the mapping."""
@@ -86,11 +94,60 @@ class Span:
         }
 
 
-def granularity(device: int) -> int:
+def unmap_dead(torch: Any) -> None:
+    """Give back the mappings that nothing refers to any more, once no kernel can read them.
+
+    Unmapping does not wait for kernels: one that still reads there ends the
+    process with an illegal address. Nothing is done while this thread captures
+    a CUDA graph, which waiting would break.
+    """
+    while _dead and not torch.cuda.is_current_stream_capturing():
+        device, mapping = _dead.popleft()
+        torch.cuda.synchronize(device)
+        mapping.close()
+
+
+def granularity(torch: Any, device: int) -> int:
     """What the size of shared memory on this GPU must be a multiple of, in bytes."""
     driver = _driver()
     least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-    return int(_checked(driver.cuMemGetAllocationGranularity(_properties(driver, device), least), 0))
+    return int(
+        _Calls(torch, device, 0).checked(driver.cuMemGetAllocationGranularity(_properties(driver, device), least))
+    )
+
+
+class _Calls:
+    """Names the GPU, and the bytes asked of it, where the driver refuses a call."""
+
+    def __init__(self, torch: Any, device: int, nbytes: int) -> None:
+        self.torch, self.device, self.nbytes = torch, device, nbytes
+
+    def checked(self, result: tuple[Any, ...]) -> Any:
+        """What a driver call returned beside its status."""
+        status, *values = result
+        if int(status):
+            asked = f" for {self.nbytes:,} bytes" if self.nbytes else ""
+            free, total = self.torch.cuda.mem_get_info(self.device)
+            raise DeviceUnavailable(
+                f"CUDA refused{asked}: {status.name}; {free:,} of the GPU's {total:,} bytes are free"
+            )
+        return values[0] if values else None
+
+
+def _created(driver: Any, cuda: _Calls) -> Any:
+    """New memory. What torch's allocator keeps of the GPU without using it is given up before that is full."""
+    properties = _properties(driver, cuda.device)
+    created = driver.cuMemCreate(cuda.nbytes, properties, 0)
+    if created[0].name == "CUDA_ERROR_OUT_OF_MEMORY":
+        cuda.torch.cuda.empty_cache()
+        created = driver.cuMemCreate(cuda.nbytes, properties, 0)
+    return cuda.checked(created)
+
+
+def _died(torch: Any, device: int, mapping: ExitStack, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child must not call CUDA
+        _dead.append((device, mapping))
+        unmap_dead(torch)
 
 
 def _properties(driver: Any, device: int) -> Any:
@@ -109,24 +166,7 @@ def _driver() -> Any:
         raise DeviceUnavailable(
             'a ring on a GPU needs cuda-bindings: pip install "penstock[gpu]"; memory="host" needs nothing'
         ) from None
-    _checked(driver.cuInit(0), 0)
-    return driver
-
-
-def _checked(result: tuple[Any, ...], nbytes: int) -> Any:
-    """What a driver call returned beside its status."""
-    status, *values = result
+    (status,) = driver.cuInit(0)
     if int(status):
-        asked = f" for {nbytes:,} bytes" if nbytes else ""
-        raise DeviceUnavailable(f"CUDA refused{asked}: {status.name}{_free()}")
-    return values[0] if values else None
-
-
-def _free() -> str:
-    """How much memory the current GPU has left, in words."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return ""
-    free, total = torch.cuda.mem_get_info()
-    return f"; {free:,} of the GPU's {total:,} bytes are free"
+        raise DeviceUnavailable(f"CUDA does not start: {status.name}")
+    return driver

@@ -1,4 +1,4 @@
-"""A ring in a GPU's memory, which every training on that GPU maps, and how blocks come to it."""
+"""A ring in a GPU's memory, which every trainer on that GPU maps, and how blocks come to it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Gpu
 from penstock.errors import PinningRefused
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 
 
 class DeviceRing:
-    """The bytes of a window on a GPU, which another process writes, as a training maps it.
+    """The bytes of a window on a GPU, which another process writes.
 
     Its descriptor travels over the feed's socket, as that of a host ring does
     (docs/decisions/0007-gpu-ring.md).
@@ -37,18 +37,6 @@ class DeviceRing:
         """
         return cls(gpu, fd, capacity_bytes, gpu.open_shared(fd, capacity_bytes))
 
-    def open_for_readers(self) -> int:
-        return os.dup(self.fd)
-
-    def write(self, offset: int, part: ByteArray | DeviceBytes) -> None:
-        raise AssertionError("only the process that made a ring writes it")
-
-    def filled(self, offset: int, nbytes: int) -> None:
-        raise AssertionError("only the process that made a ring writes it")
-
-    def settle(self) -> None:
-        """Nothing is written here."""
-
     def readable(self, offset: int, nbytes: int) -> DeviceBytes:
         assert 0 <= offset and offset + nbytes <= self.capacity_bytes
         return self._memory[offset : offset + nbytes]
@@ -64,11 +52,11 @@ class DeviceRing:
             del self._memory  # else the mapping would stay for as long as this object
 
 
-class FeedersDeviceRing(DeviceRing):
-    """The same, as the feeder that made it writes it, and its *twin*: a host ring with the same bytes.
+class WritableDeviceRing(DeviceRing):
+    """The bytes of a window on a GPU as the feeder writes them, and their *twin*: a host ring with equal bytes.
 
-    A loader's workers write into the twin, the GPU copies from there to the
-    same offset, and who cannot map the ring reads the twin instead. It takes
+    A loader's workers write into the twin, the GPU copies from there to an
+    equal offset, and who cannot map the ring reads the twin instead. It takes
     as much host memory as the ring takes of the GPU, registered with the GPU
     where the system allows that (docs/decisions/0008-host-twin.md).
 
@@ -88,14 +76,14 @@ class FeedersDeviceRing(DeviceRing):
         memory, fd = gpu.share(capacity_bytes)
         super().__init__(gpu, fd, capacity_bytes, memory)
         try:
-            self.twin = HostRing.create(capacity_bytes)
+            self.twin = WritableHostRing.create(capacity_bytes)
         except BaseException:
             super().close()
             raise
         self._pinned: ByteArray | None = self.twin.readable(0, capacity_bytes)
         self.path = f"{self.kind}, copied from its pinned twin on the host"
         try:
-            gpu.pin(self._pinned, write=True)
+            gpu.pin(self._pinned)
         except PinningRefused as refused:
             self._pinned = None
             self.path = f"{self.kind}, copied from its twin on the host by way of a buffer ({refused})"
@@ -104,24 +92,27 @@ class FeedersDeviceRing(DeviceRing):
         """Copy bytes there, and to the twin, from the host or from this GPU."""
         if isinstance(part, np.ndarray):
             self.twin.write(offset, cast(ByteArray, part))
-            self.filled(offset, part.nbytes)
+            self.written_in_place(offset, part.nbytes)
         elif part.nbytes:
             self._gpu.wait_for_compute([part])
             self._gpu.copy_within(self.readable(offset, part.nbytes), part)
             self._gpu.copy_out(self.twin.writable(offset, part.nbytes), part)
 
-    def filled(self, offset: int, nbytes: int) -> None:
-        """The twin has been written there: copy it to the GPU."""
+    def written_in_place(self, offset: int, nbytes: int) -> None:
+        """Copy to the GPU what others have written into the twin."""
         if nbytes:
             origin = self.twin.readable(offset, nbytes)
             self._gpu.copy(self.readable(offset, nbytes), origin, pinned=self._pinned is not None)
 
-    def settle(self) -> None:
-        self._gpu.mark().wait()
+    def flush(self) -> None:
+        self._gpu.synchronize()
+
+    def open_for_readers(self) -> int:
+        return os.dup(self.fd)
 
     def close(self) -> None:
         if self.fd >= 0:
-            self.settle()
+            self.flush()
             if self._pinned is not None:
                 self._gpu.unpin(self._pinned)
                 self._pinned = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -10,7 +11,8 @@ from contextlib import suppress
 
 import numpy as np
 
-from penstock.contracts import ByteArray
+from penstock.contracts import ByteArray, Gpu
+from penstock.errors import PinningRefused
 from penstock.memory.recycle import when_dead
 
 
@@ -34,76 +36,117 @@ class _Span:
 
 
 class HostRing:
-    """The bytes of a window on the host, written by one process and read by others.
+    """The bytes of a window on the host, which another process writes.
 
     Pages are taken from the system when first written, and given back when
     the last process that maps them ends, however it ends: there is no name in
     the file system to remove.
     """
 
-    kind = path = "host memfd"
+    kind = "host memfd"
 
-    def __init__(self, fd: int, capacity_bytes: int, *, write: bool) -> None:
-        """Map ``fd`` and take ownership of it; see ``create`` and ``attach``."""
+    def __init__(self, fd: int, capacity_bytes: int, protection: int = mmap.PROT_READ) -> None:
+        """Map ``fd`` and take ownership of it; see ``attach``."""
         self.fd = fd
         self.capacity_bytes = capacity_bytes
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
         self._mapping: mmap.mmap | None = mmap.mmap(fd, capacity_bytes, mmap.MAP_SHARED, protection)
         with suppress(OSError):  # where the system gives shared memory huge pages, disks read into it faster
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._address = int(np.frombuffer(self._mapping, np.uint8).ctypes.data)
-        self._write = write
-
-    @classmethod
-    def create(cls, capacity_bytes: int) -> HostRing:
-        """A new ring of ``capacity_bytes``, a multiple of the page size, for this process to write."""
-        fd = os.memfd_create("penstock-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(fd, capacity_bytes)
-            # Who maps it may trust its size: reading past the end of a file kills a process.
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            return cls(fd, capacity_bytes, write=True)
-        except BaseException:
-            os.close(fd)
-            raise
 
     @classmethod
     def attach(cls, fd: int, capacity_bytes: int) -> HostRing:
         """Map a ring that another process writes; this process can only read it."""
-        return cls(fd, capacity_bytes, write=False)
+        return cls(fd, capacity_bytes)
 
-    def open_for_readers(self) -> int:
-        """A new descriptor of the ring that cannot be mapped for writing; the caller closes it."""
-        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+    @classmethod
+    def attach_pinned(cls, fd: int, capacity_bytes: int, gpu: Gpu) -> HostRing:
+        """Map a ring that another process writes, and register it with a GPU.
 
-    def write(self, offset: int, part: ByteArray) -> None:
-        self.writable(offset, part.nbytes)[:] = part
+        A GPU registers only pages that may be written to, so they may until it has
+        (docs/decisions/0013-pinning.md). From then on a write to them faults, as in any reader.
 
-    def filled(self, offset: int, nbytes: int) -> None:
-        """What is written can be read at once."""
+        Raises:
+            PinningRefused: the system does not allow it; ``fd`` still belongs to the caller.
+        """
+        try:
+            writable = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise PinningRefused(
+                f"the ring cannot be opened so that {gpu.name} can register it: {error}"
+            ) from None
+        try:
+            ring = cls(writable, capacity_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+            gpu.pin(ring.readable(0, capacity_bytes))
+            ring._protect()
+        finally:
+            os.close(writable)
+        ring.fd = fd
+        return ring
 
-    def settle(self) -> None:
-        """So it can."""
-
-    def writable(self, offset: int, nbytes: int) -> ByteArray:
-        assert self._write
-        return self._view(offset, nbytes)
+    def _protect(self) -> None:
+        """From here on nobody in this process can write there."""
+        status = ctypes.CDLL(None, use_errno=True).mprotect(
+            ctypes.c_void_p(self._address), ctypes.c_size_t(self.capacity_bytes), mmap.PROT_READ
+        )
+        assert status == 0, os.strerror(ctypes.get_errno())
 
     def readable(self, offset: int, nbytes: int) -> ByteArray:
-        return self._view(offset, nbytes)
+        assert 0 <= offset and offset + nbytes <= self.capacity_bytes
+        assert self._mapping is not None
+        return np.asarray(_Span(self._mapping, self._address + offset, nbytes))
 
     def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> ByteArray:
         memory = self.readable(offset, nbytes)
         when_dead(memory, ended)
         return memory
 
-    def _view(self, offset: int, nbytes: int) -> ByteArray:
-        assert 0 <= offset and offset + nbytes <= self.capacity_bytes
-        assert self._mapping is not None
-        return np.asarray(_Span(self._mapping, self._address + offset, nbytes))
-
     def close(self) -> None:
         """Close the descriptor; views keep the mapping until the last of them dies."""
         if self._mapping is not None:
             os.close(self.fd)
             self._mapping = None
+
+
+class WritableHostRing(HostRing):
+    """The bytes of a window on the host, as the feeder and its loader's workers write them."""
+
+    path = HostRing.kind
+
+    def __init__(self, fd: int, capacity_bytes: int) -> None:
+        """Map ``fd`` and take ownership of it; see ``create``."""
+        super().__init__(fd, capacity_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    @classmethod
+    def create(cls, capacity_bytes: int) -> WritableHostRing:
+        """A new ring of ``capacity_bytes``, a multiple of the page size."""
+        fd = os.memfd_create("penstock-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, capacity_bytes)
+            # Who maps it may trust its size: reading past the end of a file kills a process.
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            return cls(fd, capacity_bytes)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @property
+    def twin(self) -> WritableHostRing:
+        return self
+
+    def write(self, offset: int, part: ByteArray) -> None:
+        self.writable(offset, part.nbytes)[:] = part
+
+    def written_in_place(self, offset: int, nbytes: int) -> None:
+        """Do nothing: what is written on the host can be read at once."""
+
+    def flush(self) -> None:
+        """Do nothing: what is written on the host can be read at once."""
+
+    def writable(self, offset: int, nbytes: int) -> ByteArray:
+        """A range to write to."""
+        return self.readable(offset, nbytes)
+
+    def open_for_readers(self) -> int:
+        """A new descriptor of the ring that cannot be mapped for writing; the caller closes it."""
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)

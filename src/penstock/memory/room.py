@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any
 
 ALIGNMENT = 64
 """Every reservation starts on a cache line."""
@@ -14,17 +11,6 @@ ALIGNMENT = 64
 def aligned(nbytes: int) -> int:
     """Round up to the alignment; an empty reservation still takes a line, to have a place."""
     return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
-
-
-def placed(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where leaves of these sizes lie in a block, one aligned after the other, and the block's size."""
-    offsets = [0, *accumulate(map(aligned, sizes))]
-    return offsets[:-1], offsets[-1]
-
-
-def leaves_in(memory: Any, offsets: Sequence[int], sizes: Sequence[int]) -> list[Any]:
-    """The bytes of each leaf of a block that lies in this memory, on the host or on a GPU."""
-    return [memory[start : start + nbytes] for start, nbytes in zip(offsets, sizes, strict=True)]
 
 
 class Room:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.contracts import ByteArray
-from penstock.memory.host import HostRing
-from penstock.tree import Node
+from penstock.memory.host import WritableHostRing
+from penstock.memory.placement import Placement
 
 _RECORD = struct.Struct("=QQ")
 
@@ -25,13 +24,11 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A block's tree that lies in a slot: its description, and where each leaf is in the slot."""
+    """In place of a block's tree: it lies in a slot."""
 
     slot: Slot
-    layout: Node
     rows: int
-    leaf_offsets: Sequence[int]
-    leaf_bytes: Sequence[int]
+    placement: Placement
 
 
 @runtime_checkable
@@ -74,7 +71,7 @@ class Slots:
         ring: Where they lie.
     """
 
-    def __init__(self, ring: HostRing) -> None:
+    def __init__(self, ring: WritableHostRing) -> None:
         self._ring = ring
         self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -111,7 +108,7 @@ class Slots:
 def _in_spawned_process(ring_fd: Any, capacity_bytes: int, reading: Any, writing: Any) -> Slots:
     slots = Slots.__new__(Slots)
     slots.__dict__.update(
-        _ring=HostRing(ring_fd.detach(), capacity_bytes, write=True),
+        _ring=WritableHostRing(ring_fd.detach(), capacity_bytes),
         _reading=reading.detach(),
         _writing=writing.detach(),
     )

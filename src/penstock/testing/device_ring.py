@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import ByteArray, Gpu, Ring
-from penstock.memory.device import DeviceRing, FeedersDeviceRing
+from penstock.contracts import ByteArray, Gpu, Ring, WritableRing
+from penstock.memory.device import DeviceRing, WritableDeviceRing
 from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
 
 
@@ -32,13 +32,13 @@ class DeviceRingContract(RingContract):
     def setup_method(self) -> None:
         self.feeders, self.trainers = self.gpu(), self.gpu()
 
-    def create(self, capacity_bytes: int) -> FeedersDeviceRing:
-        return FeedersDeviceRing(self.feeders, capacity_bytes)
+    def create(self, capacity_bytes: int) -> WritableDeviceRing:
+        return WritableDeviceRing(self.feeders, capacity_bytes)
 
-    def attach(self, ring: Ring) -> Ring:
+    def attach(self, ring: WritableRing) -> Ring:
         return DeviceRing.attach(self.trainers, ring.open_for_readers(), ring.capacity_bytes)
 
-    def attach_elsewhere(self, ring: Ring) -> ReaderCode:
+    def attach_elsewhere(self, ring: WritableRing) -> ReaderCode:
         fd = ring.open_for_readers()
         imported, made = self.gpu_code
         return ReaderCode(
@@ -55,7 +55,7 @@ class DeviceRingContract(RingContract):
         values = np.arange(128, dtype=np.uint8)
         ring.write(0, values[:64])
         ring.write(64, self.on_device(values[64:]))
-        ring.settle()
+        ring.flush()
         assert ring.twin.readable(0, 128).tolist() == values.tolist()
         assert self.seen(ring.readable(0, 128)).tolist() == values.tolist()
         ring.close()
@@ -64,8 +64,8 @@ class DeviceRingContract(RingContract):
         ring = self.create(PAGE_BYTES)
         reader = self.attach(ring)
         ring.twin.writable(64, 100)[:] = 5
-        ring.filled(64, 100)
-        ring.settle()
+        ring.written_in_place(64, 100)
+        ring.flush()
         assert self.seen(reader.readable(64, 100)).tolist() == [5] * 100
         ring.close()
         reader.close()
@@ -74,10 +74,10 @@ class DeviceRingContract(RingContract):
         ring = self.create(PAGE_BYTES)
         reader = self.attach(ring)
         ring.write(0, np.arange(64, dtype=np.uint8))
-        ring.settle()
+        ring.flush()
         there = np.zeros(64, np.uint8)
         self.trainers.copy_out(there, reader.readable(0, 64))
-        self.trainers.mark().wait()
+        self.trainers.synchronize()
         assert there.tolist() == list(range(64))
         ring.close()
         reader.close()
@@ -91,5 +91,5 @@ class DeviceRingContract(RingContract):
         assert gpu.holds(doubled)
         gpu.wait_for_compute([doubled])
         gpu.copy_out(there, doubled)
-        gpu.mark().wait()
+        gpu.synchronize()
         assert there.tolist() == list(range(0, 128, 2))

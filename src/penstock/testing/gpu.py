@@ -1,4 +1,4 @@
-"""A GPU that is none, and keeps every rule that a real one would: what is read too early is poison."""
+"""A fake GPU in host memory that enforces a real one's rules: bytes read too early are poison."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 
 from penstock.contracts import ByteArray, DeviceBytes, Event
 from penstock.errors import DeviceUnavailable, PinningRefused
-from penstock.memory.host import HostRing
+from penstock.memory.host import HostRing, WritableHostRing
 from penstock.memory.recycle import when_dead
 
 POISON = 0xDB
@@ -53,26 +55,25 @@ class FakeGpu:
         self._begun = 0
         self._done = 0
         self.pinned: list[tuple[int, int]] = []
-        self._written: list[tuple[int, int]] = []  # of those, what the device may write
         self.copied_bytes = 0
         self.most_under_way = 0
 
-    def pin(self, memory: ByteArray, *, write: bool = False) -> None:
-        if not self._pins:
+    def pin(self, memory: ByteArray) -> None:
+        pages = pages_of(memory)
+        # A write to such a page, which a registration for writing is, makes it another than the file's.
+        assert not any(page.private and page.of_a_file for page in pages), "the GPU would read a copy for ever"
+        why = "" if all(page.writable for page in pages) else "invalid argument"
+        if why or not self._pins:
             raise PinningRefused(
-                f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: it is a test"
+                f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: {why or 'it is a test'}"
             )
         span = memory.ctypes.data, memory.nbytes
         assert span not in self.pinned, "registered once"
         self.pinned.append(span)
-        if write:
-            self._written.append(span)
 
     def unpin(self, memory: ByteArray) -> None:
         assert not self._copies, "a copy may be reading there"
-        span = memory.ctypes.data, memory.nbytes
-        self.pinned.remove(span)
-        self._written = [other for other in self._written if other != span]
+        self.pinned.remove((memory.ctypes.data, memory.nbytes))
 
     def empty(self, nbytes: int) -> DeviceBytes:
         if nbytes > self._free_bytes:
@@ -99,14 +100,15 @@ class FakeGpu:
     def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
         assert to.nbytes == origin.nbytes
         self._check_settled(origin)
-        read_only = [span for span in self.pinned if span not in self._written]
-        assert not _lies_in(read_only, to.ctypes.data, to.nbytes), "registered for reading only"
         self._begin(torch.as_tensor(to), origin)
 
     def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
         if nbytes > self._memory_bytes:
-            raise DeviceUnavailable(f"{self.name} refused {nbytes:,} bytes; {self._memory_bytes:,} are free")
-        ring = HostRing.create(nbytes)
+            raise DeviceUnavailable(
+                f"{self.name} refused {nbytes:,} bytes; {self._memory_bytes:,} are free. "
+                'memory="host" asks nothing of it'
+            )
+        ring = WritableHostRing.create(nbytes)
         fd = os.dup(ring.fd)
         memory = self._mapped(ring.writable(0, nbytes))
         ring.close()
@@ -174,14 +176,34 @@ class FakeGpu:
             self._carry_out()
         return self._done >= upto
 
-    def finish(self, upto: int) -> None:
-        while self._done < upto:
+    def synchronize(self, upto: int | None = None) -> None:
+        while self._done < (self._begun if upto is None else upto):
             self._carry_out()
 
     def _carry_out(self) -> None:
         to, source = self._copies.pop(0)
         to.copy_(source)
         self._done += 1
+
+
+class Page(NamedTuple):
+    """How a mapping of this process may be used, and whether it is one of a file."""
+
+    writable: bool
+    private: bool
+    of_a_file: bool
+
+
+def pages_of(memory: ByteArray) -> list[Page]:
+    """The mappings that memory lies in, as the kernel lists them (/proc/self/maps, proc(5))."""
+    start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
+    found: list[Page] = []
+    for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+        span, may, _, _, inode, *_ = line.split()
+        first, last = (int(at, 16) for at in span.split("-"))
+        if first < stop and start < last:
+            found.append(Page("w" in may, "p" in may, inode != "0"))
+    return found
 
 
 def _lies_in(spans: Sequence[tuple[int, int]], where: int, nbytes: int) -> bool:
@@ -196,4 +218,4 @@ class _FakeMark:
         return self._gpu.passed(self._upto)
 
     def wait(self) -> None:
-        self._gpu.finish(self._upto)
+        self._gpu.synchronize(self._upto)

@@ -15,10 +15,10 @@ def read_back(filled: Filled, slots: Slots) -> Tree:
     """A copy of the tree that somebody has left in a slot."""
     memory = slots.memory(filled.slot).copy()
     leaves: list[Any] = []
-    for node, start, size in zip(array_nodes(filled.layout), filled.leaf_offsets, filled.leaf_bytes, strict=True):
-        part = memory[start : start + size]
+    layout = filled.placement.layout
+    for node, part in zip(array_nodes(layout), filled.placement.leaves_in(memory), strict=True):
         if isinstance(node, Strings):
             leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(part.tobytes())))
         else:
             leaves.append(leaf_from_bytes(node, part, filled.rows))
-    return build(filled.layout, leaves)
+    return build(layout, leaves)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from penstock.contracts import Cursor, Source, SourceBlock, Tree
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
 from penstock.testing.slots import read_back
 from penstock.tree import describe
@@ -38,18 +37,26 @@ class SourceContract(ABC):
     def expected(self) -> Counter[Any]:
         """What ``rows_of`` gives over all blocks of a cycle."""
 
+    @pytest.fixture(autouse=True)
+    def close_sources(self) -> Iterator[None]:
+        """Close every source of the test at its end."""
+        self._sources: list[Source] = []
+        yield
+        for source in self._sources:
+            source.close()
+
     def rows_of(self, tree: Tree) -> list[Any]:
         """What tells the samples of a block apart; here the leaf ``id``."""
         return np.asarray(tree["id"]).tolist()
 
     def test_a_cycle_is_every_sample_once(self) -> None:
-        source = self.make()
+        source = self._made()
         for cycle in (0, 1, 5):
             blocks = _blocks(source, Cursor(cycle, 0))
             assert Counter(row for block in blocks for row in self.rows_of(block.tree)) == self.expected()
 
     def test_blocks_follow_one_another_and_sum_to_what_it_says(self) -> None:
-        source = self.make()
+        source = self._made()
         blocks = _blocks(source, Cursor(0, 0))
         sample = 0
         for block in blocks:
@@ -62,7 +69,7 @@ class SourceContract(ABC):
             assert max(block.rows for block in blocks) == source.batch_size
 
     def test_segments_begin_at_zero_and_rise(self) -> None:
-        source = self.make()
+        source = self._made()
         starts = source.segment_starts
         assert starts[0] == 0
         assert list(starts) == sorted(set(starts))
@@ -71,20 +78,20 @@ class SourceContract(ABC):
         assert source.description
 
     def test_no_block_crosses_the_start_of_a_segment(self) -> None:
-        source = self.make()
+        source = self._made()
         for cycle in (0, 1):
             starts = {block.sample for block in _blocks(source, Cursor(cycle, 0))}
             assert starts >= set(source.segment_starts)
 
     def test_every_segment_has_the_same_samples_in_every_cycle(self) -> None:
-        source = self.make()
+        source = self._made()
         first, *others = (self._segments(source, cycle) for cycle in (0, 1, 2, 7))
         for other in others:
             assert other == first
 
     @pytest.mark.parametrize("cycle", [0, 1, 3])
     def test_it_opens_with_the_block_that_holds_the_position_and_goes_on_as_ever(self, cycle: int) -> None:
-        source = self.make()
+        source = self._made()
         whole = _blocks(source, Cursor(cycle, 0))
         total = whole[-1].sample + whole[-1].rows
         edges = {whole[len(whole) // 2].sample, source.segment_starts[-1], total - 1}
@@ -94,7 +101,7 @@ class SourceContract(ABC):
             self._assert_same(rest, [block for block in whole if block.sample + block.rows > sample])
 
     def test_what_a_cycle_gives_does_not_depend_on_what_was_opened_before(self) -> None:
-        one, other = self.make(), self.make()
+        one, other = self._made(), self._made()
         ahead = [_blocks(one, Cursor(cycle, 0)) for cycle in (0, 1, 2)]
         back = [_blocks(other, Cursor(cycle, 0)) for cycle in (2, 1, 0)]
         for blocks, again in zip(ahead, reversed(back), strict=True):
@@ -102,11 +109,11 @@ class SourceContract(ABC):
 
     def test_the_same_seed_gives_the_same_order(self) -> None:
         for cycle in (0, 1):
-            one, other = (_blocks(self.make(seed=3), Cursor(cycle, 0)) for _ in range(2))
+            one, other = (_blocks(self._made(3), Cursor(cycle, 0)) for _ in range(2))
             self._assert_same(one, other)
 
     def test_its_order_has_a_name_that_another_order_does_not_have(self) -> None:
-        one, equal, other = self.make(), self.make(), self.make(seed=3)
+        one, equal, other = self._made(), self._made(), self._made(3)
         name = getattr(one, "order", "")
         if not name:
             pytest.skip("this source does not name its order")
@@ -115,7 +122,7 @@ class SourceContract(ABC):
             assert getattr(other, "order", "") != name
 
     def test_a_pass_that_is_broken_off_releases_what_it_held(self) -> None:
-        source = self.make()
+        source = self._made()
         before = _children()
         iterator = source.open(Cursor(0, 0))
         with closing(iterator):  # type: ignore[type-var]
@@ -124,15 +131,14 @@ class SourceContract(ABC):
         for cycle in (0, 1):  # and it can be opened again
             _blocks(source, Cursor(cycle, 0))
         assert self.keeps_workers or _children() <= before
-        del iterator, source
-        gc.collect()
+        source.close()
         assert _children() <= before
 
     def test_blocks_that_are_written_into_slots_are_the_same(self) -> None:
-        plain, source = self.make(), self.make()
+        plain, source = self._made(), self._made()
         if not isinstance(source, SlotSource):
             pytest.skip("this source leaves the copying to the feeder")
-        with closing(HostRing.create(1 << 22)) as ring, closing(Slots(ring)) as slots:
+        with closing(WritableHostRing.create(1 << 22)) as ring, closing(Slots(ring)) as slots:
             assert source.fill(slots) >= 1
             offered = [Slot(i << 20, 1 << 20) for i in range(4)]
             for cycle in (0, 1):
@@ -142,17 +148,21 @@ class SourceContract(ABC):
                 self._assert_same(blocks, _blocks(plain, Cursor(cycle, 0)))
                 left = [slots.take() for _ in offered]
                 assert sorted(slot for slot in left if slot) == offered, "a slot was lost"
-            source.close()
+            source.close()  # before the ring that it reads into
 
     def test_a_pass_that_was_never_begun_holds_nothing(self) -> None:
         before = _children()
-        source = self.make()
+        source = self._made()
         source.open(Cursor(0, 0)).close()  # type: ignore[attr-defined]
         assert _children() <= before
         assert (
             Counter(row for block in _blocks(source, Cursor(0, 0)) for row in self.rows_of(block.tree))
             == self.expected()
         )
+
+    def _made(self, seed: int = 0) -> Source:
+        self._sources.append(self.make(seed))
+        return self._sources[-1]
 
     def _ids(self, source: Source, cycle: int) -> list[Any]:
         return [row for block in _blocks(source, Cursor(cycle, 0)) for row in self.rows_of(block.tree)]

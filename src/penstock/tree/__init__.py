@@ -12,7 +12,7 @@ from penstock.tree.layout import (
     leaf_names,
     same_but_for_shapes,
 )
-from penstock.tree.parts import Parts, bytes_of, describe, tensor_bytes
+from penstock.tree.parts import Parts, bytes_of, describe, first_rows, tensor_bytes
 from penstock.tree.rebuild import build, device_leaf, leaf_from_bytes, strings_from_bytes
 from penstock.tree.sizes import leaf_sizes
 
@@ -30,6 +30,7 @@ __all__ = [
     "describe",
     "device_leaf",
     "difference",
+    "first_rows",
     "leaf_from_bytes",
     "leaf_names",
     "leaf_sizes",

@@ -50,7 +50,7 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Part
     """
     leaves: list[Any] = []
     try:
-        rows = _first_rows(tree)
+        rows = first_rows(tree)
         layout = _describe(tree, "", _Rules(None if whole else rows, anywhere), leaves, 0)
     except RecursionError:
         raise _too_deep("") from None
@@ -174,7 +174,7 @@ def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
     return Array(library, dtype, shape[1:])
 
 
-def _first_rows(tree: Tree) -> int:
+def first_rows(tree: Tree) -> int:
     """Rows of the first array or tensor, else of the first list of scalars, else 1."""
     lists: list[int] = []
 

@@ -31,9 +31,9 @@ SOME = [
     ("plain", "lambda", "spawn"),
     ("process spawn", "method", "forkserver"),
     ("pool spawn", "object", "none"),
-    ("executor forkserver", "partial", "spawn"),
+    ("executor forkserver", "partial", "none"),
     ("torch", "function", "fork"),
-    ("both spawn", "function", "spawn"),
+    ("both spawn", "function", "none"),
 ]
 
 
@@ -75,7 +75,7 @@ class Numbers(Dataset):
         return Pair(torch.tensor(i), torch.tensor(i * i))
 
 def make():
-    return DataLoader(Numbers(), batch_size=16, num_workers=1, multiprocessing_context="spawn")
+    return DataLoader(Numbers(), batch_size=16, **WORKERS)
 
 def train():
     with penstock.share(make, "numbers", 7, linger=0.5) as loader:
@@ -85,9 +85,17 @@ def train():
 """
 
 
-@pytest.mark.parametrize("how", ["script", "module", "command", "interactive"])
-def test_however_python_runs_the_script_its_loader_is_shared(tmp_path, how):
-    text = MODULE + "\nif __name__ == '__main__':\n    train()\n    print('well')\n"
+SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
+RUNS = [("script", {}), ("module", SPAWNED), ("command", SPAWNED), ("interactive", {})]
+MORE_RUNS = [("script", SPAWNED), ("module", {}), ("command", {}), ("interactive", SPAWNED)]
+
+
+@pytest.mark.parametrize(
+    ("how", "workers"), [*RUNS, *(pytest.param(*run, marks=pytest.mark.soak) for run in MORE_RUNS)]
+)
+def test_however_python_runs_the_script_its_loader_is_shared(tmp_path, how, workers):
+    module = MODULE.replace("WORKERS", repr(workers))
+    text = module + "\nif __name__ == '__main__':\n    train()\n    print('well')\n"
     package = tmp_path / "pkg"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -100,7 +108,7 @@ def test_however_python_runs_the_script_its_loader_is_shared(tmp_path, how):
         "command": ["-c", text],
         "interactive": ["-i", "-q"],
     }[how]
-    typed = f"exec({MODULE!r})\ntrain()\nprint('well')\n" if how == "interactive" else None
+    typed = f"exec({module!r})\ntrain()\nprint('well')\n" if how == "interactive" else None
     run = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,

@@ -118,7 +118,14 @@ with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as l
     assert (tmp_path / "started").read_text().split() == [str(feeder)]
 
 
-@pytest.mark.parametrize("made_by", ["lambda: make_with(2)", "functools.partial(make_with, 2)", "make_two"])
+@pytest.mark.parametrize(
+    "made_by",
+    [
+        "lambda: make_with(2)",
+        pytest.param("functools.partial(make_with, 2)", marks=pytest.mark.soak),
+        pytest.param("make_two", marks=pytest.mark.soak),
+    ],
+)
 def test_what_lives_in_main_is_shared_with_two_workers(start, made_by):
     text = (
         SCRIPT

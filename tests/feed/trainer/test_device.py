@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,6 @@ from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.contracts import Gpu
 from penstock.testing.gpu import FakeGpu
 
 
@@ -45,9 +45,9 @@ def test_what_is_handed_out_says_how_it_came(serve: Any) -> None:
 def test_a_trainer_on_a_gpu_and_one_on_the_host_share_a_small_window(serve: Any) -> None:
     serve(rows(), window="4KiB", epochs=1)
     with (
+        ThreadPoolExecutor() as threads,
         penstock.attach("feed", 16, device=FakeGpu(1)) as one,
         penstock.attach("feed", 3) as other,
-        ThreadPoolExecutor() as threads,
     ):
         on_gpu = threads.submit(ids_of, one)
         on_host = threads.submit(ids_of_host, other)
@@ -85,16 +85,16 @@ def test_a_loop_that_is_broken_off_is_followed_by_a_whole_epoch(serve: Any) -> N
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_share_an_epoch_out(serve: Any, world: int) -> None:
     serve(rows(), epochs=1)
-    ranks = [
-        penstock.attach("feed", 8, shard=(rank, world), drop_last=True, device=FakeGpu(rank))
-        for rank in range(world)
-    ]
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                penstock.attach("feed", 8, shard=(rank, world), drop_last=True, device=FakeGpu(rank))
+            )
+            for rank in range(world)
+        ]
         seen = list(threads.map(ids_of, ranks))
     assert len({len(each) for each in seen}) == 1
     assert max(Counter(i for each in seen for i in each).values()) == 1
-    for rank in ranks:
-        rank.close()
 
 
 @pytest.mark.parametrize("pins", [True, False])
@@ -196,8 +196,8 @@ def test_a_device_that_is_not_there_is_an_error_that_says_why(serve: Any, device
     assert not penstock.feeds()[0].trainers, "it never joined"
 
 
-def test_the_fake_keeps_the_contract() -> None:
-    gpu: Gpu = FakeGpu()
+def test_the_fake_reads_pinned_memory_when_the_copy_is_carried_out() -> None:
+    gpu = FakeGpu()
     memory = np.arange(10, dtype=np.uint8)
     gpu.pin(memory)
     to = gpu.empty(10)

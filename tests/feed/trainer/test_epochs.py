@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 import penstock
 
@@ -14,7 +15,7 @@ def ids_of(loader: penstock.Loader) -> list[int]:
     return [int(i) for batch in loader for i in batch["id"]]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     samples=st.integers(1, 300),
     source=st.integers(1, 70),

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import penstock
+from penstock.testing.gpu import FakeGpu
 
 BATCH = {"t": torch.arange(6.0).reshape(3, 2), "n": np.arange(3), "names": ["a", "b", "c"], "k": 5}
 
@@ -86,6 +87,13 @@ def test_a_view_stays_a_view(serve: Any) -> None:
         batch = next(iter(loader))
         assert loader.statistics().viewed_bytes == 48
         assert batch["t"].tolist() == list(range(6))
+
+
+@needs_jax
+def test_views_on_a_gpu_are_not_given_to_a_framework_whose_streams_are_unknown(serve: Any) -> None:
+    serve([{"t": torch.arange(6)}], memory=FakeGpu())
+    with pytest.raises(penstock.BadSetting, match=r"on which streams jax reads a view.*Leave borrow out"):
+        penstock.attach("feed", framework="jax", borrow=True, device=FakeGpu())
 
 
 def test_a_type_that_the_framework_has_not_is_an_error_that_names_it(serve: Any) -> None:

@@ -15,7 +15,9 @@ import penstock
 from penstock.contracts import Cursor
 from penstock.feed.feeder.state import FeedState
 from penstock.feed.feeder.subscriber import Subscriber
+from penstock.memory.placement import Placement
 from penstock.memory.room import Room
+from penstock.tree.layout import Constant
 
 
 def state_of_two() -> FeedState:
@@ -52,7 +54,7 @@ def test_a_rank_that_was_sent_all_its_epochs_still_says_where_they_began():
     state.start(0, Cursor(0, 0), 0, Cursor(0, 0))
     offset = state.room.reserve(100)
     assert offset is not None
-    state.publish(Cursor(0, 0), 100, offset, 100)
+    state.publish(Cursor(0, 0), 100, offset, Placement(Constant(None), (), (), 100))
     assert state.members[0].finished
     (member,) = state.start(1, None, 0, Cursor(0, 0))
     assert member.next == Cursor(0, 0)

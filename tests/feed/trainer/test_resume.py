@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from torch.utils.data import DataLoader, IterableDataset
 
 import penstock
@@ -29,7 +30,7 @@ def later_by_json(loader: penstock.Loader) -> dict[str, Any]:
     return json.loads(json.dumps(loader.state_dict()))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     samples=st.integers(1, 120),
     source=st.integers(1, 30),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 import penstock
 from penstock.feed.trainer.sharding import batches
@@ -36,7 +37,7 @@ def epochs_of_ranks(
     return got
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     samples=st.integers(1, 200),
     source=st.integers(1, 40),

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.feed.trainer.sharding import batches, deal, drawn
+from penstock.feed.trainer.sharding import batches, drawn, next_slice
 
 SAMPLES, SIZES, WORLDS = st.integers(0, 400), st.integers(1, 50), st.integers(1, 9)
 
@@ -18,7 +18,7 @@ def dealt(samples: int, size: int, rank: int, world: int) -> list[range]:
     """The rows of each batch of a rank."""
     found: list[range] = []
     done = 0
-    while (share := deal(samples - done, size, rank, world)) is not None:
+    while (share := next_slice(samples - done, size, rank, world)) is not None:
         assert share.taken > 0
         found.append(range(done + share.start, done + share.stop))
         done += share.taken

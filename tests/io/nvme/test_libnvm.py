@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.nvme_admin import Traits
 from tests.fakes.nvme_disk import FakeDisk
 from tests.io.fake_disks import BAD_BLOCK, DISK, queue_on, reader_on, settled
@@ -118,14 +119,15 @@ SHAPES = [
 ]
 
 
+@pytest.mark.parametrize("count", [1000, pytest.param(20_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("traits", SHAPES)
 @pytest.mark.parametrize("threads", [1, 5])
 def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(
-    traits: Traits, threads: int
+    traits: Traits, threads: int, count: int
 ) -> None:
-    """Queues of 2 to 64 entries wrap hundreds of times; a wrong PRP would read into another page, or none."""
+    """Queues of 2 to 64 entries wrap many times; a wrong PRP would read into another page, or none."""
     rng = np.random.default_rng(threads)
-    block, blocks, count, depth, room = traits.block_bytes, 700, 4000, 32, 32_768
+    block, blocks, depth, room = traits.block_bytes, 700, 32, 32_768
     contents = {nsid: rng.bytes(block * blocks) for nsid in (1, 2)}
     bad = {(int(rng.integers(1, 3)), int(lba)): BAD_BLOCK for lba in rng.integers(0, blocks, 10)}
     memory = host_memory(depth * room)
@@ -166,7 +168,7 @@ def test_every_byte_of_many_random_reads_is_right_and_every_bad_block_is_told(
     assert failed
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(15))
 @given(
     within=st.integers(0, 1023).map(lambda words: 4 * words),
     blocks=st.integers(1, 80),

@@ -11,9 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from torch.utils.data import default_collate
 
-from penstock.memory.host import HostRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.sources.torch.collate import CollateIntoRing
 from penstock.testing.slots import read_back
@@ -24,7 +25,7 @@ SLOT = Slot(4096, 1 << 16)
 
 @pytest.fixture
 def slots() -> Iterator[Slots]:
-    with closing(HostRing.create(1 << 20)) as ring, closing(Slots(ring)) as made:
+    with closing(WritableHostRing.create(1 << 20)) as ring, closing(Slots(ring)) as made:
         yield made
 
 
@@ -111,16 +112,16 @@ def test_a_slot_holds_what_a_collate_fn_of_the_users_gives(kind: str, slots: Slo
     assert_equal_trees(read_back(filled, slots), collate(samples_like(kind, 6)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["u1", "i8", "f2", "f8"])), min_size=1, max_size=6))
 def test_leaves_of_any_sizes_lie_beside_one_another(leaves: list[tuple[int, str]]) -> None:
     samples = [tuple(np.full(size, i + j, dtype) for j, (size, dtype) in enumerate(leaves)) for i in range(5)]
-    with closing(HostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
+    with closing(WritableHostRing.create(1 << 20)) as ring, closing(Slots(ring)) as slots:
         slots.offer(SLOT)
         filled = CollateIntoRing(default_collate, slots)(samples)
         assert isinstance(filled, Filled)
         assert_equal_trees(read_back(filled, slots), default_collate(samples))
-        assert all(offset % 64 == 0 for offset in filled.leaf_offsets)
+        assert all(offset % 64 == 0 for offset in filled.placement.leaf_offsets)
 
 
 def test_default_collate_stacks_in_the_slot_and_nothing_is_copied_there(

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import msgspec
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.loop import Loop, measure, places, stride
 from penstock.bench.io.multiprocessors import Multiprocessors
 from penstock.bench.io.plan import ONE_THREAD, Case
@@ -40,7 +40,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     readers: str
 
 
-def run(order: Order) -> Row:
+def run(order: Order) -> Measurement:
     """Measure.
 
     Raises:

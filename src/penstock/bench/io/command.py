@@ -5,18 +5,15 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from penstock.bench.io.plan import Settings
 from penstock.bench.io.report import WIDTH, as_csv, as_json, table
 from penstock.bench.io.run import Report, run
-from penstock.bench.saving import check_writable, saved
-from penstock.errors import BadSetting, ReaderUnavailable
-from penstock.packages import require
+from penstock.bench.saving import check_picture, check_writable, saved
+from penstock.errors import ReaderUnavailable
+from penstock.measure.progress import progress
 from penstock.terminal import console, printable
-
-_PICTURES = (".png", ".svg", ".pdf")
 
 
 def io_command(settings: Settings, path: str, json: Path | None, csv: Path | None, plot: Path | None) -> Report:
@@ -29,16 +26,9 @@ def io_command(settings: Settings, path: str, json: Path | None, csv: Path | Non
     for file in filter(None, (json, csv, plot)):
         check_writable(file)
     if plot is not None:
-        _check_picture(plot)
+        check_picture(plot)
     shown = console(width=max(WIDTH, console().width))
-    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
-    quiet = not shown.is_terminal
-    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True, disable=quiet) as progress:
-        task = progress.add_task("starting", total=None)
-
-        def tell(done: int, in_all: int, what: str) -> None:
-            progress.update(task, completed=done, total=in_all, description=what)
-
+    with progress(shown) as tell:
         report = run(settings, path, tell)
     measured = [row for row in report.rows if row.iops]
     if measured:
@@ -58,9 +48,3 @@ def io_command(settings: Settings, path: str, json: Path | None, csv: Path | Non
 
         saved(plot, partial(save, measured, plot), shown)
     return report
-
-
-def _check_picture(plot: Path) -> None:
-    if plot.suffix.lower() not in _PICTURES:
-        raise BadSetting(f"--plot {plot}: its name ends in one of {', '.join(_PICTURES)}")
-    require("--plot", "demo", "matplotlib")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.errors import BadSetting
 from penstock.io.open import MAX_DEPTH, MAX_THREADS, MECHANISMS
 from penstock.sizes import size_from, size_text
@@ -37,11 +37,11 @@ class Case(msgspec.Struct, frozen=True):
         """The other tool that runs it, or an empty text."""
         return self.mech.partition(":")[0] if ":" in self.mech else ""
 
-    def row(self, **fields: Any) -> Row:
+    def row(self, **fields: Any) -> Measurement:
         """A row of it; ``fields`` go before what the case says."""
-        return Row(**{**msgspec.structs.asdict(self), **fields})
+        return Measurement(**{**msgspec.structs.asdict(self), **fields})
 
-    def measured(self, ops: int, elapsed_s: float, cpu_s: float, **fields: Any) -> Row:
+    def measured(self, ops: int, elapsed_s: float, cpu_s: float, **fields: Any) -> Measurement:
         """A row of so many reads in so much time, and the CPU time of that."""
         nbytes = ops * self.bs_bytes
         return self.row(

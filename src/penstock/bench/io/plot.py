@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.page_cache import BUFFERED
 from penstock.bench.io.report import medians
 from penstock.sizes import size_text
@@ -33,12 +33,12 @@ _INK, _FAINT = "#1f2933", "#616e7c"
 _COLUMNS = 3
 
 
-def save(rows: Sequence[Row], path: Path) -> None:
+def save(rows: Sequence[Measurement], path: Path) -> None:
     """Draw the rows that were measured; the file's name says the format."""
     picture(rows).savefig(path)
 
 
-def picture(rows: Sequence[Row]) -> Any:
+def picture(rows: Sequence[Measurement]) -> Any:
     """A panel for each size, pattern and destination; what may have come from the page cache is hollow."""
     rows = sorted(medians(rows), key=_place)
     panels = [(key, list(group)) for key, group in groupby(rows, key=_place)]
@@ -94,16 +94,16 @@ def picture(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def _from_the_cache(row: Row) -> bool:
+def _from_the_cache(row: Measurement) -> bool:
     return row.mech in BUFFERED and not row.cold
 
 
-def _place(row: Row) -> tuple[bool, str, str, int]:
+def _place(row: Measurement) -> tuple[bool, str, str, int]:
     """By which panels are told apart and follow each other."""
     return row.dest != "host", row.dest, row.pattern, row.bs_bytes
 
 
-def _subtitle(rows: Sequence[Row]) -> str:
+def _subtitle(rows: Sequence[Measurement]) -> str:
     machine = rows[0].machine.partition(", penstock")[0]
     cold = "cold; " if all(row.cold for row in rows) else ""
     return f"{machine}; {cold}{rows[0].date[:10]}\nup: more throughput; left: less CPU; numbers: reads under way"
@@ -112,7 +112,7 @@ def _subtitle(rows: Sequence[Row]) -> str:
 def _panel(
     axes: Any,
     place: tuple[bool, str, str, int],
-    rows: Sequence[Row],
+    rows: Sequence[Measurement],
     mechs: Sequence[str],
     handles: dict[str, Any],
 ) -> None:
@@ -152,7 +152,7 @@ def _panel(
     _depths(axes, rows, {mech: handles[mech].get_color() for mech in handles})
 
 
-def _depths(axes: Any, rows: Sequence[Row], colors: dict[str, str]) -> None:
+def _depths(axes: Any, rows: Sequence[Measurement], colors: dict[str, str]) -> None:
     """Each point's depth beside it, where that covers nothing else."""
     axes.figure.draw_without_rendering()
     points = [axes.transData.transform((row.cpu_s_per_gib, row.mb_s)) for row in rows]

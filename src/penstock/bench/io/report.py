@@ -14,7 +14,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.sizes import size_text
 
 WIDTH = 104
@@ -24,29 +24,29 @@ _HEADINGS = ("MB/s", "IOPS", "p50", "p99", "p99.9", "s/GiB", "µs/op", "cores")
 _OF_GPUS = ("GPU threads", "SMs")
 
 
-def as_json(rows: Sequence[Row]) -> bytes:
+def as_json(rows: Sequence[Measurement]) -> bytes:
     """A list of objects, one a row."""
     return msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n"
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[Measurement]) -> str:
     """One line a row under the names of its fields."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, Row.__struct_fields__, lineterminator="\n")
+    writer = csv.DictWriter(text, Measurement.__struct_fields__, lineterminator="\n")
     writer.writeheader()
     writer.writerows(msgspec.structs.asdict(row) for row in rows)
     return text.getvalue()
 
 
-def medians(rows: Sequence[Row]) -> list[Row]:
+def medians(rows: Sequence[Measurement]) -> list[Measurement]:
     """One row a case: each figure the median of the repeats that were measured."""
-    cases: dict[tuple[str | int, ...], list[Row]] = {}
+    cases: dict[tuple[str | int, ...], list[Measurement]] = {}
     for row in rows:
         cases.setdefault((row.mech, row.bs_bytes, row.qd, row.threads, row.pattern, row.dest), []).append(row)
     return [_median(of_case) for of_case in cases.values()]
 
 
-def _median(rows: Sequence[Row]) -> Row:
+def _median(rows: Sequence[Measurement]) -> Measurement:
     measured = [row for row in rows if row.iops]
     if not measured:
         return rows[0]
@@ -67,7 +67,7 @@ def _median(rows: Sequence[Row]) -> Row:
     return msgspec.structs.replace(measured[0], cold=all(row.cold for row in measured), **found)
 
 
-def table(rows: Sequence[Row], title: str) -> Table:
+def table(rows: Sequence[Measurement], title: str) -> Table:
     """Medians of the repeats; the fastest first within a block size, pattern and destination."""
     rows = sorted(
         medians(rows),
@@ -103,7 +103,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
     return out
 
 
-def _figures(row: Row) -> list[str]:
+def _figures(row: Measurement) -> list[str]:
     return [
         _short(row.mb_s),
         _short(row.iops),
@@ -114,14 +114,14 @@ def _figures(row: Row) -> list[str]:
     ]
 
 
-def _of_gpus(row: Row) -> list[str]:
+def _of_gpus(row: Measurement) -> list[str]:
     return [
         "" if row.gpu_threads is None else f"{row.gpu_threads:,}",
         "" if row.sm_share is None else f"{row.sm_share:.0%}",
     ]
 
 
-def _copy(row: Row) -> str:
+def _copy(row: Measurement) -> str:
     if row.dest == "host":
         return ""
     if row.dest == "pinned":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 import psutil
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io import page_cache
 from penstock.bench.io.child import Order
 from penstock.bench.io.external import Installed, installed
@@ -20,9 +19,9 @@ from penstock.errors import BadSetting
 from penstock.io.disk_names import disk_path
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.measure.machine import Machine, describe
+from penstock.measure.progress import Tell
 from penstock.sizes import size_text
 
-Tell = Callable[[int, int, str], None]
 """Told of progress: (cases done, cases in all, what comes now)."""
 
 _STILL_COLD = 0.01
@@ -35,7 +34,7 @@ class Report(NamedTuple):
         remarks: What a person should know of all rows: tools that were not run, caches that were not empty.
     """
 
-    rows: list[Row]
+    rows: list[Measurement]
     remarks: list[str]
 
 
@@ -62,7 +61,7 @@ def run(settings: Settings, path: str, tell: Tell) -> Report:
         bench = _Bench(settings, read, tools, remarks)
         planned = [*settings.cases(), *(case for known in tools.values() for case in known.tool.cases(settings))]
         planned.sort(key=lambda case: (case.bs_bytes, case.pattern, case.dest != "host", case.dest))
-        rows: list[Row] = []
+        rows: list[Measurement] = []
         for repeat in range(settings.repeats):
             turn = repeat % len(planned)  # nothing always follows the same other
             for case in planned[turn:] + planned[:turn]:
@@ -83,7 +82,7 @@ class _Bench:
         self._tools = tools
         self._kept = 0.0  # the most that stayed in the page cache against our will
 
-    def measure(self, case: Case, repeat: int) -> Row:
+    def measure(self, case: Case, repeat: int) -> Measurement:
         cold, note = self._cache(case)
         try:
             if case.tool:
@@ -127,7 +126,7 @@ class _Bench:
             return [f"{fits}, and --cold could not drop {self._kept:.0%} of it: buffered reads are too fast"]
         return []
 
-    def _own(self, case: Case, repeat: int, *, cold: bool) -> Row:
+    def _own(self, case: Case, repeat: int, *, cold: bool) -> Measurement:
         settings = self._settings
         order = Order(
             case=case,
@@ -143,7 +142,7 @@ class _Bench:
         command = [sys.executable, "-m", "penstock.bench.io.child"]
         told = answer(command, limit_s=limit_s, told=msgspec.json.encode(order))
         try:
-            return msgspec.json.decode(told.text.splitlines()[-1], type=Row)
+            return msgspec.json.decode(told.text.splitlines()[-1], type=Measurement)
         except (msgspec.DecodeError, IndexError):
             raise MeasurementFailed(f"gave no result, but {told.text.strip()[-200:]!r}") from None
 

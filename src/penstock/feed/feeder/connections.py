@@ -59,7 +59,7 @@ class Connections:
         self._epoll.register(listener, select.EPOLLIN)
         self._epoll.register(self._woken, select.EPOLLIN)
 
-    def turn(self, timeout_s: float | None) -> None:
+    def poll_once(self, timeout_s: float | None) -> None:
         """Handle what has happened, waiting for it no longer than the timeout."""
         for fd, events in self._epoll.poll(self._until_overdue_s(timeout_s)):
             with self._lock:

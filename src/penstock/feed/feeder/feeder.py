@@ -10,13 +10,13 @@ from contextlib import closing
 from io import FileIO
 from typing import Any, Self, cast
 
-from penstock.contracts import Cursor, Gpu, Ring, SourceBlock, Tree
+from penstock.contracts import Cursor, Gpu, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.failures import cause
-from penstock.feed.feeder.server import Server, Turn
-from penstock.feed.feeder.slot_pool import SlotPool
+from penstock.feed.feeder.server import Server
+from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
 from penstock.feed.feeder.state import FeedState
 from penstock.feed.feeder.throughput import Throughput
 from penstock.feed.feeder.transform import DeviceTransform
@@ -25,8 +25,8 @@ from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, Settings, check_
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
 from penstock.memory.cuda import gpu_of
-from penstock.memory.device import FeedersDeviceRing
-from penstock.memory.host import HostRing
+from penstock.memory.device import WritableDeviceRing
+from penstock.memory.host import WritableHostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import adapt
@@ -120,11 +120,10 @@ class Feeder:
         except BaseException:
             self._endpoint.remove(self._lock)
             raise
-        rings: dict[str, Ring] = {self._ring.kind: self._ring}
-        host = self._ring
-        if not isinstance(host, HostRing):
-            host = rings[f"host twin of the {self._ring.kind}"] = host.twin
-        self._slots = Slots(host)
+        rings: dict[str, WritableRing] = {self._ring.kind: self._ring}
+        if self._ring.twin is not self._ring:
+            rings[f"host twin of the {self._ring.kind}"] = self._ring.twin
+        self._slots = Slots(self._ring.twin)
         self._writer = BlockWriter(self._ring, whole_batches=whole_batches, gpu=gpu)
         self._transform = DeviceTransform(gpu, transform, whole=whole_batches) if gpu and transform else transform
         self._state = FeedState(
@@ -165,7 +164,7 @@ class Feeder:
             self._ring.close()
             raise
         fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
-        self._ahead = SlotPool(
+        self._pool = SlotPool(
             self._slots,
             self._server,
             most=cast(SlotSource, self._source).fill(self._slots) if fills else 0,
@@ -261,7 +260,7 @@ class Feeder:
         """Publish one cycle from ``at`` on, or until somebody needs another position."""
         self._reopened += self._state.position != at
         samples = at.sample
-        self._ahead.refill()
+        self._pool.refill()
         if self._transform is not None and at != Cursor(0, 0):
             seed_process(data_seed(self.settings.seed, at))  # else it would draw what it drew at the beginning
         try:
@@ -271,7 +270,7 @@ class Feeder:
                         return
                     samples = block.sample + block.rows
         finally:
-            self._ahead.recall()
+            self._pool.recall()
         if self._source.samples is None:
             self._server.end_cycle(at.cycle, samples)
 
@@ -287,21 +286,19 @@ class Feeder:
         """Write a block into the ring and announce it. False if the source must be opened elsewhere."""
         if self._transform is not None:
             block = block._replace(tree=self._transform(block.tree))
-        parcel = self._writer.pack(block)
-        at = Cursor(cycle, block.sample)
+        placement, leaves = self._writer.place(block)
         self._waits_for = "trainers"
-        offset = self._server.reserve(at, block.rows, parcel.nbytes, parcel.slot)
+        reserved = self._pool.reserve(cycle, block, placement.nbytes)
         self._waits_for = ""
-        if isinstance(offset, Turn):
-            self._ahead.skipped(parcel)
-            return offset is Turn.SKIP and not self._source.seekable
-        if parcel.slot is not None:
-            self._ahead.handing_out(parcel.slot)
-        self._writer.write(parcel, offset)
-        in_place = parcel.slot is not None
-        self._published.count(block.rows, sum(parcel.leaf_bytes), time.monotonic(), in_place=in_place)
-        self._server.publish(at, block.rows, offset, parcel)
-        self._ahead.published(block, parcel)
+        if isinstance(reserved, NotNeeded):
+            return reserved is NotNeeded.SKIP and not self._source.seekable
+        try:
+            self._writer.write(placement, leaves, reserved.offset)
+        except BaseException:
+            self._pool.cancel(reserved)
+            raise
+        self._published.count(block.rows, sum(placement.leaf_bytes), time.monotonic(), in_place=leaves is None)
+        self._pool.publish(reserved, placement)
         return True
 
     def _failure(self, error: Exception) -> SourceError:
@@ -317,10 +314,10 @@ class Feeder:
         return told
 
 
-def _ring(gpu: Gpu | None, window_bytes: int) -> HostRing | FeedersDeviceRing:
+def _ring(gpu: Gpu | None, window_bytes: int) -> WritableHostRing | WritableDeviceRing:
     if gpu is None:
-        return HostRing.create(window_bytes)
-    return FeedersDeviceRing(gpu, window_bytes)
+        return WritableHostRing.create(window_bytes)
+    return WritableDeviceRing(gpu, window_bytes)
 
 
 def _held(lock: FileIO | None, endpoint: Endpoint) -> FileIO:

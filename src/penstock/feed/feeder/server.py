@@ -7,14 +7,13 @@ nothing that is done under it waits for a peer.
 
 from __future__ import annotations
 
-import enum
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from penstock._version import __version__
-from penstock.contracts import Cursor, Ring
+from penstock.contracts import Cursor, WritableRing
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
@@ -22,22 +21,15 @@ from penstock.feed.feeder.admission import objection_to, objection_to_reading
 from penstock.feed.feeder.connections import Connections
 from penstock.feed.feeder.pace import Pace
 from penstock.feed.feeder.peer import Peer
+from penstock.feed.feeder.slot_pool import NotNeeded
 from penstock.feed.feeder.state import FeedState
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
-from penstock.feed.feeder.writer import Parcel
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.memory.slots import Slot
+from penstock.memory.placement import Placement
 
 _FIRST_TRAINER_S = 60.0
 """A lingering feeder waits at least this long for its first trainer."""
-
-
-class Turn(enum.Enum):
-    """What to do with a block instead of writing it."""
-
-    SKIP = "nobody needs it, but somebody needs a later one"
-    ELSEWHERE = "somebody needs another position, or the feed ends"
 
 
 class Server:
@@ -61,7 +53,7 @@ class Server:
         endpoint: Endpoint,
         state: FeedState,
         welcome: wire.Welcome,
-        rings: Sequence[Ring],
+        rings: Sequence[WritableRing],
         statistics: Callable[[], FeederStatistics],
     ) -> None:
         self.changed = threading.Condition()
@@ -95,8 +87,11 @@ class Server:
                 self.changed.wait()
             return None
 
-    def reserve(self, at: Cursor, rows: int, nbytes: int, slot: Slot | None = None) -> int | Turn:
-        """Wait for room for a block that somebody needs, unless it lies in a slot; its offset in the ring."""
+    def reserve(self, at: Cursor, rows: int, nbytes: int, offset: int | None) -> int | NotNeeded:
+        """Wait until somebody needs a block and there is room for it; where that begins.
+
+        A block that lies in the ring already says at what ``offset``.
+        """
         with self.changed:
             while not self._is_over():
                 needed = self._state.needed()
@@ -105,30 +100,29 @@ class Server:
                 elif needed < at or needed.cycle > at.cycle:
                     break
                 elif needed.sample >= at.sample + rows:
-                    return Turn.SKIP
-                elif (offset := self._state.reserve(nbytes, slot)) is not None:
+                    return NotNeeded.SKIP
+                elif (room := self._state.reserve(nbytes, offset)) is not None:
                     self.pace.moving(time.monotonic())
-                    return offset
+                    return room
                 else:
                     self._wait_for_room()
-            return Turn.ELSEWHERE
+            return NotNeeded.REOPEN
 
-    def slot(self, nbytes: int) -> Slot | None:
-        """Room that is reserved for a block to come, or None while there is none."""
+    def reserve_ahead(self, nbytes: int) -> int | None:
+        """Room for a block to come, or None while there is none."""
         with self.changed:
-            offset = self._state.room.reserve(nbytes)
-            return None if offset is None else Slot(offset, nbytes)
+            return self._state.room.reserve(nbytes)
 
-    def release_slot(self, slot: Slot) -> None:
-        """No block has come for it."""
+    def release(self, offset: int) -> None:
+        """No block has come for this room."""
         with self.changed:
-            self._state.room.release(slot.offset)
+            self._state.room.release(offset)
+            self.changed.notify_all()
 
-    def publish(self, at: Cursor, rows: int, offset: int, parcel: Parcel) -> None:
+    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement) -> None:
         """Announce a block that has been written to everybody who needs it."""
         with self.changed:
-            note = parcel.layout, parcel.leaf_offsets, parcel.leaf_bytes, time.monotonic_ns()
-            self._announce(*self._state.publish(at, rows, offset, parcel.nbytes, note))
+            self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns()))
 
     def end_cycle(self, cycle: int, samples: int) -> None:
         """A cycle of a source of unknown length is over: tell who waits for more of it."""
@@ -204,7 +198,7 @@ class Server:
     def _serve(self) -> None:
         try:
             while not self._has_closed():
-                self._connections.turn(self._timeout_s())
+                self._connections.poll_once(self._timeout_s())
         except BaseException as error:
             self._crash = error
         with self.changed:
@@ -245,7 +239,7 @@ class Server:
         self.changed.notify_all()
 
     def _obey(self, peer: Peer, message: wire.FromTrainer) -> None:
-        if isinstance(message, wire.Ask):
+        if isinstance(message, wire.StatisticsRequest):
             self._connections.send([peer], wire.encode(self._statistics()))
         elif isinstance(message, wire.Stop):
             reason = f"was stopped by process {message.pid}"
@@ -269,7 +263,7 @@ class Server:
                 self.pace.moving(time.monotonic())
         elif isinstance(message, wire.Starved):
             self._starved[peer.id] = message.serial
-        elif isinstance(message, wire.Rest):
+        elif isinstance(message, wire.Detach):
             if not self._state.was_sent(peer.id, message.keep):
                 self._reject(peer, "it keeps a block that it was never sent")
                 return
@@ -312,7 +306,7 @@ class Server:
     # Both threads, under the lock.
 
     def _announce(self, block: PublishedBlock, readers: list[Subscriber]) -> None:
-        layout, leaf_offsets, leaf_bytes, published_ns = block.note
+        layout, leaf_offsets, leaf_bytes, _ = block.placement
         packets: dict[bool, bytes] = {}
         for member in readers:
             peer, _ = self._trainers[member.id]
@@ -327,7 +321,7 @@ class Server:
                         block.offset,
                         leaf_offsets,
                         leaf_bytes,
-                        published_ns,
+                        block.published_ns,
                         described,
                     )
                 )

@@ -1,33 +1,67 @@
-"""Room that is reserved ahead for the blocks that a source's workers are making."""
+"""Room in the ring: who has reserved it, ahead or for the block at hand, and where it is given back."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import enum
+from typing import NamedTuple, Protocol
 
-from penstock.contracts import SourceBlock
-from penstock.feed.feeder.writer import Parcel
-from penstock.memory.room import placed
-from penstock.memory.slots import Slot, Slots
+from penstock.contracts import Cursor, SourceBlock
+from penstock.memory.placement import Placement, place
+from penstock.memory.slots import Filled, Slot, Slots
 from penstock.tree import Strings, array_nodes
 
 RING_SHARE = 4
 """Slots take one part in so many of the window."""
 
 
-class SlotRoom(Protocol):
-    """Where slots are reserved."""
+class NotNeeded(enum.Enum):
+    """Why there is no room for a block."""
 
-    def slot(self, nbytes: int) -> Slot | None:
+    SKIP = "nobody needs it, but somebody needs a later one"
+    REOPEN = "somebody needs another position, or the feed ends"
+
+
+class Reservation(NamedTuple):
+    """Room in the ring that is one block's: it is published, or cancelled.
+
+    Attributes:
+        at: The block's first sample.
+        rows: Its samples.
+        offset: Where the room begins.
+        slot: The slot in which the block lies already, if it does.
+    """
+
+    at: Cursor
+    rows: int
+    offset: int
+    slot: Slot | None
+
+
+class RingRoom(Protocol):
+    """Where room is reserved, and blocks are published that lie there."""
+
+    def reserve(self, at: Cursor, rows: int, nbytes: int, offset: int | None) -> int | NotNeeded:
+        """Wait until somebody needs a block and there is room for it; where that begins.
+
+        A block that lies in the ring already says at what ``offset``.
+        """
+        ...
+
+    def reserve_ahead(self, nbytes: int) -> int | None:
         """Room for a block to come, or None while there is none."""
         ...
 
-    def release_slot(self, slot: Slot) -> None:
-        """No block has come for it."""
+    def release(self, offset: int) -> None:
+        """No block has come for this room."""
+        ...
+
+    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement) -> None:
+        """Announce a block that lies there; its room goes when its readers have released it."""
         ...
 
 
 class SlotPool:
-    """Keeps slots on offer while a source runs.
+    """Reserves the room of a feed's blocks: of the one at hand, and of slots, kept on offer while a source runs.
 
     Slots are of one size, that of a full block, so there are none where blocks
     have strings, whose bytes vary. They may take a quarter of the window
@@ -47,7 +81,7 @@ class SlotPool:
     def __init__(
         self,
         slots: Slots,
-        room: SlotRoom,
+        room: RingRoom,
         *,
         most: int,
         window_bytes: int,
@@ -62,24 +96,43 @@ class SlotPool:
         self._out: set[Slot] = set()
         self._most = None if slot_bytes is None else self._affordable(slot_bytes)
 
-    def published(self, block: SourceBlock, parcel: Parcel) -> None:
-        """A block has gone into the ring."""
+    def reserve(self, cycle: int, block: SourceBlock, nbytes: int) -> Reservation | NotNeeded:
+        """Wait for room for a block that somebody needs; the slot of one that nobody needs serves the next.
+
+        Args:
+            cycle: In which it comes.
+            nbytes: The room that it takes.
+        """
+        slot = block.tree.slot if isinstance(block.tree, Filled) else None
+        at = Cursor(cycle, block.sample)
+        offset = self._room.reserve(at, block.rows, nbytes, None if slot is None else slot.offset)
+        if not isinstance(offset, NotNeeded):
+            return Reservation(at, block.rows, offset, slot)
+        if slot is not None:
+            self._slots.offer(slot)
+        return offset
+
+    def publish(self, reserved: Reservation, placement: Placement) -> None:
+        """Announce the block that lies there now. From here on its room is the trainers'."""
+        if reserved.slot is not None:
+            self._out.remove(reserved.slot)
+        self._room.publish(reserved.at, reserved.rows, reserved.offset, placement)
         if self._most is None:
-            self._most = self._measure(block, parcel)
+            self._most = self._measure(reserved.rows, placement)
         self.refill()
 
-    def handing_out(self, slot: Slot) -> None:
-        """A slot is about to be the trainers'."""
-        self._out.remove(slot)
-
-    def skipped(self, parcel: Parcel) -> None:
-        """A block needs its slot, if it had one, no more: it serves the next."""
-        if parcel.slot is not None:
-            self._slots.offer(parcel.slot)
+    def cancel(self, reserved: Reservation) -> None:
+        """Give the room back: nothing is published there. A slot goes back with the others."""
+        if reserved.slot is None:
+            self._room.release(reserved.offset)
 
     def refill(self) -> None:
         """Offer what there is room for."""
-        while len(self._out) < (self._most or 0) and (slot := self._room.slot(self._slot_bytes)) is not None:
+        while len(self._out) < (self._most or 0):
+            offset = self._room.reserve_ahead(self._slot_bytes)
+            if offset is None:
+                break
+            slot = Slot(offset, self._slot_bytes)
             self._out.add(slot)
             self._slots.offer(slot)
 
@@ -88,14 +141,15 @@ class SlotPool:
         while self._slots.take() is not None:
             pass
         for slot in self._out:
-            self._room.release_slot(slot)
+            self._room.release(slot.offset)
         self._out.clear()
 
-    def _measure(self, block: SourceBlock, parcel: Parcel) -> int:
-        """How many slots there can be."""
-        if not parcel.leaf_bytes or any(isinstance(node, Strings) for node in array_nodes(parcel.layout)):
+    def _measure(self, rows: int, placement: Placement) -> int:
+        """How many slots there can be, by a block of so many rows."""
+        layout, _, leaf_bytes, _ = placement
+        if not leaf_bytes or any(isinstance(node, Strings) for node in array_nodes(layout)):
             return 0
-        return self._affordable(placed([n // block.rows * self._batch_size for n in parcel.leaf_bytes])[1])
+        return self._affordable(place(layout, [n // rows * self._batch_size for n in leaf_bytes]).nbytes)
 
     def _affordable(self, slot_bytes: int) -> int:
         self._slot_bytes = slot_bytes

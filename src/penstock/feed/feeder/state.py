@@ -6,13 +6,11 @@ drive it through any sequence of joins, releases and deaths.
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.contracts import Cursor
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import MOST_BLOCKS
+from penstock.memory.placement import Placement
 from penstock.memory.room import Room
-from penstock.memory.slots import Slot
 
 
 class FeedState:
@@ -154,17 +152,20 @@ class FeedState:
         """The position that somebody needs first, or None while nobody reads."""
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
-    def reserve(self, nbytes: int, slot: Slot | None = None) -> int | None:
-        """Room for a block, or None while there is none: in bytes, or because too many blocks are on their way."""
+    def reserve(self, nbytes: int, offset: int | None = None) -> int | None:
+        """Room for a block, or None while there is none: in bytes, or because too many blocks are on their way.
+
+        A block that lies in the ring already says at what ``offset``.
+        """
         if len(self.blocks) >= MOST_BLOCKS:
             return None
-        return self.room.reserve(nbytes) if slot is None else slot.offset
+        return self.room.reserve(nbytes) if offset is None else offset
 
     def publish(
-        self, at: Cursor, rows: int, offset: int, nbytes: int, note: Any = None
+        self, at: Cursor, rows: int, offset: int, placement: Placement, published_ns: int = 0
     ) -> tuple[PublishedBlock, list[Subscriber]]:
         """A block has been written; returns it and the members that get it."""
-        block = PublishedBlock(self._number, at, rows, offset, nbytes, {}, note)
+        block = PublishedBlock(self._number, at, rows, offset, placement, published_ns)
         self._number += 1
         end = self._end(block)
         readers = [m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end]
@@ -256,7 +257,7 @@ class FeedState:
 
     def _give(self, member: Subscriber, block: PublishedBlock) -> None:
         if member.id not in block.holders:
-            member.held_bytes += block.nbytes
+            member.held_bytes += block.placement.nbytes
             member.held_rows += block.rows
         block.holders[member.id] = block.holders.get(member.id, 0) + 1
         member.held[member.sent] = block
@@ -273,7 +274,7 @@ class FeedState:
         if block.holders[member.id]:
             return
         del block.holders[member.id]
-        member.held_bytes -= block.nbytes
+        member.held_bytes -= block.placement.nbytes
         member.held_rows -= block.rows
         if not block.holders:
             self._free(block)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.contracts import Cursor
+from penstock.memory.placement import Placement
 
 
 @dataclass
 class PublishedBlock:
-    """A block in the ring, what its publisher notes of it, and which members still need it.
+    """A block in the ring, and which members still need it.
 
-    ``holders`` has how often it was sent to each, and not yet released.
+    Attributes:
+        at: Its first sample.
+        offset: Where it lies in the ring.
+        published_ns: When, by the monotonic clock.
+        holders: How often it was sent to each member that has not released it as often.
     """
 
     number: int
     at: Cursor
     rows: int
     offset: int
-    nbytes: int
-    holders: dict[int, int]
-    note: Any
+    placement: Placement
+    published_ns: int
+    holders: dict[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass

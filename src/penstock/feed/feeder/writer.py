@@ -1,18 +1,18 @@
-"""Blocks on their way into the ring: taken apart, compared with those before, and copied in."""
+"""Blocks on their way into the ring: taken apart, compared with those before, and copied there."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from penstock.contracts import ByteArray, DeviceBytes, Gpu, Ring, SourceBlock
+from penstock.contracts import ByteArray, DeviceBytes, Gpu, SourceBlock, WritableRing
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError, UnsupportedLeaf
 from penstock.feed.wire import MAX_PACKET_BYTES
-from penstock.memory.room import placed
-from penstock.memory.slots import Filled, Slot
+from penstock.memory.placement import Placement, place
+from penstock.memory.slots import Filled
 from penstock.tree import (
     Array,
     Node,
@@ -28,6 +28,9 @@ from penstock.tree import (
 _LEAF_BYTES = 18
 """What a leaf's offset and size take in a message, at the most."""
 
+Leaves = Sequence[ByteArray | DeviceBytes] | None
+"""The bytes of a block that are yet to be copied, on the host or on the ring's GPU; None of one in a slot."""
+
 
 def check_fits(nbytes: int, rows: int, window_bytes: int) -> None:
     """Raises BlockTooLarge if a block can never lie in a window."""
@@ -39,25 +42,11 @@ def check_fits(nbytes: int, rows: int, window_bytes: int) -> None:
         )
 
 
-class Parcel(NamedTuple):
-    """A block that is ready for the ring, or lies there in a slot: what it is, and where each leaf lies in it.
-
-    ``data`` are the bytes that are yet to be copied, on the host or on the ring's GPU.
-    """
-
-    layout: Node
-    leaf_offsets: Sequence[int]
-    leaf_bytes: Sequence[int]
-    nbytes: int
-    data: Sequence[ByteArray | DeviceBytes] = ()
-    slot: Slot | None = None
-
-
 class BlockWriter:
-    """Packs a feed's blocks and copies them into its ring.
+    """Takes a feed's blocks apart and copies them into its ring.
 
     Args:
-        ring: This process must be the one that made it.
+        ring: Where they go.
         whole_batches: Shapes may vary from block to block.
         gpu: Where the ring lies, and leaves may lie; None for the host.
 
@@ -65,7 +54,7 @@ class BlockWriter:
         copy_s: Time spent copying.
     """
 
-    def __init__(self, ring: Ring, *, whole_batches: bool, gpu: Gpu | None = None) -> None:
+    def __init__(self, ring: WritableRing, *, whole_batches: bool, gpu: Gpu | None = None) -> None:
         self.copy_s = 0.0
         self._ring = ring
         self._whole = whole_batches
@@ -74,8 +63,8 @@ class BlockWriter:
         self._layout_bytes = 0
         self._nodes: list[Array | Strings] = []
 
-    def pack(self, block: SourceBlock) -> Parcel:
-        """Take a block apart.
+    def place(self, block: SourceBlock) -> tuple[Placement, Leaves]:
+        """Take a block apart: how it will lie in the ring, or lies there in its slot, and what is to be copied.
 
         Raises:
             BlockChanged: its structure, types or shapes are not those of the blocks before.
@@ -84,25 +73,24 @@ class BlockWriter:
         """
         if isinstance(block.tree, Filled):
             there = block.tree
-            layout = self._checked(there.layout, there.rows, block)
-            return Parcel(layout, there.leaf_offsets, there.leaf_bytes, there.slot.nbytes, slot=there.slot)
+            layout = self._checked(there.placement.layout, there.rows, block)
+            return there.placement._replace(layout=layout), None
         described = describe(block.tree, whole=self._whole, anywhere=self._gpu is not None)
         layout = self._checked(described.layout, described.rows, block)
         data = [self._bytes_of(node, leaf) for node, leaf in zip(self._nodes, described.leaves, strict=True)]
-        sizes = [part.nbytes for part in data]
-        offsets, nbytes = placed(sizes)
-        check_fits(nbytes, block.rows, self._ring.capacity_bytes)
-        return Parcel(layout, offsets, sizes, nbytes, data)
+        placement = place(layout, [part.nbytes for part in data])
+        check_fits(placement.nbytes, block.rows, self._ring.capacity_bytes)
+        return placement, data
 
-    def write(self, parcel: Parcel, offset: int) -> None:
+    def write(self, placement: Placement, leaves: Leaves, offset: int) -> None:
         """Bring a block into the ring, at an offset that is reserved for it."""
         began = time.monotonic()
-        if parcel.slot is None:
-            for start, part in zip(parcel.leaf_offsets, parcel.data, strict=True):
-                self._ring.write(offset + start, part)
+        if leaves is None:
+            self._ring.written_in_place(offset, placement.end)
         else:
-            self._ring.filled(offset, max(map(sum, zip(parcel.leaf_offsets, parcel.leaf_bytes, strict=True))))
-        self._ring.settle()
+            for start, part in zip(placement.leaf_offsets, leaves, strict=True):
+                self._ring.write(offset + start, part)
+        self._ring.flush()
         self.copy_s += time.monotonic() - began
 
     def _bytes_of(self, node: Array | Strings, leaf: Any) -> ByteArray | DeviceBytes:

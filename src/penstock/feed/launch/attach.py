@@ -12,8 +12,8 @@ from penstock.errors import BadSetting, FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.settings import Settings, flag, real_number
-from penstock.feed.trainer.batcher import Options
-from penstock.feed.trainer.connection import Link, OpenRing
+from penstock.feed.trainer.batcher import LoaderOptions
+from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework, check_framework
 from penstock.feed.trainer.loader import Loader
 from penstock.sizes import whole_number
@@ -46,6 +46,11 @@ def attach(
         transform: Function that takes and returns a batch; called in this process, on each batch.
         borrow: Hand out read-only views into the ring instead of private copies. NumPy refuses to write to one;
             writing to a torch view kills the process. A view that is kept holds its block's room.
+            On a GPU, keep a view until what reads it has run: when its last reference dies, only the
+            work of the current stream is waited for. ``record_stream`` has no effect on a view; have the
+            current stream wait for a side stream that read it, then let the view go. Writing to a view on a
+            GPU is a fault of the device; under MPS it may end the other processes on that GPU too. Take no
+            batch while a CUDA graph is captured.
         device: Where batches end: ``"cuda"``, ``"cuda:1"``, or the UUID of a GPU or MIG instance. Arrays then come
             as torch tensors, copied while the GPU computes. None for host memory.
         framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
@@ -67,13 +72,13 @@ def attach(
 
     real_number("wait_s", wait_s, 0, math.inf)
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, _: Settings | None) -> Link:
+    def connect(hello: wire.Hello, open_ring: OpenRing, _: Settings | None) -> Connection:
         deadline = time.monotonic() + wait_s
         while True:
             endpoint = Endpoint(name)
             try:
                 left_s = min(deadline - time.monotonic(), _MOST_WAIT_S)
-                return Link(endpoint, hello, open_ring, max(ANSWER_S, left_s))
+                return Connection(endpoint, hello, open_ring, max(ANSWER_S, left_s))
             except FeedNotFound:
                 endpoint.sweep()
                 if time.monotonic() >= deadline:
@@ -91,7 +96,7 @@ def options(
     borrow: bool,
     device: str | Gpu | None,
     framework: Framework | None,
-) -> Options:
+) -> LoaderOptions:
     """What a trainer asks, checked.
 
     Raises:
@@ -106,7 +111,12 @@ def options(
         flag("drop_last", drop_last)
     flag("borrow", borrow)
     check_framework(framework)
-    return Options(batch_size, drop_last, shard, transform, borrow, device, framework)
+    if borrow and device not in {None, "cpu", "host"} and framework in {"jax", "cupy"}:
+        raise BadSetting(
+            f"borrow=True with framework={framework!r} on a GPU: on which streams {framework} reads a view is not "
+            "known here, so its bytes could be reused too early. Leave borrow out, and batches are copies"
+        )
+    return LoaderOptions(batch_size, drop_last, shard, transform, borrow, device, framework)
 
 
 def _rank(shard: Any) -> tuple[int, int]:

@@ -160,7 +160,7 @@ def _ask(endpoint: Endpoint) -> FeederStatistics | None:
     try:
         with endpoint.connect(_ANSWER_S) as peer:
             peer.settimeout(_ANSWER_S)
-            peer.send(wire.encode(wire.Ask()))
+            peer.send(wire.encode(wire.StatisticsRequest()))
             packet = peer.recv(wire.MAX_PACKET_BYTES)
         if not packet:  # it ends
             return None

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from io import FileIO
@@ -25,7 +26,7 @@ from penstock.feed.launch.attach import options
 from penstock.feed.launch.signature import missing_arguments
 from penstock.feed.launch.spec import FeederSpec, pickle_spec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
-from penstock.feed.trainer.connection import Link, OpenRing
+from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.failures import silent
 from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.loader import Loader
@@ -147,14 +148,14 @@ def share(
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, **asked}
     fingerprint = fingerprint_of(make_loader)
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: Settings | None) -> Link:
+    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: Settings | None) -> Connection:
         settings = replaced or Settings(**new)
         patient_until_s = time.monotonic() + ANSWER_S
         deaths = 0
         while True:
             endpoint = Endpoint(name)
-            link = _linked(endpoint, hello, open_ring)
-            if link is None:
+            connection = _connected(endpoint, hello, open_ring)
+            if connection is None:
                 lock = endpoint.acquire()
                 if lock is None:  # another trainer is starting the feeder
                     _check_goes_on(endpoint, patient_until_s)
@@ -169,11 +170,11 @@ def share(
                         raise SourceError(f"feed {name!r} cannot be started: {deaths} times {died}")
                 continue
             try:
-                _check_same(link.welcome, {} if replaced else asked, fingerprint)
+                _check_same(connection.welcome, {} if replaced else asked, fingerprint)
             except BaseException:
-                link.close()
+                connection.close()
                 raise
-            return link
+            return connection
 
     return Loader(
         connect, options(batch_size, drop_last, shard, transform, borrow, device, framework), failover=True
@@ -206,11 +207,18 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], fingerprint: Finge
             f"If yours was edited, end that feed first (penstock stop {shlex.quote(welcome.name)}); to feed "
             "something else beside it, share under another name"
         )
+    if welcome.fingerprint and (changed := welcome.fingerprint.data.difference(fingerprint.data)):
+        warnings.warn(
+            f"{feed} began with other data than lie there now: {changed}. If its loader had read them by then, it "
+            f"goes on with what it read; to feed the new ones, end it first (penstock stop "
+            f"{shlex.quote(welcome.name)})",
+            stacklevel=5,
+        )
 
 
-def _linked(endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing) -> Link | None:
+def _connected(endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing) -> Connection | None:
     try:
-        return Link(endpoint, hello, open_ring, ANSWER_S)
+        return Connection(endpoint, hello, open_ring, ANSWER_S)
     except FeedNotFound:
         return None
 

@@ -10,7 +10,7 @@ from penstock.feed.trainer.received import ReceivedBlock
 from penstock.tree import Array, Node, Strings, build, strings_from_bytes
 
 
-class Batch:
+class BatchBuilder:
     """Collects the rows of one batch, block by block, so that each block can go at once.
 
     Args:
@@ -61,7 +61,7 @@ class Batch:
             row_bytes = 0 if isinstance(node, Strings) else leaf.nbytes // block.rows
             self._row_bytes.append(row_bytes)
             self._parts.append([] if isinstance(node, Strings) else self._destination.take(row_bytes * self._most))
-        self._layout = block.layout
+        self._layout = block.placement.layout
 
     def _leaf(self, node: Array | Strings, part: Any) -> Any:
         if isinstance(node, Strings):
@@ -83,7 +83,7 @@ def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, in
         destination.copy(memory, leaf)
         copied += leaf.nbytes
         leaves.append(destination.leaf(node, memory, None))
-    return build(block.layout, leaves), copied
+    return build(block.placement.layout, leaves), copied
 
 
 def view(
@@ -101,4 +101,4 @@ def view(
         seen = leaf if whole else leaf[start * row_bytes : stop * row_bytes]
         viewed += seen.nbytes
         leaves.append(destination.leaf(node, seen, None if whole else stop - start, writable=False))
-    return build(block.layout, leaves), viewed
+    return build(block.placement.layout, leaves), viewed

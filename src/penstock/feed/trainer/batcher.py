@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.contracts import Cursor, Gpu, Tree
 from penstock.errors import BadSetting, PenstockError
-from penstock.feed.trainer.batch_builder import Batch, view, whole_copy
+from penstock.feed.trainer.batch_builder import BatchBuilder, view, whole_copy
 from penstock.feed.trainer.destination import Ready
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.framework import Framework
@@ -16,7 +16,7 @@ from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.feed.trainer.sharding import batches
 
 
-class Options(NamedTuple):
+class LoaderOptions(NamedTuple):
     """What a trainer asks of its Loader; see ``penstock.attach``."""
 
     batch_size: int | None = None
@@ -79,15 +79,15 @@ class Batcher:
         BadSetting: the feed cannot be cut, or dealt to ranks, as asked.
     """
 
-    def __init__(self, rows: RowStream, rules: EpochRules, options: Options, *, drop_last: bool) -> None:
+    def __init__(self, rows: RowStream, rules: EpochRules, options: LoaderOptions, *, drop_last: bool) -> None:
         self._rows = rows
         self._rules = rules
         self._options = options
         self._drop_last = drop_last
         self._destination = rows.destination
-        self._whole = rows.link.welcome.settings.whole_batches
+        self._whole = rows.connection.welcome.settings.whole_batches
         self._growing: _Growing | None = None
-        self._check(rows.link.welcome.name)
+        self._check(rows.connection.welcome.name)
 
     def has_begun(self, epoch: Epoch) -> bool:
         """Whether the next batch of this place has been begun, and the stream stands where that goes on."""
@@ -166,8 +166,8 @@ class Batcher:
         """A batch that is whole; ``after`` and ``at`` are where it ends in the epoch, and in the feed."""
         self._growing = None  # whoever gets it may write to it
         tree, counts = batch.finish()
-        _, link, item = self._rows.place
-        return PendingBatch(tree, self._destination.seal(), counts, after, Standing(at, link, item))
+        _, connection, item = self._rows.place
+        return PendingBatch(tree, self._destination.seal(), counts, after, Standing(at, connection, item))
 
     def _next_as_it_is(self, epoch: Epoch) -> PendingBatch | None:
         """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
@@ -194,7 +194,7 @@ class Batcher:
 
     def _leaves_out(self, block: ReceivedBlock) -> bool:
         """Whether ``drop_last`` leaves out a block: the short one at the end of a cycle."""
-        full, ends = self._rows.link.welcome.block_rows, block.at.sample + block.rows == self._rules.samples
+        full, ends = self._rows.connection.welcome.block_rows, block.at.sample + block.rows == self._rules.samples
         return self._drop_last and ends and full is not None and block.rows < full
 
     def _handed(self, block: ReceivedBlock) -> tuple[Tree, Counts]:
@@ -204,7 +204,7 @@ class Batcher:
         if self._whole:
             tree, nbytes = whole_copy(block, self._destination)
             return tree, Counts(1, block.rows, nbytes, 0)
-        batch = Batch(block.rows, self._destination)
+        batch = BatchBuilder(block.rows, self._destination)
         batch.copy(block, 0, block.rows, 0)
         batch.rows = block.rows
         return batch.finish(), Counts(1, block.rows, batch.copied_bytes, 0)
@@ -259,7 +259,7 @@ class _Growing:
         self._most = most
         self._borrow = borrow
         self._viewed: tuple[Tree, int] | None = None
-        self._batch = Batch(most, rows.destination)
+        self._batch = BatchBuilder(most, rows.destination)
 
     @property
     def rows(self) -> int:

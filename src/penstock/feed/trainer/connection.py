@@ -30,7 +30,7 @@ from penstock.feed.trainer.failures import again, failure, not_found, refusal, s
 from penstock.feed.trainer.holdings import Holdings
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.slowness import slowness
-from penstock.feed.trainer.validation import MOST_RINGS, Sense
+from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.fork import close_in_children
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
@@ -41,7 +41,7 @@ _TELL_AFTER_S = 30.0
 """A trainer that has waited so long for a block says on stderr what for."""
 
 
-class Link:
+class Connection:
     """A connection to one feeder.
 
     A call that an asynchronous exception breaks off leaves it whole, as
@@ -184,7 +184,7 @@ class Link:
         self.held.flush()
         self.ring.close()
         if (lent := self.held.lent) and not self._closed:
-            self._send(wire.Rest(lent))
+            self._send(wire.Detach(lent))
         self._closed = True
         if not self.held.lent:
             self._socket.close()
@@ -197,7 +197,7 @@ class Link:
         pid, uid = credentials(self._socket)
         if uid != os.getuid():
             raise Refused(f"feed {self._endpoint.name!r} is served by uid {uid}, you are uid {os.getuid()}")
-        self._sense = Sense(self._endpoint.name, pid)
+        self._validator = MessageValidator(self._endpoint.name, pid)
         self._socket.settimeout(answer_s)
         try:
             self._socket.send(wire.encode(hello))
@@ -212,7 +212,7 @@ class Link:
             raise not_found(self._endpoint.name)
         self._socket.settimeout(None)
         try:
-            message = self._sense.greeting(packet, fds)
+            message = self._validator.greeting(packet, fds)
             if isinstance(message, wire.Rejected):
                 raise refusal(self._endpoint.name, message)
         except BaseException:
@@ -246,8 +246,8 @@ class Link:
             self._send(wire.Starved(self._starved))
         if self._asked_in != began and time.monotonic() - began > _TELL_AFTER_S:
             self._asked_in = began
-            self._sense.asked = True
-            self._send(wire.Ask())
+            self._validator.asked = True
+            self._send(wire.StatisticsRequest())
 
     def _check_source(self) -> None:
         if self._failed is not None:
@@ -291,36 +291,36 @@ class Link:
             self._ended = FeederLost(f"{self._feeder} died" + (f"; the end of its log: {log}" if log else ""))
             return
         try:
-            message, following = self._sense.message(packet)
+            message, following = self._validator.message(packet)
         except ProtocolError as error:
             self._ended = again(error)
             raise
         if isinstance(message, wire.Block):
             held, index = self.held, self.held.end
-            block = ReceivedBlock(message, self._ordinal, self._sense)
+            block = ReceivedBlock(message, self._ordinal, self._validator)
             held.largest_bytes = max(held.largest_bytes, block.nbytes)
             self._starved = 0
             if self._heard == self._serial:
                 held.items[index] = block
                 held.end = index + 1
                 self._ordinal = block.ordinal + 1
-                self._sense.next = following
+                self._validator.next = following
                 del self._inbox[0]
             else:  # announced before the feeder heard of the new start
                 held.untold[block.ordinal] = block.nbytes
                 self._ordinal = block.ordinal + 1
-                self._sense.next = following
+                self._validator.next = following
                 del self._inbox[0]
         elif isinstance(message, wire.CycleEnd):
             held, ended = self.held, CycleEnded(message.cycle)
             if self._heard == self._serial:
                 held.items[held.end] = ended
                 held.end = held.end + 1
-            self._sense.next = following
+            self._validator.next = following
             del self._inbox[0]
         else:
             self._hear(message)
-            self._sense.next = following
+            self._validator.next = following
             del self._inbox[0]
 
     def _hear(self, message: Any) -> None:

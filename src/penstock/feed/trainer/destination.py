@@ -75,7 +75,7 @@ class Destination(Protocol):
         """Release what can be released; with ``wait``, everything."""
         ...
 
-    def finish(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all copies have arrived."""
         ...
 
@@ -118,7 +118,7 @@ class OnHost:
     def settle(self, *, wait: bool) -> None:
         pass
 
-    def finish(self) -> None:
+    def synchronize(self) -> None:
         pass
 
     def leave(self) -> None:
@@ -176,14 +176,12 @@ class OnGpu:
                         f"borrow=True on {self._gpu.name} ({self._gpu.uuid}): {self._unmapped}. Leave borrow out, "
                         "and batches are copied from the feed's host twin of it; or train on the feed's GPU"
                     ) from None
-        ring = HostRing.attach(fds[-1], window_bytes)
-        memory = ring.readable(0, ring.capacity_bytes)
         try:
-            self._gpu.pin(memory)
+            ring = HostRing.attach_pinned(fds[-1], window_bytes, self._gpu)
         except PinningRefused as refused:
             self._unpinned = str(refused)
-        else:
-            self._pinned = memory
+            return HostRing.attach(fds[-1], window_bytes)
+        self._pinned = ring.readable(0, window_bytes)
         return ring
 
     def take(self, nbytes: int) -> DeviceBytes:
@@ -204,7 +202,7 @@ class OnGpu:
             return origin.data
         there = np.empty(origin.nbytes, np.uint8)
         self._gpu.copy_out(there, origin)
-        self.finish()
+        self.synchronize()
         return there.data
 
     def leaf(self, node: Array, memory: DeviceBytes, rows: int | None, *, writable: bool = True) -> Any:
@@ -230,11 +228,11 @@ class OnGpu:
             held.release_before(index)
             self._to_release.popleft()
 
-    def finish(self) -> None:
-        self._gpu.mark().wait()
+    def synchronize(self) -> None:
+        self._gpu.synchronize()
 
     def leave(self) -> None:
-        self.finish()
+        self.synchronize()
         self.settle(wait=True)
         self._gpu.collect_all()
         if self._pinned is not None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from penstock.contracts import Cursor
 from penstock.errors import BadSetting
-from penstock.feed.trainer.sharding import batches, deal, drawn
+from penstock.feed.trainer.sharding import batches, drawn, next_slice
 
 _LEFT_OUT = 2
 """Tells this use of a feed's seed from the others (sources.order)."""
@@ -110,7 +110,7 @@ class EpochRules:
             return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
         still_out = left_out[bisect_left(left_out, passed) :]
         kept = self.samples - passed - len(still_out)
-        share = deal(kept, self.batch_size, self.rank, self.world)
+        share = next_slice(kept, self.batch_size, self.rank, self.world)
         if share is None:
             return None
         mine = self._runs(passed, still_out, share.start, share.stop)

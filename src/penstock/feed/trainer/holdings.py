@@ -9,7 +9,7 @@ from penstock.contracts import Ring
 from penstock.errors import BadSetting
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.memory.recycle import notice_dead
-from penstock.memory.room import aligned, leaves_in
+from penstock.memory.room import aligned
 
 _BLOCKS_FOR_VIEWS = 3
 _MOST_UNTOLD = 16
@@ -74,7 +74,7 @@ class Holdings:
                 block.loans.add(loan)
             else:
                 memory = self._ring.readable(block.offset, block.nbytes)
-            block.leaves = leaves_in(memory, block.leaf_offsets, block.leaf_bytes)
+            block.leaves = block.placement.leaves_in(memory)
 
     def release_before(self, index: int) -> None:
         """Nothing before this index is read again; a block that is lent stays until its loans have ended."""

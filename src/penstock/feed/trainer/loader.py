@@ -13,7 +13,7 @@ from penstock.contracts import Tree
 from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
 from penstock.feed.statistics import LoaderStatistics
-from penstock.feed.trainer.batcher import Batcher, Options
+from penstock.feed.trainer.batcher import Batcher, LoaderOptions
 from penstock.feed.trainer.destination import Destination, OnGpu, OnHost
 from penstock.feed.trainer.epoch import EpochRules
 from penstock.feed.trainer.framework import converted
@@ -46,7 +46,7 @@ class Loader:
     ``FeedEnded`` after the last epoch.
     """
 
-    def __init__(self, connect: Connect, options: Options, *, failover: bool = False) -> None:
+    def __init__(self, connect: Connect, options: LoaderOptions, *, failover: bool = False) -> None:
         self._options = options
         self._pid = os.getpid()
         hello = wire.Hello(
@@ -61,7 +61,7 @@ class Loader:
         )
         self._rows = RowStream(connect, hello, _destination(options), failover=failover)
         self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
-        welcome = self._rows.link.welcome
+        welcome = self._rows.connection.welcome
         self.name = welcome.name
         rules = EpochRules(
             welcome.samples,
@@ -92,7 +92,7 @@ class Loader:
         Raises:
             TypeError: the source does not know its length.
         """
-        welcome, options, size = self._rows.link.welcome, self._options, self.batch_size
+        welcome, options, size = self._rows.connection.welcome, self._options, self.batch_size
         if welcome.samples is not None and size is not None:
             return batches(welcome.samples, size, options.world, drop_last=self.drop_last)
         if welcome.batches is not None and size == welcome.batch_size:
@@ -115,13 +115,13 @@ class Loader:
     @property
     def batch_size(self) -> int | None:
         """Samples in a full batch; None if batches vary in length."""
-        return self._options.batch_size or self._rows.link.welcome.batch_size
+        return self._options.batch_size or self._rows.connection.welcome.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether samples that fill no batch are left out of each epoch."""
         given = self._options.drop_last
-        return self._rows.link.welcome.drop_last if given is None else given
+        return self._rows.connection.welcome.drop_last if given is None else given
 
     @property
     def epoch(self) -> int:
@@ -132,7 +132,7 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""
         self._check_usable()
-        plan = plan_of(self._rows.link.welcome)
+        plan = plan_of(self._rows.connection.welcome)
         place = self._reading.rules.saved(self._reading.epoch)
         return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place}
 
@@ -154,7 +154,7 @@ class Loader:
                 f"this state has version {state.get('version')!r}, and penstock {__version__} reads "
                 f"version {_STATE_VERSION}: it was saved by another version of penstock. Begin its epoch anew"
             )
-        if differs := plan_difference(state["plan"], plan_of(self._rows.link.welcome)):
+        if differs := plan_difference(state["plan"], plan_of(self._rows.connection.welcome)):
             raise BadSetting(
                 f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
                 "Start the feed with the loader, sampler, segments and seed of the state"
@@ -163,11 +163,11 @@ class Loader:
 
     def statistics(self) -> LoaderStatistics:
         """Return what this Loader has received so far, and by which path."""
-        link, counts = self._rows.link, self._reading.counts
+        connection, counts = self._rows.connection, self._reading.counts
         return LoaderStatistics(
             name=self.name,
-            feeder_pid=link.welcome.pid,
-            sharing=link.sharing,
+            feeder_pid=connection.welcome.pid,
+            sharing=connection.sharing,
             handed="view" if self._options.borrow else self._rows.destination.handed,
             epoch=self.epoch,
             batches=counts.batches,
@@ -175,7 +175,7 @@ class Loader:
             copied_bytes=counts.copied_bytes,
             viewed_bytes=counts.viewed_bytes,
             wait_s=self._rows.wait_s,
-            latency_s=link.latency_s,
+            latency_s=connection.latency_s,
             failovers=self._rows.failovers,
         )
 
@@ -201,12 +201,12 @@ class Loader:
             raise LoaderClosed(f"this Loader of feed {self.name!r} has been closed")
 
 
-def _destination(options: Options) -> Destination:
+def _destination(options: LoaderOptions) -> Destination:
     gpu = gpu_of(options.device)
     return OnHost() if gpu is None else OnGpu(gpu, views=options.borrow)
 
 
-def _finished(options: Options, tree: Tree) -> Tree:
+def _finished(options: LoaderOptions, tree: Tree) -> Tree:
     """What a trainer gets of a batch."""
     if options.framework is not None:
         tree = converted(tree, options.framework)

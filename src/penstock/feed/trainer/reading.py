@@ -103,11 +103,11 @@ class Reading:
         """Keep nothing: what follows an epoch may be a long validation."""
         self._rows.let_go(self._rows.place)
         self._rows.destination.settle(wait=True)
-        self._rows.link.held.flush()
+        self._rows.connection.held.flush()
 
     def _stand_at_epoch(self) -> None:
         """Bring the stream to the place of the epoch."""
-        epochs = self._rows.link.welcome.settings.epochs
+        epochs = self._rows.connection.welcome.settings.epochs
         number, start, *_ = self.epoch
         if epochs is not None and number >= epochs:
             raise FeedEnded(

@@ -8,7 +8,8 @@ import msgspec
 
 from penstock.contracts import Cursor
 from penstock.feed import wire
-from penstock.feed.trainer.validation import Sense
+from penstock.feed.trainer.validation import MessageValidator
+from penstock.memory.placement import Placement
 from penstock.tree import Scalar
 
 
@@ -18,56 +19,56 @@ class ReceivedBlock:
     Args:
         message: Its announcement.
         ordinal: How many blocks this connection had announced before it.
-        sense: Has checked it; says what its tree is, and reads its lists.
+        validator: Has checked it; says what its tree is, and reads its lists.
 
     Attributes:
         at: Its first sample.
         rows: How many samples it has.
-        layout: Its tree.
-        nodes: That tree's arrays and lists, in order.
+        placement: Its tree, and where each leaf lies; it ends with the last of them.
+        nodes: The tree's arrays and lists, in order.
         published_ns: When, by the monotonic clock.
         offset: Where it lies in the ring.
-        nbytes: From there to the end of its last leaf.
         leaves: The bytes of each of ``nodes``, once they have been asked for.
         loans: What was lent of it and still lives.
         released: The stream of rows is past it; only loans keep it.
     """
 
     __slots__ = (
-        "_sense",
+        "_validator",
         "at",
-        "layout",
-        "leaf_bytes",
-        "leaf_offsets",
         "leaves",
         "loans",
-        "nbytes",
         "nodes",
         "offset",
         "ordinal",
+        "placement",
         "published_ns",
         "released",
         "rows",
     )
 
-    def __init__(self, message: wire.Block, ordinal: int, sense: Sense) -> None:
-        assert sense.layout is not None
-        self._sense = sense
+    def __init__(self, message: wire.Block, ordinal: int, validator: MessageValidator) -> None:
+        assert validator.layout is not None
+        self._validator = validator
         self.at = Cursor(message.cycle, message.sample)
         self.rows = message.rows
         self.ordinal = ordinal
-        self.layout, self.nodes = sense.layout, sense.nodes
+        self.nodes = validator.nodes
         self.published_ns = message.published_ns
         self.offset = message.offset
-        self.leaf_offsets, self.leaf_bytes = message.leaf_offsets, message.leaf_bytes
-        self.nbytes = message.nbytes
+        self.placement = Placement(validator.layout, message.leaf_offsets, message.leaf_bytes, message.nbytes)
         self.leaves: list[Any] = []
         self.loans: set[object] = set()
         self.released = False
 
+    @property
+    def nbytes(self) -> int:
+        """From where it lies to the end of its last leaf."""
+        return self.placement.nbytes
+
     def scalars(self, encoded: memoryview) -> list[Scalar]:
         """The list of scalars that lies in these bytes, one of its leaves."""
-        return self._sense.scalars(encoded, self.rows)
+        return self._validator.scalars(encoded, self.rows)
 
 
 class CycleEnded(msgspec.Struct, frozen=True):

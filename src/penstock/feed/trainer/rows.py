@@ -9,12 +9,12 @@ from penstock.contracts import Cursor
 from penstock.errors import FeederLost, FeedStopped, SettingsDiffer
 from penstock.feed import wire
 from penstock.feed.settings import MOST_BLOCKS, Settings
-from penstock.feed.trainer.connection import Link, OpenRing
+from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.order import order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 
-Connect = Callable[[wire.Hello, OpenRing, Settings | None], Link]
+Connect = Callable[[wire.Hello, OpenRing, Settings | None], Connection]
 """Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
 
 _KEPT_SHARE = 8
@@ -28,12 +28,12 @@ class Standing(NamedTuple):
 
     Attributes:
         at: The next row.
-        link: The connection it comes on.
+        connection: The connection it comes on.
         next_item: The index there of the block that may hold it.
     """
 
     at: Cursor
-    link: Link
+    connection: Connection
     next_item: int
 
 
@@ -63,13 +63,13 @@ class RowStream:
         self._start: tuple[Cursor | None, int, Cursor] | None = None
         self.place = Standing(Cursor(0, 0), connect(hello, destination.open_ring, None), 0)
         self.kept_from: Standing | None = None
-        self._started_on: Standing | None = None  # where, and on which link, the feeder was asked for rows
+        self._started_on: Standing | None = None  # where, and on which connection, the feeder was asked for rows
         self.failovers = 0
         self._past_wait_s = 0.0
 
     @property
-    def link(self) -> Link:
-        return self.place.link
+    def connection(self) -> Connection:
+        return self.place.connection
 
     @property
     def at(self) -> Cursor:
@@ -77,11 +77,11 @@ class RowStream:
 
     @property
     def samples(self) -> int | None:
-        return self.link.welcome.samples
+        return self.connection.welcome.samples
 
     @property
     def wait_s(self) -> float:
-        return self._past_wait_s + self.link.wait_s
+        return self._past_wait_s + self.connection.wait_s
 
     def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> None:
         """Ask for rows from a position, or from the next segment; ``at`` tells where that is."""
@@ -90,10 +90,10 @@ class RowStream:
         self._start = at, epoch, epoch_start
         while True:
             try:
-                begun = self.link.start(*self._start)
+                begun = self.connection.start(*self._start)
                 if at is None:  # a new feeder is asked for this place, and no other
                     self._start = begun, epoch, begun
-                self.place = Standing(begun, self.link, self.link.held.first)
+                self.place = Standing(begun, self.connection, self.connection.held.first)
                 self._started_on = self.kept_from = self.place
                 return
             except FeederLost as lost:
@@ -102,12 +102,12 @@ class RowStream:
     def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         """Go to a row: back or on to it where it is kept or still to come, else ask for it."""
         kept = self.kept_from
-        if kept is None or kept.link is not self.link or kept.at > at:
+        if kept is None or kept.connection is not self.connection or kept.at > at:
             self.start(at, epoch, epoch_start)
             return
         self._start = at, epoch, epoch_start
         self.place = kept._replace(at=at)
-        self.link.epoch(epoch, epoch_start)
+        self.connection.epoch(epoch, epoch_start)
 
     def current(self, last_cycle: int | None) -> ReceivedBlock | None:
         """The block that holds the row ``at``.
@@ -118,39 +118,39 @@ class RowStream:
             if self.samples is None and last_cycle is not None and self.at.cycle > last_cycle:
                 return None
             item = self._item()
-            at, link, index = self.place
+            at, connection, index = self.place
             if isinstance(item, CycleEnded):
                 after = Cursor(item.cycle + 1, 0) if item.cycle == at.cycle else at
-                self.place = Standing(after, link, index + 1)
+                self.place = Standing(after, connection, index + 1)
             elif self.end(item) > at:
                 assert item.at <= at, f"rows lost: {at} wanted, {item.at} came"
-                link.held.open(item)
+                connection.held.open(item)
                 return item
             else:  # of an epoch that was given up, or sent again by a new feeder
-                self.place = Standing(at, link, index + 1)
+                self.place = Standing(at, connection, index + 1)
 
     def after(self, block: ReceivedBlock, rows: int) -> Standing:
         """Where it will stand when the next ``rows`` rows, which are of this block, have been taken."""
-        at, link, index = self.place
+        at, connection, index = self.place
         sample = at.sample + rows
         if sample == block.at.sample + block.rows:
-            return Standing(self.end(block), link, index + 1)
-        return Standing(Cursor(at.cycle, sample), link, index)
+            return Standing(self.end(block), connection, index + 1)
+        return Standing(Cursor(at.cycle, sample), connection, index)
 
     def skip_to(self, at: Cursor) -> None:
         """Pass over the rows before this one."""
-        now, link, item = self.place
+        now, connection, item = self.place
         if now != at:
-            self.place = Standing(at, link, item)
+            self.place = Standing(at, connection, item)
 
     def pass_until(self, at: Cursor) -> None:
         """Let the rows before this one pass as they come; whoever is not waited for may not hold them."""
         while self.at < at:
             block = self.current(None)
             assert block is not None
-            _, link, item = self.place
+            _, connection, item = self.place
             end = self.end(block)
-            self.place = Standing(at, link, item) if at < end else Standing(end, link, item + 1)
+            self.place = Standing(at, connection, item) if at < end else Standing(end, connection, item + 1)
 
     def end(self, block: ReceivedBlock) -> Cursor:
         """The position after a block."""
@@ -165,11 +165,11 @@ class RowStream:
             TrainerEvicted: it was not.
             FeederLost: nothing can follow it.
         """
-        evicts = self.link.welcome.settings.stall_timeout is not None
+        evicts = self.connection.welcome.settings.stall_timeout is not None
         if evicts:
-            self.destination.finish()
+            self.destination.synchronize()
         try:
-            self.link.poll()
+            self.connection.poll()
         except FeederLost as lost:
             # A feeder that has died writes no more; one that evicts might not get its word through.
             if evicts or not self._failover or isinstance(lost, FeedStopped):
@@ -177,31 +177,32 @@ class RowStream:
 
     def present(self) -> tuple[int, int]:
         """How many blocks and rows can be taken without waiting."""
-        at, link, index = self.place
-        blocks = [block for block in link.present(index) if self.end(block) > at]
+        at, connection, index = self.place
+        blocks = [block for block in connection.present(index) if self.end(block) > at]
         passed = max(0, at.sample - blocks[0].at.sample) if blocks and blocks[0].at < at else 0
         return len(blocks), sum(block.rows for block in blocks) - passed
 
     def let_go(self, place: Standing) -> None:
         """The rows before this place are read no more."""
         self.kept_from = None
-        self.destination.let_go(place.link.held, place.next_item)
+        self.destination.let_go(place.connection.held, place.next_item)
         self.kept_from = place
 
     def close(self) -> None:
         self.destination.leave()
-        self.link.close()
+        self.connection.close()
 
     def _item(self) -> ReceivedBlock | CycleEnded:
         while True:
-            _, link, index = self.place
-            if self._started_on is None or self._started_on.link is not link:  # a failover was broken off
+            _, connection, index = self.place
+            asked_on = None if self._started_on is None else self._started_on.connection
+            if asked_on is not connection:  # a failover was broken off
                 self._start_again()
                 continue
-            if not link.has(index):
-                self._make_room(link, index)
+            if not connection.has(index):
+                self._make_room(connection, index)
             try:
-                return link.item(index)
+                return connection.item(index)
             except FeederLost as lost:
                 self._replace(lost)
 
@@ -211,31 +212,31 @@ class RowStream:
         _, epoch, epoch_start = self._start
         self.start(self.at, epoch, epoch_start)
 
-    def _make_room(self, link: Link, index: int) -> None:
+    def _make_room(self, connection: Connection, index: int) -> None:
         """Before waiting: the feeder may wait for the very blocks that this trainer has yet to let go."""
-        held = link.held
+        held = connection.held
         nbytes, blocks = max(held.bytes_before(index), held.largest_bytes), index - held.first
-        if nbytes * _KEPT_SHARE > link.welcome.settings.window_bytes or blocks * _KEPT_SHARE > MOST_BLOCKS:
+        if nbytes * _KEPT_SHARE > connection.welcome.settings.window_bytes or blocks * _KEPT_SHARE > MOST_BLOCKS:
             self.let_go(self.place)
         self.destination.settle(wait=True)
 
     def _replace(self, lost: FeederLost) -> None:
         """Go over to a new feeder; it sends on from the first row that was not taken."""
-        old = self.link
+        old = self.connection
         if not self._failover or isinstance(lost, FeedStopped):
             raise lost
         self.kept_from = None
         self.destination.leave()
-        link = self._connect(self._hello, self.destination.open_ring, old.welcome.settings)
-        before, now = order_of(old.welcome), order_of(link.welcome)
+        connection = self._connect(self._hello, self.destination.open_ring, old.welcome.settings)
+        before, now = order_of(old.welcome), order_of(connection.welcome)
         if changed := ", ".join(name for name in before if before[name] != now[name]):
-            link.close()
+            connection.close()
             raise SettingsDiffer(
                 f"the feeder of {old.welcome.name!r} died, and the one that serves the name now has other "
                 f"{changed}: this trainer cannot go on in its order. Load its state_dict() into a Loader of a "
                 "feed like the first"
             )
-        self.place = Standing(self.at, link, 0)
+        self.place = Standing(self.at, connection, 0)
         self._past_wait_s += old.wait_s
         self.failovers += 1
         old.close()

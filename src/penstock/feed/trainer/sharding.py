@@ -9,7 +9,7 @@ import numpy as np
 from penstock.errors import BadSetting
 
 
-class Share(NamedTuple):
+class RankSlice(NamedTuple):
     """Rows [start, stop) of what remains are this rank's next batch; ``taken`` rows go to all ranks."""
 
     start: int
@@ -17,7 +17,7 @@ class Share(NamedTuple):
     taken: int
 
 
-def deal(remaining: int, batch_size: int, rank: int, world: int) -> Share | None:
+def next_slice(remaining: int, batch_size: int, rank: int, world: int) -> RankSlice | None:
     """The next batch of a rank, when ``remaining`` rows of the epoch are left, or None at its end.
 
     Every rank gets the same number of batches. The rows left at the end are
@@ -31,11 +31,11 @@ def deal(remaining: int, batch_size: int, rank: int, world: int) -> Share | None
         return None
     each, extra = divmod(taken, world)
     start = rank * each + min(rank, extra)
-    return Share(start, start + each + (rank < extra), taken)
+    return RankSlice(start, start + each + (rank < extra), taken)
 
 
 def batches(samples: int, batch_size: int, world: int, *, drop_last: bool) -> int:
-    """How many batches ``deal`` gives each rank in an epoch.
+    """How many batches ``next_slice`` gives each rank in an epoch.
 
     Raises:
         BadSetting: no even deal of these samples exists.

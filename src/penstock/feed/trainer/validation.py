@@ -22,7 +22,7 @@ MOST_RINGS = 2
 _AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Bye)
 
 
-class Sense:
+class MessageValidator:
     """What a feeder has said so far, which its next message must agree with.
 
     ``message`` checks and changes nothing but what is the same when it is

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from penstock.contracts import ByteArray, Completed, Extents, Reader, SourceBlock
+from penstock.memory.placement import Placement
 from penstock.memory.slots import Filled, Slot
 from penstock.sources.order import Indices
 from penstock.sources.packed.files import PackedFiles
@@ -201,9 +202,10 @@ class Reading:
         rows = len(block.indices)
         layout = self._files.layout
         if block.shelf.gives_slots:
-            offsets = [place - block.slot.offset for place in block.places]
-            tree = Filled(block.slot, layout, rows, offsets, [size * rows for size in self._files.row_bytes])
-            return SourceBlock(block.sample, rows, tree)
+            offsets = tuple(place - block.slot.offset for place in block.places)
+            sizes = tuple(size * rows for size in self._files.row_bytes)
+            placement = Placement(layout, offsets, sizes, block.slot.nbytes)
+            return SourceBlock(block.sample, rows, Filled(block.slot, rows, placement))
         leaves: list[object] = []
         for leaf, node in enumerate(self._files.nodes):
             assert isinstance(node, Array)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.advice.auto import choose_reader
-from penstock.advice.saved import kept_rows
+from penstock.advice.saved import saved_rows
 from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock
 from penstock.errors import BadSetting, ReaderUnavailable
 from penstock.io.memory import host_memory
@@ -170,7 +170,7 @@ class PackedSource:
         Raises:
             ReaderUnavailable: there is none; the message says why.
         """
-        rows = kept_rows(self._folder)
+        rows = saved_rows(self._folder)
         sample_bytes = max(self._files.row_bytes)
         works: list[str] = list(_AUTOMATIC)
         refusals: list[str] = []

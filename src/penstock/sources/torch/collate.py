@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate, default_collate_fn_map
 
 from penstock.contracts import ByteArray, Tree
 from penstock.errors import UnsupportedLeaf
+from penstock.memory.placement import Placement
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slot, Slots
+from penstock.sources.torch.compat import collate, collate_fn_map, collate_tensor_fn, stacks_tensors
 from penstock.tree import array_nodes, bytes_of, describe
 
 
@@ -41,7 +42,7 @@ class CollateIntoRing:
         filled = None
         try:
             writer = _SlotWriter(self._slots.memory(slot))
-            if _stacks_only(self._collate_fn):
+            if stacks_tensors(self._collate_fn):
                 filled = _filled(collate(samples, collate_fn_map=writer.collate_fn_map()), slot, writer)
                 return filled or self._collate_fn(samples)
             tree = self._collate_fn(samples)
@@ -61,7 +62,7 @@ class _SlotWriter:
         self._used = 0
 
     def collate_fn_map(self) -> dict[Any, Any]:
-        return {**default_collate_fn_map, torch.Tensor: self._stack}
+        return {**collate_fn_map(), torch.Tensor: self._stack}
 
     def place(self, part: ByteArray) -> int | None:
         """Where in the slot these bytes lie, once they do; None if there is no room for them."""
@@ -97,10 +98,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return on_host and not (tensor.is_nested or tensor.is_quantized or tensor.requires_grad)
 
 
-def _stacks_only(collate_fn: Any) -> bool:
-    return collate_fn is default_collate and default_collate_fn_map[torch.Tensor] is collate_tensor_fn
-
-
 def _filled(tree: Tree, slot: Slot, writer: _SlotWriter) -> Filled | None:
     """The tree, wholly in the slot; None if it does not fit, or cannot travel, which the feeder will say."""
     try:
@@ -114,4 +111,4 @@ def _filled(tree: Tree, slot: Slot, writer: _SlotWriter) -> Filled | None:
         if offset is None:
             return None
         offsets.append(offset)
-    return Filled(slot, layout, rows, offsets, [part.nbytes for part in parts])
+    return Filled(slot, rows, Placement(layout, tuple(offsets), tuple(part.nbytes for part in parts), slot.nbytes))

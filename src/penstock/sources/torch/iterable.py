@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from copy import copy
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from penstock.contracts import Cursor, SourceBlock
 from penstock.sources.order import digest
 from penstock.sources.randomness import order_seed, seed_process
 from penstock.sources.stream import counted
-from penstock.sources.torch.planned import PlannedLoader, describe_loader, end_workers, length
+from penstock.sources.torch.compat import end_workers, without_persistent_workers
+from penstock.sources.torch.planned import PlannedLoader, describe_loader, length
 from penstock.sources.torch.sampling import SamplerPasses, canonical, draw
 from penstock.sources.torch.workers import init_fn_of
 
@@ -37,9 +37,8 @@ class IterableDatasetSource:
     segment_starts = (0,)
 
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
-        self._loader = copy(loader)
+        self._loader = without_persistent_workers(loader)
         self._loader.worker_init_fn = init_fn_of(loader)
-        vars(self._loader)["persistent_workers"] = False  # the loader refuses to have it set
         self._user_state = None if loader.generator is None else loader.generator.get_state()
         self._loader.generator = torch.Generator()
         self._iterator: Any = None

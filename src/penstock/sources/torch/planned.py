@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from penstock.contracts import SourceBlock, Tree
 from penstock.memory.slots import Slots
 from penstock.sources.torch.collate import CollateIntoRing
+from penstock.sources.torch.compat import end_workers, forget_workers
 from penstock.sources.torch.workers import init_fn_of
 
 IndexBatches = Iterable[tuple[int, Any]]
@@ -70,7 +71,7 @@ class PlannedLoader:
         finally:
             if not at_rest:
                 end_workers(iterator)
-                self._loader._iterator = None  # pyright: ignore[reportPrivateUsage]  # it waits for the dead
+                forget_workers(self._loader)
 
     def _finish(self, iterator: Iterator[Any]) -> bool:
         """Let workers end what they have in hand; whether all of them did."""
@@ -114,11 +115,6 @@ class _Plan:
     def loaded(self) -> tuple[int, Any]:
         """(first sample, indices) of the batch that the loader has just given; it keeps their order."""
         return self._asked.popleft()
-
-
-def end_workers(iterator: Any) -> None:
-    if hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
 
 
 def length(loader: DataLoader[Any]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import NamedTuple
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.external.bam import Bam
 from penstock.bench.io.external.fio import Fio
 from penstock.bench.io.external.gdsio import Gdsio
@@ -24,7 +24,7 @@ class Installed(NamedTuple):
     tool: Tool
     program: str
 
-    def measure(self, case: Case, target: Target, settings: Settings, *, cold: bool) -> Row:
+    def measure(self, case: Case, target: Target, settings: Settings, *, cold: bool) -> Measurement:
         """Run it.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
@@ -55,7 +55,7 @@ class Bam:
         }
         return [program, *(f"--{name}={value}" for name, value in options.items())]
 
-    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Row:
+    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Measurement:
         found = _LINE.search(answer.text)
         if found is None or int(found["ops"]) == 0 or float(found["us"]) == 0:
             raise MeasurementFailed(f"nvm-block-bench's answer is not understood: {answer.text.strip()[-200:]!r}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
@@ -78,7 +78,7 @@ class Fio:
             options["ramp_time"] = 0
         return [program, *flags, *(f"--{name}={value}" for name, value in options.items())]
 
-    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Row:
+    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Measurement:
         engine = case.mech.partition(":")[2]
         try:
             # Whatever fio has to say beside its JSON comes before it.

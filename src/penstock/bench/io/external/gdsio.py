@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
@@ -54,7 +54,7 @@ class Gdsio:
         }
         return [program, *(word for name, value in options.items() for word in (f"-{name}", str(value)))]
 
-    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Row:
+    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Measurement:
         found = _LINE.search(answer.text)
         if found is None or int(found["ops"]) == 0 or float(found["elapsed_s"]) == 0:
             raise MeasurementFailed(f"gdsio's answer is not understood: {answer.text.strip()[-200:]!r}")

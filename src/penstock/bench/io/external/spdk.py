@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
@@ -49,7 +49,7 @@ class Spdk:
             *("-t", str(seconds), "-a", str(warm_up), "-r", f"trtype:PCIe traddr:{self._owned()[0]}"),
         ]
 
-    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Row:
+    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Measurement:
         found = _TOTAL.search(answer.text)
         if found is None or float(found["iops"]) == 0:
             raise MeasurementFailed(f"spdk_nvme_perf's answer is not understood: {answer.text.strip()[-200:]!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from penstock.advice.measurement import Row
+from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer
 from penstock.bench.io.target import Target
@@ -36,7 +36,7 @@ class Tool(Protocol):
         """The command of a case."""
         ...
 
-    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Row:
+    def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Measurement:
         """What the command's answer says.
 
         Raises:

@@ -1,0 +1,95 @@
+"""What became of a part on a machine with a GPU: a file that is there from its beginning, whatever ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+VERSION = 1
+TAIL_CHARS = 3000
+_COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected)")
+
+
+@dataclass
+class Outcome:
+    """What became of one step.
+
+    Attributes:
+        status: "passed", "failed", "cut off" or "not run".
+        why: Where it did not pass.
+        counts: Of tests: passed, failed, skipped.
+        tail: The end of what it printed, where it did not pass.
+        result: What it measured.
+    """
+
+    step: str
+    status: str
+    why: str = ""
+    seconds: float = 0.0
+    command: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    tail: str = ""
+    result: Any = None
+
+
+@dataclass
+class Record:
+    """What became of a part.
+
+    Attributes:
+        status: "running", which a reader takes for "cut off"; then as of a step.
+        gpu: Its names, driver and CUDA, as torch and the driver tell them.
+        notes: What was left out of what was given.
+    """
+
+    part: str
+    limit_s: float
+    status: str = "running"
+    why: str = ""
+    seconds: float = 0.0
+    machine: dict[str, Any] = field(default_factory=dict)
+    gpu: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    steps: list[Outcome] = field(default_factory=list)
+    version: int = VERSION
+
+    def save(self, path: Path) -> None:
+        """Write it in one piece: whoever is killed meanwhile leaves the one before."""
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        new.rename(path)
+
+
+def read(path: Path) -> Record:
+    """A record from its file; one that says that it runs was cut off.
+
+    Raises:
+        ValueError: it is none, or of another version.
+    """
+    found = json.loads(path.read_text())
+    if not isinstance(found, dict) or found.get("version") != VERSION or "part" not in found:
+        raise ValueError(f"{path.name} is no record of this version")
+    record = Record(**{**found, "steps": [Outcome(**step) for step in found["steps"]]})
+    if record.status == "running":
+        record.status, record.why = "cut off", "whatever ran it was killed"
+    return record
+
+
+def counts_of(output: str) -> dict[str, int]:
+    """How many tests passed, failed and were skipped, from pytest's last line."""
+    last = next((line for line in reversed(output.splitlines()) if _COUNTS.search(line)), "")
+    return {what.rstrip("s") if what == "errors" else what: int(n) for n, what in _COUNTS.findall(last)}
+
+
+def plain(text: str, out: Path) -> str:
+    """A text with nothing in it of where things lie on this machine."""
+    paths = (str(out), "OUT"), (str(ROOT), "."), (sys.prefix, "PYTHON"), (os.path.expanduser("~"), "HOME")
+    for path, name in paths:
+        text = text.replace(path, name) if len(path) > 1 else text
+    return text

@@ -1,0 +1,116 @@
+"""What runs on a machine with a GPU, part by part: the commands, what they need, and how long they may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+PART_S = 450.0
+"""A part ends within 8 minutes, its record and its children's end included."""
+
+
+class Step(NamedTuple):
+    """One command of a part.
+
+    Attributes:
+        name: Within its part.
+        command: Arguments of this Python; of the tool that ``under`` names, where there is one.
+        modules: That must be there.
+        limit_s: After which it is killed, if its part has so long.
+        result: A file of JSON that it writes, which goes into the record.
+        under: A tool and its options that run this Python.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+    limit_s: float = PART_S
+    result: str = ""
+    under: tuple[str, ...] = ()
+
+
+_PYTEST = (
+    *("-m", "pytest", "-q", "-rfEs", "-p", "no:benchmark", "-p", "no:cacheprovider", "--timeout", "60"),
+    *("-W", "ignore:This.process:DeprecationWarning"),  # of Python 3.12, where a process with threads forks
+)
+_TESTS = ("msgspec", "numpy", "psutil", "pytest", "pytest_timeout", "cuda.bindings")
+_MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "86")
+_IMAGES = ("simplejpeg", "cv2")
+
+
+def _tested(name: str, file: str, chosen: str, limit_s: float = PART_S, under: tuple[str, ...] = ()) -> Step:
+    slower = ("--timeout", "300") if under else ()
+    return Step(name, (*_PYTEST, *slower, f"tests/gpu/{file}", "-k", chosen), _TESTS, limit_s, under=under)
+
+
+def _facts(out: Path) -> list[Step]:
+    file = "facts.result.json"
+    return [Step("facts", ("-m", "benchmarks.gpu.facts", str(out / file)), ("cuda.bindings",), 120, file)]
+
+
+def _tests(_: Path) -> list[Step]:
+    return [
+        _tested("contract", "test_gpu.py", "OnAGpu", 180),
+        _tested("feeds", "test_gpu.py", "not OnAGpu", 360),
+        _tested("readers", "test_readers.py", "not Gds", 180),
+        _tested("gpu-reads", "test_gpu_reads.py", "", 200),
+        _tested("gds", "test_readers.py", "Gds", 180),  # last: a slip there ends the process
+    ]
+
+
+def _sanitizer(_: Path) -> list[Step]:
+    return [
+        _tested("views", "test_gpu.py", "views", under=_MEMCHECK),
+        _tested("failover", "test_gpu.py", "replaced", under=_MEMCHECK),
+        _tested("contract", "test_gpu.py", "OnAGpu", under=_MEMCHECK),
+        _tested("gpu-reads", "test_gpu_reads.py", "", under=_MEMCHECK),
+        _tested("feeds", "test_gpu.py", "not (OnAGpu or views or replaced)", under=_MEMCHECK),
+    ]
+
+
+def _share(out: Path) -> list[Step]:
+    def measured(name: str, limit_s: float, *options: str, modules: tuple[str, ...] = ()) -> Step:
+        file = f"share-{name}.result.json"
+        command = ("-m", "benchmarks.gpu", "--no-peers", "--repeats", "3", *options, "--json", str(out / file))
+        return Step(name, command, ("typer", "rich", "cuda.bindings", *modules), limit_s, file)
+
+    return [
+        measured("blocks", 300, "--blocks", "10MB", "--no-jpeg", "--trainers", "1,4", "--seconds", "2"),
+        measured("images", 300, "--blocks", "", "--trainers", "4", "--seconds", "4", modules=_IMAGES),
+    ]
+
+
+def _io(out: Path) -> list[Step]:
+    def measured(name: str, *options: str) -> Step:
+        file = f"io-{name}.result.json"
+        path = ("-m", "penstock", "bench", "io", str(out), "--size", "1GiB", "--runtime", "1", "--qd", "128")
+        command = (*path, "--bs", "4KiB,1MiB", *options, "--json", str(out / file))
+        return Step(name, command, ("typer", "rich"), 200, file)
+
+    return [
+        measured("by-the-host", "--mech", "direct,uring", "--dest", "pinned,cuda:0"),
+        measured("gpu", "--mech", "gpu", "--threads", "128", "--dest", "pinned,cuda:0"),
+        measured("gds", "--mech", "gds", "--dest", "cuda:0"),
+    ]
+
+
+def _demo(out: Path) -> list[Step]:
+    file = "demo.result.json"
+    demo = ("-m", "penstock", "demo", "--trainers", "4", "--epochs", "3", "--report", str(out / file))
+    return [
+        Step("train", ("examples/train.py", "--epochs", "2"), (), 120),
+        Step("language-model", ("examples/language_model.py",), (), 120),
+        Step("demo", demo, ("typer", "rich", "matplotlib", *_IMAGES), 300, file),
+        Step("doctor", ("-m", "penstock", "doctor"), ("typer", "rich"), 60),
+    ]
+
+
+PARTS: dict[str, Callable[[Path], list[Step]]] = {
+    "facts": _facts,
+    "tests": _tests,
+    "sanitizer": _sanitizer,
+    "share": _share,
+    "io": _io,
+    "demo": _demo,
+}

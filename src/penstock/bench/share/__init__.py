@@ -1,0 +1,1 @@
+"""What sharing a user's own loader brings on this machine."""

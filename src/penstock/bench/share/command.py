@@ -1,0 +1,41 @@
+"""``penstock bench share`` behind its options: run with progress, show the table, save JSON and picture."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from penstock.bench.saving import check_picture, check_writable, saved
+from penstock.bench.share.plan import Settings
+from penstock.bench.share.report import Report
+from penstock.bench.share.run import run
+from penstock.bench.share.table import shown
+from penstock.measure.progress import progress
+from penstock.terminal import console
+
+
+def share_command(settings: Settings, where: str, json: Path | None, plot: Path | None) -> Report:
+    """Measure, and tell.
+
+    Raises:
+        PenstockError: as ``run``; or a file could not be written afterwards, or matplotlib is not installed.
+        FunctionFailed: the user's file or function raised.
+    """
+    for path in filter(None, (json, plot)):
+        check_writable(path)
+    if plot is not None:
+        check_picture(plot)
+    terminal = console()
+    with progress(terminal) as tell:
+        report = run(settings, where, tell)
+    terminal.print(shown(report), soft_wrap=True)
+    if json is not None:
+        text = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+        saved(json, partial(json.write_bytes, text), terminal)
+    if plot is not None:
+        from penstock.bench.share.picture import save
+
+        saved(plot, partial(save, report, plot), terminal)
+    return report

@@ -1,0 +1,41 @@
+"""How a block lies in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from penstock.memory.room import aligned
+from penstock.tree import Node
+
+
+class Placement(NamedTuple):
+    """What a block's tree is, and where in the block each of its leaves lies.
+
+    Attributes:
+        layout: The tree.
+        leaf_offsets: Bytes from the block's beginning, for each leaf in order.
+        leaf_bytes: The size of each leaf.
+        nbytes: What the block takes in all.
+    """
+
+    layout: Node
+    leaf_offsets: tuple[int, ...]
+    leaf_bytes: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """Where the last of its leaves ends."""
+        return max(map(sum, zip(self.leaf_offsets, self.leaf_bytes, strict=True)), default=0)
+
+    def leaves_in(self, memory: Any) -> list[Any]:
+        """The bytes of each leaf of a block that lies in this memory, on the host or on a GPU."""
+        return [memory[start : start + n] for start, n in zip(self.leaf_offsets, self.leaf_bytes, strict=True)]
+
+
+def place(layout: Node, leaf_bytes: Sequence[int]) -> Placement:
+    """The placement that puts one leaf after the other, each aligned."""
+    offsets = 0, *accumulate(map(aligned, leaf_bytes))
+    return Placement(layout, offsets[:-1], tuple(leaf_bytes), offsets[-1])

@@ -1,0 +1,160 @@
+"""What every GPU must do, the real one and those that are none: copy in order, pin, share and lend."""
+
+from __future__ import annotations
+
+import gc
+import os
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.contracts import ByteArray, Gpu
+from penstock.errors import DeviceUnavailable
+from penstock.memory.host import HostRing, WritableHostRing
+from penstock.testing.ring import PAGE_BYTES
+
+_LARGE_BYTES = (65 << 20) + 7  # more than what passes by way of a buffer at once
+
+
+class GpuContract(ABC):
+    """The tests of a GPU; a subclass named ``Test...`` runs them."""
+
+    @abstractmethod
+    def gpu(self) -> Gpu:
+        """The GPU, made anew, as a process of its own would."""
+
+    @abstractmethod
+    def seen(self, memory: Any) -> ByteArray:
+        """What lies in memory of the GPU now, as a NumPy array."""
+
+    def computed(self, memory: Any) -> None:  # noqa: B027
+        """Have everything done that was launched on memory."""
+
+    def brought_back(self, gpu: Gpu, memory: Any) -> ByteArray:
+        there = np.zeros(memory.nbytes, np.uint8)
+        gpu.wait_for_compute([memory])
+        gpu.copy_out(there, memory)
+        gpu.synchronize()
+        return there
+
+    @pytest.mark.parametrize("nbytes", [1, 4097, _LARGE_BYTES])
+    def test_bytes_of_memory_that_is_not_pinned_are_taken_before_the_call_returns(self, nbytes: int) -> None:
+        gpu, data = self.gpu(), np.arange(nbytes, dtype=np.uint8)
+        wanted = data.copy()
+        to = gpu.empty(nbytes)
+        gpu.copy(to, data, pinned=False)
+        data[:] = 0
+        gpu.wait_for_copies([to], gpu.mark())
+        assert np.array_equal(self.seen(to), wanted)
+
+    def test_pinned_memory_is_copied_from_and_to(self) -> None:
+        gpu, data = self.gpu(), np.arange(10_000, dtype=np.uint8)
+        gpu.pin(data)
+        to = gpu.empty(data.nbytes)
+        gpu.copy(to, data, pinned=True)
+        gpu.wait_for_copies([to], gpu.mark())
+        assert np.array_equal(self.seen(to), data)
+        doubled = to * 2
+        gpu.wait_for_compute([doubled])
+        there = data.copy()
+        gpu.copy_out(data, doubled)
+        gpu.synchronize()
+        assert np.array_equal(data, there * 2)
+        gpu.unpin(data)
+
+    def test_a_mark_passes_once_what_was_begun_before_it_is_done(self) -> None:
+        gpu, data = self.gpu(), np.full(1 << 20, 5, np.uint8)
+        to = [gpu.empty(data.nbytes) for _ in range(4)]
+        for each in to:
+            gpu.copy(each, data, pinned=False)
+        mark = gpu.mark()
+        mark.wait()
+        assert mark.passed()
+        gpu.wait_for_copies(to, mark)
+        assert all((self.seen(each) == 5).all() for each in to)
+
+    def test_a_trainers_ring_is_pinned_and_read_as_the_feeder_writes_it(self) -> None:
+        gpu, ring = self.gpu(), WritableHostRing.create(4 * PAGE_BYTES)
+        reader = HostRing.attach_pinned(ring.open_for_readers(), ring.capacity_bytes, gpu)
+        to = gpu.empty(ring.capacity_bytes)
+        for value in (3, 4):
+            ring.writable(0, ring.capacity_bytes)[:] = value
+            gpu.copy(to, reader.readable(0, ring.capacity_bytes), pinned=True)
+            gpu.wait_for_copies([to], gpu.mark())
+            assert (self.seen(to) == value).all()
+            self.computed(to)
+        gpu.unpin(reader.readable(0, ring.capacity_bytes))
+        reader.close()
+        ring.close()
+
+    def test_memory_that_is_shared_is_what_others_see(self) -> None:
+        one, other = self.gpu(), self.gpu()
+        memory, fd = one.share(PAGE_BYTES)
+        mapped = other.open_shared(fd, PAGE_BYTES)
+        data = np.random.default_rng(0).integers(0, 256, PAGE_BYTES, np.uint8)
+        one.copy(memory, data, pinned=False)
+        one.synchronize()
+        assert np.array_equal(self.seen(mapped), data)
+        there = other.empty(100)
+        other.copy_within(there, mapped[50:150])
+        other.wait_for_copies([there], other.mark())
+        assert np.array_equal(self.seen(there), data[50:150])
+        os.close(fd)
+
+    def test_more_than_there_is_cannot_be_shared_and_the_remedy_is_named(self) -> None:
+        with pytest.raises(DeviceUnavailable, match=r"4,398,046,511,104 bytes.*are free.*memory=\"host\""):
+            self.gpu().share(4 << 40)
+
+    def test_a_loan_ends_when_it_is_collected_after_its_last_view_has_died(self) -> None:
+        one, gpu = self.gpu(), self.gpu()
+        _, fd = one.share(PAGE_BYTES)
+        mapped = gpu.open_shared(fd, PAGE_BYTES)
+        ended: list[int] = []
+        lent = gpu.lend(mapped, 64, 128, lambda: ended.append(1))
+        part = lent[10:20]
+        del lent
+        gpu.collect()
+        assert not ended
+        self.computed(part)
+        del part
+        gc.collect()
+        assert not ended, "only where somebody collects"
+        gpu.collect()
+        assert ended == [1]
+        os.close(fd)
+
+    def test_after_all_were_collected_a_loan_ends_by_itself(self) -> None:
+        one, gpu = self.gpu(), self.gpu()
+        _, fd = one.share(PAGE_BYTES)
+        mapped = gpu.open_shared(fd, PAGE_BYTES)
+        ended: list[int] = []
+        lent = [gpu.lend(mapped, 0, 64, lambda i=i: ended.append(i)) for i in range(2)]
+        lent.pop()
+        gpu.collect_all()
+        assert ended == [1]
+        lent.pop()
+        gc.collect()
+        assert ended == [1, 0]
+        os.close(fd)
+
+    def test_a_loan_is_read_right_after_the_mapping_was_given_up(self) -> None:
+        one, gpu = self.gpu(), self.gpu()
+        memory, fd = one.share(PAGE_BYTES)
+        one.copy(memory, np.full(PAGE_BYTES, 9, np.uint8), pinned=False)
+        one.synchronize()
+        mapped = gpu.open_shared(fd, PAGE_BYTES)
+        lent = gpu.lend(mapped, 64, 128, lambda: None)
+        os.close(fd)
+        del mapped, memory
+        gc.collect()
+        assert (self.seen(lent) == 9).all()
+
+    def test_a_tensor_of_this_gpu_is_known(self) -> None:
+        gpu = self.gpu()
+        memory = gpu.empty(8)
+        gpu.copy(memory, np.arange(8, dtype=np.uint8), pinned=False)
+        gpu.wait_for_copies([memory], gpu.mark())
+        assert gpu.holds(memory)
+        assert self.brought_back(gpu, memory).tolist() == list(range(8))

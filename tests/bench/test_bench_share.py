@@ -1,0 +1,361 @@
+"""``penstock bench share`` on small loaders: real processes, a real feed. No test asserts a speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.bench.share.plan import Case, Settings, cases, split
+from penstock.bench.share.report import Comparison, Report, Result, Spread, compared, sentence
+from penstock.bench.share.source import Loader, alone, described
+from penstock.bench.share.table import shown
+from penstock.errors import BadSetting
+from penstock.measure.machine import describe
+from penstock.terminal import console
+
+_PATIENCE_S = 300
+"""Each run starts many processes, and other tests run at the same time."""
+
+pytestmark = pytest.mark.timeout(_PATIENCE_S)
+
+LOADERS = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+HERE = Path(__file__).parent
+
+class Numbers(Dataset):
+    def __init__(self, at=lambda index: index):
+        self.at = at
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.full((100,), self.at(index)), {"label": index}
+
+def small():
+    print("a library says something, and ends no line", end="")
+    return DataLoader(Numbers(), batch_size=8, num_workers=2, shuffle=True, persistent_workers=True)
+
+def broken():
+    return DataLoader(Numbers(lambda index: [][index]), batch_size=8)
+
+def raises():
+    raise KeyError("images")
+
+def needs(folder):
+    return small()
+
+def empty():
+    return []
+
+def once():
+    return (torch.zeros(8, 2) for _ in range(3))
+
+class Nothing(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+def nothing():
+    return DataLoader(Nothing(), batch_size=4)
+
+def samples():
+    return Numbers()
+
+def deadly():
+    def at(index):
+        if sys.argv[0].endswith("trainer.py"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+    return DataLoader(Numbers(at), batch_size=8)
+
+def slow():
+    def at(index):
+        (HERE / f"worker-{os.getpid()}").touch()
+        time.sleep(0.01)
+        return index
+    return DataLoader(Numbers(at), batch_size=2, num_workers=2)
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for i in range(8):
+            yield torch.tensor([get_worker_info().num_workers, get_worker_info().id])
+
+def stream():
+    return DataLoader(Stream(), batch_size=4, num_workers=2)
+
+def arrays():
+    return {"x": torch.zeros(100, 3)}
+"""
+
+
+@pytest.fixture(scope="module")
+def loaders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("loaders") / "loaders.py"
+    path.write_text(LOADERS)
+    return path
+
+
+def bench_share(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock", "bench", "share", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=_PATIENCE_S - 10, check=False, **options
+    )
+
+
+def working(folder: Path) -> list[psutil.Process]:
+    """Processes that a benchmark with this directory of feeds has started."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get("PENSTOCK_DIR") == str(folder):
+                found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured(loaders: Path) -> tuple[dict[str, Any], str]:
+    """(the report, what was printed) of one whole run."""
+    json_path, picture = loaders.with_name("share.json"), loaders.with_name("share.png")
+    feeds = loaders.with_name("feeds")
+    feeds.mkdir(mode=0o700)
+    done = bench_share(
+        f"{loaders}:small",
+        *("-k", "2", "--repeats", "1", "--seconds", "0.3", "--step-ms", "1", "--window", "16MiB"),
+        *("--json", json_path, "--plot", picture),
+        env={**os.environ, "PENSTOCK_DIR": str(feeds)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert not working(feeds)
+    assert not list(feeds.iterdir())
+    return json.loads(json_path.read_text()), done.stdout
+
+
+def test_every_case_is_measured_with_the_loader_s_workers_in_all(measured):
+    found = {(result["arm"], result["trainers"], result["workers"]) for result in measured[0]["results"]}
+    assert found == {("alone", 1, 2), ("separate", 2, 2), ("shared", 2, 2)}
+    assert len(measured[0]["results"]) == len(found)
+
+
+def test_the_figures_of_a_result_fit_together(measured):
+    for result in measured[0]["results"]:
+        assert len(result["samples_per_s"]) == len(result["batches_per_s"]) == result["trainers"]
+        for samples, batches in zip(result["samples_per_s"], result["batches_per_s"], strict=True):
+            assert samples == pytest.approx(8 * batches)
+        assert result["cpu_s_per_1000_samples"] > 0
+        assert result["pss_bytes"] > 10_000_000 * result["trainers"]
+
+
+def test_the_report_says_what_was_measured_where(measured):
+    report = measured[0]
+    assert report["function"] == "small"
+    assert report["loader"] | {"description": ""} == {
+        "description": "",
+        "workers": 2,
+        "batch_size": 8,
+        "samples": 64,
+    }
+    assert {"cpu", "cores", "date", "libraries", "penstock"} <= set(report["machine"])
+    assert report["settings"]["step_ms"] == 1
+    assert [comparison["trainers"] for comparison in report["comparisons"]] == [2]
+    assert all(0 < comparison["steps_kept"] <= 1 for comparison in report["comparisons"])
+    assert str(Path.home()) not in json.dumps(report)
+    assert "/tmp" not in json.dumps(report)
+
+
+def test_the_table_fits_80_columns_and_ends_in_the_sentence(measured):
+    report, printed = measured
+    assert max(map(len, printed.replace("saved: ", "").splitlines()[:-2])) <= 80
+    assert "…" not in printed
+    assert report["sentence"] in " ".join(printed.split())
+    for words in ("1 trainer", "2 trainers", "the loader alone", "a loader each", "one feed"):
+        assert re.search(rf"^ *{words}", printed, re.MULTILINE), printed
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["nowhere.py:small"], 2, "there is no file nowhere.py"),
+        (["{}:large"], 2, "has no function 'large'; it has: "),
+        (["{}:needs"], 2, "is called without arguments, and needs some (missing a required argument: 'folder')"),
+        (["{}:raises"], 1, "raises() in {} raised KeyError: 'images'"),
+        (["{}:samples"], 2, "a Numbers gives samples, not batches"),
+        (["{}:once"], 2, "can be iterated only once"),
+        (["{}:empty"], 2, "the source gave no sample in cycle 0: it is empty"),
+        (["{}:nothing"], 2, "what {}:nothing returned gave no batch in pass 1"),
+        (["{}:broken"], 2, "what {}:broken returned raised IndexError: list index out of range"),
+        (["{}:deadly"], 2, "the loader alone: process "),
+        (["{}:small", "-k", "none"], 2, "--trainers none: give numbers with commas between"),
+        (["{}:small", "--plot", "picture.txt"], 2, "--plot picture.txt: its name ends in one of"),
+        (["{}:small", "--json", "nowhere/x.json"], 2, "its directory does not exist"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_clear_error(loaders: Path, feeds_directory, words, status, says):
+    failed = bench_share("-k", "1", *(word.format(loaders.name) for word in words), cwd=loaders.parent)
+    assert (failed.returncode, failed.stdout) == (status, "")
+    assert says.format(loaders.name) in failed.stderr.replace("\n", " ")
+    frames = [line for line in failed.stderr.splitlines() if line.startswith("  File ")]
+    assert not [frame for frame in frames if "penstock" in frame]
+    assert not working(feeds_directory)
+
+
+def test_ctrl_c_leaves_nothing(loaders: Path, feeds_directory: Path):
+    command = [sys.executable, "-m", "penstock", "bench", "share", f"{loaders}:slow", "-k", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not list(loaders.parent.glob("worker-*")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert not working(feeds_directory)
+    assert not list(feeds_directory.iterdir())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(trainers=()),
+        Settings(trainers=(0,)),
+        Settings(trainers=(65,)),
+        Settings(seconds=float("nan")),
+        Settings(repeats=0),
+        Settings(step_ms=-1),
+        Settings(window="much"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(settings):
+    with pytest.raises(BadSetting):
+        settings.check()
+
+
+@pytest.mark.parametrize(
+    ("workers", "trainers", "each"),
+    [(8, 4, (2, 2, 2, 2)), (3, 2, (1, 2)), (2, 4, (1, 1, 1, 1)), (0, 3, (0, 0, 0))],
+)
+def test_workers_are_dealt_to_separate_loaders_one_each_at_least(workers, trainers, each):
+    assert split(workers, trainers) == each
+
+
+def test_what_is_compared_runs_one_after_the_other():
+    assert list(cases((1, 4), 4)) == [
+        Case("alone", 1, (4,)),
+        Case("shared", 1, (4,)),
+        Case("separate", 4, (1, 1, 1, 1)),
+        Case("shared", 4, (4,)),
+    ]
+    assert [case.workers for case in cases((2,), None)] == [(), (), ()]
+
+
+def test_a_separate_loader_runs_with_its_part_of_the_workers(loaders: Path):
+    source = alone(f"{loaders}:stream", 1)
+    batch = next(source.batches)
+    assert batch.tolist() == [[1, 0]] * 4
+    assert source.rows(batch) == 4
+    source.close()
+
+
+def test_a_pass_follows_a_pass_also_of_what_is_no_loader(loaders: Path):
+    assert described(f"{loaders}:arrays").workers is None
+    source = alone(f"{loaders}:arrays", None)
+    assert sum(source.rows(next(source.batches)) for _ in range(5)) > 100
+    source.close()
+
+
+def spread(*values: float) -> Spread:
+    return Spread.of(values)
+
+
+def compare(speed: Spread, cpu: float, *, trainers: int = 4, kept: float | None = None) -> str:
+    return sentence(Comparison(trainers, speed, spread(cpu), spread(1.0), kept), 20)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            compare(spread(2.9, 3.1, 3.3), 0.3),
+            "With 4 trainers, one feed gives 3.1 (2.9–3.3) times the samples/s of separate loaders, "
+            "at 0.30 of the CPU time.",
+        ),
+        (
+            compare(spread(0.99, 1.01), 0.4, kept=0.97),
+            "Sharing saves CPU time here, and brings no speed: with 4 trainers, one feed gives 1.00 (0.99–1.01) "
+            "times the samples/s of separate loaders, at 0.40 of the CPU time. Loading is not what limits "
+            "training here: with steps of 20 ms, separate loaders keep up.",
+        ),
+        (
+            compare(spread(0.98, 1.02, 1.3), 0.99, kept=0.5),
+            "Sharing brings nothing here: with 4 trainers, one feed gives 1.02 (0.98–1.30) times the samples/s of "
+            "separate loaders, at 0.99 of the CPU time.",
+        ),
+        (
+            compare(spread(0.8), 1.1),
+            "Sharing slows this down: with 4 trainers, one feed gives 0.80 times the samples/s of separate "
+            "loaders, at 1.10 of the CPU time.",
+        ),
+        (
+            compare(spread(1.1), 0.9, trainers=1),
+            "With 1 trainer, a feed gives 1.10 times the samples/s of the loader alone, at 0.90 of the CPU time. "
+            "What sharing brings shows with more.",
+        ),
+    ],
+)
+def test_the_sentence_says_what_sharing_brings_and_when_it_brings_nothing(said, words):
+    assert said == words
+
+
+def test_ratios_are_taken_within_a_repeat():
+    results = [
+        Result(arm, 2, 2, repeat, (rate, rate), (rate / 8, rate / 8), cpu, 100)
+        for repeat, rates in enumerate([(100.0, 300.0), (200.0, 400.0), (50.0, 50.0)])
+        for arm, rate, cpu in (("separate", rates[0], 2.0), ("shared", rates[1], 1.0))
+    ]
+    comparison = compared(results, 2, step_ms=8)
+    assert comparison.together == Spread(2.0, 1.0, 3.0)
+    assert comparison.cpu == Spread(0.5, 0.5, 0.5)
+    assert comparison.steps_kept == pytest.approx(100 / 8 * 8e-3)
+
+
+@pytest.mark.parametrize(
+    ("workers", "quick", "says"),
+    [
+        (2, False, "The loader has 2 workers: with more trainers than that, a loader each has one"),
+        (None, False, "It is no DataLoader: each trainer with a source of its own runs the whole source"),
+        (8, True, "A smoke run"),
+    ],
+)
+def test_what_to_know_about_the_figures_stands_below_them(workers, quick, says, capsys):
+    settings = Settings(trainers=(64,), repeats=2, quick=quick)
+    results = [
+        Result(arm, k, workers and 64, repeat, (123456.7,) * k, (1.0,) * k, 12.3, 99 << 30)
+        for arm, k in (("alone", 1), ("separate", 64), ("shared", 64))
+        for repeat in range(2)
+    ]
+    report = Report(
+        machine=describe(),
+        settings=settings,
+        function="make_loader",
+        loader=Loader("DataLoader(" + "A" * 90, workers, 8, None),
+        results=results,
+        comparisons=[],
+        sentence="So it is.",
+    )
+    console(width=80).print(shown(report), soft_wrap=True)
+    printed = capsys.readouterr().out
+    assert says in " ".join(printed.split())
+    assert all(len(line.rstrip()) <= 80 for line in printed.splitlines())

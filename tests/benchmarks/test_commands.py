@@ -1,0 +1,39 @@
+"""The benchmarks' commands: each starts, and its processes find what they need and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import children
+
+COMMANDS = ["share", "gpu", "io", "advise", "packed"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_benchmark_runs_from_the_root_of_the_repository(name: str) -> None:
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--help"]
+    shown = subprocess.run(command, cwd=children.ROOT, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "--json" in shown.stdout
+    assert f"python -m benchmarks.{name}" in (children.ROOT / "benchmarks" / "README.md").read_text()
+
+
+def test_a_process_of_a_benchmark_finds_nothing_in_its_working_directory(tmp_path: Path, monkeypatch) -> None:
+    for name in ("json.py", "numpy.py", "benchmarks.py"):
+        (tmp_path / name).write_text("raise RuntimeError('the working directory is searched')")
+    monkeypatch.chdir(tmp_path)
+    found = subprocess.run(
+        children.command("benchmarks.share.ringcopy", "4096", "1"),
+        env={**os.environ, **children.ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["ringcopy"]

@@ -1,0 +1,293 @@
+"""A CUDA that is none, under ``CudaGpu``: streams that run late, memory that can be unmapped too early.
+
+Structures and enumerations are those of cuda-bindings and torch themselves; what would call a driver is made
+up here. Device memory is host memory, and each refusal is one that a real driver was seen to make.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from cuda.bindings import driver
+
+from penstock.testing.gpu import pages_of
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MAP_FIXED = 0x10
+_OK, _FULL = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+PAGE = 2 << 20
+POISON = 0xDB
+
+
+class Status(IntEnum):
+    """Of the CUDA runtime."""
+
+    SUCCESS = 0
+    INVALID_VALUE = 1
+    NOT_SUPPORTED = 801
+
+
+class Stream:
+    """Work in order, carried out when somebody waits for it."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.work: list[Callable[[], None]] = []
+        self.done = 0
+
+    def run(self, upto: int | None = None) -> None:
+        while self.done < (len(self.work) if upto is None else upto):
+            self.done += 1
+            self.work[self.done - 1]()
+
+    def wait_event(self, event: Event) -> None:
+        self.work.append(event.synchronize)
+
+    def wait_stream(self, other: Stream) -> None:
+        upto = len(other.work)
+        self.work.append(lambda: other.run(upto))
+
+
+class Computing(Stream):
+    """The process's own: what is computed on it needs what it waits for at once, only ``launch`` comes late."""
+
+    def wait_event(self, event: Event) -> None:
+        event.synchronize()
+
+
+class Event:
+    def __init__(self, *, blocking: bool) -> None:
+        assert blocking
+
+    def record(self, stream: Stream) -> None:
+        self.stream, self.upto = stream, len(stream.work)
+
+    def query(self) -> bool:
+        return self.stream.done >= self.upto
+
+    def synchronize(self) -> None:
+        self.stream.run(self.upto)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that says that it lies on the GPU, and to and from which copies are late."""
+
+    cuda_: FakeCuda
+
+    @property
+    def device(self) -> Any:  # type: ignore[override]
+        return torch.device("cuda", 0)
+
+    def record_stream(self, _: Any) -> None:
+        pass
+
+    def copy_(self, source: Any, non_blocking: bool = False) -> Any:
+        to, origin = self.as_subclass(torch.Tensor), source.as_subclass(torch.Tensor)
+        to.fill_(POISON)
+        self.cuda_.stream_now.work.append(lambda: to.copy_(origin))
+        return self
+
+
+class FakeCuda:
+    """One GPU, or two of which the second holds what others share.
+
+    Args:
+        free_bytes: Of the GPU, for rings.
+        cached_bytes: Of those, what torch's allocator keeps.
+        copies_foreign: ``torch.as_tensor`` copies, as of old where memory is another GPU's.
+
+    Attributes:
+        faults: Mappings that went while work that was launched before could still read them.
+        capturing: This thread captures a graph; what must not be called then is a fault too.
+    """
+
+    def __init__(self, free_bytes: int = 1 << 30, *, cached_bytes: int = 0, copies_foreign: bool = False) -> None:
+        self.free_bytes, self.cached_bytes, self.copies_foreign = free_bytes, cached_bytes, copies_foreign
+        self.faults: list[str] = []
+        self.capturing = False
+        self.computing = Computing()
+        self.stream_now: Stream = self.computing
+        self.streams: list[Stream] = [self.computing]
+        self.mapped: dict[int, int] = {}
+        self.registered: list[tuple[int, int, int]] = []
+        self.largest_pinned_bytes = 0
+        self.driver = Driver(self)
+        self.torch: Any = Torch(self)
+
+    def launch(self) -> None:
+        """A kernel that runs until somebody waits for it."""
+        self.computing.work.append(lambda: None)
+
+    @property
+    def busy(self) -> bool:
+        return any(stream.done < len(stream.work) for stream in self.streams)
+
+    def synchronize(self, device: Any = None) -> None:
+        self.not_captured("synchronize")
+        for stream in self.streams:
+            stream.run()
+
+    def not_captured(self, what: str) -> None:
+        if self.capturing:
+            self.faults.append(f"{what} while a graph is captured")
+
+
+class Torch:
+    """What ``CudaGpu`` uses of torch."""
+
+    uint8, device, __version__ = torch.uint8, torch.device, "2.11"
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._fake = cuda
+
+        def stream(device: Any = None) -> Stream:
+            cuda.streams.append(Stream())
+            return cuda.streams[-1]
+
+        def event(*, blocking: bool) -> Event:
+            cuda.not_captured("an event")
+            return Event(blocking=blocking)
+
+        def register(address: int, nbytes: int, flags: int) -> Status:
+            if flags & 8:  # cudaDevAttrHostRegisterReadOnlySupported is 0 on what was seen
+                return Status.NOT_SUPPORTED
+            memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+            if not all(page.writable for page in pages_of(memory)):
+                return Status.INVALID_VALUE
+            cuda.registered.append((address, nbytes, flags))
+            return Status.SUCCESS
+
+        def unregister(address: int) -> None:
+            cuda.registered = [span for span in cuda.registered if span[0] != address]
+
+        def empty_cache() -> None:
+            cuda.free_bytes += cuda.cached_bytes
+            cuda.cached_bytes = 0
+
+        @contextmanager
+        def on(stream: Stream) -> Iterator[None]:
+            before, cuda.stream_now = cuda.stream_now, stream
+            yield
+            cuda.stream_now = before
+
+        @contextmanager
+        def nothing(_: Any) -> Iterator[None]:
+            yield
+
+        self.cuda = SimpleNamespace(
+            Stream=stream,
+            Event=event,
+            stream=on,
+            device=nothing,
+            init=lambda: None,
+            current_stream=lambda _: cuda.computing,
+            current_device=lambda: 0,
+            device_count=lambda: 1,
+            get_device_properties=lambda _: SimpleNamespace(name="NVIDIA H200", uuid="fa4e"),
+            is_current_stream_capturing=lambda: cuda.capturing,
+            synchronize=cuda.synchronize,
+            empty_cache=empty_cache,
+            mem_get_info=lambda _: (cuda.free_bytes, 1 << 40),
+            cudart=lambda: SimpleNamespace(
+                cudaHostRegister=register, cudaHostUnregister=unregister, cudaGetErrorString=lambda s: s.name
+            ),
+        )
+
+    def _there(self, tensor: torch.Tensor) -> OnDevice:
+        there = tensor.as_subclass(OnDevice)
+        OnDevice.cuda_ = self._fake
+        return there
+
+    def empty(self, nbytes: int, *, dtype: Any, device: Any = None, pin_memory: bool = False) -> Any:
+        if pin_memory:
+            self._fake.largest_pinned_bytes = max(self._fake.largest_pinned_bytes, nbytes)
+            return torch.empty(nbytes, dtype=dtype)
+        return self._there(torch.full((nbytes,), POISON, dtype=dtype))
+
+    def ones(self, n: int, device: Any) -> Any:
+        return self._there(torch.ones(n))
+
+    def from_numpy(self, array: Any) -> Any:
+        return self._there(torch.from_numpy(array))
+
+    def as_tensor(self, span: Any, device: Any) -> Any:
+        of_numpy = np.asarray(_Host(span))
+        return self._there(torch.from_numpy(of_numpy.copy() if self._fake.copies_foreign else of_numpy))
+
+
+class _Host:
+    """The CUDA Array Interface as NumPy's, which keeps what gave it."""
+
+    def __init__(self, span: Any) -> None:
+        self.span = span
+        self.__array_interface__ = span.__cuda_array_interface__
+
+
+class Driver:
+    """What ``SharedMemory`` calls of the driver; memory is a memfd."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+
+    def __getattr__(self, name: str) -> Any:
+        assert not name.startswith("cu"), f"{name} would call the driver"
+        return getattr(driver, name)
+
+    def cuMemGetAllocationGranularity(self, properties: Any, _: Any) -> Any:  # noqa: N802
+        assert properties.location.id == 0
+        return _OK, PAGE
+
+    def cuMemCreate(self, nbytes: int, properties: Any, _: int) -> Any:  # noqa: N802
+        if nbytes > self._cuda.free_bytes - self._cuda.cached_bytes:
+            return _FULL, None
+        fd = os.memfd_create("fake GPU memory")
+        os.ftruncate(fd, nbytes)
+        return _OK, fd
+
+    def cuMemImportFromShareableHandle(self, fd: int, _: Any) -> Any:  # noqa: N802
+        return _OK, os.dup(fd)
+
+    def cuMemExportToShareableHandle(self, handle: int, *_: Any) -> Any:  # noqa: N802
+        return _OK, os.dup(handle)
+
+    def cuMemRelease(self, handle: int) -> Any:  # noqa: N802
+        os.close(handle)
+        return (_OK,)
+
+    def cuMemAddressReserve(self, nbytes: int, *_: int) -> Any:  # noqa: N802
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        return _OK, driver.CUdeviceptr(_libc.mmap(None, nbytes, 0, flags, -1, 0))
+
+    def cuMemMap(self, address: Any, nbytes: int, _: int, handle: int, __: int) -> Any:  # noqa: N802
+        _libc.mmap(int(address), nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, handle, 0)
+        self._cuda.mapped[int(address)] = nbytes
+        return (_OK,)
+
+    def cuMemSetAccess(self, address: Any, nbytes: int, access: Any, _: int) -> Any:  # noqa: N802
+        write = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        writes = mmap.PROT_WRITE if access[0].flags == write else 0
+        _libc.mprotect(int(address), nbytes, mmap.PROT_READ | writes)
+        return (_OK,)
+
+    def cuMemUnmap(self, address: Any, nbytes: int) -> Any:  # noqa: N802
+        if self._cuda.busy:
+            self._cuda.faults.append("illegal address: unmapped under a kernel")
+        del self._cuda.mapped[int(address)]
+        _libc.mmap(int(address), nbytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED, -1, 0)
+        return (_OK,)
+
+    def cuMemAddressFree(self, address: Any, nbytes: int) -> Any:  # noqa: N802
+        _libc.munmap(int(address), nbytes)
+        return (_OK,)

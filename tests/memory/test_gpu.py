@@ -1,0 +1,187 @@
+"""The fake GPU, and CudaGpu on a CUDA that is none, keep the contract of GPUs."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import mmap
+import os
+import resource
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fakes.cuda import FakeCuda
+
+from penstock.contracts import ByteArray, Gpu
+from penstock.errors import DeviceUnavailable, PinningRefused
+from penstock.memory import cuda, cuda_shared
+from penstock.memory.cuda import BUFFER_BYTES, CudaGpu
+from penstock.memory.host import HostRing, WritableHostRing
+from penstock.testing.gpu import FakeGpu
+from penstock.testing.gpu_contract import GpuContract
+from penstock.testing.ring import PAGE_BYTES
+
+
+class TestFakeGpu(GpuContract):
+    def gpu(self) -> Gpu:
+        return FakeGpu(1)
+
+    def seen(self, memory: Any) -> ByteArray:
+        return memory.numpy()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return installed(monkeypatch, FakeCuda())
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> FakeCuda:
+    monkeypatch.setattr(cuda, "_torch", lambda _: fake.torch)
+    monkeypatch.setattr(cuda_shared, "_driver", lambda: fake.driver)
+    return fake
+
+
+class TestCudaGpuOnAFakeCuda(GpuContract):
+    @pytest.fixture(autouse=True)
+    def _fake(self, fake: FakeCuda) -> Any:
+        self.fake = fake
+        yield
+        gc.collect()
+        assert fake.faults == []
+
+    def gpu(self) -> Gpu:
+        return CudaGpu("cuda")
+
+    def seen(self, memory: Any) -> ByteArray:
+        return np.asarray(memory)
+
+
+def test_a_trainers_pages_are_writable_only_until_they_are_registered(fake: FakeCuda) -> None:
+    gpu, ring = CudaGpu("cuda"), WritableHostRing.create(PAGE_BYTES)
+    reader = HostRing.attach_pinned(ring.open_for_readers(), PAGE_BYTES, gpu)
+    address = reader.readable(0, 1).ctypes.data
+    assert fake.registered == [(address, PAGE_BYTES, 0)]
+    pid = os.fork()
+    if not pid:
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        reader.readable(0, 1)[0] = 1
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1]), "it could write there"
+    reader.close()
+    ring.close()
+
+
+@pytest.mark.parametrize("gpu", [FakeGpu(), "cuda"])
+def test_pages_that_cannot_be_written_to_are_not_registered(gpu: Any, fake: FakeCuda) -> None:
+    gpu = CudaGpu(gpu) if isinstance(gpu, str) else gpu
+    ring = WritableHostRing.create(PAGE_BYTES)
+    reader = HostRing.attach(ring.open_for_readers(), PAGE_BYTES)
+    with pytest.raises(PinningRefused, match=r"(?i)invalid.(argument|value)"):
+        gpu.pin(reader.readable(0, PAGE_BYTES))
+    reader.close()
+    ring.close()
+
+
+def test_the_fake_registers_no_private_copy_of_a_file() -> None:
+    ring = WritableHostRing.create(PAGE_BYTES)
+    mapping = mmap.mmap(ring.fd, PAGE_BYTES, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    with pytest.raises(AssertionError, match="a copy for ever"):
+        FakeGpu().pin(np.frombuffer(mapping, np.uint8))
+    ring.close()
+
+
+def lent_by_a_trainer(fake: FakeCuda) -> tuple[CudaGpu, Any, list[int]]:
+    """A GPU, a view of a ring of which nothing else is left, and where it says that it has ended."""
+    gpu = CudaGpu("cuda")
+    fd = CudaGpu("cuda").share(PAGE_BYTES)[1]
+    ended: list[int] = []
+    lent = gpu.lend(gpu.open_shared(fd, PAGE_BYTES), 0, 64, lambda: ended.append(1))
+    os.close(fd)
+    gc.collect()
+    assert len(fake.mapped) == 1
+    return gpu, lent, ended
+
+
+def test_a_ring_stays_mapped_under_a_kernel_that_outlives_the_last_view(fake: FakeCuda) -> None:
+    gpu, lent, ended = lent_by_a_trainer(fake)
+    fake.launch()
+    del lent
+    assert fake.mapped
+    gpu.collect()
+    assert not ended, "the kernel still reads there"
+    assert fake.mapped
+    fake.computing.run()
+    gpu.collect()
+    assert (ended, fake.mapped, fake.faults) == ([1], {}, [])
+
+
+def test_a_ring_that_nobody_refers_to_is_unmapped_after_what_runs(fake: FakeCuda) -> None:
+    gpu = CudaGpu("cuda")
+    memory, fd = gpu.share(PAGE_BYTES)
+    os.close(fd)
+    fake.launch()
+    del memory
+    assert (fake.mapped, fake.faults) == ({}, [])
+
+
+def test_while_a_graph_is_captured_nothing_is_recorded_waited_for_or_unmapped(fake: FakeCuda) -> None:
+    gpu, lent, ended = lent_by_a_trainer(fake)
+    memory, fd = gpu.share(PAGE_BYTES)
+    os.close(fd)
+    fake.capturing = True
+    del lent, memory
+    gpu.collect()
+    gpu.collect_all()
+    assert (ended, len(fake.mapped), fake.faults) == ([], 2, [])
+    fake.capturing = False
+    gpu.collect()
+    assert (ended, fake.mapped, fake.faults) == ([1], {}, [])
+
+
+def test_what_lives_at_the_interpreters_exit_is_left_to_the_driver(fake: FakeCuda) -> None:
+    before = {id(info) for info in weakref.finalize._registry.values() if info.atexit}  # type: ignore[attr-defined]
+    _, lent, _ = lent_by_a_trainer(fake)
+    after = {id(info) for info in weakref.finalize._registry.values() if info.atexit}  # type: ignore[attr-defined]
+    assert after <= before
+    del lent
+
+
+def test_a_forked_child_leaves_the_device_alone(fake: FakeCuda) -> None:
+    gpu, lent, ended = lent_by_a_trainer(fake)
+    pid = os.fork()
+    if not pid:
+        del lent
+        gc.collect()
+        os._exit(bool(ended or not fake.mapped or gpu._loans))  # type: ignore[attr-defined]
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    del lent
+
+
+def test_memory_that_torch_would_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = installed(monkeypatch, FakeCuda())
+    _, fd = CudaGpu("cuda").share(PAGE_BYTES)
+    fake.copies_foreign = True
+    with pytest.raises(DeviceUnavailable, match="would read a copy of it on cuda:0, which nobody writes"):
+        CudaGpu("cuda").open_shared(fd, PAGE_BYTES)
+    os.close(fd)
+
+
+def test_what_torchs_allocator_keeps_is_given_up_for_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = installed(monkeypatch, FakeCuda(100 << 20, cached_bytes=90 << 20))
+    _, fd = CudaGpu("cuda").share(50 << 20)
+    os.close(fd)
+    assert fake.cached_bytes == 0
+
+
+def test_memory_that_is_not_pinned_passes_in_pieces_that_torch_does_not_round_up(fake: FakeCuda) -> None:
+    gpu = CudaGpu("cuda")
+    data = np.arange(2 * BUFFER_BYTES + 5, dtype=np.uint8)
+    to = gpu.empty(data.nbytes)
+    gpu.copy(to, data, pinned=False)
+    gpu.synchronize()
+    assert np.array_equal(np.asarray(to), data)
+    assert fake.largest_pinned_bytes == BUFFER_BYTES
+    assert BUFFER_BYTES.bit_count() == 1
