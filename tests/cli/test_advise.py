@@ -188,8 +188,8 @@ def test_what_cannot_be_kept_is_said_and_the_advice_given(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["BENCH"], "Give --sample"),
-        (["--sample", "4KiB"], "give a file of penstock bench io"),
+        (["BENCH"], "give --sample"),
+        (["--sample", "4KiB"], "give either a file of penstock bench io"),
         (["BENCH", "--on", ".", "--sample", "4KiB"], "give either a file"),
         (["--on", "no/such", "--sample", "4KiB"], "there is no such directory"),
         (["no-such.json", "--sample", "4KiB"], "cannot be read"),

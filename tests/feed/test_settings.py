@@ -185,5 +185,5 @@ def test_what_is_no_name_or_state_is_refused_in_words(serve):
     serve({"id": np.arange(10)})
     with penstock.attach("feed") as loader:
         for state in (None, {}, []):
-            with pytest.raises(penstock.BadSetting, match="no state"):
+            with pytest.raises(penstock.BadSetting, match="does not come from"):
                 loader.load_state_dict(state)

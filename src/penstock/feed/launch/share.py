@@ -132,6 +132,9 @@ def share(
         FeederSilent: the feeder is stopped, or does not answer within 10 s.
         DeviceUnavailable: this machine has no such GPU, or no room for the window on it.
         Refused: the feeder does not admit this trainer; ``VersionMismatch`` if it runs another protocol.
+
+    Warns:
+        UserWarning: a file that ``make_loader`` names has changed since the feed began.
     """
     _check_callable(make_loader)
     asked = checked(
