@@ -77,7 +77,7 @@ def _share(out: Path) -> list[Step]:
 
     return [
         measured("blocks", 300, "--blocks", "10MB", "--no-jpeg", "--trainers", "1,4", "--seconds", "2"),
-        measured("images", 300, "--blocks", "", "--trainers", "4", "--seconds", "4", modules=_IMAGES),
+        measured("images", 300, "--blocks", "", "--trainers", "4", "--repeats", "1", modules=_IMAGES),
     ]
 
 
