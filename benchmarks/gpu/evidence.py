@@ -120,6 +120,8 @@ class Bench:
         outcome.counts = counts_of(output) if "pytest" in step.command else {}
         if status is None:
             outcome.status, outcome.why = "cut off", f"killed after {limit_s:.0f} s"
+        elif status == step.unavailable:
+            outcome.status, outcome.why = "not run", plain(output, self.out).strip().rpartition("\n")[2]
         elif status:
             outcome.status, outcome.why = "failed", f"status {status}"
         elif outcome.counts and not outcome.counts.get("passed"):

@@ -20,6 +20,7 @@ class Step(NamedTuple):
         limit_s: After which it is killed, if its part has so long.
         result: A file of JSON that it writes, which goes into the record.
         under: A tool and its options that run this Python.
+        unavailable: The status by which it says that this machine has not what it measures.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Step(NamedTuple):
     limit_s: float = PART_S
     result: str = ""
     under: tuple[str, ...] = ()
+    unavailable: int | None = None
 
 
 _PYTEST = (
@@ -77,7 +79,7 @@ def _share(out: Path) -> list[Step]:
 
     return [
         measured("blocks", 300, "--blocks", "10MB", "--no-jpeg", "--trainers", "1,4", "--seconds", "2"),
-        measured("images", 300, "--blocks", "", "--trainers", "4", "--seconds", "4", modules=_IMAGES),
+        measured("images", 300, "--blocks", "", "--trainers", "4", "--repeats", "1", modules=_IMAGES),
     ]
 
 
@@ -86,7 +88,7 @@ def _io(out: Path) -> list[Step]:
         file = f"io-{name}.result.json"
         path = ("-m", "penstock", "bench", "io", str(out), "--size", "1GiB", "--runtime", "1", "--qd", "128")
         command = (*path, "--bs", "4KiB,1MiB", *options, "--json", str(out / file))
-        return Step(name, command, ("typer", "rich"), 200, file)
+        return Step(name, command, ("typer", "rich"), 200, file, unavailable=2)
 
     return [
         measured("by-the-host", "--mech", "direct,uring", "--dest", "pinned,cuda:0"),

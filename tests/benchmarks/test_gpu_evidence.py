@@ -138,6 +138,15 @@ def test_what_is_missing_is_not_run_and_says_what(bench: Bench) -> None:
     assert record.status == "not run"
 
 
+def test_a_step_may_find_out_that_the_machine_has_not_what_it_measures(bench: Bench) -> None:
+    code = "print('noise'); print('no nvidia-fs here'); raise SystemExit(2)"
+    record = bench.run("part", [python("gds", code, unavailable=2), python("other", code)])
+    assert [(step.status, step.why) for step in record.steps] == [
+        ("not run", "no nvidia-fs here"),
+        ("failed", "status 2"),
+    ]
+
+
 def test_a_tool_runs_python(bench: Bench) -> None:
     record = bench.run("part", [python("under", "import os; assert os.environ['X'] == '1'", under=("env", "X=1"))])
     assert record.status == "passed", record

@@ -102,7 +102,10 @@ def unmap_dead(torch: Any) -> None:
     a CUDA graph, which waiting would break.
     """
     while _dead and not torch.cuda.is_current_stream_capturing():
-        device, mapping = _dead.popleft()
+        try:
+            device, mapping = _dead.popleft()
+        except IndexError:  # another thread gives them back too
+            return
         torch.cuda.synchronize(device)
         mapping.close()
 
