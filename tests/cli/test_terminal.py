@@ -18,7 +18,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 import penstock
@@ -224,21 +223,6 @@ def test_ctrl_c_ends_a_feeder_that_makes_its_loader(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 130
-
-
-def test_ctrl_c_ends_a_benchmark_and_its_processes():
-    command = [*COMMAND, "bench", "share", "--quick", "--no-jpeg", "--no-peers", "--blocks", "128KB"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    mine = psutil.Process(process.pid)
-    wait_until(lambda: mine.children() or process.poll() is not None)
-    children = mine.children(recursive=True)
-    assert children
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=60) == ("", "")
-    assert process.returncode == 130
-    assert not [child for child in children if child.is_running()]
 
 
 @pytest.mark.parametrize(
