@@ -42,7 +42,7 @@ def choose_reader(
         rows: What ``penstock bench io`` has measured; None if nothing.
         sample_bytes: Of a usual sample.
         access: As in ``Requirement``.
-        cores: The same.
+        cores: As in ``Requirement``.
         works: Mechanisms that can be had for this data.
     """
     if rows:

@@ -24,7 +24,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         p99_us: 99th percentile.
         p999_us: 99.9th percentile.
         cpu_us_per_op: CPU time of the process, user and kernel, for each read.
-        cpu_s_per_gib: The same for each GiB.
+        cpu_s_per_gib: CPU time for each GiB.
         cores_busy: CPU time over elapsed time.
         gpu_threads: Threads of the GPU that asked; None where it did not ask.
         sm_share: Part of the GPU's multiprocessors that were busy, 0 to 1, or the most that can have been; the

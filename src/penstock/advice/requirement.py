@@ -12,7 +12,7 @@ from penstock.errors import BadSetting
 MEASURED = "measured here"
 
 HEADROOM = 1.1
-"""Of the rate that is needed: storage is not the same every minute."""
+"""Headroom over the rate that is needed: the speed of storage varies from minute to minute."""
 
 
 def published(source: str) -> str:
@@ -91,9 +91,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         bs_bytes: Of one read.
         dest: Where its bytes were put when it was measured.
         mb_s: 10^6 bytes of samples a second that it reaches within the need's cores.
-        full_mb_s: The same with as many cores as it takes.
+        full_mb_s: Throughput with as many cores as it takes.
         cpu_us_per_read: CPU time of one read.
-        cpu_s_per_gib: The same for each GiB of samples.
+        cpu_s_per_gib: CPU time for each GiB of samples.
         cores: What it takes at the need's rate, or at ``mb_s`` where that is less or no rate is needed.
         sm_share: The most of the GPU's multiprocessors, 0 to 1; None where it takes none, or nobody knows.
         basis: ``"measured"`` at this size, ``"interpolated"`` between two, ``"extrapolated"`` beyond all.

@@ -1,4 +1,4 @@
-"""The order in which a feed visits its samples: seeded, segmented, the same on every machine."""
+"""The order in which a feed visits its samples: seeded, segmented, and alike on every machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def permutation(n: int, *words: int) -> Indices:
 
 
 def digest(*parts: Any) -> str:
-    """A short name for plain values, the same in every process and on every machine."""
+    """Digest plain values into a short name that every process on every machine computes alike."""
     return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 

@@ -12,7 +12,7 @@ from penstock.feed.endpoint import Endpoint, endpoints
 
 
 def again(error: PenstockError) -> PenstockError:
-    """The same error anew: one that is kept would keep the frames it was raised through, and their views."""
+    """Copy an error: a kept one would keep the frames that it was raised through, and their views."""
     return type(error)(str(error))
 
 

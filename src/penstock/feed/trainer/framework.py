@@ -38,7 +38,7 @@ def check_framework(framework: str | None) -> None:
 
 
 def converted(tree: Tree, framework: Framework) -> Tree:
-    """The batch with every array and tensor as this framework's, on the same memory (https://dmlc.github.io/dlpack).
+    """Turn every array and tensor of a batch into this framework's, without a copy (https://dmlc.github.io/dlpack).
 
     JAX has 64-bit numbers only under ``jax_enable_x64``, and makes 32-bit ones
     of them otherwise, as everywhere. It copies what it does so to, and what

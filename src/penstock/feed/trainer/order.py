@@ -19,7 +19,7 @@ def plan_of(welcome: Welcome) -> dict[str, Any]:
 
 
 def order_of(welcome: Welcome) -> dict[str, Any]:
-    """What must be the same for a trainer to go on with another feeder, by what it is called."""
+    """What may not differ if a trainer is to go on with another feeder, by name."""
     plan = plan_of(welcome)
     return {
         "batch size": plan.pop("source_batch_size"),

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def group_of_ranks() -> str:
-    """What the ranks of one training have in common, and those of another have not."""
+    """A text that all ranks of one data-parallel run have, and no rank of another run."""
     return ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
 
 

@@ -1,4 +1,4 @@
-"""An opened packed data set: which leaves are kept in memory, which are read, and whether they are the same."""
+"""An opened packed data set: which leaves are kept in memory, which are read, and whether they have changed."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _nothing(folder: Path) -> str:
     """Why a folder holds no packed data set, and where there is one."""
     if (folder / JOURNAL).exists():
-        return f"{folder} is not packed to its end: run the same penstock pack again"
+        return f"{folder} is not packed to its end: repeat the penstock pack that began it"
     what = f"it has no {MANIFEST}" if folder.is_dir() else "it is no folder"
     if not os.path.lexists(folder):
         what = "there is no such folder"

@@ -186,7 +186,7 @@ def check_whole(loader: DataLoader[Any]) -> None:
             if isinstance(replicas, int) and replicas > 1:
                 raise BadSetting(
                     f"the loader's {type(each).__name__} ({name}={replicas}) gives one rank's part of the data: "
-                    "every rank would get the same part of it from this feed. Give a loader of all the data "
+                    "every rank would get that one part from this feed. Give a loader of all the data "
                     "(shuffle=True instead of the sampler), and let each rank attach with "
                     f"shard=(rank, {replicas})"
                 )
