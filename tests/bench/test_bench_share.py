@@ -219,6 +219,7 @@ def test_whatever_ends_it_leaves_nothing(loaders: Path, feeds_directory: Path, t
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
     )
     while not list(tmp_path.glob("worker-*")):
         assert process.poll() is None, process.communicate()
