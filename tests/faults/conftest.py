@@ -193,7 +193,7 @@ def feed(
     ) -> Run:
         order = {"name": name, "source": {"kind": kind, **(source or {})}, "settings": settings}
         output = tmp_path_factory.mktemp("feeder") / "output"
-        server = servers["torch" if kind == "loader" else "numpy"]
+        server = servers["torch" if kind == "loader" or "memory" in settings else "numpy"]
         run = Run(server, "feeder.py", order, output, process_group=process_group)
         processes.append(run)
         return run

@@ -21,7 +21,7 @@ FED_FROM_A_GPU = {"kind": "rows beside a fake GPU"}
 
 
 def on_a_gpu(device: dict[str, Any], **options: Any) -> dict[str, Any]:
-    return {"options": {"device": device, **options}}
+    return {"torch": True, "options": {"device": device, **options}}
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(60, marks=[SOAK, pytest.mark.timeout(1200)])])
