@@ -92,12 +92,14 @@ def changed(**settings: Any) -> Settings:
     return Settings(**{name: getattr(SHORT, name) for name in SHORT.__struct_fields__} | settings)
 
 
-def test_every_mechanism_is_measured_and_told_apart_by_its_path(file: Path) -> None:
+@pytest.mark.parametrize("mechanisms", [("uring",), pytest.param(("posix", "direct"), marks=pytest.mark.soak)])
+def test_every_mechanism_is_measured_and_told_apart_by_its_path(file: Path, mechanisms: tuple[str, ...]) -> None:
     several = {"bs_bytes": (4096, 65536), "pattern": ("random", "sequential"), "repeats": 2}
-    rows = quietly(changed(mech=("uring",), **several), file).rows
-    assert len(rows) == 2 * 2 * 2
-    rows += quietly(changed(mech=("posix", "direct"), repeats=2), file).rows
-    assert len(rows) == 2 * 2 * 2 + 2 * 2
+    rows = quietly(changed(mech=mechanisms, **several), file).rows
+    assert len(rows) == len(mechanisms) * 2 * 2 * 2
+    others = tuple(mech for mech in ("posix", "direct", "uring") if mech not in mechanisms)
+    rows += quietly(changed(mech=others, repeats=2), file).rows
+    assert len(rows) == len(mechanisms) * 2 * 2 * 2 + len(others) * 2
     paths = {"posix": "preadv, page cache", "direct": "preadv, O_DIRECT", "uring": "io_uring, O_DIRECT"}
     for row in rows:
         assert row.path_taken.startswith(paths[row.mech]), row

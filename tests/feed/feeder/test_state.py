@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -311,7 +312,8 @@ class BorrowersMachine(RosterMachine):
     views_live_on = True
 
 
-def test_roster_by_any_sequence_while_views_live_on():
+@pytest.mark.hypothesis
+def test_feed_state_by_any_sequence_while_views_live_on():
     run_state_machine_as_test(
         BorrowersMachine,
         settings=settings(max_examples=examples(80), stateful_step_count=40, phases=[Phase.generate]),
