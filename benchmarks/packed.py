@@ -38,7 +38,7 @@ from penstock.io.open import open_reader
 from penstock.measure.interval import Interval
 from penstock.measure.machine import describe
 from penstock.measure.pool import ProcessPool
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.packing.packing import pack
 from penstock.sources.packed.format import HEADER_BYTES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.contracts import ByteArray, DeviceBytes
 from penstock.memory.cuda import CudaGpu
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 
 
 class CountingGpu(CudaGpu):

@@ -13,7 +13,7 @@ from benchmarks.gpu.crossing import counting_gpu
 from benchmarks.share.blocks import Blocks
 
 from penstock.measure.loop import say
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import aligned
 
 _DISTINCT = 4

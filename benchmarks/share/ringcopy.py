@@ -15,7 +15,7 @@ from benchmarks.share.blocks import ROWS, Blocks
 from penstock.contracts import SourceBlock
 from penstock.feed.feeder.writer import BlockWriter
 from penstock.measure.loop import say
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import aligned
 
 _DISTINCT = 4

@@ -14,10 +14,10 @@ from penstock.advice.measurement import Measurement
 from penstock.bench.io import child, multiprocessors
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.report import medians
-from penstock.io.nvme import device
-from penstock.io.nvme.device import most_busy_share
+from penstock.io.nvme import gpu_threads as device
+from penstock.io.nvme.gpu_threads import most_busy_share
 from penstock.measure.nvml import Meter
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 
 MULTIPROCESSORS = 132
 

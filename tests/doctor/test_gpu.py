@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 import penstock
+from penstock.doctor.checks import pinned_ring
 from penstock.doctor.gpu import driver, mps, seen_devices
-from penstock.doctor.machine import pinned_ring
 from penstock.feed.statistics import FeederStatistics
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 
 FIRST, SECOND = "GPU-6f1d2c3b-0000", "GPU-a0b1c2d3-9999"
 

@@ -9,14 +9,6 @@ from typing import TYPE_CHECKING
 from tests.fakes.nvme_bus import Bus
 from tests.fakes.nvme_queues import CompletionQueue, SubmissionQueue
 
-from penstock.io.nvme.layout import (
-    INTERNAL_ERROR,
-    INVALID_FIELD,
-    INVALID_OPCODE,
-    PAGE_BYTES,
-    PRP_OFFSET_INVALID,
-    Array,
-)
 from penstock.io.nvme.libnvm.admin import (
     CREATE_CQ,
     CREATE_SQ,
@@ -25,6 +17,14 @@ from penstock.io.nvme.libnvm.admin import (
     IDENTIFY,
     NUMBER_OF_QUEUES,
     SET_FEATURES,
+)
+from penstock.io.nvme.queue_memory import (
+    INTERNAL_ERROR,
+    INVALID_FIELD,
+    INVALID_OPCODE,
+    PAGE_BYTES,
+    PRP_OFFSET_INVALID,
+    Array,
 )
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from penstock.contracts import ByteArray
-from penstock.io.nvme.layout import PAGE_BYTES, Array
+from penstock.io.nvme.queue_memory import PAGE_BYTES, Array
 
 
 class BusFault(Exception):

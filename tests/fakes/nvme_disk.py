@@ -16,9 +16,9 @@ from tests.fakes.nvme_queues import CompletionQueue, DoorbellInvalid, Submission
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme import layout
-from penstock.io.nvme.layout import Array
+from penstock.io.nvme import queue_memory as layout
 from penstock.io.nvme.libnvm import registers as at
+from penstock.io.nvme.queue_memory import Array
 
 _REGISTER_BYTES = 1 << 16
 _NAP_S = 50e-6

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 from tests.fakes.nvme_bus import Bus, BusFault
 
-from penstock.io.nvme.layout import COMMAND, COMPLETION, PAGE_BYTES, Array
+from penstock.io.nvme.queue_memory import COMMAND, COMPLETION, PAGE_BYTES, Array
 
 
 class DoorbellInvalid(Exception):

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.conftest import all_is_given_back, eventually, unhurt
 from tests.faults.sources import rows
 
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 
 SOAK = pytest.mark.soak
 REACHES = {"seed": 1}

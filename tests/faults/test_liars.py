@@ -24,7 +24,7 @@ from penstock.feed.launch.feeds import feeds
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.tree import Array, Branch, Constant, Node, Strings
 
 WINDOW = 1 << 20

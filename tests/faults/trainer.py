@@ -70,7 +70,7 @@ def right(batch: Any) -> bool:
 def connect() -> penstock.Loader:
     options = {"batch_size": order["batch_size"], **order["options"]}
     if "device" in options:
-        from penstock.testing.gpu import FakeGpu
+        from penstock.testing.fake_gpu import FakeGpu
 
         options["device"] = FakeGpu(**options["device"])
     if order["source"]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import penstock
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 
 SAMPLES = 203
 ROW_BYTES = 96

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.feed.directory import directory
 from penstock.feed.endpoint import Endpoint, Owner, endpoints
-from penstock.feed.private import directory
 
 ARRAYS = {"id": np.arange(20)}
 NAMES = [

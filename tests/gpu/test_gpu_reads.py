@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from penstock.contracts import ByteArray, Extents, Reader
-from penstock.io.nvme.device import DeviceThreads
 from penstock.io.nvme.emulated import EmulatedController
+from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.queue import GpuQueue, queue_memory
 from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.uring import UringQueue
 from penstock.memory.cuda import CudaGpu
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, ReaderContract, new_memory, read_all
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -8,7 +8,7 @@ from typing import Any
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
 
 from penstock.contracts import ByteArray
-from penstock.io.nvme import layout
+from penstock.io.nvme import queue_memory as layout
 from penstock.io.nvme.first_path import queue_into
 from penstock.io.nvme.libnvm.controller import DiskController
 from penstock.io.nvme.queue import GpuQueue

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.io.memory import host_memory, lies_on_huge_pages
 from penstock.io.open import open_reader
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")
 

@@ -23,7 +23,7 @@ from penstock.errors import ReaderUnavailable, ReadFailed
 from penstock.io.object import ObjectQueue
 from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import ReaderContract, extents_of, new_memory, read_all
 
 

@@ -14,7 +14,7 @@ from tests.examples import examples
 from penstock.contracts import Extents, Opened
 from penstock.io.queue import Reads, Results
 from penstock.io.reader import QueueReader
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.faulty_queue import FaultyQueue
 
 DEPTH = 8
 SLOT_BYTES = 512

@@ -23,7 +23,7 @@ from penstock.io.queue import Queue, Reads, Results
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import FILE_BYTES, MEMORY_BYTES, ReaderContract, extents_of, new_memory, read_all
 
 QUEUES = {

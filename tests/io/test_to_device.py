@@ -17,8 +17,8 @@ from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.to_device import DeviceReader
-from penstock.testing.gpu import POISON, FakeGpu
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.fake_gpu import POISON, FakeGpu
+from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, extents_of, new_memory, read_all
 
 PAGE = 4096

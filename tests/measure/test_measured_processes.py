@@ -12,7 +12,7 @@ import pytest
 
 from penstock.measure.pool import MemberFailed, ProcessPool
 from penstock.measure.processes import cpu_s, pss_bytes, window_pss_bytes, with_descendants
-from penstock.memory.host import HostRing
+from penstock.memory.host_ring import HostRing
 
 SOON_S = 60.0
 

@@ -18,8 +18,8 @@ from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.memory import cuda, cuda_shared
 from penstock.memory.cuda import BUFFER_BYTES, CudaGpu
-from penstock.memory.host import HostRing, WritableHostRing
-from penstock.testing.gpu import FakeGpu
+from penstock.memory.host_ring import HostRing, WritableHostRing
+from penstock.testing.fake_gpu import FakeGpu
 from penstock.testing.gpu_contract import GpuContract
 from penstock.testing.ring import PAGE_BYTES
 

@@ -29,13 +29,13 @@ from penstock.io.open import FILE_MECHANISMS, open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.packing.packing import pack
 from penstock.sources.packed import PackedSource, check
 from penstock.sources.packed.format import HEADER_BYTES
-from penstock.testing.gpu import FakeGpu
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.fake_gpu import FakeGpu
+from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.source import SourceContract
 
 ROWS = 203

@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.doctor.checks import examine
 from penstock.doctor.finding import Finding
-from penstock.doctor.machine import examine
 from penstock.terminal import console, printable
 
 _MARKS = {"works": ("✓", "green"), "limited": ("!", "yellow"), "fails": ("✗", "red")}

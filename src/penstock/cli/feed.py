@@ -16,7 +16,7 @@ from penstock.feed.launch.function import call, function_at
 from penstock.feed.settings import DEFAULT_WINDOW
 from penstock.sizes import size_text
 from penstock.sources.adapt import PACKED
-from penstock.sources.randomness import seed_process
+from penstock.sources.seeds import seed_process
 from penstock.terminal import console, printable
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import msgspec
 import psutil
 
 from penstock.errors import BadSetting, DirectoryUnusable, FeedExists, InsecureDirectory
-from penstock.feed.private import directory, entered, usable
+from penstock.feed.directory import directory, entered, usable
 from penstock.linux.fork import close_in_children, fill_standard_descriptors
 
 MAX_NAME_CHARACTERS = 1000

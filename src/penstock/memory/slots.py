@@ -9,7 +9,7 @@ from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.contracts import ByteArray
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.placement import Placement
 
 _RECORD = struct.Struct("=QQ")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from penstock.contracts import Cursor, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError
 from penstock.sources.order import digest
-from penstock.sources.randomness import order_seed, seed_process
+from penstock.sources.seeds import order_seed, seed_process
 from penstock.tree import describe
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.contracts import ByteArray, Gpu, Ring, WritableRing
-from penstock.memory.device import DeviceRing, WritableDeviceRing
+from penstock.memory.gpu_ring import DeviceRing, WritableDeviceRing
 from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
 
 
@@ -42,7 +42,7 @@ class DeviceRingContract(RingContract):
         fd = ring.open_for_readers()
         imported, made = self.gpu_code
         return ReaderCode(
-            f"from penstock.memory.device import DeviceRing\n{imported}\n"
+            f"from penstock.memory.gpu_ring import DeviceRing\n{imported}\n"
             f"reader = DeviceRing.attach({made}, {fd}, {ring.capacity_bytes})",
             (fd,),
         )

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable
-from penstock.memory.host import HostRing, WritableHostRing
+from penstock.memory.host_ring import HostRing, WritableHostRing
 from penstock.testing.ring import PAGE_BYTES
 
 _LARGE_BYTES = (65 << 20) + 7  # more than what passes by way of a buffer at once

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from penstock.contracts import Cursor, Source, SourceBlock, Tree
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
 from penstock.testing.slots import read_back
 from penstock.tree import describe

@@ -16,7 +16,7 @@ from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows, r
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 64, 500])

@@ -12,7 +12,7 @@ from tests.feed.numbered import ROW_BYTES, SAMPLES, rows
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 
 
 def halves(batch: Any) -> Any:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 import penstock
 from penstock.contracts import Cursor
 from penstock.feed.feeder.slot_pool import RING_SHARE
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import ALIGNMENT, Room
 from penstock.memory.slots import Slot, Slots, SlotSource
 from penstock.sources.adapt import adapt

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import penstock
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 
 BATCH = {"t": torch.arange(6.0).reshape(3, 2), "n": np.arange(3), "names": ["a", "b", "c"], "k": 5}
 

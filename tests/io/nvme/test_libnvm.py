@@ -28,7 +28,7 @@ from penstock.io.nvme.libnvm.admin import (
 )
 from penstock.io.queue import Queue, Reads, Results
 from penstock.io.reader import QueueReader
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, extents_of, new_memory, read_all
 
 

@@ -23,7 +23,7 @@ from penstock.io.nvme.libnvm.admin import (
 )
 from penstock.io.nvme.libnvm.registers import CC
 from penstock.io.open import open_reader
-from penstock.testing.gpu import FakeGpu
+from penstock.testing.fake_gpu import FakeGpu
 from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory, read_all
 
 

@@ -17,18 +17,18 @@ from tests.examples import examples
 
 from penstock.contracts import ByteArray, Extents, Opened, Reader
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme import layout
-from penstock.io.nvme.device import DeviceThreads
+from penstock.io.nvme import queue_memory as layout
+from penstock.io.nvme.cpu_threads import HEADER, HostThreads, library
 from penstock.io.nvme.emulated import EmulatedController
-from penstock.io.nvme.host import HEADER, HostThreads, library
-from penstock.io.nvme.layout import QueueMemory
+from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.queue import GpuQueue, queue_memory
+from penstock.io.nvme.queue_memory import QueueMemory
 from penstock.io.open import open_reader
 from penstock.io.queue import Queue, Reads, Results
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, ReaderContract, extents_of, new_memory, read_all
 
 

@@ -17,17 +17,17 @@ from tests.fakes.nvme_admin import Traits
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
 
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme import device
-from penstock.io.nvme.device import DeviceThreads
+from penstock.io.nvme import gpu_threads as device
+from penstock.io.nvme.cpu_threads import library
 from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.first_path import queue_into
-from penstock.io.nvme.host import library
-from penstock.io.nvme.layout import WORK
+from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.libnvm.controller import DiskController
 from penstock.io.nvme.queue import GpuQueue, queue_memory
+from penstock.io.nvme.queue_memory import WORK
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
-from penstock.testing.queue import FaultyQueue
+from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory, read_all
 
 

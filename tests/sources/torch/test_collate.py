@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from torch.utils.data import default_collate
 
-from penstock.memory.host import WritableHostRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.sources.torch.collate import CollateIntoRing
 from penstock.testing.slots import read_back

@@ -17,7 +17,7 @@ from penstock.errors import PenstockError, SourceError
 from penstock.feed.launch.function import call, function_at
 from penstock.measure.loop import Batches
 from penstock.sources.adapt import adapt
-from penstock.sources.randomness import seed_process
+from penstock.sources.seeds import seed_process
 from penstock.tracebacks import users_traceback
 from penstock.tree import first_rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock._version import __version__
 from penstock.feed import wire
-from penstock.feed.feeder.state import FeedState
+from penstock.feed.feeder.held_blocks import FeedState
 from penstock.feed.feeder.subscriber import Subscriber
 
 

@@ -15,9 +15,9 @@ from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.failures import cause
+from penstock.feed.feeder.held_blocks import FeedState
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
-from penstock.feed.feeder.state import FeedState
 from penstock.feed.feeder.throughput import Throughput
 from penstock.feed.feeder.transform import DeviceTransform
 from penstock.feed.feeder.writer import BlockWriter, check_fits
@@ -25,12 +25,12 @@ from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, Settings, check_
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
 from penstock.memory.cuda import gpu_of
-from penstock.memory.device import WritableDeviceRing
-from penstock.memory.host import WritableHostRing
+from penstock.memory.gpu_ring import WritableDeviceRing
+from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.sources.adapt import adapt
-from penstock.sources.randomness import data_seed, seed_process
+from penstock.sources.seeds import data_seed, seed_process
 from penstock.tracebacks import users_traceback
 
 

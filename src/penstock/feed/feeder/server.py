@@ -19,10 +19,10 @@ from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.admission import objection_to, objection_to_reading
 from penstock.feed.feeder.connections import Connections
+from penstock.feed.feeder.held_blocks import FeedState
 from penstock.feed.feeder.pace import Pace
 from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.slot_pool import NotNeeded
-from penstock.feed.feeder.state import FeedState
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics

@@ -19,7 +19,7 @@ from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.launch.share import Ready
 from penstock.feed.launch.spec import read_spec
 from penstock.linux.fork import close_in_children
-from penstock.sources.randomness import seed_process
+from penstock.sources.seeds import seed_process
 from penstock.tracebacks import users_traceback
 
 _GRACE_S = 2.0

@@ -12,8 +12,8 @@ from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ring
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.feed import wire
 from penstock.feed.trainer.holdings import Holdings
-from penstock.memory.device import DeviceRing
-from penstock.memory.host import HostRing
+from penstock.memory.gpu_ring import DeviceRing
+from penstock.memory.host_ring import HostRing
 from penstock.memory.recycle import Recycler
 from penstock.tree import Array, device_leaf, leaf_from_bytes
 

@@ -17,7 +17,7 @@ from penstock.feed.trainer.batcher import Batcher, LoaderOptions
 from penstock.feed.trainer.destination import Destination, OnGpu, OnHost
 from penstock.feed.trainer.epoch import EpochRules
 from penstock.feed.trainer.framework import converted
-from penstock.feed.trainer.order import plan_difference, plan_of
+from penstock.feed.trainer.plan import plan_difference, plan_of
 from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.reading import Loop, Reading
 from penstock.feed.trainer.rows import Connect, RowStream

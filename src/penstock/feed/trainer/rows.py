@@ -11,7 +11,7 @@ from penstock.feed import wire
 from penstock.feed.settings import MOST_BLOCKS, Settings
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.destination import Destination
-from penstock.feed.trainer.order import order_of
+from penstock.feed.trainer.plan import order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 
 Connect = Callable[[wire.Hello, OpenRing, Settings | None], Connection]

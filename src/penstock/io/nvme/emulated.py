@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import ByteArray, Numbers, Opened
-from penstock.io.nvme.layout import (
+from penstock.io.nvme.queue_memory import (
     DATA_TRANSFER_ERROR,
     INTERNAL_ERROR,
     INVALID_FIELD,

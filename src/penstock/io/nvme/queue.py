@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Opened
 from penstock.io.files import DIRECT_ALIGNMENT
-from penstock.io.nvme.layout import PAGE_BYTES, SUCCESS, Array, QueueMemory, errno_of, status_text
+from penstock.io.nvme.queue_memory import PAGE_BYTES, SUCCESS, Array, QueueMemory, errno_of, status_text
 from penstock.io.queue import Queue, Reads, Results
 
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 200e-6

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from penstock.contracts import Cursor, SourceBlock
 from penstock.sources.order import digest
-from penstock.sources.randomness import order_seed, seed_process
+from penstock.sources.seeds import order_seed, seed_process
 from penstock.sources.stream import counted
 from penstock.sources.torch.compat import end_workers, without_persistent_workers
 from penstock.sources.torch.planned import PlannedLoader, describe_loader, length

@@ -15,7 +15,7 @@ from penstock.contracts import Cursor, SourceBlock
 from penstock.errors import SourceError
 from penstock.memory.slots import Slots
 from penstock.sources.order import Order, digest
-from penstock.sources.randomness import data_seed, seed_process
+from penstock.sources.seeds import data_seed, seed_process
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
 from penstock.sources.torch.planned import IndexBatches, PlannedLoader, describe_loader, length
 from penstock.sources.torch.sampling import SamplerPasses, canonical, check_whole, draw

@@ -27,7 +27,7 @@ from torch.utils.data import (
 from penstock.contracts import Cursor
 from penstock.errors import BadSetting, SourceError
 from penstock.sources.order import digest
-from penstock.sources.randomness import SamplersOwn, data_seed, order_seed, seed_process
+from penstock.sources.seeds import SamplersOwn, data_seed, order_seed, seed_process
 
 _TORCHS = (BatchSampler, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """They draw all that they draw from global generators at their first step, and remember nothing."""

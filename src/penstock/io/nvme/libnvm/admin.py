@@ -10,9 +10,9 @@ import numpy as np
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme.layout import COMMAND, COMPLETION, PAGE_BYTES, SUCCESS, code_of, status_text
 from penstock.io.nvme.libnvm import registers as at
 from penstock.io.nvme.libnvm.module import Module
+from penstock.io.nvme.queue_memory import COMMAND, COMPLETION, PAGE_BYTES, SUCCESS, code_of, status_text
 
 DELETE_SQ, CREATE_SQ, DELETE_CQ, CREATE_CQ, IDENTIFY, SET_FEATURES = 0x00, 0x01, 0x04, 0x05, 0x06, 0x09
 NUMBER_OF_QUEUES = 0x07

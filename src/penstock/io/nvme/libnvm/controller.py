@@ -7,11 +7,11 @@ from contextlib import suppress
 from penstock.contracts import ByteArray, Opened
 from penstock.errors import ReaderUnavailable
 from penstock.io.disk_names import disk_path
-from penstock.io.nvme.layout import MAX_QUEUES, PAGE_BYTES, Array, Doorbells, QueueMemory
 from penstock.io.nvme.libnvm import registers as at
 from penstock.io.nvme.libnvm.admin import Admin
 from penstock.io.nvme.libnvm.identify import Namespace, disk_from, namespace_from
 from penstock.io.nvme.libnvm.module import Module
+from penstock.io.nvme.queue_memory import MAX_QUEUES, PAGE_BYTES, Array, Doorbells, QueueMemory
 
 MAX_ENTRIES = 64
 """As many commands as lie on one page: whole queues of these are in one piece for the disk, too."""

@@ -6,7 +6,7 @@ import struct
 from typing import NamedTuple
 
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme.layout import MAX_READ_BYTES, PAGE_BYTES
+from penstock.io.nvme.queue_memory import MAX_READ_BYTES, PAGE_BYTES
 
 _MODEL, _MDTS, _NN = slice(24, 64), 77, 516
 _NLBAF, _FLBAS, _LBA_FORMATS = 25, 26, 128

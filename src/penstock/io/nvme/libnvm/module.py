@@ -21,7 +21,7 @@ import numpy as np
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
 from penstock.io.disk_names import devices
-from penstock.io.nvme.layout import PAGE_BYTES, Array
+from penstock.io.nvme.queue_memory import PAGE_BYTES, Array
 from penstock.linux.fork_memory import give_to_children, keep_from_children
 
 MAP_REQUEST = struct.Struct("QQQ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.io.nvme.layout import Array
+from penstock.io.nvme.queue_memory import Array
 
 # In words of 32 bits.
 CAP, VS, INTMS, CC, CSTS, AQA, ASQ, ACQ = (at // 4 for at in (0x0, 0x8, 0xC, 0x14, 0x1C, 0x24, 0x28, 0x30))

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme.host import HEADER
-from penstock.io.nvme.layout import Array, QueueMemory
+from penstock.io.nvme.cpu_threads import HEADER
+from penstock.io.nvme.queue_memory import Array, QueueMemory
 
 _WARP = 32
 _STREAMS = 4  # so that a batch need not wait for the one before

@@ -10,14 +10,14 @@ import torch
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable
-from penstock.memory.device import WritableDeviceRing
+from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.testing.device_ring import DeviceRingContract
-from penstock.testing.gpu import POISON, FakeGpu
+from penstock.testing.fake_gpu import POISON, FakeGpu
 from penstock.testing.ring import PAGE_BYTES
 
 
 class TestDeviceRing(DeviceRingContract):
-    gpu_code = "from penstock.testing.gpu import FakeGpu", "FakeGpu()"
+    gpu_code = "from penstock.testing.fake_gpu import FakeGpu", "FakeGpu()"
 
     def gpu(self) -> Gpu:
         return FakeGpu(1)

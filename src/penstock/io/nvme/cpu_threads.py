@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme.layout import Array, QueueMemory
+from penstock.io.nvme.queue_memory import Array, QueueMemory
 
 HEADER = Path(__file__).with_name("queues.cuh")
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC")

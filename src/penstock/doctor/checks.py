@@ -21,16 +21,16 @@ from penstock.doctor import gpu as doctor_gpu
 from penstock.doctor.finding import Finding
 from penstock.doctor.readers import probe
 from penstock.errors import DeviceUnavailable, PenstockError, PinningRefused
+from penstock.feed.directory import directory
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.launch.attach import attach
 from penstock.feed.launch.feeds import feeds
-from penstock.feed.private import directory
 from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
 from penstock.io.memory import lies_on_huge_pages
 from penstock.linux.memory_limit import memory_limit_bytes
 from penstock.memory.cuda import CudaGpu, uuid_of
-from penstock.memory.device import DeviceRing, WritableDeviceRing
-from penstock.memory.host import HostRing, WritableHostRing
+from penstock.memory.gpu_ring import DeviceRing, WritableDeviceRing
+from penstock.memory.host_ring import HostRing, WritableHostRing
 from penstock.sources.arrays import ArraySource
 
 R = TypeVar("R", bound=WritableRing)

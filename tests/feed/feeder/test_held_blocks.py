@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from tests.examples import examples
 
 from penstock.contracts import Cursor
-from penstock.feed.feeder.state import FeedState, PublishedBlock, Subscriber
+from penstock.feed.feeder.held_blocks import FeedState, PublishedBlock, Subscriber
 from penstock.memory.placement import Placement
 from penstock.memory.room import ALIGNMENT, Room, aligned
 from penstock.tree.layout import Constant

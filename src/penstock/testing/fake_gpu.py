@@ -16,7 +16,7 @@ import torch
 
 from penstock.contracts import ByteArray, DeviceBytes, Event
 from penstock.errors import DeviceUnavailable, PinningRefused
-from penstock.memory.host import HostRing, WritableHostRing
+from penstock.memory.host_ring import HostRing, WritableHostRing
 from penstock.memory.recycle import when_dead
 
 POISON = 0xDB

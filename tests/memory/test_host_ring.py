@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.contracts import Ring, WritableRing
-from penstock.memory.host import HostRing, WritableHostRing
+from penstock.memory.host_ring import HostRing, WritableHostRing
 from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
 
 
@@ -27,7 +27,8 @@ class TestHostRing(RingContract):
     def attach_elsewhere(self, ring: WritableRing) -> ReaderCode:
         fd = ring.open_for_readers()
         return ReaderCode(
-            f"from penstock.memory.host import HostRing\nreader = HostRing.attach({fd}, {ring.capacity_bytes})",
+            "from penstock.memory.host_ring import HostRing\n"
+            f"reader = HostRing.attach({fd}, {ring.capacity_bytes})",
             (fd,),
         )
 
@@ -78,7 +79,7 @@ def test_memory_goes_when_the_last_process_that_maps_it_is_killed():
     inode = os.fstat(ring.fd).st_ino
     fd = ring.open_for_readers()
     code = (
-        f"from penstock.memory.host import HostRing; ring = HostRing.attach({fd}, {PAGE_BYTES}); "
+        f"from penstock.memory.host_ring import HostRing; ring = HostRing.attach({fd}, {PAGE_BYTES}); "
         "print(ring.readable(0, 1)[0], flush=True); input()"
     )
     with subprocess.Popen(
