@@ -16,7 +16,7 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
-from penstock.feed.launch.share import Ready
+from penstock.feed.launch.election import Ready
 from penstock.feed.launch.spec import read_spec
 from penstock.linux.fork import close_in_children
 from penstock.sources.seeds import seed_process

@@ -1,0 +1,158 @@
+"""Who starts a feed's feeder: of all that share a name and find nobody serving it, the one that gets its lock."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import ExitStack, suppress
+from io import FileIO
+from pathlib import Path
+
+import msgspec
+
+from penstock import errors
+from penstock.errors import FeedNotFound, SourceError
+from penstock.feed import wire
+from penstock.feed.endpoint import ANSWER_S, Endpoint
+from penstock.feed.launch.spec import FeederSpec, pickle_spec
+from penstock.feed.trainer.connection import Connection, OpenRing
+from penstock.feed.trainer.failures import silent
+from penstock.linux.fork import close_in_children
+
+_RETRY_S = 0.02
+_MOST_DEATHS = 3
+
+# -c, not -m: the new process's __main__ must be free for what lives in ours.
+_PROGRAM = """import sys
+sys.path[:] = sys.argv[3:]
+from penstock.feed.launch.detached import detach
+report = detach(*map(int, sys.argv[1:3]))
+from penstock.feed.launch.process import main
+main(int(sys.argv[1]), report)"""
+
+
+class Ready(msgspec.Struct):
+    """What is reported of a new feeder process: that it serves, why it cannot, or how it died before."""
+
+    error: str = ""
+    kind: str = ""
+    traceback_text: str = ""
+    died: str = ""
+
+
+def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> Connection:
+    """Connect to a feed; if nobody serves it, start its feeder, or wait while another process does.
+
+    Raises:
+        BadSetting: the loader's function cannot be pickled.
+        SourceError: the loader could not be made, or the feeder's process died three times before it served.
+        FeederSilent: the feeder, or the process that is starting it, is stopped.
+        Refused: the feeder does not admit this trainer.
+    """
+    patient_until_s = time.monotonic() + ANSWER_S
+    deaths = 0
+    while True:
+        endpoint = Endpoint(spec.name)
+        with suppress(FeedNotFound):
+            return Connection(endpoint, hello, open_ring, ANSWER_S)
+        lock = endpoint.acquire()
+        if lock is None:  # another trainer is starting the feeder
+            _check_goes_on(endpoint, patient_until_s)
+            time.sleep(_RETRY_S)
+            continue
+        died = _start_feeder(spec, endpoint, lock)
+        deaths = deaths + 1 if died else 0
+        if deaths == _MOST_DEATHS:
+            endpoint.sweep()
+            raise SourceError(f"feed {spec.name!r} cannot be started: {deaths} times {died}")
+
+
+def _check_goes_on(endpoint: Endpoint, patient_until_s: float) -> None:
+    """Raises FeederSilent where the process that is starting the feeder has been stopped, and stays so."""
+    if time.monotonic() > patient_until_s and endpoint.owner_is_stopped():
+        raise silent(endpoint, ANSWER_S)
+
+
+def _start_feeder(spec: FeederSpec, endpoint: Endpoint, lock: FileIO) -> str:
+    """Start a feeder in a process of its own, hand it the lock, and wait until it serves.
+
+    Returns how it died before it served, for whatever reason that another may be spared; empty if it serves.
+
+    Raises:
+        BadSetting: its loader's function cannot be pickled.
+        SourceError: it could not make its loader.
+    """
+    try:
+        with lock:  # the feeder has it too, and keeps it
+            ready = _answer(pickle_spec(spec), endpoint, lock)
+            log = endpoint.log_end(2000).strip() if ready.died else ""
+            if ready.error:
+                endpoint.remove(lock)
+    except BaseException:
+        endpoint.sweep()
+        raise
+    if ready.error:
+        kind = getattr(errors, ready.kind, SourceError)
+        if issubclass(kind, SourceError):
+            raise kind(ready.error, ready.traceback_text)
+        raise kind(ready.error)
+    if not ready.died:
+        return ""
+    why = " (as the kernel does when memory runs out)" if "SIGKILL" in ready.died else ""
+    return f"its feeder's process {ready.died}{why} before it served" + (
+        f"; the end of its log:\n{log}" if log else ""
+    )
+
+
+def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
+    """What is heard of the new process. When this is interrupted, the process is killed."""
+    with ExitStack() as stack:
+
+        def opened(file: int | Path, mode: str) -> FileIO:
+            # Without a buffer, whose lock another thread could hold in a child that is forked meanwhile.
+            raw = stack.enter_context(FileIO(file, mode))
+            close_in_children(raw)
+            return raw
+
+        reading, writing = os.pipe()
+        answer, written = opened(reading, "r"), opened(writing, "w")
+        log = stack.enter_context(endpoint.open_log())
+        close_in_children(log)
+        spec = opened(os.memfd_create("penstock-spec"), "r+")
+        rest = memoryview(pickled)
+        while rest:
+            rest = rest[spec.write(rest) :]
+        spec.seek(0)
+        passed = {0: spec, 1: log, 2: log, lock.fileno(): lock, writing: written}
+        # Not subprocess, which waits until every child that another thread forks meanwhile has ended.
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *_import_path()],
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), fd) for fd, file in passed.items()],
+            setsid=True,  # a Ctrl-C in the terminal is not for it
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+        )
+        try:
+            written.close()
+            patient_until_s = time.monotonic() + ANSWER_S
+            while not select.select([answer], [], [], 1.0)[0]:  # making a loader may take minutes
+                _check_goes_on(endpoint, patient_until_s)
+            line = answer.readline()
+        finally:
+            answer.close()  # the process that waits for the feeder's report sees it, and ends
+            with suppress(ChildProcessError):  # somebody else has waited for it
+                os.waitpid(pid, 0)
+    return msgspec.json.decode(line, type=Ready) if line else Ready(died="ended, and what watched it was killed,")
+
+
+def _import_path() -> list[str]:
+    """Where this process finds modules; the directory it is in by its name, unless that has been deleted."""
+    try:
+        here = [os.getcwd()]
+    except FileNotFoundError:
+        here = []
+    return [found for entry in sys.path for found in ([entry] if entry else here)]
