@@ -36,7 +36,7 @@ def ring_against_torch(nbytes: int, repeats: int, *, threads: int) -> dict[str, 
     sources = [torch.from_numpy(block) for block in blocks]  # pyright: ignore[reportUnknownMemberType]
 
     def into_ring(i: int) -> None:
-        writer.write(writer.pack(SourceBlock(0, ROWS, blocks[i])), room * i)
+        writer.write(*writer.place(SourceBlock(0, ROWS, blocks[i])), room * i)
 
     def with_torch(i: int) -> None:
         targets[i].copy_(sources[i])

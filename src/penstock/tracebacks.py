@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from pathlib import Path
 
 from penstock.errors import PenstockError
 
 _OURS = str(Path(__file__).parent) + os.sep
+
+
+def users_stacklevel() -> int:
+    """The ``stacklevel`` by which a warning that the caller gives points to the code that called Penstock."""
+    level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def users_traceback(error: BaseException) -> str:

@@ -358,7 +358,7 @@ def make(n=1):
 
 def show():
     for maker in (make, lambda: make(2), functools.partial(make, 3), Maker(4).make, Maker(5)):
-        print(fingerprint_of(maker).fingerprint, flush=True)
+        print(fingerprint_of(maker).digest, flush=True)
 
 if __name__ == "__main__":
     show()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +32,8 @@ def replaced(path: Path) -> None:
 
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "longer": (lambda path: path.write_bytes(b"abcd"), "3 bytes then, 4 now"),
-    "rewritten with its time set back": (rewritten_in_place, "changed since, at 20"),
     "replaced by an equal one": (replaced, "replaced since"),
-    "touched": (lambda path: os.utime(path, (1, 1)), "changed since, at 20"),
+    "written to": (lambda path: os.utime(path, (1, 1)), "written to since, at 1970"),
 }
 
 
@@ -48,6 +48,28 @@ def test_a_change_of_a_file_is_seen(tmp_path: Path, change: Callable[[Path], Any
     assert f"{path} ({told}" in before.difference(fingerprint_of_files([str(path)]))
 
 
+def test_a_file_that_is_rewritten_with_its_time_set_back_has_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(b"abc")
+    before = fingerprint_of_files([str(path)])
+    rewritten_in_place(path)
+    assert before != fingerprint_of_files([str(path)])
+
+
+def test_a_change_of_permissions_is_no_change_of_data(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(b"abc")
+    before = fingerprint_of_files([str(path)])
+    path.chmod(0o600 if path.stat().st_mode & 0o777 != 0o600 else 0o644)
+    assert before.difference(fingerprint_of_files([str(path)])) == ""
+
+
+def test_a_path_counts_wherever_it_is_named_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data.csv").write_bytes(b"abc")
+    monkeypatch.chdir(tmp_path)
+    assert fingerprint_of_files(["data.csv"]) == fingerprint_of_files([str(tmp_path / "data.csv")])
+
+
 def test_an_objects_tag_tells_its_versions_apart() -> None:
     one, other = (DataFingerprint({"s3://a/b": FileVersion(5, etag=tag)}) for tag in ("1", "2"))
     assert one.difference(other) == "s3://a/b (replaced since)"
@@ -57,7 +79,7 @@ def test_what_is_no_file_has_no_version(tmp_path: Path) -> None:
     assert fingerprint_of_files([str(tmp_path), "not there", "nul\0", "n" * 5000, ""]).files == {}
 
 
-def lines_of(path: str) -> Any:
+def lines_of(path: str, *_: str) -> Any:
     return penstock.ArraySource({"line": np.arange(len(Path(path).read_text().split()))}, batch_size=2)
 
 
@@ -69,7 +91,7 @@ def test_the_files_that_a_function_is_given_are_told_and_decide_nothing(tmp_path
     assert list(before.data.files) == [str(path)]
     path.write_text("a b c d e")
     now = fingerprint_of(make)
-    assert now.fingerprint == before.fingerprint
+    assert now.digest == before.digest
     assert now.data != before.data
 
 
@@ -87,3 +109,36 @@ def test_who_shares_a_feed_whose_data_have_changed_is_warned_and_goes_on(tmp_pat
         late = penstock.share(make, "lines")
     with first, second, late:
         assert sorted(i for batch in late for i in batch["line"]) == [0, 1, 2, 3]
+
+
+def test_a_path_that_is_no_text_is_shared(tmp_path: Path) -> None:
+    path = os.fsdecode(bytes(tmp_path) + b"/\xff.txt")
+    Path(path).write_text("a b c d")
+    with penstock.share(functools.partial(lines_of, path), "lines", linger=0.2) as loader:
+        assert sorted(i for batch in loader for i in batch["line"]) == [0, 1, 2, 3]
+
+
+def test_a_file_is_found_among_many_other_words(tmp_path: Path) -> None:
+    path = tmp_path / "zebra.txt"
+    path.write_text("a b")
+    make = functools.partial(lines_of, str(path), *[f"word {i}" for i in range(200)])
+    assert list(fingerprint_of(make).data.files) == [str(path)]
+
+
+def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_then_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("a " * 1000)
+    make = functools.partial(lines_of, str(path))
+    with penstock.share(make, "lines", linger=1.0, window=4096) as loader:
+        batches = iter(loader)
+        next(batches)
+        os.utime(path, (1, 1))
+        os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
+        told = r"died, and the one in its place reads other data: .*lines.txt \(written"
+        with pytest.warns(UserWarning, match=told) as caught:
+            rest = list(batches)
+        assert len(rest) + 1 == len(loader) == 500
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            penstock.share(make, "lines").close()

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.measure.pool import MemberFailed, ProcessPool
 from penstock.measure.processes import cpu_s, pss_bytes, window_pss_bytes, with_descendants
-from penstock.memory.host_ring import HostRing
+from penstock.memory.host_ring import WritableHostRing
 
 SOON_S = 60.0
 
@@ -80,7 +80,7 @@ def test_cpu_time_of_children_counts_also_when_they_have_ended(tmp_path: Path):
 def test_a_window_s_memory_is_told_from_the_rest():
     process = psutil.Process()
     before = pss_bytes(process)
-    ring = HostRing.create(32 << 20)
+    ring = WritableHostRing.create(32 << 20)
     ring.write(0, np.ones(ring.capacity_bytes, np.uint8))
     assert 32 << 20 <= window_pss_bytes(process) <= pss_bytes(process)
     assert pss_bytes(process) > before

@@ -254,7 +254,9 @@ def test_one_that_was_killed_before_its_first_row_begins_again_from_anything(tmp
 
 
 def test_only_the_last_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(penstock.BadSetting, match=rf"no folder {tmp_path}/dta to make set in: make it, or mend"):
+    with pytest.raises(
+        penstock.BadSetting, match=rf"no folder {tmp_path}/dta to make set in: make it, or correct"
+    ):
         pack({"id": np.arange(10)}, tmp_path / "dta" / "set")
     assert os.listdir(tmp_path) == []
     monkeypatch.chdir(tmp_path)

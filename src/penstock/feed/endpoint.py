@@ -70,7 +70,7 @@ class Endpoint:
 
         Raises:
             DirectoryUnusable: the lock cannot be written.
-            InsecureDirectory: something else lies in its endpoint.
+            InsecureDirectory: something else lies in its place.
         """
         while True:
             with usable(self._directory), entered(self._directory) as where:

@@ -73,7 +73,7 @@ class Release(msgspec.Struct, tag="release"):
     blocks: list[Count]
 
 
-class Detach(msgspec.Struct, tag="detach"):
+class Detach(msgspec.Struct, tag="rest"):
     """I read no more. Of the blocks that I hold I still need those with these ordinals, until I release them."""
 
     keep: list[Count]
@@ -85,7 +85,7 @@ class Starved(msgspec.Struct, tag="starved"):
     serial: Count
 
 
-class StatisticsRequest(msgspec.Struct, tag="statistics request"):
+class StatisticsRequest(msgspec.Struct, tag="ask"):
     """Tell me your statistics."""
 
 

@@ -40,20 +40,20 @@ class Fingerprint(msgspec.Struct, frozen=True):
     """What tells a function from others.
 
     Attributes:
-        fingerprint: Of all, after the version of Python.
+        digest: Of all, after the version of Python.
         parts: The first of those that it is made of, by name: ``"the code of make"``, ``"args.data"``.
         data: Of the files that its values name, Python's own left out. It decides nothing: a function may
             write what it reads.
     """
 
-    fingerprint: str
+    digest: str
     parts: dict[str, Part] = {}
     data: DataFingerprint = DataFingerprint()
 
     @property
     def digests(self) -> dict[str, str]:
         """By name, without the values, for a file that others may read."""
-        python, whole = self.fingerprint.split()
+        python, whole = self.digest.split()
         digests = {
             "the version of Python": python,
             **{name: f"#{part.digest}" for name, part in self.parts.items()},
@@ -83,13 +83,13 @@ def fingerprint_of(make_loader: Callable[[], Any]) -> Fingerprint:
     parts = {
         name: Part(_digest(of, 8), walk.shown.get(name, "")) for name, of in islice(texts.items(), _MOST_PARTS)
     }
-    data = fingerprint_of_files(sorted(walk.paths)[:_MOST_PARTS])
+    data = fingerprint_of_files(sorted(walk.paths))
     return Fingerprint(f"{sys.version_info.major}.{sys.version_info.minor} {_digest(whole, 16)}", parts, data)
 
 
 def same_fingerprint(one: Fingerprint, other: Fingerprint) -> bool:
     """Whether two may be of the same function."""
-    (python, digest), (other_python, other_digest) = one.fingerprint.split(), other.fingerprint.split()
+    (python, digest), (other_python, other_digest) = one.digest.split(), other.digest.split()
     return python != other_python or digest == other_digest
 
 

@@ -6,8 +6,12 @@ import os
 import stat
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import islice
 
 import msgspec
+
+_MOST_FILES = 16
+_MOST_CHARACTERS = 1000
 
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -28,19 +32,22 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
     etag: str = ""
 
     def difference(self, now: FileVersion) -> str:
-        """What has become of it, in words; empty if nothing has."""
-        if self == now:
-            return ""
+        """What has become of its bytes, in words; empty if nothing has.
+
+        A change of permissions or links, which the ctime tells too, is none. Compare versions with ``==`` where
+        bytes that were rewritten with their time set back would do harm.
+        """
         if self.nbytes != now.nbytes:
             return f"{self.nbytes:,} bytes then, {now.nbytes:,} now"
         if (self.inode, self.etag) != (now.inode, now.etag):
             return "replaced since"
-        at = datetime.fromtimestamp(max(now.mtime_ns, now.ctime_ns) / 1e9)
-        return f"changed since, at {at:%Y-%m-%d %H:%M:%S}"
+        if self.mtime_ns != now.mtime_ns:
+            return f"written to since, at {datetime.fromtimestamp(now.mtime_ns / 1e9):%Y-%m-%d %H:%M:%S}"
+        return ""
 
 
 class DataFingerprint(msgspec.Struct, frozen=True):
-    """Versions of files, by path as it was given."""
+    """Versions of files, by absolute path."""
 
     files: dict[str, FileVersion] = {}
 
@@ -56,11 +63,19 @@ class DataFingerprint(msgspec.Struct, frozen=True):
 
 
 def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
-    """The fingerprint of those of these paths that are files now."""
-    return DataFingerprint({path: version for path in paths if (version := _version(path)) is not None})
+    """The fingerprint of those of these paths that are files now, of the first 16 of them."""
+    found = ((path, version) for path in paths if (version := _version(path)) is not None)
+    return DataFingerprint({_text(os.path.abspath(path)): version for path, version in islice(found, _MOST_FILES)})
+
+
+def _text(path: str) -> str:
+    """A path as it can be sent: Linux's may be no valid Unicode."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _version(path: str) -> FileVersion | None:
+    if len(path) > _MOST_CHARACTERS:
+        return None
     try:
         seen = os.stat(path)
     except (OSError, ValueError):  # nothing is there, or it is no path

@@ -28,7 +28,7 @@ from penstock.io.gds_probe import registered
 from penstock.linux.exit_status import in_words
 
 PROBE_S = 20.0
-_PROBE = (sys.executable, "-m", "penstock.io.gds_probe")
+_PROBE = (sys.executable, "-P", "-m", "penstock.io.gds_probe")
 _ways: dict[tuple[int, int], str] = {}
 """How files are read, by their file system and the GPU."""
 

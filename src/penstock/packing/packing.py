@@ -63,7 +63,7 @@ def pack(
     whole_number("seed", seed, -(2**63), 2**64 - 1)
     whole_number("commit_bytes", commit_bytes, 1)
     with closing(adapt(loader, segments=1, seed=seed, in_order=True)) as source, _held(folder):
-        texts = dict(fingerprint) if isinstance(fingerprint, Mapping) else {"the fingerprint": fingerprint}
+        texts = dict(fingerprint) if isinstance(fingerprint, Mapping) else {"the recipe": fingerprint}
         origin = Origin(source.description, source.samples, seed, texts)
         journal = _begun(folder, origin)
         if (folder / MANIFEST).exists():  # it was interrupted between its last two steps

@@ -40,7 +40,7 @@ class Origin(msgspec.Struct, frozen=True):
     source: str
     samples: int | None
     seed: int
-    fingerprint: dict[str, str]
+    fingerprint: dict[str, str] = msgspec.field(name="recipe")  # as the first packings were begun
 
 
 class Journal(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ class Trainer:
     held: dict[int, PublishedBlock] = field(default_factory=dict)
 
 
-class RosterMachine(RuleBasedStateMachine):
+class FeedStateMachine(RuleBasedStateMachine):
     """Trainers of every kind against a feeder that publishes whatever is needed first."""
 
     views_live_on = False
@@ -302,11 +302,11 @@ class RosterMachine(RuleBasedStateMachine):
         assert self.room.used_bytes == 0
 
 
-RosterMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40)
-test_roster_by_any_sequence = RosterMachine.TestCase
+FeedStateMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40)
+test_roster_by_any_sequence = FeedStateMachine.TestCase
 
 
-class BorrowersMachine(RosterMachine):
+class BorrowersMachine(FeedStateMachine):
     """As above, and trainers resume while views of what they were sent live on, to die later."""
 
     views_live_on = True

@@ -19,7 +19,6 @@ SOURCE = Path(compat.__file__).parents[2]
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),
         ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._shutdown_workers"),
         ("torch.utils.data._utils.collate", "default_collate_fn_map"),
         ("torch.utils.data._utils.collate", "collate_tensor_fn"),

@@ -21,9 +21,9 @@ HELLO_S = 5.0
 
 
 class Connections:
-    """The peers of one listening socket, served by whoever calls ``turn``.
+    """The peers of one listening socket, served by whoever calls ``poll_once``.
 
-    Every method but ``turn`` and ``wake`` is called with ``lock`` held; the
+    Every method but ``poll_once`` and ``wake`` is called with ``lock`` held; the
     callbacks are called with it held too.
 
     Args:
@@ -73,7 +73,7 @@ class Connections:
             self._drop_silent()
 
     def wake(self) -> None:
-        """End a ``turn`` that waits in another thread."""
+        """End a ``poll_once`` that waits in another thread."""
         self._waker.send(b"x")
 
     def send(self, peers: Iterable[Peer], packet: bytes, fds: Sequence[int] = ()) -> None:
@@ -105,7 +105,7 @@ class Connections:
         return not any(peer.queue for peer in self.peers.values())
 
     def close(self) -> None:
-        """Drop everybody and stop listening. No turn may follow."""
+        """Drop everybody and stop listening. Nobody may poll afterwards."""
         for peer in list(self.peers.values()):
             self.drop(peer)
         for own in (self._listener, self._woken, self._waker, self._epoll):

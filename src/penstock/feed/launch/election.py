@@ -23,7 +23,7 @@ from penstock.feed.trainer.failures import silent
 from penstock.linux.fork import close_in_children
 
 _RETRY_S = 0.02
-_MOST_DEATHS = 3
+_MOST_STARTS = 3
 
 # -c, not -m: the new process's __main__ must be free for what lives in ours.
 _PROGRAM = """import sys
@@ -53,7 +53,7 @@ def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> C
         Refused: the feeder does not admit this trainer.
     """
     patient_until_s = time.monotonic() + ANSWER_S
-    deaths = 0
+    starts, died = 0, ""
     while True:
         endpoint = Endpoint(spec.name)
         with suppress(FeedNotFound):
@@ -63,11 +63,12 @@ def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> C
             _check_goes_on(endpoint, patient_until_s)
             time.sleep(_RETRY_S)
             continue
-        died = _start_feeder(spec, endpoint, lock)
-        deaths = deaths + 1 if died else 0
-        if deaths == _MOST_DEATHS:
+        if starts == _MOST_STARTS:
+            lock.close()
             endpoint.sweep()
-            raise SourceError(f"feed {spec.name!r} cannot be started: {deaths} times {died}")
+            raise SourceError(f"feed {spec.name!r} cannot be started: {starts} times {died}")
+        died = _start_feeder(spec, endpoint, lock) or "its feeder was gone before it admitted this trainer"
+        starts += 1
 
 
 def _check_goes_on(endpoint: Endpoint, patient_until_s: float) -> None:

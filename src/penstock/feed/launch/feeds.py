@@ -56,7 +56,8 @@ def stop(name: str) -> Ended:
     """End a feed, and return once its feeder is gone. Trainers that still read it get ``FeedStopped``.
 
     A feeder that does not answer within 5 s is ended by signals to the process
-    that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL.
+    that holds the feed's lock: SIGTERM, and after another 5 s SIGKILL. A feeder that SIGKILL ends tells nobody:
+    trainers under ``attach`` then get ``FeederLost``, and one under ``share`` starts another feeder.
 
     Args:
         name: The feed's name.

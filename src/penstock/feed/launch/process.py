@@ -18,6 +18,7 @@ from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.launch.election import Ready
 from penstock.feed.launch.spec import read_spec
+from penstock.fingerprint.data import fingerprint_of_files
 from penstock.linux.fork import close_in_children
 from penstock.sources.seeds import seed_process
 from penstock.tracebacks import users_traceback
@@ -46,8 +47,10 @@ def main(lock_fd: int, report_fd: int) -> None:
         settings = msgspec.structs.asdict(spec.settings)
         settings["window"] = settings.pop("window_bytes")
         seed_process(spec.settings.seed)  # a list that it shuffles is the same after a failover
+        data = fingerprint_of_files(spec.fingerprint.data.files)  # as this feeder finds them, not as the first did
+        fingerprint = msgspec.structs.replace(spec.fingerprint, data=data)
         loader = spec.make_loader()
-        feeder = Feeder(loader, spec.name, lock=lock, fingerprint=spec.fingerprint, **settings)
+        feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, **settings)
     except BaseException as error:
         _tell(report, _report(error))
         sys.exit(1)

@@ -20,6 +20,8 @@ from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.code import Fingerprint, fingerprint_difference, fingerprint_of, same_fingerprint
+from penstock.fingerprint.data import DataFingerprint
+from penstock.tracebacks import users_stacklevel
 
 
 def share(
@@ -124,6 +126,8 @@ def share(
         )
         try:
             _check_same(connection.welcome, {} if replaced else asked, fingerprint)
+            if not replaced:
+                _warn_of_other_data(connection.welcome, fingerprint.data)
         except BaseException:
             connection.close()
             raise
@@ -160,10 +164,13 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], fingerprint: Finge
             f"If yours was edited, end that feed first (penstock stop {shlex.quote(welcome.name)}); to feed "
             "something else beside it, share under another name"
         )
-    if welcome.fingerprint and (changed := welcome.fingerprint.data.difference(fingerprint.data)):
+
+
+def _warn_of_other_data(welcome: wire.Welcome, mine: DataFingerprint) -> None:
+    if welcome.fingerprint and (changed := welcome.fingerprint.data.difference(mine)):
         warnings.warn(
-            f"{feed} began with other data than lie there now: {changed}. If its loader had read them by then, it "
-            f"goes on with what it read; to feed the new ones, end it first (penstock stop "
-            f"{shlex.quote(welcome.name)})",
-            stacklevel=5,
+            f"feed {welcome.name!r} (feeder {welcome.pid}) began with other data than lie there now: {changed}. If "
+            "its loader had read them by then, it goes on with what it read; to feed the new ones, end it first "
+            f"(penstock stop {shlex.quote(welcome.name)})",
+            stacklevel=users_stacklevel(),
         )

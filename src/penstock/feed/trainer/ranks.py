@@ -7,6 +7,8 @@ import sys
 import warnings
 from typing import Any
 
+from penstock.tracebacks import users_stacklevel
+
 
 def group_of_ranks() -> str:
     """A text that all ranks of one data-parallel run have, and no rank of another run."""
@@ -23,5 +25,5 @@ def warn_of_ranks(feed: str) -> None:
         warnings.warn(
             f"torch.distributed runs {world} ranks, and this Loader of feed {feed!r} was made without shard=: "
             f"each rank gets every sample. Pass shard=({rank}, {world}), or shard=(0, 1) if that is meant",
-            stacklevel=4,
+            stacklevel=users_stacklevel(),
         )

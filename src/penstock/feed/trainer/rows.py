@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.plan import order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
+from penstock.tracebacks import users_stacklevel
 
 Connect = Callable[[wire.Hello, OpenRing, Settings | None], Connection]
 """Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
@@ -236,7 +238,20 @@ class RowStream:
                 f"{changed}: this trainer cannot go on in its order. Load its state_dict() into a Loader of a "
                 "feed like the first"
             )
+        _warn_of_other_data(old.welcome, connection.welcome)
         self.place = Standing(self.at, connection, 0)
         self._past_wait_s += old.wait_s
         self.failovers += 1
         old.close()
+
+
+def _warn_of_other_data(before: wire.Welcome, now: wire.Welcome) -> None:
+    """Warn where the rest of an epoch comes from other files than its beginning."""
+    if before.fingerprint is None or now.fingerprint is None:
+        return
+    if changed := before.fingerprint.data.difference(now.fingerprint.data):
+        warnings.warn(
+            f"the feeder of {now.name!r} died, and the one in its place reads other data: {changed}. From here on "
+            "batches come from the new files",
+            stacklevel=users_stacklevel(),
+        )

@@ -128,8 +128,8 @@ class MessageValidator:
             raise self.nonsense(f"its segments start at {str(starts)[:100]} of {samples} samples")
         if settings.segments < 1 or (settings.epochs is not None and settings.epochs < 1):
             raise self.nonsense(f"it gives {settings.epochs} epochs of {settings.segments} segments")
-        if welcome.fingerprint is not None and len(welcome.fingerprint.fingerprint.split()) != 2:
-            raise self.nonsense("its fingerprint is empty")
+        if welcome.fingerprint is not None and len(welcome.fingerprint.digest.split()) != 2:
+            raise self.nonsense("its fingerprint is malformed")
         if settings.window_bytes < 1 or not _holds(fds[-1], settings.window_bytes):
             raise self.nonsense(f"its window of {settings.window_bytes} bytes is not in the file that it sent")
 

@@ -22,6 +22,7 @@ TESTED = ("2.13",)
 
 _DATA_LOADER = "torch.utils.data.dataloader"
 _COLLATE = "torch.utils.data._utils.collate"
+_SHUT_DOWN = "_shutdown_workers"
 
 
 def _private(module: str, name: str) -> Any:
@@ -49,10 +50,7 @@ def _missing(module: str, name: str) -> ImportError:
 collate: Callable[..., Any] = _private(_COLLATE, "collate")
 collate_tensor_fn: Callable[..., Any] = _private(_COLLATE, "collate_tensor_fn")
 _collate_fn_map: dict[Any, Any] = _private(_COLLATE, "default_collate_fn_map")
-_WorkersIterator: type[Any] = _private(_DATA_LOADER, "_MultiProcessingDataLoaderIter")
-_shutdown_workers: Callable[[Any], None] = _private(
-    _DATA_LOADER, "_MultiProcessingDataLoaderIter._shutdown_workers"
-)
+_private(_DATA_LOADER, f"_MultiProcessingDataLoaderIter.{_SHUT_DOWN}")
 if "_iterator" not in DataLoader.__annotations__:
     raise _missing(_DATA_LOADER, "DataLoader._iterator")
 
@@ -69,8 +67,8 @@ def stacks_tensors(collate_fn: Any) -> bool:
 
 def end_workers(iterator: Iterator[Any] | None) -> None:
     """End the workers of a loader's iterator, if it has any."""
-    if isinstance(iterator, _WorkersIterator):
-        _shutdown_workers(iterator)
+    if (shut_down := getattr(iterator, _SHUT_DOWN, None)) is not None:  # also of loaders derived from torch's
+        shut_down()
 
 
 def forget_workers(loader: DataLoader[Any]) -> None:
