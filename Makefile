@@ -13,13 +13,16 @@ PART ?= all
 OUT ?= build/gpu
 ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: demo test lint docs test-docs bench soak gpu gpu-report clean
+.PHONY: demo test test-whole lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
 
 test: $(READY)
-	$(PYTEST) -m "not soak"
+	$(PYTEST) -m "not soak and not whole"
+
+test-whole: $(READY)
+	$(PYTEST) -m "whole and not soak"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks import children
 
+pytestmark = pytest.mark.whole
+
 COMMANDS = ["share", "gpu", "io", "advise", "packed"]
 
 

@@ -20,6 +20,8 @@ from benchmarks.gpu.facts import told
 from benchmarks.gpu.record import ROOT, Record, read
 from benchmarks.gpu.steps import PARTS, Step
 
+pytestmark = pytest.mark.whole
+
 GPU = {"driver": "NVRM version: 580.95.05", "torch": "2.11.0+cu130", "cuda": "13.0", "names": ["NVIDIA H200"]}
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 def test_every_target_is_measured_side_by_side(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from penstock.errors import BadSetting
 from penstock.measure.machine import describe
 from penstock.terminal import console
 
+pytestmark = pytest.mark.whole
+
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "share.json"
 
 QUICK = Settings(trainers=(1, 2, 8), blocks=("128KB",), jpeg=False, peers=False, seconds=0.4).quickly()

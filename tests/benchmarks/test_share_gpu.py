@@ -18,6 +18,8 @@ from benchmarks.share.result import Result
 
 from penstock.measure.nvml import Activity, Meter
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).parents[2]
 IMAGES_BYTES = 64 * 224 * 224 * 3
 LABELS_BYTES = 64 * 8

@@ -26,6 +26,8 @@ from penstock.errors import BadSetting
 from penstock.measure.family import family
 from penstock.terminal import console
 
+pytestmark = pytest.mark.whole
+
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 

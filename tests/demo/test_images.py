@@ -13,6 +13,8 @@ from penstock.demo.images import BadImage, Crops, decode, find_images, whole
 from penstock.demo.synthetic import CLASSES, cached_images, draw, make_images
 from penstock.errors import BadSetting
 
+pytestmark = pytest.mark.whole
+
 
 def fingerprint(root: Path) -> dict[str, str]:
     return {

@@ -10,6 +10,8 @@ import pytest
 
 import penstock
 
+pytestmark = pytest.mark.whole
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

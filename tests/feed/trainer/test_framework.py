@@ -52,6 +52,7 @@ def trained_with_jax(check: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.whole
 @needs_jax
 def test_jax_gets_the_values_and_types_that_it_has(serve: Any) -> None:
     names = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32", "complex64"]
@@ -61,12 +62,14 @@ def test_jax_gets_the_values_and_types_that_it_has(serve: Any) -> None:
     trained_with_jax("types")
 
 
+@pytest.mark.whole
 @needs_jax
 def test_jax_gets_64_bits_where_it_was_told_to_have_them_and_32_otherwise(serve: Any) -> None:
     serve([{"n": np.arange(3), "t": torch.zeros(3, dtype=torch.float64)}] * 2)
     trained_with_jax("wide_types")
 
 
+@pytest.mark.whole
 @needs_jax
 @pytest.mark.parametrize("check", ["private_copies", "views", "donated"])
 def test_what_jax_keeps_stays_right_while_the_feed_goes_on(serve: Any, check: str) -> None:
@@ -76,6 +79,7 @@ def test_what_jax_keeps_stays_right_while_the_feed_goes_on(serve: Any, check: st
     trained_with_jax(check)
 
 
+@pytest.mark.whole
 @needs_jax
 def test_memory_that_jax_shares_is_not_used_again_before_jax_has_let_it_go() -> None:
     trained_with_jax("recycled")
@@ -89,6 +93,7 @@ def test_a_view_stays_a_view(serve: Any) -> None:
         assert batch["t"].tolist() == list(range(6))
 
 
+@pytest.mark.whole
 @needs_jax
 def test_views_on_a_gpu_are_not_given_to_a_framework_whose_streams_are_unknown(serve: Any) -> None:
     serve([{"t": torch.arange(6)}], memory=FakeGpu())

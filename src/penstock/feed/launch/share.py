@@ -169,8 +169,8 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], fingerprint: Finge
 def _warn_of_other_data(welcome: wire.Welcome, mine: DataFingerprint) -> None:
     if welcome.fingerprint and (changed := welcome.fingerprint.data.difference(mine)):
         warnings.warn(
-            f"feed {welcome.name!r} (feeder {welcome.pid}) began with other data than lie there now: {changed}. If "
-            "its loader had read them by then, it goes on with what it read; to feed the new ones, end it first "
+            f"feed {welcome.name!r} (feeder {welcome.pid}) began with other data than lie there now: {changed}. "
+            "If its loader had read them by then, it goes on with what it read; to feed the new ones, end it first "
             f"(penstock stop {shlex.quote(welcome.name)})",
             stacklevel=users_stacklevel(),
         )
