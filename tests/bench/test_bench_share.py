@@ -27,7 +27,7 @@ from penstock.terminal import console
 _PATIENCE_S = 300
 """Each run starts many processes, and other tests run at the same time."""
 
-pytestmark = pytest.mark.timeout(_PATIENCE_S)
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(_PATIENCE_S)]
 
 LOADERS = """
 import os, signal, sys, time

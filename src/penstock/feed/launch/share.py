@@ -170,7 +170,7 @@ def _warn_of_other_data(welcome: wire.Welcome, mine: DataFingerprint) -> None:
     if welcome.fingerprint and (changed := welcome.fingerprint.data.difference(mine)):
         warnings.warn(
             f"feed {welcome.name!r} (feeder {welcome.pid}) began with other data than lie there now: {changed}. "
-            "If its loader had read them by then, it goes on with what it read; to feed the new ones, end it first "
-            f"(penstock stop {shlex.quote(welcome.name)})",
+            "If its loader had read them by then, it goes on with what it read. To feed the new ones, end it: "
+            f"penstock stop {shlex.quote(welcome.name)}",
             stacklevel=users_stacklevel(),
         )
