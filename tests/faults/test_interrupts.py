@@ -175,7 +175,7 @@ def test_a_failover_that_is_broken_off_is_gone_on_with(monkeypatch, place):
     """As it was found: a feeder that was never asked for rows was waited for."""
     owner, method = {"RowStream": RowStream, "Connection": Connection}[place.split(".")[0]], place.split(".")[1]
     true = getattr(owner, method)
-    with penstock.share(arrays, "failover", 37, linger=0.5) as loader:
+    with penstock.share(arrays, "failover", 37, linger=0.5, window="64KiB") as loader:  # not all lies there
         batches = iter(loader)
         ids = [int(i) for i in next(batches)["id"]]
         os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
