@@ -142,3 +142,23 @@ def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_th
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             penstock.share(make, "lines").close()
+
+
+def test_a_warning_that_is_made_an_error_loses_no_batch(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("a " * 1000)
+    with penstock.share(functools.partial(lines_of, str(path)), "lines", linger=1.0, window=4096) as loader:
+        batches = iter(loader)
+        seen = list(next(batches)["line"])
+        os.utime(path, (1, 1))
+        os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
+        raised = 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            while len(seen) < 1000:
+                try:
+                    seen += list(next(batches)["line"])
+                except UserWarning:
+                    raised += 1
+        assert raised == 1
+        assert sorted(seen) == list(range(1000))

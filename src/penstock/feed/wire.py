@@ -16,6 +16,7 @@ from penstock.errors import ProtocolError
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
+from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
 PROTOCOL = 6
@@ -154,7 +155,7 @@ class Block(msgspec.Struct, tag="block"):
     @property
     def nbytes(self) -> int:
         """From where it lies to the end of its last leaf."""
-        return max(map(sum, zip(self.leaf_offsets, self.leaf_bytes, strict=True)), default=0)
+        return end_of_leaves(self.leaf_offsets, self.leaf_bytes)
 
 
 class CycleEnd(msgspec.Struct, tag="cycle end"):

@@ -28,7 +28,7 @@ class Placement(NamedTuple):
     @property
     def end(self) -> int:
         """Where the last of its leaves ends."""
-        return max(map(sum, zip(self.leaf_offsets, self.leaf_bytes, strict=True)), default=0)
+        return end_of_leaves(self.leaf_offsets, self.leaf_bytes)
 
     def leaves_in(self, memory: Any) -> list[Any]:
         """The bytes of each leaf of a block that lies in this memory, on the host or on a GPU."""
@@ -39,3 +39,8 @@ def place(layout: Node, leaf_bytes: Sequence[int]) -> Placement:
     """The placement that puts one leaf after the other, each aligned."""
     offsets = 0, *accumulate(map(aligned, leaf_bytes))
     return Placement(layout, offsets[:-1], tuple(leaf_bytes), offsets[-1])
+
+
+def end_of_leaves(leaf_offsets: Sequence[int], leaf_bytes: Sequence[int]) -> int:
+    """Where the last of these leaves ends; 0 if there is none."""
+    return max(map(sum, zip(leaf_offsets, leaf_bytes, strict=True)), default=0)

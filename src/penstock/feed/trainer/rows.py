@@ -238,11 +238,11 @@ class RowStream:
                 f"{changed}: this trainer cannot go on in its order. Load its state_dict() into a Loader of a "
                 "feed like the first"
             )
-        _warn_of_other_data(old.welcome, connection.welcome)
         self.place = Standing(self.at, connection, 0)
         self._past_wait_s += old.wait_s
         self.failovers += 1
         old.close()
+        _warn_of_other_data(old.welcome, connection.welcome)  # last: a filter may make an error of it
 
 
 def _warn_of_other_data(before: wire.Welcome, now: wire.Welcome) -> None:
