@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.advice.advice import Advice as Advice
     from penstock.advice.advice import advise as advise
-    from penstock.advice.auto import choose_reader as choose_reader
+    from penstock.advice.reader_choice import choose_reader as choose_reader
     from penstock.advice.requirement import Requirement as Requirement
 
 _HOMES = {"Advice": "advice", "Requirement": "requirement", "advise": "advice", "choose_reader": "auto"}

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import PinningRefused
-from penstock.memory.recycle import when_dead
+from penstock.memory.array_lifetimes import when_dead
 
 
 class _Span:

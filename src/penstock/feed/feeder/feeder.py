@@ -14,7 +14,7 @@ from penstock.contracts import Cursor, Gpu, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.feeder.failures import cause
+from penstock.feed.feeder.error_texts import cause
 from penstock.feed.feeder.held_blocks import FeedState
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool

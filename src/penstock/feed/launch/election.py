@@ -19,7 +19,7 @@ from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.spec import FeederSpec, pickle_spec
 from penstock.feed.trainer.connection import Connection, OpenRing
-from penstock.feed.trainer.failures import silent
+from penstock.feed.trainer.error_texts import silent
 from penstock.linux.fork import close_in_children
 
 _RETRY_S = 0.02

@@ -14,7 +14,7 @@ from penstock.errors import FeederSilent, FeedNotFound, ProtocolError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, endpoints
 from penstock.feed.statistics import FeederStatistics
-from penstock.feed.trainer.failures import silent, unknown
+from penstock.feed.trainer.error_texts import silent, unknown
 
 _ANSWER_S = 2.0
 _STOP_ANSWER_S = 5.0

@@ -1,8 +1,9 @@
-"""The function that ``FILE.py:FUNCTION`` names on the command line."""
+"""The function that makes a feed's loader, as given or as ``FILE.py:FUNCTION`` on the command line."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from penstock.errors import BadSetting, PenstockError
-from penstock.feed.launch.signature import missing_arguments
 from penstock.packages import require
 from penstock.tracebacks import users_traceback
 
@@ -64,6 +64,19 @@ def call(make: Callable[[], Any], where: str) -> Any:
     path, _, function = where.rpartition(":")
     with _users_code(f"{function}() in {path}"):
         return make()
+
+
+def missing_arguments(function: Callable[..., Any]) -> str:
+    """What a function needs that nobody will give it, in Python's words; empty if it needs nothing."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some built-in callables have none
+        return ""
+    try:
+        signature.bind()
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 @contextmanager

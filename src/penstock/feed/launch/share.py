@@ -13,7 +13,7 @@ from penstock.errors import BadSetting, SettingsDiffer
 from penstock.feed import wire
 from penstock.feed.launch.attach import options
 from penstock.feed.launch.election import connection_to
-from penstock.feed.launch.signature import missing_arguments
+from penstock.feed.launch.function import missing_arguments
 from penstock.feed.launch.spec import FeederSpec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
 from penstock.feed.trainer.connection import Connection, OpenRing

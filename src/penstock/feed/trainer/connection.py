@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, credentials
 from penstock.feed.statistics import FeederStatistics
-from penstock.feed.trainer.failures import again, failure, not_found, refusal, silent
+from penstock.feed.trainer.error_texts import again, failure, not_found, refusal, silent
 from penstock.feed.trainer.holdings import Holdings
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.slowness import slowness

@@ -8,7 +8,7 @@ from functools import partial
 from penstock.contracts import Ring
 from penstock.errors import BadSetting
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
-from penstock.memory.recycle import notice_dead
+from penstock.memory.array_lifetimes import notice_dead
 from penstock.memory.room import aligned
 
 _BLOCKS_FOR_VIEWS = 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.advice.auto import choose_reader
+from penstock.advice.reader_choice import choose_reader
 from penstock.advice.saved import saved_rows
 from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock
 from penstock.errors import BadSetting, ReaderUnavailable
