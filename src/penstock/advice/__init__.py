@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from penstock.advice.reader_choice import choose_reader as choose_reader
     from penstock.advice.requirement import Requirement as Requirement
 
-_HOMES = {"Advice": "advice", "Requirement": "requirement", "advise": "advice", "choose_reader": "auto"}
+_HOMES = {"Advice": "advice", "Requirement": "requirement", "advise": "advice", "choose_reader": "reader_choice"}
 
 
 def __getattr__(name: str) -> Any:
