@@ -111,6 +111,22 @@ def test_who_shares_a_feed_whose_data_have_changed_is_warned_and_goes_on(tmp_pat
         assert sorted(i for batch in late for i in batch["line"]) == [0, 1, 2, 3]
 
 
+def noted(path: str) -> Any:
+    with open(path, "a") as file:
+        file.write("made\n")
+    return penstock.ArraySource({"line": np.arange(4)}, batch_size=2)
+
+
+def test_a_file_that_make_loader_writes_is_not_its_data(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.touch()
+    make = functools.partial(noted, str(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with penstock.share(make, "lines", linger=0.2), penstock.share(make, "lines"):
+            assert path.read_text() == "made\n"
+
+
 def test_a_path_that_is_no_text_is_shared(tmp_path: Path) -> None:
     path = os.fsdecode(bytes(tmp_path) + b"/\xff.txt")
     Path(path).write_text("a b c d")

@@ -61,6 +61,10 @@ class DataFingerprint(msgspec.Struct, frozen=True):
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         return ", ".join(found[:3]) + more
 
+    def common(self, other: DataFingerprint) -> DataFingerprint:
+        """The files of which both have the same version."""
+        return DataFingerprint({path: v for path, v in self.files.items() if other.files.get(path) == v})
+
 
 def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
     """The fingerprint of those of these paths that are files now, of the first 16 of them."""

@@ -47,9 +47,11 @@ def main(lock_fd: int, report_fd: int) -> None:
         settings = msgspec.structs.asdict(spec.settings)
         settings["window"] = settings.pop("window_bytes")
         seed_process(spec.settings.seed)  # a list that it shuffles is the same after a failover
-        data = fingerprint_of_files(spec.fingerprint.data.files)  # as this feeder finds them, not as the first did
-        fingerprint = msgspec.structs.replace(spec.fingerprint, data=data)
+        files = spec.fingerprint.data.files
+        found = fingerprint_of_files(files)  # as this feeder finds them, not as the first did
         loader = spec.make_loader()
+        read = found.common(fingerprint_of_files(files))  # without what make_loader writes
+        fingerprint = msgspec.structs.replace(spec.fingerprint, data=read)
         feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, **settings)
     except BaseException as error:
         _tell(report, _report(error))

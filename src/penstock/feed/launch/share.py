@@ -20,7 +20,7 @@ from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.code import Fingerprint, fingerprint_difference, fingerprint_of, same_fingerprint
-from penstock.fingerprint.data import DataFingerprint
+from penstock.fingerprint.data import fingerprint_of_files
 from penstock.tracebacks import users_stacklevel
 
 
@@ -127,7 +127,7 @@ def share(
         try:
             _check_same(connection.welcome, {} if replaced else asked, fingerprint)
             if not replaced:
-                _warn_of_other_data(connection.welcome, fingerprint.data)
+                _warn_of_other_data(connection.welcome)
         except BaseException:
             connection.close()
             raise
@@ -166,8 +166,11 @@ def _check_same(welcome: wire.Welcome, asked: dict[str, Any], fingerprint: Finge
         )
 
 
-def _warn_of_other_data(welcome: wire.Welcome, mine: DataFingerprint) -> None:
-    if welcome.fingerprint and (changed := welcome.fingerprint.data.difference(mine)):
+def _warn_of_other_data(welcome: wire.Welcome) -> None:
+    if welcome.fingerprint is None:
+        return
+    then = welcome.fingerprint.data
+    if changed := then.difference(fingerprint_of_files(then.files)):
         warnings.warn(
             f"feed {welcome.name!r} (feeder {welcome.pid}) began with other data than lie there now: {changed}. "
             "If its loader had read them by then, it goes on with what it read. To feed the new ones, end it: "

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from importlib import import_module
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -69,6 +70,11 @@ def end_workers(iterator: Iterator[Any] | None) -> None:
     """End the workers of a loader's iterator, if it has any."""
     if (shut_down := getattr(iterator, _SHUT_DOWN, None)) is not None:  # also of loaders derived from torch's
         shut_down()
+
+
+def workers_of(iterator: Iterator[Any] | None) -> list[BaseProcess]:
+    """The workers of a loader's iterator, dead ones too."""
+    return getattr(iterator, "_workers", [])
 
 
 def forget_workers(loader: DataLoader[Any]) -> None:

@@ -19,7 +19,7 @@ from penstock.sources.stream import counted
 from penstock.sources.torch.compat import end_workers, without_persistent_workers
 from penstock.sources.torch.planned import PlannedLoader, describe_loader, length
 from penstock.sources.torch.sampling import SamplerPasses, canonical, draw
-from penstock.sources.torch.workers import init_fn_of
+from penstock.sources.torch.workers import init_fn_of, naming_who_died
 
 
 class IterableDatasetSource:
@@ -69,7 +69,8 @@ class IterableDatasetSource:
                 draw(self._loader.generator)
         self._iterator = iter(self._loader)
         try:
-            yield from counted(self._iterator, at)
+            with naming_who_died(self._iterator):
+                yield from counted(self._iterator, at)
         finally:
             end_workers(self._iterator)
 

@@ -17,7 +17,7 @@ from penstock.contracts import SourceBlock, Tree
 from penstock.memory.slots import Slots
 from penstock.sources.torch.collate import CollateIntoRing
 from penstock.sources.torch.compat import end_workers, forget_workers
-from penstock.sources.torch.workers import init_fn_of
+from penstock.sources.torch.workers import init_fn_of, naming_who_died
 
 IndexBatches = Iterable[tuple[int, Any]]
 """(first sample, the indices of a batch), batch after batch; a single index for a loader that does not batch."""
@@ -62,8 +62,9 @@ class PlannedLoader:
         self._iterator = iterator = iter(self._loader)
         at_rest = False
         try:
-            for tree in iterator:
-                yield *self._plan.loaded(), tree
+            with naming_who_died(iterator):
+                for tree in iterator:
+                    yield *self._plan.loaded(), tree
             at_rest = self._loader.persistent_workers
         except GeneratorExit:
             at_rest = self._loader.persistent_workers and self._finish(iterator)

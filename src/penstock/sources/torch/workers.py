@@ -9,12 +9,17 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from penstock.sources.torch.compat import workers_of
+
 _PR_SET_PDEATHSIG = 1
+_DEATH_S = 2.0
 
 
 class EndsWithItsParent:
@@ -45,3 +50,26 @@ class EndsWithItsParent:
 def init_fn_of(loader: DataLoader[Any]) -> EndsWithItsParent:
     """The loader's ``worker_init_fn``, for workers that end with this process."""
     return EndsWithItsParent(loader.worker_init_fn, loader.multiprocessing_context)
+
+
+@contextmanager
+def naming_who_died(iterator: Any) -> Generator[None]:
+    """Say which worker was killed, where torch only finds that its connection broke.
+
+    Torch names one that dies while a batch is waited for, but not one that dies while it sends a batch.
+
+    Raises:
+        RuntimeError: a worker was killed.
+    """
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        workers = workers_of(iterator)
+        ended = wait([worker.sentinel for worker in workers], _DEATH_S)
+        for worker in workers:
+            if worker.sentinel in ended:
+                worker.join()  # its end is seen before its exit status can be had
+                assert worker.exitcode is not None
+                how = signal.strsignal(-worker.exitcode) if worker.exitcode < 0 else f"status {worker.exitcode}"
+                raise RuntimeError(f"DataLoader worker (pid {worker.pid}) was ended: {how}") from error
+        raise
