@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.forked import Forked
 
 import penstock
 from penstock.feed.endpoint import Endpoint
@@ -184,8 +185,13 @@ VERBS = [
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_fits_80_columns_and_gives_a_flag_no_type(verb):
-    shown = in_terminal(*verb.split(), "--help")
+def test_help_fits_80_columns_and_gives_a_flag_no_type(servers, tmp_path: Path, verb):
+    words = [*verb.split(), "--help"]
+    ran = Forked(
+        servers["command"], "penstock.cli", words, tmp_path / "shown", environment=environment(COLUMNS="80")
+    )
+    assert ran.wait() == 0
+    shown = ran.output
     assert f"Usage: penstock {verb}".rstrip() in shown
     assert "python -m" not in shown
     assert "<bool>" not in shown

@@ -20,11 +20,13 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", [p for p in PAGES if CODE.search(p.read_text())], ids=name)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path):
     run_code(page, tmp_path)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", [p for p in PAGES if "penstock.pack(" in p.read_text()], ids=name)
 def test_a_page_that_packs_can_be_run_twice(page: Path, tmp_path: Path):
     run_code(page, tmp_path)

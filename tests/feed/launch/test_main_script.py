@@ -27,8 +27,8 @@ ORIGINS = [
 KINDS = ["function", "lambda", "partial", "method", "object"]
 WORKERS = ["none", "fork", "spawn", "forkserver"]
 EVERY = list(itertools.product(ORIGINS, KINDS, WORKERS))
+QUICK = ("plain", "lambda", "spawn")
 SOME = [  # every kind, every way to start workers, and with them the fewest imports of torch
-    ("plain", "lambda", "spawn"),
     ("process spawn", "method", "forkserver"),
     ("executor forkserver", "object", "none"),
     ("torch", "partial", "fork"),
@@ -38,7 +38,11 @@ SOME = [  # every kind, every way to start workers, and with them the fewest imp
 
 @pytest.mark.parametrize(
     ("origin", "kind", "workers"),
-    [pytest.param(*cell, marks=() if cell in SOME else pytest.mark.soak) for cell in EVERY],
+    [
+        QUICK,
+        *(pytest.param(*cell, marks=pytest.mark.whole) for cell in SOME),
+        *(pytest.param(*cell, marks=pytest.mark.soak) for cell in EVERY if cell not in (QUICK, *SOME)),
+    ],
 )
 def test_a_loader_of_the_main_script_is_shared_and_the_script_runs_in_no_other_process(
     tmp_path, origin, kind, workers
@@ -85,12 +89,18 @@ def train():
 
 
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
-RUNS = [("module", SPAWNED), ("command", SPAWNED), ("interactive", {})]  # as a script above
+RUNS = [("command", SPAWNED)]  # as a script above
+WHOLE_RUNS = [("module", SPAWNED), ("interactive", {})]
 MORE_RUNS = [("script", SPAWNED), ("script", {}), ("module", {}), ("command", {}), ("interactive", SPAWNED)]
 
 
 @pytest.mark.parametrize(
-    ("how", "workers"), [*RUNS, *(pytest.param(*run, marks=pytest.mark.soak) for run in MORE_RUNS)]
+    ("how", "workers"),
+    [
+        *RUNS,
+        *(pytest.param(*run, marks=pytest.mark.whole) for run in WHOLE_RUNS),
+        *(pytest.param(*run, marks=pytest.mark.soak) for run in MORE_RUNS),
+    ],
 )
 def test_however_python_runs_the_script_its_loader_is_shared(tmp_path, how, workers):
     module = MODULE.replace("WORKERS", repr(workers))
