@@ -1,4 +1,4 @@
-"""Whether a function can be called as a feed's maker is: without arguments."""
+"""Whether a function can be called without arguments, as ``make_loader`` is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def missing_arguments(function: Callable[..., Any]) -> str:
-    """What a function needs that nobody will give it, in Python's words; empty if it needs nothing."""
+    """Return which arguments a function requires, in Python's words; empty if none."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # some built-in callables have none
