@@ -1,4 +1,4 @@
-"""The blocks that a trainer holds on one connection, from announcement until the feeder is told of their release."""
+"""The blocks that a trainer holds on one connection, from announcement until their release is told."""
 
 from __future__ import annotations
 

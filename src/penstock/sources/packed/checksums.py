@@ -74,7 +74,7 @@ class Checksums:
         self._is_new[rows] = False
 
     def wrong(self, rows: Sequence[int], content: ByteArray) -> list[tuple[int, int]]:
-        """Return each row that differs from what was packed, and its CRC-32; rows found right before are skipped."""
+        """Return each row that differs from what was packed, and its CRC-32; skip rows found right before."""
         size = self._row_bytes
         return [
             (row, found)

@@ -90,7 +90,7 @@ class PackedFiles:
                 raise PackDamaged(f"{path} {change}")
 
     def runs(self, leaf: int, indices: Indices) -> tuple[Indices, Indices]:
-        """Find runs of a block's rows that can be read at once: return where each begins, and its number of rows."""
+        """Find runs of a block's rows that can be read at once; return where each begins, and its rows."""
         most = max(1, _EXTENT_BYTES // self.row_bytes[leaf])
         at = np.arange(len(indices))
         breaks = np.diff(indices, prepend=indices[0] - 2) != 1

@@ -117,7 +117,7 @@ class SamplerPasses:
             yield batch
 
     def _begins_with(self) -> Any:
-        """Return the sampler's first indices, which differ between processes if it draws from what cannot be seeded."""
+        """Return the sampler's first indices; they differ by process if it draws from what cannot be seeded."""
         if not self._copied:
             return None
         try:
@@ -142,7 +142,7 @@ class SamplerPasses:
                 each.set_epoch(cycle)
 
     def _begin(self, cycle: int) -> tuple[torch.Generator, Iterator[Any], SamplersOwn]:
-        """Return a generator for the workers' seed, the sampler's iterator, and the generators that it runs under."""
+        """Return a generator for the workers' seed, the sampler's iterator, and what that runs under."""
         sampler, generator = self._running
         own = SamplersOwn(order_seed(self._seed, cycle))
         with own:
