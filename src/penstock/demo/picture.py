@@ -19,7 +19,7 @@ _BAR = 0.38
 
 
 def save_picture(report: Report, path: Path) -> None:
-    """Draw the report: each training, and what all of them take together."""
+    """Draw the report: each run, and what all of them take together."""
     figure = Figure(figsize=(12, 7.4), facecolor="white")
     FigureCanvasAgg(figure)
     meaningful = report.shared.trainings[0].accuracy is not None
@@ -80,7 +80,7 @@ def save_picture(report: Report, path: Path) -> None:
 
 
 def _title(report: Report) -> str:
-    """The ratio that can be relied on: of CPU time where others used the machine meanwhile."""
+    """Return the title, with the ratio to rely on: of CPU time if others used the machine meanwhile."""
     feed, ratio = f"One feed for {len(report.shared.trainings)} training runs", report.shared_over_separate
     if not report.disturbed():
         return f"{feed}: {ratio.images_per_s:.1f} times the images per second"
@@ -157,7 +157,7 @@ def _pairs(
 
 
 def _plain(axes: Any, title: str, line: str) -> None:
-    """A title, and of the frame only the line that the bars stand on."""
+    """Set the title, and keep only the line of the frame that the bars stand on."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)
     for side in axes.spines:
         axes.spines[side].set_visible(side == line)

@@ -19,7 +19,7 @@ _MAKING = "Making images, once"
 
 
 class Bars:
-    """A bar for each training, arm below arm."""
+    """A bar for each run, arm below arm."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -42,13 +42,13 @@ class Bars:
         self._progress.__exit__(kind, error, trace)
 
     def making(self, done: int, of: int) -> None:
-        """Images of the demo's own set have been made."""
+        """Show how many of the demo's own images have been made."""
         if not self._progress.tasks:
             self._progress.add_task(_MAKING, total=of, rate="", state="")
         self._progress.update(self._progress.tasks[0].id, completed=done, state=f"{done:,} of {of:,}")
 
     def arm(self, name: str, jobs: list[Job]) -> OnEvent:
-        """Begin an arm; gives what follows its trainers."""
+        """Begin an arm; return what is called with its trainers' reports."""
         about = Text.assemble((f"{name[0].upper()}{name[1:]}", "bold"), f": {len(jobs)} training runs")
         for training in (job.training for job in jobs):
             about.append(
@@ -66,7 +66,7 @@ class Bars:
 
 
 class _Follower:
-    """The bar of one training."""
+    """The bar of one run."""
 
     def __init__(self, progress: Progress, job: Job, label: str) -> None:
         self._progress = progress
@@ -80,7 +80,7 @@ class _Follower:
         self._recent: deque[tuple[float, int]] = deque()
 
     def follow(self, event: Event) -> None:
-        """Show what the training reports."""
+        """Show a report of the run."""
         if event.kind == "tested":
             state = "done" if event.accuracy is None else f"done, accuracy {event.accuracy:.1%}"
             self._progress.update(self._task, state=state)

@@ -11,7 +11,7 @@ from penstock.terminal import printable
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print what was measured, and what it comes to."""
+    """Print the results, and the headline that sums them up."""
     data, machine = report.data, report.machine
     console.print()
     console.print(headline(report), style="bold green")
@@ -31,7 +31,7 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def headline(report: Report) -> str:
-    """The result in one sentence."""
+    """Say the result in one sentence."""
     ratio = report.shared_over_separate
     return (
         f"{len(report.shared.trainings)} training runs on one feed: {ratio.images_per_s:.1f} times the images/s, "
@@ -90,5 +90,5 @@ def _table(heading: str, *headings: str) -> Table:
 
 
 def percent(share: float | None) -> str:
-    """A share as it is shown; a dash where there is none."""
+    """Format a share as a percentage; a dash for None."""
     return "–" if share is None else f"{share:.1%}"
