@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from penstock.demo.job import Event, Job
-from penstock.demo.results import ArmResult, TrainingResult
+from penstock.demo.results import ArmResult, RunResult
 from penstock.errors import BadSetting, PenstockError
 from penstock.measure.family import Family, family, machine_cpu_s
 from penstock.measure.pool import ONE_THREAD, Member
@@ -68,7 +68,7 @@ class Trainer:
         if self.process.over and not self.trained:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
-            raise PenstockError(f"run {self.job.training.name} died{': ' + said[-2000:] if said else ''}")
+            raise PenstockError(f"run {self.job.run.name} died{': ' + said[-2000:] if said else ''}")
 
     def close(self) -> None:
         """End the process, if it still runs."""
@@ -168,9 +168,7 @@ def _result(
         peak_pss_bytes=members.peak_pss_bytes,
         peak_processes=members.peak_processes,
         others_cpu_s=others_cpu_s,
-        trainings=[
-            _training_result(trainer, start_s, images) for trainer, images in zip(trainers, counted, strict=True)
-        ],
+        runs=[_run_result(trainer, start_s, images) for trainer, images in zip(trainers, counted, strict=True)],
     )
 
 
@@ -181,13 +179,13 @@ def _since(trainer: Trainer, start_s: float) -> float:
     return images[-1] - float(np.interp(start_s, times, images))
 
 
-def _training_result(trainer: Trainer, start_s: float, images: float) -> TrainingResult:
-    training, first, last = trainer.job.training, trainer.events[0], trainer.events[-1]
-    return TrainingResult(
-        name=training.name,
-        width=training.width,
-        learning_rate=training.learning_rate,
-        batch_size=training.batch_size,
+def _run_result(trainer: Trainer, start_s: float, images: float) -> RunResult:
+    run, first, last = trainer.job.run, trainer.events[0], trainer.events[-1]
+    return RunResult(
+        name=run.name,
+        width=run.width,
+        learning_rate=run.learning_rate,
+        batch_size=run.batch_size,
         images=last.images,
         images_per_s=images / (last.at_s - start_s),
         waiting=(last.waited_s - first.waited_s) / (last.at_s - first.at_s),

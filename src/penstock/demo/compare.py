@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.demo.arm import OnEvent, run_arm
 from penstock.demo.images import ImageFolder, whole
-from penstock.demo.job import Job, trainings
+from penstock.demo.job import Job, runs
 from penstock.demo.results import Data, Report, machine_of, ratios
 from penstock.measure.machine import describe
 
@@ -40,7 +40,7 @@ def compare(
         _read_once(folder)
         own = [
             Job(
-                training,
+                run,
                 folder.train,
                 len(folder.classes),
                 folder.crop_px,
@@ -48,7 +48,7 @@ def compare(
                 workers_each,
                 test_path=test_path,
             )
-            for training in trainings(trainers)
+            for run in runs(trainers)
         ]
         separate, _, device = run_arm(SEPARATE, own, on_arm(SEPARATE, own))
         feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"

@@ -7,7 +7,7 @@ import msgspec
 from penstock.demo.images import Labelled
 
 
-class Training(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True):
     """One model to train. ``width`` is the channels of its first layer."""
 
     name: str
@@ -28,7 +28,7 @@ class Job(msgspec.Struct, frozen=True):
         window: Size of the feed's ring.
     """
 
-    training: Training
+    run: Run
     train: list[Labelled]
     classes: int
     crop_px: int
@@ -66,7 +66,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     bad_data: bool = False
 
 
-def trainings(count: int) -> list[Training]:
+def runs(count: int) -> list[Run]:
     """Make ``count`` runs: a small search over width, learning rate and batch size."""
     grid = [
         (width, rate, size)
@@ -74,4 +74,4 @@ def trainings(count: int) -> list[Training]:
         for width, rate, size in ((8, rates[0], 32), (16, rates[0], 64), (8, rates[1], 24), (24, rates[1], 48))
     ]
     chosen = [grid[number % len(grid)] for number in range(count)]
-    return [Training(f"{number + 1}", *settings) for number, settings in enumerate(chosen)]
+    return [Run(f"{number + 1}", *settings) for number, settings in enumerate(chosen)]

@@ -50,19 +50,16 @@ class Bars:
     def arm(self, name: str, jobs: list[Job]) -> OnEvent:
         """Begin an arm; return what is called with its trainers' reports."""
         about = Text.assemble((f"{name[0].upper()}{name[1:]}", "bold"), f": {len(jobs)} training runs")
-        for training in (job.training for job in jobs):
-            about.append(
-                f"\n  {training.name}: width {training.width}, lr {training.learning_rate:g}, "
-                f"batch {training.batch_size}"
-            )
+        for run in (job.run for job in jobs):
+            about.append(f"\n  {run.name}: width {run.width}, lr {run.learning_rate:g}, batch {run.batch_size}")
         self._progress.console.print(about)
         for task in self._progress.tasks:
             if task.description == _MAKING:
                 self._progress.update(task.id, visible=False)
         # "each 1", "feed 1": a terminal of 80 columns has no room for the arm's whole name.
         label = name.rpartition(" ")[2]
-        followers = {job.training.name: _Follower(self._progress, job, label) for job in jobs}
-        return lambda job, event: followers[job.training.name].follow(event)
+        followers = {job.run.name: _Follower(self._progress, job, label) for job in jobs}
+        return lambda job, event: followers[job.run.name].follow(event)
 
 
 class _Follower:
@@ -72,7 +69,7 @@ class _Follower:
         self._progress = progress
         self._epochs = job.epochs
         self._task: TaskID = progress.add_task(
-            f"  {label} {job.training.name}",
+            f"  {label} {job.run.name}",
             total=job.epochs * len(job.train),
             rate="",
             state="starts",

@@ -9,7 +9,7 @@ from penstock.measure import machine
 _IDLE_CORES = 0.2
 
 
-class TrainingResult(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     """The result of one run in one arm.
 
     Attributes:
@@ -54,7 +54,7 @@ class ArmResult(msgspec.Struct, frozen=True):
     peak_pss_bytes: int
     peak_processes: int
     others_cpu_s: float
-    trainings: list[TrainingResult]
+    runs: list[RunResult]
 
 
 class Ratios(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: 
 
 def open_loader(job: Job) -> Any:
     """Open this trainer's own ``DataLoader``, or the feed."""
-    size = job.training.batch_size
+    size = job.run.batch_size
     if job.feed is None:
         return make_loader(job.train, job.crop_px, size, job.workers)
     feed_size = _FEED_BATCH_PIXELS // job.crop_px**2
@@ -58,13 +58,13 @@ def open_loader(job: Job) -> Any:
 def train(job: Job, device: str) -> nn.Module:
     """Train the job's model for its epochs, reporting as it goes."""
     torch.manual_seed(job.seed)
-    model = small_network(job.training.width, job.classes, job.crop_px).to(device)
+    model = small_network(job.run.width, job.classes, job.crop_px).to(device)
     loader = open_loader(job)
     device_name = torch.cuda.get_device_name() if device == "cuda" else device
     sharing = "" if job.feed is None else loader.statistics().sharing
-    steps = job.epochs * -(-len(job.train) // job.training.batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), job.training.learning_rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.training.learning_rate, total_steps=steps)
+    steps = job.epochs * -(-len(job.train) // job.run.batch_size)
+    optimizer = torch.optim.AdamW(model.parameters(), job.run.learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.run.learning_rate, total_steps=steps)
     images_seen = 0
     waited_s = reported_s = 0.0
     loss = torch.zeros(())

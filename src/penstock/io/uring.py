@@ -21,7 +21,7 @@ from penstock.errors import ReaderUnavailable
 from penstock.io.files import direct_alignment, open_file
 from penstock.io.queue import Reads, Results
 
-_SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on every architecture
+_SETUP, _ENTER, _REGISTER = 425, 426, 427  # on every architecture
 _COOP_TASKRUN = 1 << 8  # do not interrupt this process for what it will collect anyway (Linux 5.19)
 _GETEVENTS = 1
 _REGISTER_BUFFERS, _REGISTER_FILES, _FILES_UPDATE = 0, 2, 6

@@ -39,7 +39,7 @@ class Feeder:
 
     Trainers find the feed by its name as soon as the feeder is made. It produces
     while somebody reads, holds no more than its window, and waits for its slowest
-    trainer. ``share`` starts one in a process of its own; make one yourself to run
+    trainer. ``share`` starts one in a separate process; make one yourself to run
     it where you like.
 
     Args:

@@ -78,7 +78,7 @@ def _check_goes_on(endpoint: Endpoint, patient_until_s: float) -> None:
 
 
 def _start_feeder(spec: FeederSpec, endpoint: Endpoint, lock: FileIO) -> str:
-    """Start a feeder in a process of its own, hand it the lock, and wait until it serves.
+    """Start a feeder in a separate process, hand it the lock, and wait until it serves.
 
     Returns how it died before it served, if another may fare better; empty if it serves.
 

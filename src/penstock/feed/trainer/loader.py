@@ -143,7 +143,7 @@ class Loader:
             state: What ``state_dict()`` gave, in this process or another, under any batch size.
 
         Raises:
-            BadSetting: the state comes from a feed with another order of samples, or is none.
+            BadSetting: the state comes from a feed with another order of samples, or it is no state.
         """
         self._check_usable()
         given = cast("object", state)  # of any type: it comes from a file
