@@ -1,10 +1,10 @@
-"""What ``penstock advise`` chooses against the best of all settings, measured one by one.
+"""Compares what ``penstock advise`` chooses with the best of all settings, measured one by one.
 
 python -m benchmarks.advise FILE-OR-DIRECTORY --json benchmarks/results/advise.json
 
 Every setting is measured at every size. The advice sees a coarse grid of
-sizes; the needs ask for sizes between those, where what is true was measured.
-All sizes and settings take turns, repeat by repeat.
+sizes; the needs ask for sizes between them, which were measured too. All
+sizes and settings take turns in each repeat.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from penstock.measure.machine import describe
 KIB = 1 << 10
 SEEN = (4 * KIB, 32 * KIB, 256 * KIB, 1024 * KIB)
 RATES_MB_S = {8 * KIB: 200, 16 * KIB: 300, 64 * KIB: 500, 112 * KIB: 500, 160 * KIB: 600, 512 * KIB: 800}
-"""What is asked for at each size, and not seen."""
+"""Rate that is needed at each size that the advice does not see."""
 SCARCE_CORES = 0.25
 NEAR = 0.9
-"""A choice this near to the best is right."""
+"""A choice that reaches this part of the best counts as right."""
 
 Setting = tuple[str, int, int]
 
 
 class Truth(NamedTuple):
-    """A setting at a need's own size."""
+    """Measurements of a setting at the need's size."""
 
     mb_s: float
     cpu_s_per_mb: float
@@ -50,7 +50,7 @@ class Truth(NamedTuple):
 
 
 class Verdict(msgspec.Struct):
-    """A need, what was advised and what is best for it; ``score`` is the first as a part of the second."""
+    """A need, the advised setting and the best one; ``score`` is the former as a part of the latter."""
 
     need: Requirement
     advised: str
@@ -95,7 +95,7 @@ def judged(need: Requirement, rows: list[Measurement]) -> Verdict:
 
 
 def spread(rows: list[Measurement]) -> float:
-    """How far the repeats of a setting lie apart, as a part of their median; usually."""
+    """Return how far a typical setting's repeats lie apart, as a part of their median."""
     repeats: dict[tuple[Setting, int], list[float]] = defaultdict(list)
     for row in rows:
         if row.iops:
@@ -124,11 +124,11 @@ def shown(verdicts: list[Verdict]) -> Table:
 
 def main(
     on: Annotated[str, typer.Argument(help="A file to read, or a directory for a scratch file.")],
-    seconds: Annotated[float, typer.Option(help="Counted for each setting at each size and repeat.")] = 0.5,
-    repeats: Annotated[int, typer.Option(help="Times that everything is measured, by turns.")] = 5,
-    json: Annotated[Path | None, typer.Option(help="Where to save what was measured.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time counted for each setting, size and repeat.")] = 0.5,
+    repeats: Annotated[int, typer.Option(help="Measurements of everything, in turn.")] = 5,
+    json: Annotated[Path | None, typer.Option(help="File for the results.")] = None,
 ) -> None:
-    """Measure everything, ask for every need, and judge."""
+    """Measure everything, ask for advice on every need, and judge it."""
     machine = describe()
     console = Console(width=150)
     settings = Settings(

@@ -1,4 +1,4 @@
-"""Child processes of the benchmarks: they find what this process finds, and nothing in its working directory."""
+"""Child processes of the benchmarks: they can import what this process can, and nothing from its directory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ENVIRONMENT = {
     **ONE_THREAD,
     "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
 }
-"""Added to a child's: ``benchmarks`` is not installed."""
+"""Variables added for a child, as ``benchmarks`` is not installed."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """A module's process; -P, so that the working directory is not searched for modules."""
+    """Return the command of a module's process; -P keeps the working directory off its import path."""
     return [sys.executable, "-P", "-m", module, *arguments]

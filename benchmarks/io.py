@@ -1,5 +1,5 @@
 # ruff: noqa: A005
-"""What reads cost: Penstock's mechanisms beside fio's, in one run, with the targets that were set beforehand.
+"""What reads cost: Penstock's mechanisms beside fio's, in one run, against targets set beforehand.
 
 python -m benchmarks.io PATH --json benchmarks/results/io-NAME.json --plot benchmarks/results/io-NAME.png
 
@@ -34,10 +34,10 @@ _Value = Callable[[Measurement], float]
 
 
 class Target(NamedTuple):
-    """A ratio between two groups of mechanisms of one block size; of each group the best counts.
+    """A ratio between the best of two groups of mechanisms, at one block size.
 
     Attributes:
-        target: None where the ratio is told for comparison only.
+        target: What the ratio must reach; None if it is shown for comparison only.
     """
 
     name: str
@@ -72,16 +72,16 @@ TARGETS = (
 
 def main(
     path: Annotated[str, typer.Argument(help="A large file, or a directory for a scratch file.")],
-    size: Annotated[str, typer.Option(help="Of the scratch file.")] = "8GiB",
+    size: Annotated[str, typer.Option(help="Size of the scratch file.")] = "8GiB",
     qd: Annotated[int, typer.Option(help="Reads of 4 KiB under way.")] = 128,
     large_qd: Annotated[int, typer.Option(help="Reads of 1 MiB under way.")] = 32,
-    threads: Annotated[int, typer.Option(help="Of posix and direct, and jobs of fio's psync.")] = 8,
-    seconds: Annotated[float, typer.Option(help="Counted for each case.")] = 5.0,
-    repeats: Annotated[int, typer.Option(help="Times that each case is measured, by turns.")] = 7,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Where to save what was measured.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where to save a picture (PNG) of it.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of posix and direct, and jobs of fio's psync.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 5.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 7,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for a picture (PNG).")] = None,
 ) -> None:
-    """Measure every target, several times, and say which are met."""
+    """Measure every target several times, and say which are met."""
     if shutil.which("fio") is None:
         raise BadSetting("fio is not installed: it is the yardstick here")
     machine = describe()
@@ -125,7 +125,7 @@ def main(
 
 
 def _judged(target: Target, rows: list[Measurement], repeats: int) -> Claim:
-    """A ratio within each repeat, then its median."""
+    """Judge a target by the median of its ratio over the repeats."""
     best = max if target.value is _iops else min
     ratios: list[float] = []
     for repeat in range(repeats):

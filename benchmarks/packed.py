@@ -1,10 +1,10 @@
-"""A packed data set fed to one trainer, against plain reads of the same rows by the same reader.
+"""Compares a packed data set fed to one trainer with plain reads of its rows by that reader.
 
 python -m benchmarks.packed --folder /a/folder/on/the/disk --json benchmarks/results/packed-NAME.json
 
-Both read random rows of one file, as many at once, for the same time, by
-turns; the file should be larger than what a case reads, so that each row's
-checksum is compared. ``posix`` finds the page cache empty of the file.
+Both read random rows of one file in turn, with equal depth and for equal times;
+the file should be larger than what a case reads, so that each row's checksum is
+compared. ``posix`` starts with the file out of the page cache.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ ARMS = ("raw", "raw, huge pages", "packed", "packed, no checksums")
 FEED = "packed"
 BATCH = 64
 WARM_UP = 8
-THREADS = 8  # of the readers that have some
+THREADS = 8  # of readers that use threads
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """One case.
 
     Attributes:
-        mb_s: 10^6 bytes of rows a second, as they reach the trainer, or the memory of who reads plainly.
-        cpu_s_per_gb: CPU time of the process that reads; a feeder's includes sharing.
+        mb_s: 10^6 bytes of rows per second that reach the trainer or, in plain reads, memory.
+        cpu_s_per_gb: CPU time of the reading process; a feeder's includes sharing.
         path_taken: What carried the bytes, as the reader says.
     """
 
@@ -92,7 +92,7 @@ class RandomRows:
 def raw(
     path: Path, row_bytes: int, reader_name: str, arm: str, depth: int, repeat: int, seconds: float
 ) -> Measured:
-    """Random rows into memory as the ring's, or on huge pages as bench io has it, and nothing else."""
+    """Read random rows into memory like the ring's, or on huge pages, and do nothing else."""
     ring = WritableHostRing.create(-(-depth * stride(row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE)
     memory = (
         host_memory(ring.capacity_bytes) if arm == "raw, huge pages" else ring.writable(0, ring.capacity_bytes)
@@ -121,7 +121,7 @@ def raw(
 def fed(
     pool: ProcessPool, folder: Path, row_bytes: int, reader: str, arm: str, depth: int, repeat: int, seconds: float
 ) -> Measured:
-    """The same rows by way of ``penstock feed``, as one trainer gets them."""
+    """Read random rows through ``penstock feed``, as one trainer gets them."""
     words = ["feed", f"packed:{folder}", "--name", FEED, "--reader", reader, "--depth", str(depth)]
     words += ["--batch-size", str(BATCH), "--window", "1GiB", "--seed", str(repeat)]
     words += ["--no-verify"] if arm == "packed, no checksums" else []
@@ -147,14 +147,14 @@ def fed(
 
 
 def main(
-    folder: Annotated[Path, typer.Option(help="Where to put the data set; on the disk that is to be measured.")],
+    folder: Annotated[Path, typer.Option(help="Folder for the data set, on the disk to be measured.")],
     gigabytes: Annotated[float, typer.Option(help="Size of the data set; it is removed in the end.")] = 16.0,
-    row_bytes: Annotated[int, typer.Option(help="Of a row; 150528 is an image of 224 x 224 x 3.")] = 150_528,
-    readers: Annotated[str, typer.Option(help="Which, with commas between them.")] = "uring,direct,posix",
+    row_bytes: Annotated[int, typer.Option(help="Size of a row; 150528 is an image of 224 x 224 x 3.")] = 150_528,
+    readers: Annotated[str, typer.Option(help="Readers, with commas.")] = "uring,direct,posix",
     depth: Annotated[int, typer.Option(help="Reads under way at once.")] = 128,
-    seconds: Annotated[float, typer.Option(help="Counted for each case.")] = 5.0,
-    repeats: Annotated[int, typer.Option(help="Times that each case is measured, by turns.")] = 5,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Where to save what was measured.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 5.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 5,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
 ) -> None:
     machine = describe()
     found: list[Measured] = []
@@ -163,7 +163,7 @@ def main(
         file = packed / pack(RandomRows(int(gigabytes * 1e9 / row_bytes), row_bytes), packed).leaves[0].file
         cases = list(product(range(repeats), readers.split(","), range(len(ARMS))))
         for repeat, reader, turn in track(cases, "measuring"):
-            arm = ARMS[(repeat + turn) % len(ARMS)]  # none always follows the same other
+            arm = ARMS[(repeat + turn) % len(ARMS)]  # so that no case always comes first
             page_cache.dropped(str(file), file.stat().st_size)
             if arm.startswith("raw"):
                 found.append(raw(file, row_bytes, reader, arm, depth, repeat, seconds))

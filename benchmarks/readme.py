@@ -24,7 +24,7 @@ def readme() -> None:
     print("| | target | measured |")
     print("|---|---|---|")
     print(
-        f"| `make demo`, {len(own['trainings'])} runs: images/s together, own loaders → one feed | | "
+        f"| `make demo`, {len(own['runs'])} runs: images/s together, own loaders → one feed | | "
         f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({ratio:.1f}×) |"
     )
     claims = {claim["name"]: claim for claim in share["claims"]}
@@ -118,7 +118,7 @@ def claim_row(claim: dict) -> str:
 
 
 def packed_claims(packed: dict, plain: str, what: str) -> list[dict]:
-    """Of each reader: what one trainer gets, as a part of plain reads in the same repeat."""
+    """Compute for each reader what one trainer gets, as a part of plain reads in that repeat."""
     speeds = {(one["reader"], one["arm"], one["repeat"]): one["mb_s"] for one in packed["measured"]}
     claims: list[dict] = []
     for reader in dict.fromkeys(one["reader"] for one in packed["measured"]):
@@ -161,7 +161,7 @@ def demo_row(demo: dict) -> str:
 
 
 def accuracies(arm: dict) -> str:
-    found = [training["accuracy"] for training in arm["trainings"]]
+    found = [run["accuracy"] for run in arm["runs"]]
     return "no classes" if None in found else ", ".join(f"{accuracy:.2f}" for accuracy in found)
 
 

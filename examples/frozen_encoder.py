@@ -33,7 +33,7 @@ class Encoder(nn.Module):
 
 
 def feed(arguments: argparse.Namespace) -> None:
-    """Load, encode, and hand the embeddings to whoever trains a head; end with the last head."""
+    """Load, encode, and feed the embeddings to the heads; end with the last head."""
     encoder = Encoder().to(arguments.device).eval()
 
     @torch.no_grad()

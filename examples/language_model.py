@@ -21,7 +21,7 @@ BLOCK = 64
 
 
 def make_blocks(path: str) -> penstock.ArraySource:
-    """Overlapping blocks of BLOCK + 1 bytes, of a file, or of the source of a module of Python's."""
+    """Cut a file, or the source of Python's argparse, into overlapping blocks of BLOCK + 1 bytes."""
     text = Path(path).read_bytes() if path else inspect.getsource(argparse).encode()
     tokens = np.frombuffer(text, np.uint8)
     blocks = np.lib.stride_tricks.sliding_window_view(tokens, BLOCK + 1)[:: BLOCK // 2]
@@ -53,7 +53,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = Model(arguments.width).to(arguments.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
-    # Bytes travel; what the model needs is made from them here.
+    # The feed carries bytes; each run turns them into what its model needs.
     loader = penstock.share(
         partial(make_blocks, arguments.data),
         "text",

@@ -1,10 +1,10 @@
-"""One GPU, several trainers: each with a loader of its own, one feed (ring on the host, on the GPU), TensorSocket.
+"""One GPU, several trainers: a loader each, one feed (ring on the host or the GPU), or TensorSocket.
 
 python -m benchmarks.gpu --data FOLDER_OF_JPEGS --json benchmarks/results/share-gpu-NAME.json
 
-Blocks that lie ready in memory, where moving them is what is measured; a JPEG
-loader with all cores; and trainings of a ResNet-18 on its images. With
---device cpu it runs without a GPU, on one that is none, as a trial of itself.
+Workloads: blocks that lie ready in memory, to measure moving them; a JPEG loader
+with all cores; and training a ResNet-18 on its images. With --device cpu it runs
+on a fake GPU, to try the script.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.measure.pool import ProcessPool
 
 def main(
     device: Annotated[str, typer.Option(help="The GPU; cpu tries the script out.")] = "cuda:0",
-    trainers: Annotated[str, typer.Option(help="How many trainers at once, case by case.")] = "1,2,4,8",
+    trainers: Annotated[str, typer.Option(help="Numbers of trainers, one per case.")] = "1,2,4,8",
     blocks: Annotated[str, typer.Option(help="Sizes of blocks from memory; empty for none.")] = "10MB,100MB",
     data: Annotated[Path | None, typer.Option(help="Folder of JPEGs; without it, some are generated.")] = None,
     with_jpeg: Annotated[bool, typer.Option("--jpeg/--no-jpeg", help="Measure the JPEG loader.")] = True,
@@ -45,11 +45,11 @@ def main(
     peers: Annotated[bool, typer.Option(help="Measure TensorSocket too, where it is installed.")] = True,
     workers: Annotated[int, typer.Option(help="Loader workers in total; 0 for one a core.")] = 0,
     width: Annotated[int, typer.Option(help="Channels of the ResNet's first layer; 64 is ResNet-18's.")] = 64,
-    warm_up: Annotated[int, typer.Option(help="Batches of images that each trainer takes before.")] = 6,
-    seconds: Annotated[float, typer.Option(help="Counted for each case.")] = 5.0,
-    repeats: Annotated[int, typer.Option(help="Times that each case is measured, by turns.")] = 5,
-    window: Annotated[str, typer.Option(help="Of each feed.")] = "1GiB",
-    json_path: Annotated[Path | None, typer.Option("--json", help="Where to save what was measured.")] = None,
+    warm_up: Annotated[int, typer.Option(help="Batches of images that each trainer takes to warm up.")] = 6,
+    seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 5.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 5,
+    window: Annotated[str, typer.Option(help="Size of each feed's ring.")] = "1GiB",
+    json_path: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
 ) -> None:
     machine = describe()
     cores = len(os.sched_getaffinity(0))
@@ -81,7 +81,7 @@ def main(
 
 
 def generated(folder: Path) -> Path:
-    """A folder of JPEGs made for the occasion."""
+    """Make a temporary folder of JPEGs."""
     made = folder / "images"
     made.mkdir()
     jpeg.generate(str(made), 1000)
@@ -89,13 +89,13 @@ def generated(folder: Path) -> Path:
 
 
 def described(workloads: list[Workload]) -> str:
-    """The images in a few words; where they lay is nobody else's business."""
+    """Describe the images in a few words, without their path."""
     files = [path for workload in workloads if workload.folder for path in jpeg.files_in(workload.folder)]
     return f"{len(files):,} JPEG files" if files else ""
 
 
 def device_copy(device: str, sizes: list[int], repeats: int) -> list[dict[str, Any]]:
-    """The copy from a pinned ring against torch's, in a process of its own."""
+    """Compare the copy from a pinned ring with torch's, in a separate process."""
     if not sizes:
         return []
     devicecopy = command("benchmarks.gpu.devicecopy", device, str(repeats), *map(str, sizes))

@@ -1,4 +1,4 @@
-"""What Penstock claims of a ring on a GPU, each beside what was measured."""
+"""What Penstock claims of a ring on a GPU, each claim beside its measurement."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Values = list[float]
 
 
 def gpu_claims(found: list[Measured], device_copy: list[dict[str, Any]]) -> list[Claim]:
-    """All claims; each ratio is taken within a repeat.
+    """Compute all claims; each ratio is taken within a repeat.
 
     Args:
         found: The results.
-        device_copy: What ``devicecopy`` measured, for each size.
+        device_copy: Results of ``devicecopy``, for each size.
     """
     return list(_Claims(found).rows(device_copy))
 
@@ -65,12 +65,12 @@ class _Claims:
             values = self._ratios(
                 "training", ring, "separate", 4, lambda a, b: a.result.together / b.result.together
             )
-            what = f"{ring}, K=4 trainings of a ResNet-18: together against separate loaders"
-            claim = least(f"trainings-4-{ring.split()[0]}", what, 3.5, "x", values)
+            what = f"{ring}, K=4 training runs of a ResNet-18: together against separate loaders"
+            claim = least(f"training-runs-4-{ring.split()[0]}", what, 3.5, "x", values)
             yield claim if ring == "GPU ring" else msgspec.structs.replace(claim, met=None, note="for comparison")
 
     def _memory(self) -> Claim:
-        """A trainer's peak, in blocks: the ring is memory of its own, not PyTorch's."""
+        """Judge a trainer's peak memory, in blocks; the ring is not PyTorch's memory, so it does not count."""
         values = self._worst(
             max,
             self._blocks,
@@ -89,7 +89,7 @@ class _Claims:
         other: str,
         value: Callable[[Measured, Measured], float | None],
     ) -> Values:
-        """The values of the workload and number of trainers whose median is the worst."""
+        """Return the values of the workload and number of trainers with the worst median."""
         found = [self._ratios(w, arm, other, k, value) for w in workloads for k in self._trainers]
         medians = {statistics.median(values): values for values in found if values}
         return medians[worse(medians)] if medians else []
@@ -102,7 +102,7 @@ class _Claims:
         trainers: int,
         value: Callable[[Measured, Measured], float | None],
     ) -> Values:
-        """A value of two results of the same repeat, for each repeat that has both."""
+        """Compute a value of two results of one repeat, for each repeat that has both."""
         values: Values = []
         for repeat in self._repeats:
             one = self._results.get((workload, arm, trainers, repeat))

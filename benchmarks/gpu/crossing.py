@@ -1,4 +1,4 @@
-"""GPUs that count what is copied to them from the host, where it is copied."""
+"""GPUs that count the bytes copied to them from the host."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from penstock.testing.fake_gpu import FakeGpu
 
 
 class CountingGpu(CudaGpu):
-    """A GPU that counts.
+    """A GPU that counts the bytes copied to it.
 
     Attributes:
-        copied_bytes: From the host, by this process's feed or trainer, so far.
+        copied_bytes: Bytes that this process has copied from the host so far.
     """
 
     def __init__(self, device: str) -> None:
@@ -24,5 +24,5 @@ class CountingGpu(CudaGpu):
 
 
 def counting_gpu(device: str) -> CountingGpu | FakeGpu:
-    """The GPU of this name; ``"cpu"`` is one that is none, which counts too and tries everything out."""
+    """Return the GPU of this name; ``"cpu"`` is a fake GPU, which counts too."""
     return FakeGpu() if device == "cpu" else CountingGpu(device)

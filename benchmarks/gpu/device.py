@@ -1,4 +1,4 @@
-"""What a measured trainer does on a GPU: it reads each batch there, or trains on it. Peers run this too."""
+"""What a measured trainer does on a GPU: reads each batch, or trains on it. Peers run this too."""
 
 # torch's own annotations leave much of it unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,14 +21,14 @@ _CLASSES = 1000
 
 
 def worked_on(source: Batches, order: dict[str, Any]) -> Batches:
-    """The same batches, each used on the order's device as its work says: "read" or "train"."""
+    """Use each batch on the order's device as its work says: "read" or "train"."""
     device = order["device"]
     work = _read if order["work"] == "read" else _training(device, order["width"])
     return source._replace(batches=_paced(device, source.batches, work))
 
 
 def _paced(device: str, batches: Iterable[Any], work: Callable[[list[torch.Tensor]], None]) -> Iterator[Any]:
-    """The batches; the device is never more than a few behind what has been counted."""
+    """Yield batches, of which the device is never more than a few behind."""
     events: deque[torch.cuda.Event] = deque()
     for batch in batches:
         leaves = leaves_of(batch)
@@ -52,11 +52,11 @@ def _read(leaves: list[torch.Tensor]) -> None:
 
 
 def _training(device: str, width: int) -> Callable[[list[torch.Tensor]], None]:
-    """Steps of a ResNet-18 on uint8 images, n x height x width x 3, and their labels."""
+    """Make the training step of a ResNet-18 on uint8 images, n x height x width x 3, and labels."""
     from benchmarks.gpu.resnet import resnet18
 
     model: Any = resnet18(width, _CLASSES).to(device)
-    if device != "cpu":  # where torch 2.13 corrupts its heap with few channels
+    if device != "cpu":  # on the CPU, torch 2.13 corrupts its heap with few channels
         model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     kind = torch.device(device).type
@@ -79,10 +79,10 @@ def _planes(images_NHWC: torch.Tensor, device: str) -> torch.Tensor:
 
 
 class Moved:
-    """Batches that this process brings to the device by itself.
+    """Batches that this process copies to the device itself.
 
     Attributes:
-        copied_bytes: So far.
+        copied_bytes: Bytes copied so far.
     """
 
     def __init__(self, batches: Iterable[Any], device: str) -> None:
@@ -98,19 +98,19 @@ class Moved:
 
 
 def own_copies(nbytes: int, device: str) -> Moved:
-    """Blocks that lie ready in memory, pinned where the device is a GPU."""
+    """Make blocks that lie ready in memory, pinned if the device is a GPU."""
     blocks = [torch.as_tensor(block) for block in Blocks(nbytes, 4)]
     return Moved(cycle(blocks if device == "cpu" else [block.pin_memory() for block in blocks]), device)
 
 
 def device_copies(nbytes: int, device: str) -> Iterator[torch.Tensor]:
-    """Copies of blocks that lie on the device: the least that a private batch can cost there."""
+    """Yield copies of blocks on the device: the least that a private batch can cost there."""
     blocks = [torch.as_tensor(block).to(device) for block in Blocks(nbytes, 4)]
     return (block.clone() for block in cycle(blocks))
 
 
 def forget_memory(device: str) -> None:
-    """Count the device's memory from here on."""
+    """Restart the count of the device's peak memory."""
     if device != "cpu":
         gc.collect()
         torch.cuda.empty_cache()
@@ -118,5 +118,5 @@ def forget_memory(device: str) -> None:
 
 
 def memory_bytes(device: str) -> int:
-    """The most memory of the device that this process's tensors have taken."""
+    """Return the most device memory that this process's tensors have taken."""
     return 0 if device == "cpu" else torch.cuda.max_memory_allocated(device)

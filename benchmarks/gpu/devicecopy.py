@@ -1,4 +1,4 @@
-"""The GPU's copy from a pinned ring against that from torch's pinned memory, in a process of its own."""
+"""Compares the GPU's copy from a pinned ring with one from torch's pinned memory; run as a separate process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DISTINCT = 4
 
 
 def ring_against_torch(device: str, nbytes: int, repeats: int) -> dict[str, Any]:
-    """GB/s of both, by turns.
+    """Measure GB/s of both, in turn.
 
     Raises:
         PinningRefused: the ring cannot be registered with the GPU.
@@ -59,7 +59,7 @@ def ring_against_torch(device: str, nbytes: int, repeats: int) -> dict[str, Any]
 
 
 def _rate(copy: Callable[[int], None], arrived: Callable[[], None], nbytes: int, for_s: float = 0.25) -> float:
-    """Copies are begun a few at a time, so that what is measured is the way, not the wait."""
+    """Measure a copy's bytes/s, a few copies at a time so that waiting counts little."""
     count, began = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - began) < for_s:
         for i in range(_DISTINCT):

@@ -1,7 +1,7 @@
-"""Runs what needs a GPU, part by part, and writes down what came of it: ``make gpu``.
+"""Runs what needs a GPU, part by part, and records the outcome: ``make gpu``.
 
-Nothing is fetched from a network. A part ends within its limit, and has a record from its first moment: what is
-missing ends as ``not run``, what hangs is killed with all that it started.
+Nothing is fetched from a network. A part ends within its limit, and has a record from its first moment: a step
+that lacks something is ``not run``, one that hangs is killed with all that it started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MARK = "PENSTOCK_EVIDENCE"
 _TOOLS = "/usr/local/cuda/bin"
 _KILL_S = 10.0
 _LEFT_S = 5.0
-"""A step that could have no more than so long is not begun."""
+"""A step with less time left than this is not begun."""
 
 _GPU = """
 import json, torch
@@ -49,9 +49,9 @@ class Bench:
     """One run of ``make gpu``.
 
     Args:
-        out: Where records and logs go.
+        out: Folder for records and logs.
         wheels: A folder of wheels; those for this Python are unpacked.
-        limit_s: Of each part.
+        limit_s: Time limit of each part.
     """
 
     def __init__(self, out: Path, wheels: Path | None = None, limit_s: float = PART_S) -> None:
@@ -62,7 +62,7 @@ class Bench:
         out.mkdir(parents=True, exist_ok=True)
         paths = [str(ROOT / "src"), str(ROOT)]
         if wheels is not None:
-            unpacked = ROOT / "build" / "gpu-wheels"  # not in OUT, which is to be brought back
+            unpacked = ROOT / "build" / "gpu-wheels"  # not in OUT, which is brought back
             self.notes = unpack(wheels, unpacked)
             paths.insert(0, str(unpacked))
         sys.path[:0] = paths
@@ -77,7 +77,7 @@ class Bench:
         self._missing = no_gpu or lacks
 
     def run(self, part: str, steps: list[Step]) -> Record:
-        """Run a part's steps, as long as there is time, and leave its record."""
+        """Run a part's steps while there is time, and save its record."""
         began = time.monotonic()
         path = self.out / f"{part.replace('/', '-')}.json"
         record = Record(part, self.limit_s, machine=self._machine, gpu=self._gpu, notes=self.notes)
@@ -136,7 +136,7 @@ class Bench:
         return self.out / f"{step.name}.log"
 
     def _done(self, command: Sequence[str], log: Path, limit_s: float) -> int | None:
-        """The status of a command; None where it was killed, with all that it had started."""
+        """Run a command and return its status; None if it was killed, with all that it started."""
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
@@ -151,7 +151,7 @@ class Bench:
                 process.wait()
 
     def _kill_all(self) -> None:
-        """Kill what a step has started, whatever session it is in: feeders are detached."""
+        """Kill what a step has started, in any session: feeders are detached."""
         mine = f"{MARK}={self._mark}".encode()
         until = time.monotonic() + _KILL_S
         alive = True
@@ -165,7 +165,7 @@ class Bench:
             time.sleep(0.05 * alive)
 
     def _gpu_found(self) -> tuple[dict[str, Any], str]:
-        """The GPU as torch sees it, in a child, which a driver may keep for ever; and why there is none."""
+        """Describe the GPU as torch sees it, in a child, as a driver may hang; and say why there is none."""
         driver = _first_line(Path("/proc/driver/nvidia/version"))
         log = self.out / "gpu.log"
         status = self._done((sys.executable, "-c", _GPU), log, 60)
@@ -179,7 +179,7 @@ class Bench:
 
 
 def described() -> tuple[dict[str, Any], str]:
-    """The machine, as every benchmark of ours describes it, and NVIDIA's libraries; and what Penstock lacks."""
+    """Describe the machine and NVIDIA's libraries; and say what Penstock lacks."""
     try:
         import msgspec
 
@@ -194,7 +194,7 @@ def described() -> tuple[dict[str, Any], str]:
 
 
 def unpack(wheels: Path, to: Path) -> list[str]:
-    """Unpack the wheels that this Python can use; says which it cannot."""
+    """Unpack the wheels that this Python can use; return a note for each other one."""
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     refused: list[str] = []
@@ -208,7 +208,7 @@ def unpack(wheels: Path, to: Path) -> list[str]:
 
 
 def _fits(stem: str) -> bool:
-    """Whether a wheel's tags are this Python's (PyPA, "Platform compatibility tags"), whatever its platform."""
+    """Whether a wheel's tags fit this Python (PyPA, "Platform compatibility tags"); its platform is ignored."""
     pythons, abi = stem.split("-")[-3:-1]
     minor = sys.version_info.minor
     tags = pythons.split(".")
@@ -235,7 +235,7 @@ def _found(tool: str) -> str | None:
 
 
 def _together(steps: list[Outcome]) -> tuple[str, str]:
-    """A part's status is the worst of its steps'; it has run if one of them has."""
+    """Return a part's status: the worst of its steps', or ``not run`` if no step has run."""
     for status in ("failed", "cut off", "passed"):
         if those := [step for step in steps if step.status == status]:
             return status, "" if status == "passed" else ", ".join(step.step for step in those)
@@ -255,7 +255,7 @@ def _first_line(path: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its status is 1 if anything failed or was cut off."""
+    """Run ``make gpu``; the status is 1 if anything failed or was cut off."""
     asked = argparse.ArgumentParser(prog="make gpu", description=__doc__)
     asked.add_argument("--part", default="all", help=f"all, or of {', '.join(PARTS)}; tests/readers is one step")
     asked.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")

@@ -1,4 +1,4 @@
-"""What a driver, a GPU and torch do here, before any of Penstock's claims: each tried by itself.
+"""Tries, one by one, what the driver, the GPU and torch do here, apart from Penstock's claims.
 
 python -m benchmarks.gpu.facts FILE
 """
@@ -38,7 +38,7 @@ if sys.argv[2] == "write":
 
 
 def attributes() -> dict[str, int]:
-    """What the driver says that it supports."""
+    """Return what the driver says it supports."""
     from cuda.bindings import driver
 
     names = (
@@ -60,7 +60,7 @@ def attributes() -> dict[str, int]:
 
 
 def registering() -> dict[str, str]:
-    """Which mappings of a memfd the runtime registers, with which flags."""
+    """Try which mappings of a memfd the runtime registers, with which flags."""
     torch = _begun()
     runtime = torch.cuda.cudart()
     found: dict[str, str] = {}
@@ -77,7 +77,7 @@ def registering() -> dict[str, str]:
 
 
 def protecting() -> dict[str, Any]:
-    """Whether pages that were registered, and then protected from writing, are copied from as they change."""
+    """Try whether copies see changes in pages that were registered and then made read-only."""
     torch = _begun()
     runtime = torch.cuda.cudart()
     fd = os.memfd_create("facts")
@@ -100,7 +100,7 @@ def protecting() -> dict[str, Any]:
 
 
 def sharing() -> dict[str, Any]:
-    """Whether another process reads a ring, cannot write to it, and torch maps it without a copy."""
+    """Try whether another process can read a ring, cannot write to it, and torch maps it without a copy."""
     from penstock.memory.cuda import CudaGpu
 
     torch = _begun()
@@ -120,7 +120,7 @@ def sharing() -> dict[str, Any]:
 
 
 def counting() -> dict[str, Any]:
-    """GPM's PCIe figure and the older counter, over a known copy."""
+    """Compare GPM's PCIe figure and the older counter over a copy of known size."""
     import pynvml
 
     from penstock.measure.nvml import meter_of
@@ -158,7 +158,7 @@ FACTS: dict[str, Callable[[], Any]] = {
 
 
 def told(path: Path, facts: dict[str, Callable[[], Any]] = FACTS) -> None:
-    """Write each fact as it is found; one that cannot be had says why, and the others go on."""
+    """Write each fact as it is found; one that fails is replaced by its error."""
     found: dict[str, Any] = {}
     for name, fact in facts.items():
         try:
@@ -177,7 +177,7 @@ def _begun() -> Any:
 
 
 def _mapped(protection: int, fd: int | None = None) -> int:
-    """The address of new shared memory, which stays mapped."""
+    """Map new shared memory, which stays mapped; return its address."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     if fd is None:
@@ -187,7 +187,7 @@ def _mapped(protection: int, fd: int | None = None) -> int:
 
 
 def _forget_error(torch: Any) -> None:
-    """The runtime reports a refusal once more, at the next launch."""
+    """Clear a refusal, which the runtime would report again at the next launch."""
     with suppress(RuntimeError):
         torch.ones(1, device="cuda")
 

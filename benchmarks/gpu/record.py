@@ -1,4 +1,4 @@
-"""What became of a part on a machine with a GPU: a file that is there from its beginning, whatever ends it."""
+"""The record of a part on a machine with a GPU: a file that exists from the beginning, whatever ends the part."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected)")
 
 @dataclass
 class Outcome:
-    """What became of one step.
+    """The outcome of one step.
 
     Attributes:
         status: "passed", "failed", "cut off" or "not run".
-        why: Where it did not pass.
-        counts: Of tests: passed, failed, skipped.
-        tail: The end of what it printed, where it did not pass.
+        why: Why it did not pass.
+        counts: Numbers of tests passed, failed, skipped.
+        tail: End of its output, if it did not pass.
         result: What it measured.
     """
 
@@ -40,12 +40,12 @@ class Outcome:
 
 @dataclass
 class Record:
-    """What became of a part.
+    """The outcome of a part.
 
     Attributes:
-        status: "running", which a reader takes for "cut off"; then as of a step.
-        gpu: Its names, driver and CUDA, as torch and the driver tell them.
-        notes: What was left out of what was given.
+        status: "running", which a reader takes for "cut off", then one of a step's.
+        gpu: Names, driver and CUDA version of the GPU, from torch and the driver.
+        notes: Wheels that were left out.
     """
 
     part: str
@@ -60,17 +60,17 @@ class Record:
     version: int = VERSION
 
     def save(self, path: Path) -> None:
-        """Write it in one piece: whoever is killed meanwhile leaves the one before."""
+        """Write the record atomically: if killed meanwhile, the one before stays."""
         new = path.with_suffix(".new")
         new.write_text(json.dumps(asdict(self), indent=1) + "\n")
         new.rename(path)
 
 
 def read(path: Path) -> Record:
-    """A record from its file; one that says that it runs was cut off.
+    """Read a record; one that says "running" was cut off.
 
     Raises:
-        ValueError: it is none, or of another version.
+        ValueError: it is no record of this version.
     """
     found = json.loads(path.read_text())
     if not isinstance(found, dict) or found.get("version") != VERSION or "part" not in found:
@@ -82,13 +82,13 @@ def read(path: Path) -> Record:
 
 
 def counts_of(output: str) -> dict[str, int]:
-    """How many tests passed, failed and were skipped, from pytest's last line."""
+    """Read how many tests passed, failed and were skipped from pytest's last line."""
     last = next((line for line in reversed(output.splitlines()) if _COUNTS.search(line)), "")
     return {what.rstrip("s") if what == "errors" else what: int(n) for n, what in _COUNTS.findall(last)}
 
 
 def plain(text: str, out: Path) -> str:
-    """A text with nothing in it of where things lie on this machine."""
+    """Remove this machine's paths from a text."""
     paths = (str(out), "OUT"), (str(ROOT), "."), (sys.prefix, "PYTHON"), (os.path.expanduser("~"), "HOME")
     for path, name in paths:
         text = text.replace(path, name) if len(path) > 1 else text

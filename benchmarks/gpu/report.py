@@ -1,4 +1,4 @@
-"""Turns what ``make gpu`` has left into benchmarks/results/ and lines of docs/hardware.md: ``make gpu-report``."""
+"""Turns records of ``make gpu`` into benchmarks/results/ and lines of docs/hardware.md: ``make gpu-report``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = "Nothing has run on a GPU yet."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run ``make gpu-report``."""
     asked = argparse.ArgumentParser(prog="make gpu-report", description=__doc__)
     asked.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder that make gpu wrote")
     asked.add_argument("--results", type=Path, default=RESULTS)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def lines(results: Path) -> list[str]:
-    """What is to be said of every record that is kept: what ran, what came of it, on what."""
+    """Make the lines on every record that is kept: what ran, the outcome, and on what."""
     records = [read(path) for path in sorted(results.glob("gpu-*.json"))]
     if not records:
         return [NOTHING]
@@ -46,7 +46,7 @@ def lines(results: Path) -> list[str]:
 
 
 def with_lines(page: str, found: list[str]) -> str:
-    """The page with these lines in their place."""
+    """Return the page with these lines in their place."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n" + "\n".join(found) + f"\n{END}{after}"

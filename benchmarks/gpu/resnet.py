@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Two convolutions with a way past them."""
+    """Two convolutions with a shortcut past them."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 def resnet18(width: int, classes: int) -> nn.Sequential:
-    """Takes float images of n x 3 x side x side, gives n x classes logits; 64 channels wide, it is ResNet-18."""
+    """Build a network from float images of n x 3 x side x side to n x classes logits; 64 wide, it is ResNet-18."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, width, 7, 2, 3, bias=False),
         nn.BatchNorm2d(width),

@@ -1,4 +1,4 @@
-"""The GPU benchmark: trainers on one GPU, each way to feed them by turns."""
+"""The GPU benchmark: trainers on one GPU, fed in each way in turn."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _BURSTS_S = 2.0  # TensorSocket sends eight batches at once
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One result, and what it took of the GPU.
+    """One result, and its cost on the GPU.
 
     Attributes:
-        block_bytes: Of one block or batch.
-        host_to_device_bytes: For one block or batch, for all trainers together, counted where they are copied.
-        device_bytes: The most that tensors of any one trainer took on the GPU; None where nobody tells.
-        activity: What the GPU itself says.
+        block_bytes: Size of one block or batch.
+        host_to_device_bytes: Bytes copied to the GPU per block or batch for all trainers together.
+        device_bytes: Most GPU memory of any one trainer's tensors; None if not known.
+        activity: What NVML says of the GPU.
     """
 
     result: Result = msgspec.field(name="cell")
@@ -41,15 +41,15 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How it is measured.
+    """How the benchmark runs.
 
     Attributes:
-        device: The GPU; "cpu" tries everything out on one that is none.
-        trainers: How many at once, case by case.
-        workers: Of a shared ``DataLoader``, and in total of separate ones.
-        width: Of the ResNet that is trained; 64 is ResNet-18's own.
-        warm_up: Blocks, or batches of images, that each trainer takes before.
-        peer_limit_s: In which a peer must be warm.
+        device: The GPU; "cpu" is a fake one, to try the script.
+        trainers: Numbers of trainers at once, one per case.
+        workers: Workers of a shared ``DataLoader``, or of all separate ones together.
+        width: Channels of the ResNet's first layer; 64 is ResNet-18's.
+        warm_up: Blocks, and batches of images, that each trainer takes to warm up.
+        peer_limit_s: Time within which a peer must be warm.
     """
 
     device: str
@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Case(NamedTuple):
-    """What is measured in each repeat."""
+    """One measurement of each repeat."""
 
     workload: Workload
     work: Literal["read", "train"]
@@ -77,7 +77,7 @@ class Case(NamedTuple):
 
 
 def cases(workloads: list[Workload], settings: Settings, *, train: bool, peers: bool) -> list[Case]:
-    """The cases of one repeat: what is compared runs one after the other."""
+    """List the cases of one repeat; those to be compared are neighbours."""
     arms = ARMS if peers else ARMS[:-1]
     found: list[Case] = []
     for workload, trainers in product(workloads, settings.trainers):
@@ -89,17 +89,17 @@ def cases(workloads: list[Workload], settings: Settings, *, train: bool, peers: 
 
 
 class Bench:
-    """Measures cases with feeders and trainers that are started once, and TensorSocket's anew each time."""
+    """Measures cases; feeders and trainers are started once, TensorSocket anew each time."""
 
     def __init__(self, pool: ProcessPool, settings: Settings) -> None:
         self._pool = pool
         self._settings = settings
         self._trainer_pool = TrainerPool(pool)
         self._feeders: dict[str, Member] = {}
-        self._too_many: dict[str, str] = {}  # what TensorSocket did not finish
+        self._too_many: dict[str, str] = {}  # by case, what TensorSocket did not finish
 
     def measured(self, case: Case, repeat: int) -> Measured:
-        """One result of a case."""
+        """Measure a case once."""
         result = Result(case.name, case.arm, case.trainers, repeat, finished=False)
         if case.arm == "tensorsocket":
             return self._tensorsocket(case, result)
@@ -143,7 +143,7 @@ class Bench:
         return self._feeders[name]
 
     def _tensorsocket(self, case: Case, result: Result) -> Measured:
-        """Started anew each time; once a number of trainers is too many, more are not tried."""
+        """Measure TensorSocket, started anew; once a number of trainers was too many, more are not tried."""
         if case.name in self._too_many:
             result = msgspec.structs.replace(result, note=f"not tried: {self._too_many[case.name]}")
             return Measured(result, case.workload.block_bytes)
@@ -168,7 +168,7 @@ class Bench:
 
 
 def _shown(device: str) -> tuple[dict[str, str], str]:
-    """An environment that shows TensorSocket this GPU only, since it takes the first; and its name there."""
+    """Return an environment that shows TensorSocket only this GPU, as it takes the first; and its name there."""
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": ""}, "cpu"
     import torch
@@ -179,7 +179,7 @@ def _shown(device: str) -> tuple[dict[str, str], str]:
 
 
 class Counter:
-    """A watch on what a feeder has copied to the GPU for a block since it began: few come in an interval."""
+    """Watches what a feeder has copied to the GPU per block since it began, as few come in an interval."""
 
     def __init__(self, feeder: Member) -> None:
         self._feeder = feeder
@@ -200,7 +200,7 @@ def run(
     """Measure every case in each repeat.
 
     Args:
-        tell: Told of progress: (results done, results in all, what comes now).
+        tell: Called with (results done, results in all, the case that comes now).
 
     Raises:
         MemberFailed: a measured process died or failed.

@@ -1,4 +1,4 @@
-"""What runs on a machine with a GPU, part by part: the commands, what they need, and how long they may take."""
+"""What runs on a machine with a GPU, part by part: commands, their requirements and time limits."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 PART_S = 450.0
-"""A part ends within 8 minutes, its record and its children's end included."""
+"""Time limit of a part, so that it ends within 8 minutes with its record and its children's end."""
 
 
 class Step(NamedTuple):
     """One command of a part.
 
     Attributes:
-        name: Within its part.
-        command: Arguments of this Python; of the tool that ``under`` names, where there is one.
-        modules: That must be there.
-        limit_s: After which it is killed, if its part has so long.
-        result: A file of JSON that it writes, which goes into the record.
-        under: A tool and its options that run this Python.
-        unavailable: The status by which it says that this machine has not what it measures.
+        name: Name within its part.
+        command: Arguments of this Python.
+        modules: Modules that must be installed.
+        limit_s: Time after which it is killed, if its part has that long.
+        result: JSON file that it writes, which goes into the record.
+        under: A tool and its options, under which this Python runs.
+        unavailable: Exit status that says that this machine lacks what it measures.
     """
 
     name: str
@@ -57,7 +57,7 @@ def _tests(_: Path) -> list[Step]:
         _tested("feeds", "test_gpu.py", "not OnAGpu", 360),
         _tested("readers", "test_readers.py", "not Gds", 180),
         _tested("gpu-reads", "test_gpu_reads.py", "", 200),
-        _tested("gds", "test_readers.py", "Gds", 180),  # last: a slip there ends the process
+        _tested("gds", "test_readers.py", "Gds", 180),  # last: an error there can end the process
     ]
 
 

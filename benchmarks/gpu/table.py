@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def gpu_table(found: list[Measured]) -> Table:
-    """Medians over the repeats, the slowest trainer's rate with its least and most."""
+    """Make a table of medians over the repeats; the slowest trainer's rate has its least and most."""
     caption = (
         "blocks (batches) a second of the slowest trainer and of all; per block: trainer's CPU, bytes to the GPU "
         "as counted and as PCIe has it; CPU-milliseconds of feeder and trainers per 1,000 samples delivered"
@@ -58,7 +58,7 @@ def gpu_table(found: list[Measured]) -> Table:
 
 
 def _received_mb(one: Measured) -> float | None:
-    """Over PCIe, for a block to all trainers."""
+    """Return the MB received over PCIe per block for all trainers."""
     if one.activity.received_bytes is None:
         return None
     blocks_per_s = sum(one.result.batches_per_s) / one.result.trainers
@@ -66,6 +66,6 @@ def _received_mb(one: Measured) -> float | None:
 
 
 def _known(found: list[Measured], value: Callable[[Measured], float | None]) -> str:
-    """The median of what is known; nothing if nothing is."""
+    """Format the median of the known values; a dash if there is none."""
     values = [seen for one in found if (seen := value(one)) is not None]
     return short(median(values)) if values else "–"

@@ -19,10 +19,10 @@ from penstock.errors import BadSetting, PenstockError
 def share(
     data: Annotated[Path | None, typer.Option(help="Folder of JPEGs; generated ones unless given.")] = None,
     trainers: Annotated[
-        str, typer.Option(metavar="NUMBERS", help="Numbers of trainers, case by case.")
+        str, typer.Option(metavar="NUMBERS", help="Numbers of trainers, one per case.")
     ] = "1,2,4,8",
     step_ms: Annotated[float, typer.Option(help="Wait in place of each training step, in ms.")] = 0.0,
-    repeats: Annotated[int, typer.Option(help="Measurements of each case, by turns.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 5,
     seconds: Annotated[
         float, typer.Option(help="Time counted for each case; 0.3 of it for blocks from memory.")
     ] = 4.0,
@@ -30,8 +30,8 @@ def share(
     workers: Annotated[int, typer.Option(help="Loader workers, all together.")] = 2,
     jpeg: Annotated[bool, typer.Option(help="The JPEG loader too; needs penstock[images,torch].")] = True,
     peers: Annotated[bool, typer.Option(help="TensorSocket too, where it is installed.")] = True,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="File for what was measured.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG) of it.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the results.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smoke run (about 30 s); not for comparison.")] = False,
 ) -> None:
     """Measure trainers on one feed against trainers with a loader each: speed, CPU time, latency, memory."""

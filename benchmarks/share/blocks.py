@@ -1,4 +1,4 @@
-"""Blocks that lie ready in memory, so that nothing but their delivery costs anything."""
+"""Blocks that lie ready in memory, so that only their delivery costs time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 ROWS = 64
-"""Samples of a block or batch."""
+"""Samples per block or batch."""
 
 _DISTINCT = 4
 
 
 class Blocks:
-    """Blocks of ``nbytes``, the same few again and again, ``count`` to a pass."""
+    """``count`` blocks of ``nbytes`` per pass: a few distinct ones, over and over."""
 
     def __init__(self, nbytes: int, count: int) -> None:
         rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""What Penstock claims, each beside what was measured: the same rows in every report."""
+"""What Penstock claims, each claim beside its measurement; every report has all of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Claim(msgspec.Struct, frozen=True):
     """One claim.
 
     Attributes:
-        name: Short and lasting, to find it by.
-        claim: In words.
-        target: What it must reach.
-        at_least: Whether the target is the least, or the most.
-        measured: Median over the repeats; None where this run did not measure it.
+        name: Short name that does not change.
+        claim: The claim in words.
+        target: What the measurement must reach, or not exceed.
+        at_least: Whether the target is a minimum; else it is a maximum.
+        measured: Median over the repeats; None if this run did not measure it.
         spread: (least, most) over the repeats.
     """
 
@@ -38,7 +38,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def claims(report: Report) -> list[Claim]:
-    """All claims, in the order of the published table."""
+    """Compute all claims, in the order of the published table."""
     return list(_Claims(report).rows())
 
 
@@ -88,7 +88,7 @@ class _Claims:
             values = [r / t for r, t in zip(rates["ring_GBps"], rates["torch_GBps"], strict=True)]
             what = f"10MB: copy into the ring against torch's in {threads} thread{'s' * (threads > 1)}"
             claim = least("ring-copy" if threads == 1 else "ring-copy-threads", what, 0.8, "", values)
-            # torch's own threads take the other cores, which loading needs: told, not claimed.
+            # torch's threads take the other cores, which loading needs: shown, not claimed.
             yield claim if threads == 1 else msgspec.structs.replace(claim, met=None, note="for comparison only")
         if not copies:
             yield least("ring-copy", "10MB: copy into the ring against torch's plain copy", 0.8, "", [])
@@ -152,7 +152,7 @@ class _Claims:
         other: tuple[str, str, int] | None,
         value: Callable[[Result, Result], float],
     ) -> list[float]:
-        """A value of two results of the same repeat, for each repeat that has both."""
+        """Compute a value of two results of one repeat, for each repeat that has both."""
         values: list[float] = []
         for repeat in self._repeats:
             one = self._results.get((*which, repeat))
@@ -172,12 +172,12 @@ def _worst(uses: Iterable[MemoryUse], value: Callable[[MemoryUse], float]) -> li
 
 
 def least(name: str, claim: str, target: float, unit: str, values: Sequence[float]) -> Claim:
-    """A claim that is met from ``target`` up; no ``values``, no verdict."""
+    """Judge a claim that is met from ``target`` up; without ``values`` there is no verdict."""
     return _claim(name, claim, target, unit, values, at_least=True)
 
 
 def most(name: str, claim: str, target: float, unit: str, values: Sequence[float]) -> Claim:
-    """A claim that is met up to ``target``."""
+    """Judge a claim that is met up to ``target``; without ``values`` there is no verdict."""
     return _claim(name, claim, target, unit, values, at_least=False)
 
 

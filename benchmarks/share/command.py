@@ -19,11 +19,11 @@ from penstock.terminal import console
 
 
 def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:
-    """Measure, and tell.
+    """Measure, show tables, and save files.
 
     Raises:
         BadSetting: a setting is out of range, or a file could not be written afterwards.
-        PackageMissing: an extra is not installed that this needs.
+        PackageMissing: an extra that this needs is not installed.
     """
     for path in filter(None, (json, plot)):
         check_writable(path)
@@ -43,7 +43,7 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
 
 
 def encoded(report: Report, rows: list[Claim]) -> bytes:
-    """The report with its claims as JSON."""
+    """Encode the report with its claims as JSON."""
     plain: dict[str, Any] = msgspec.to_builtins(report)
     results = plain.pop("cells")
     rounded = _rounded({**plain, "claims": msgspec.to_builtins(rows), "cells": results})
@@ -51,7 +51,7 @@ def encoded(report: Report, rows: list[Claim]) -> bytes:
 
 
 def _rounded(value: Any) -> Any:
-    """Floats to five digits: the rest is noise, and long."""
+    """Round floats to five digits: the rest is noise."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):

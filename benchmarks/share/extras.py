@@ -1,4 +1,4 @@
-"""Measurements beside the results: memory, many trainers, the copy into the ring, the import."""
+"""Further measurements: memory, many trainers, the copy into the ring, the import."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
     Attributes:
         ring_bytes: PSS of the window over all processes.
-        trainer_bytes: What each trainer has on top of what it had before it
-            attached, without the window.
-        batch_bytes: One batch; of private copies a trainer holds two: the one
-            in its hands and the one before.
+        trainer_bytes: What each trainer has gained since before it attached, without the window.
+        batch_bytes: Size of one batch; with private copies a trainer holds two, the present one and the
+            one before.
     """
 
     trainers: int
@@ -48,12 +47,12 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
     @property
     def beyond_batches_bytes(self) -> int:
-        """Of the trainer that needs most, without its batches."""
+        """What the trainer that needs most has gained, without its batches."""
         return max(self.trainer_bytes) - (0 if self.borrow else 2 * self.batch_bytes)
 
 
 def memory_use(pool: ProcessPool, workload: Workload, trainers: int, *, borrow: bool, seconds: float) -> MemoryUse:
-    """Memory of a fresh feed with fresh trainers."""
+    """Measure the memory of a new feed with new trainers."""
     feeding = Feeding(f"bench/memory-{trainers}-{borrow}", MEMORY_WINDOW, workload)
     feeder = start_feeder(pool, feeding)
     members = start_trainers(pool, trainers)
@@ -85,7 +84,7 @@ def memory_use(pool: ProcessPool, workload: Workload, trainers: int, *, borrow: 
 
 
 class _Memory(NamedTuple):
-    """Of a process and its children: a feed's window, and all else."""
+    """Memory of a process and its children: feeds' windows, and all else."""
 
     ring_bytes: int
     other_bytes: int
@@ -98,11 +97,12 @@ def _memory(pid: int) -> _Memory:
 
 
 class CrowdResult(msgspec.Struct, frozen=True):
-    """Many trainers at once, an epoch each.
+    """The result of many trainers at once, an epoch each.
 
     Attributes:
-        finished: How many had their epoch.
-        lost, repeated: Samples, over all trainers.
+        finished: Number of trainers that had their epoch.
+        lost: Samples that did not come, over all trainers.
+        repeated: Samples that came twice, over all trainers.
     """
 
     trainers: int
@@ -118,7 +118,7 @@ class CrowdResult(msgspec.Struct, frozen=True):
 
 
 def crowd(pool: ProcessPool, trainers: int, samples: int) -> CrowdResult:
-    """Have many trainers, of different batch sizes, read an epoch of one feed."""
+    """Let many trainers, with different batch sizes, read an epoch of one feed."""
     feeding = Feeding("bench/crowd", "64MiB", numbered=samples, numbered_bytes=4096)
     feeder = start_feeder(pool, feeding)
     members = start_trainers(pool, trainers)
@@ -137,13 +137,13 @@ def crowd(pool: ProcessPool, trainers: int, samples: int) -> CrowdResult:
 
 
 def ring_copy(nbytes: int, repeats: int) -> list[dict[str, Any]]:
-    """The copy into the ring against torch's, per number of threads."""
+    """Compare the copy into the ring with torch's, for each number of threads."""
     answer = _run(command("benchmarks.share.ringcopy", str(nbytes), str(repeats)))
     return answer["ringcopy"]
 
 
 class ImportResult(msgspec.Struct, frozen=True):
-    """``import penstock`` in fresh interpreters: how long, and which heavy modules came along."""
+    """``import penstock`` in new interpreters: its times, and the heavy modules that it imports."""
 
     seconds: tuple[float, ...]
     heavy: tuple[str, ...]

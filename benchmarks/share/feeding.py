@@ -1,4 +1,4 @@
-"""A measured feeder, a process of its own: ``python -m benchmarks.share.feeding``. It ends with its input."""
+"""The process of a measured feeder: ``python -m benchmarks.share.feeding``. It ends with its input."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from penstock.measure.loop import heard_lines, keep_output_for_answers, say
 
 
 class Feeding(msgspec.Struct, frozen=True):
-    """What a feeder process is told.
+    """Orders for a feeder process.
 
     Attributes:
-        memory: Where the ring lies: on the host or a GPU; "cpu" is a GPU that is none.
-        numbered: In place of a workload: this many samples that carry their number, in ``numbered_bytes`` each.
+        memory: Place of the ring: the host or a GPU; "cpu" is a fake GPU.
+        numbered: In place of a workload: number of samples that carry their number.
+        numbered_bytes: Size of such a sample.
     """
 
     feed: str
@@ -53,7 +54,7 @@ def main() -> None:
     )
 
     def end() -> None:
-        for _ in heard:  # each asks for the same
+        for _ in heard:  # every line asks for the counts
             say({"copied_bytes": gpu.copied_bytes if gpu else 0, "blocks": feeder.statistics().blocks})
         feeder.close()
 

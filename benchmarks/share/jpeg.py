@@ -19,7 +19,7 @@ Image = npt.NDArray[np.uint8]
 
 
 def files_in(folder: str) -> list[Path]:
-    """The JPEGs below a folder.
+    """Find the JPEGs below a folder.
 
     Raises:
         BadSetting: there are none.
@@ -45,9 +45,9 @@ def generate(folder: str, count: int) -> None:
 
 
 class Jpegs:
-    """A map-style dataset of random resized crops (area 0.08 to 1), over the same files again and again.
+    """A map-style dataset of random resized crops (area 0.08 to 1), which repeats its files.
 
-    An epoch is made long, so that a measured window meets no start of workers.
+    Epochs are long, so that no start of workers falls into a measured interval.
     """
 
     def __init__(self, files: list[Path], samples: int) -> None:
@@ -66,7 +66,7 @@ class Jpegs:
 
 
 def random_resized_crop(image: Image) -> Image:
-    """As torchvision's: area 0.08 to 1 of the image, aspect 3/4 to 4/3."""
+    """Crop as torchvision does: area 0.08 to 1 of the image, aspect 3/4 to 4/3."""
     import cv2
     import torch
 
@@ -87,7 +87,7 @@ def random_resized_crop(image: Image) -> Image:
 
 
 def make_loader(folder: str, *, workers: int, batch_size: int, pin: bool = False) -> Any:
-    """A torch ``DataLoader`` of (uint8 images [batch, 224, 224, 3], labels), in pinned memory if ``pin``."""
+    """Make a ``DataLoader`` of (uint8 images [batch, 224, 224, 3], labels), in pinned memory if ``pin``."""
     import cv2
     import torch
     from torch.utils.data import DataLoader, Dataset

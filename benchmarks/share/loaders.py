@@ -1,4 +1,4 @@
-"""Ready samples through a torch ``DataLoader``: what its own transport reaches."""
+"""Ready samples through a torch ``DataLoader``, to measure its transport."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ class ReadySamples(Dataset[torch.Tensor]):
 
 
 def samples_loader(nbytes: int, *, workers: int) -> DataLoader[Any]:
-    """A loader of ready samples; its workers collate each batch in shared memory, as those of any loader do."""
+    """Make a loader of ready samples; its workers collate batches in shared memory, as in any loader."""
     return DataLoader(ReadySamples(nbytes), batch_size=ROWS, num_workers=workers)

@@ -1,4 +1,4 @@
-"""What the sharing benchmark measures: its settings, and the results of one repeat in their order."""
+"""What the sharing benchmark measures: its settings, and the cases of one repeat in their order."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Settings(msgspec.Struct, frozen=True):
     """How the benchmark runs.
 
     Attributes:
-        trainers: How many at once, case by case.
+        trainers: Numbers of trainers at once, one per case.
         step_ms: Time that a trainer waits for each batch, in place of training on it.
-        seconds: Counted for each JPEG case; cases of synthetic blocks take 0.3 of it.
+        seconds: Measured time of each JPEG case; cases of synthetic blocks take 0.3 of it.
         blocks: Sizes of synthetic blocks.
-        workers: Of a shared or lone ``DataLoader``, and in total of separate ones.
-        window: Of each feed.
-        peer_limit_s: In which a peer must be warm.
+        workers: Workers of a shared or lone ``DataLoader``, or of all separate ones together.
+        window: Size of each feed's ring.
+        peer_limit_s: Time within which a peer must be warm.
     """
 
     trainers: tuple[int, ...] = (1, 2, 4, 8)
@@ -40,14 +40,14 @@ class Settings(msgspec.Struct, frozen=True):
     quick: bool = False
 
     def quickly(self) -> Settings:
-        """The same cases, each once and short: to see that all works."""
+        """Reduce to the cases of few trainers, each once and short: a smoke run."""
         few = tuple(k for k in self.trainers if k <= 2) or self.trainers[:1]
         return msgspec.structs.replace(
             self, trainers=few, repeats=1, seconds=min(self.seconds, 0.6), peer_limit_s=5.0, quick=True
         )
 
     def check(self) -> Settings:
-        """These settings.
+        """Check and return these settings.
 
         Raises:
             BadSetting: one is out of range.
@@ -64,17 +64,17 @@ class Settings(msgspec.Struct, frozen=True):
         return self
 
     def interval_of(self, workload: Workload) -> Interval:
-        """The interval of time for a case of this workload."""
+        """Return the measured interval for a case of this workload."""
         if workload.kind == "jpeg":
             return Interval(self.seconds, warm_up=6, step_s=self.step_ms / 1e3)
         return Interval(0.3 * self.seconds, warm_up=20, step_s=self.step_ms / 1e3)
 
 
 class Case(NamedTuple):
-    """A result to be measured.
+    """A case to be measured.
 
     Attributes:
-        order: For each of the trainers; see ``trainer.open_source``.
+        order: Order for each of the trainers; see ``trainer.open_source``.
         kind: "plain" trainers never import torch, "torch" ones do.
         fed: Whether the workload's feeder feeds it.
     """
@@ -92,7 +92,7 @@ def feed_of(workload: Workload) -> str:
 
 
 def cases(workload: Workload, settings: Settings) -> Iterator[Case]:
-    """The results of one repeat: what is compared runs one after the other."""
+    """Yield the cases of one repeat; those to be compared are neighbours."""
     jpeg = workload.kind == "jpeg"
     plain = msgspec.to_builtins(workload)
     kind = "torch" if jpeg else "plain"

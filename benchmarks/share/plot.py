@@ -29,7 +29,7 @@ _INK, _FAINT = "#1f2933", "#616e7c"
 
 
 def save(report: Report, rows: Sequence[Claim], path: Path) -> None:
-    """Draw a report and its claims; the file's name says the format."""
+    """Draw a report and its claims; the file's name gives the format."""
     figure: Any = Figure(figsize=(13, 9.4), facecolor="white")
     FigureCanvasAgg(figure)
     top = 0.84
@@ -115,7 +115,7 @@ def _blocks(report: Report, axes: Any) -> None:
 
 
 def _claims(rows: Sequence[Claim], axes: Any) -> None:
-    """How far each claim is from its target, as a ratio that should be 1 or more."""
+    """Draw how far each claim is from its target, as a ratio that should be 1 or more."""
     judged = [row for row in rows if row.measured is not None and row.met is not None][::-1]
     _titled(axes, "Claims: how many times better than its target", "1 is the target; bars: least to most")
     for y, row in enumerate(judged):
@@ -149,7 +149,7 @@ def _line(
     style: str = "-",
     label: str | None = "",
 ) -> None:
-    """One arm over the number of trainers: medians, and the least and the most."""
+    """Draw one arm over the number of trainers: median, least and most."""
     points: list[tuple[int, float, float, float]] = []
     for trainers in report.settings.trainers:
         kind = "alone" if arm == "separate" and trainers == 1 and workload == "JPEG" else arm
@@ -195,7 +195,7 @@ def _log_axes(axes: Any, report: Report) -> None:
 
 
 def _plain(axis: Any) -> None:
-    """Numbers as people write them, not as powers of ten."""
+    """Format an axis with plain numbers, not powers of ten."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -1,4 +1,4 @@
-"""One measurement: some trainers, one way to feed them, one interval of time."""
+"""One measurement: a number of trainers, one way to feed them, one interval of time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.measure.rates import Unfinished, measured
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one measurement gave; the figures are those of ``Rates``.
+    """The result of one measurement; the figures are those of ``Rates``.
 
     Attributes:
         workload: "JPEG", "1MB", ...
         arm: "alone" or "separate" (a ``DataLoader`` in each trainer), "penstock", "borrow",
             "tensorsocket", "copy" (each process copies warm memory, nothing is loaded).
-        trainers: How many at once.
-        finished: Whether every trainer got through; ``note`` says how far they got otherwise.
+        trainers: Number of trainers at once.
+        finished: Whether every trainer finished; else ``note`` says how far they got.
     """
 
     workload: str
@@ -40,12 +40,12 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def together(self) -> float:
-        """Samples a second, of all trainers."""
+        """Samples per second of all trainers together."""
         return sum(self.samples_per_s)
 
     @property
     def slowest(self) -> float:
-        """Samples a second, of the slowest trainer."""
+        """Samples per second of the slowest trainer."""
         return min(self.samples_per_s, default=0.0)
 
 
@@ -57,10 +57,10 @@ def measure(
     feeders: Sequence[int] = (),
     watches: Sequence[Watch] = (),
 ) -> Result:
-    """Have the members take batches as ``order`` says, and fill in the result.
+    """Let the members take batches as ``order`` says, and fill in the result.
 
     Args:
-        feeders: Processes that load for them.
+        feeders: Pids of processes that load for the members.
 
     Raises:
         MemberFailed: a process died or failed.

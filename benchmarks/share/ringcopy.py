@@ -1,4 +1,4 @@
-"""The copy into the ring against torch's, in a process of its own: ``python -m benchmarks.share.ringcopy``."""
+"""Compares the copy into the ring with torch's; the process ``python -m benchmarks.share.ringcopy``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _DISTINCT = 4
 
 
 def ring_against_torch(nbytes: int, repeats: int, *, threads: int) -> dict[str, Any]:
-    """GB/s of both, by turns, into memory that has been written before.
+    """Measure GB/s of both, in turn, into memory that has been written before.
 
-    The ring's is a feeder's whole way in: it takes the block's tree apart and
+    The ring's is a feeder's whole work: it takes the block's tree apart and
     copies its arrays.
     """
     torch.set_num_threads(threads)

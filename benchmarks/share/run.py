@@ -1,4 +1,4 @@
-"""The sharing benchmark: trainers on one feed against trainers with loaders of their own, by turns."""
+"""The sharing benchmark: trainers on one feed against trainers with a loader each, in turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.packages import require
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """Everything that was measured; ``benchmarks/results/share-*.json`` is one, with the claims added."""
+    """All results of a run; with its claims it is saved as ``benchmarks/results/share-*.json``."""
 
     benchmark: str = "share"
     version: int = 1
@@ -43,11 +43,11 @@ def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
     """Measure everything that the settings ask for.
 
     Args:
-        folder: Of JPEGs; None generates some for the time being.
+        folder: Folder of JPEGs; None to generate some in a temporary one.
 
     Raises:
         BadSetting: there is no JPEG in ``folder``, or a setting is out of range.
-        PackageMissing: an extra is not installed that this needs.
+        PackageMissing: an extra that this needs is not installed.
         PenstockError: a measured process failed.
     """
     settings.check()
@@ -64,13 +64,13 @@ def run(settings: Settings, folder: str | None, tell: Tell) -> Report:
             workloads.insert(0, jpegs(folder, settings.workers))
         report = Report(machine=before, settings=settings, data=data, workloads=workloads)
         _measure(report, scratch, tell)
-        # Where the images lay is nobody else's business.
+        # The report does not name the folder of the images.
         report.workloads = [msgspec.structs.replace(workload, folder="") for workload in workloads]
         return report
 
 
 def _images(folder: str | None, scratch: Path, settings: Settings) -> tuple[str, str]:
-    """(folder of the images, what they are)."""
+    """Return the folder of the images, made if need be, and what they are."""
     if folder is not None:
         if not Path(folder).is_dir():
             raise BadSetting(f"--data {folder}: no such directory. Leave it out to generate JPEGs")

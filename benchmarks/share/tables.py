@@ -28,12 +28,12 @@ _LEGEND = """each, together: {} a second. feeder, trainers: CPU-ms per 1,000 sam
 
 
 def tables(report: Report, rows: Sequence[Claim]) -> Group:
-    """One table of figures for each workload, and one of the claims."""
+    """Make a table of figures for each workload, and one of the claims."""
     return Group(*(_figures(report, workload.name) for workload in report.workloads), claims_table(rows))
 
 
 def median(results: Sequence[Result], workload: str, arm: str, trainers: int, field: str) -> float | None:
-    """Of a field or property over the finished repeats; of its mean, where it has a value for each trainer."""
+    """Return the median of a field over the finished repeats, or of its mean if it has a value per trainer."""
     values: list[float] = []
     for result in results:
         if result.finished and (result.workload, result.arm, result.trainers) == (workload, arm, trainers):
@@ -79,7 +79,7 @@ def _figures(report: Report, workload: str) -> Group:
 
 
 def claims_table(rows: Sequence[Claim]) -> Group:
-    """Claims, each above what was measured and its target."""
+    """Make a table of the claims, each above its measurement and target."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for row in rows:
         sign = "≥" if row.at_least else "≤"
@@ -95,5 +95,5 @@ def claims_table(rows: Sequence[Claim]) -> Group:
 
 
 def short(value: float) -> str:
-    """Three digits, or a whole number."""
+    """Format a number with three digits, or as a whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""TensorSocket 0.0.5 from its own environment, with a time limit: what it cannot finish is recorded."""
+"""Measures TensorSocket 0.0.5 from its own environment, with a time limit; what it does not finish is recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SECONDS = 8.0  # it sends eight batches at once, and may take seconds for them
 
 
 def results(pool: ProcessPool, workloads: Sequence[Workload], settings: Settings) -> list[Result]:
-    """One result for each workload and number of trainers; once a number is too many, more are not tried."""
+    """Measure each workload and number of trainers; once a number was too many, more are not tried."""
     found: list[Result] = []
     for workload in workloads:
         failed: Result | None = None
@@ -58,12 +58,12 @@ def measured(
     environment: dict[str, str] | None = None,
     watches: Callable[[Member], Sequence[Watch]] = lambda _: (),
 ) -> Result:
-    """Fill in a result, with processes of its own; a note says so if TensorSocket is not here or does not finish.
+    """Fill in a result, with new processes; a note says if TensorSocket is not installed or does not finish.
 
     Args:
         order: What consumers do with batches on a device; see ``trainer.open_source``.
-        environment: Added to their environment.
-        watches: What else is measured, given the producer.
+        environment: Variables added to the processes' environment.
+        watches: Makes what else is measured, given the producer.
     """
     if not (PYTHON.exists() and SCRIPTS.exists()):
         return msgspec.structs.replace(result, note=NOT_INSTALLED)

@@ -1,4 +1,4 @@
-"""A measured trainer, a process of its own: ``python -m benchmarks.share.trainer``."""
+"""The process of a measured trainer: ``python -m benchmarks.share.trainer``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.measure.loop import Batches, serve
 
 
 def open_source(order: dict[str, Any]) -> Batches:
-    """What an order names: a feed, a ``DataLoader``, or plain copies; used on a device, if it has one."""
+    """Open what an order names (a feed, a ``DataLoader``, or plain copies), used on its device, if any."""
     device = order.get("device")
     if device is None:
         return _opened(order)
@@ -66,10 +66,10 @@ def _loader(workload: Workload, workers: int, device: str | None) -> Batches:
 
 
 def _copies(nbytes: int) -> Batches:
-    """Copies of ``nbytes`` between arrays that lie in memory: the least that a private batch can cost.
+    """Copy ``nbytes`` between arrays in memory: the least that a private batch can cost.
 
-    From several arrays in turn into two in turn, as a trainer's copies go: one
-    pair would stay in the cache, and no feed's bytes do.
+    Several source arrays and two targets take turns, as in a trainer: a single
+    pair would stay in the cache, and a feed's bytes do not.
     """
     sources = list(Blocks(nbytes, 4))
     targets = [np.zeros_like(source) for source in sources[:2]]
@@ -94,7 +94,7 @@ def _rows(batch: Any) -> int:
 
 
 def epoch(order: dict[str, Any]) -> dict[str, Any]:
-    """One epoch of a feed whose batches are {"id": numbers, ...}: how many samples came, were lost, came twice."""
+    """Read one epoch of a feed whose batches number samples as "id"; count those received, lost and repeated."""
     seen = np.zeros(order["samples"], np.int64)
     with penstock.attach(order["feed"], order["batch_size"], wait_s=30.0) as loader:
         for batch in loader:

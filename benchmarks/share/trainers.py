@@ -1,4 +1,4 @@
-"""The measured feeders and trainers: processes of their own, started once."""
+"""The processes of measured feeders and trainers, started once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def start_feeder(pool: ProcessPool, feeding: Feeding) -> Member:
 
 
 class TrainerPool:
-    """Trainers that take part in one case after another: starting them anew each time would take hours."""
+    """Trainers that are reused from case to case: starting them anew each time would take hours."""
 
     def __init__(self, pool: ProcessPool) -> None:
         self._pool = pool

@@ -1,4 +1,4 @@
-"""What is loaded: real JPEGs through a torch ``DataLoader``, or blocks that lie ready in memory."""
+"""What is loaded: JPEGs through a torch ``DataLoader``, or blocks that lie ready in memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LARGEST_BYTES = 256 << 20
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """One thing to load; plain values, so that it travels to the processes that load it.
+    """One thing to load, as plain values that can be sent to processes.
 
     Attributes:
-        name: "JPEG", or the size of the blocks as it was asked for.
-        block_bytes: Of a block, or of a batch of decoded images.
-        blocks_per_pass: After which a synthetic source starts afresh; a trainer joins there.
-        folder: Of the JPEGs.
-        workers: Of the shared or lone ``DataLoader``.
+        name: "JPEG", or the requested size of the blocks.
+        block_bytes: Size of a block, or of a batch of decoded images.
+        blocks_per_pass: Blocks after which a synthetic source starts afresh, where trainers join.
+        folder: Folder of the JPEGs.
+        workers: Workers of the shared or lone ``DataLoader``.
     """
 
     name: str
@@ -32,11 +32,11 @@ class Workload(msgspec.Struct, frozen=True):
     workers: int = 2
 
     def source(self) -> Any:
-        """What a feeder is given."""
+        """Make the source of a feeder."""
         return self.loader(self.workers) if self.kind == "jpeg" else Blocks(self.block_bytes, self.blocks_per_pass)
 
     def loader(self, workers: int, *, pin: bool = False) -> Any:
-        """A ``DataLoader`` of its own for one trainer."""
+        """Make the ``DataLoader`` of one trainer."""
         if self.kind == "jpeg":
             from benchmarks.share.jpeg import make_loader
 
@@ -47,14 +47,14 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def jpegs(folder: str, workers: int) -> Workload:
-    """The JPEGs below a folder."""
+    """Describe the JPEGs below a folder."""
     from benchmarks.share.jpeg import SIDE
 
     return Workload("JPEG", "jpeg", ROWS * SIDE * SIDE * 3, folder=folder, workers=workers)
 
 
 def synthetic(size: str, workers: int) -> Workload:
-    """Blocks of a size such as ``"1MB"``.
+    """Describe blocks of a size such as ``"1MB"``.
 
     Raises:
         BadSetting: it is no size, or too large.

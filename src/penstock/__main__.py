@@ -1,4 +1,4 @@
-"""``python -m penstock``: the ``penstock`` command, where its script is not on the path."""
+"""``python -m penstock``: the ``penstock`` command, if its script is not on the path."""
 
 from penstock.cli import main
 

@@ -24,20 +24,20 @@ class Cursor(NamedTuple):
     sample: int
 
     def after(self, rows: int, samples: int | None) -> Cursor:
-        """The position ``rows`` rows on, where a cycle has ``samples``; within the cycle if that is unknown."""
+        """Return the position ``rows`` rows on in cycles of ``samples``; in this cycle if that is None."""
         sample = self.sample + rows
         if samples is None:
             return Cursor(self.cycle, sample)
         return Cursor(self.cycle + sample // samples, sample % samples)
 
     def next_segment(self, starts: Sequence[int]) -> Cursor:
-        """The first start of a segment at or after this position."""
+        """Return the first start of a segment at or after this position."""
         i = bisect_left(starts, self.sample)
         return Cursor(self.cycle, starts[i]) if i < len(starts) else Cursor(self.cycle + 1, 0)
 
 
 class SourceBlock(NamedTuple):
-    """What a source yields: ``rows`` samples of one cycle, the first of them number ``sample``."""
+    """What a source yields: ``rows`` samples of one cycle, the first of which is number ``sample``."""
 
     sample: int
     rows: int
@@ -48,47 +48,47 @@ class Source(Protocol):
     """Where samples come from, pass after pass.
 
     A block never crosses the start of a segment, and block boundaries do not
-    depend on where a cycle was opened. Every segment holds the same samples in
-    every cycle.
+    depend on where a cycle was opened. A segment's samples are fixed; only their
+    order may change from cycle to cycle.
 
-    What a cycle gives, and in which order, depends on the cycle alone, whatever
-    was opened before and in whichever process: a feeder that replaces another
-    goes on in it.
+    What a cycle gives, and in which order, depends on the cycle alone, not on
+    what was opened before or in which process: a feeder that replaces another
+    goes on within it.
 
-    One whose blocks are made by workers may be a ``penstock.memory.slots.SlotSource`` too.
-    Two more attributes may be there:
+    A source whose blocks are made by workers may be a ``penstock.memory.slots.SlotSource`` too.
+    Two more attributes are optional:
 
-    - ``drop_last: bool``, False where it is absent: every sample is in the
-      cycle, and each trainer is to leave out of each of its epochs what does
-      not fill a batch of its own.
-    - ``order: str``, empty where it is absent: a short digest of what decides
-      the order, equal in every process. Feeds of different digests do not
+    - ``drop_last: bool``, by default False: every sample is in the cycle, and
+      each trainer leaves out of each of its epochs what does not fill one of
+      its batches.
+    - ``order: str``, by default empty: a short digest of what decides the
+      order, equal in every process. Feeds with different digests do not
       continue one another.
     """
 
     @property
     def description(self) -> str:
-        """What it is, in a few words, for a person."""
+        """The source in a few words, for a person."""
         ...
 
     @property
     def samples(self) -> int | None:
-        """Samples in a cycle; None when only a pass can tell."""
+        """Samples in a cycle; None if only a pass can tell."""
         ...
 
     @property
     def batches(self) -> int | None:
-        """Blocks in a cycle, if the source says; a hint where ``samples`` is None."""
+        """Blocks in a cycle, if the source says; only a hint if ``samples`` is None."""
         ...
 
     @property
     def batch_size(self) -> int | None:
-        """Rows of a full block; None when blocks have no usual size."""
+        """Rows of a full block; None if blocks have no usual size."""
         ...
 
     @property
     def segment_starts(self) -> tuple[int, ...]:
-        """The first sample of each segment; ``(0,)`` when there is only one."""
+        """The first sample of each segment; ``(0,)`` if there is only one."""
         ...
 
     @property
@@ -109,11 +109,11 @@ class Source(Protocol):
 
 
 DeviceBytes = Any
-"""Memory of a GPU as an array of bytes that can be sliced; a torch tensor of uint8."""
+"""Memory of a GPU: a flat torch tensor of uint8."""
 
 
 class Event(Protocol):
-    """A point in a GPU's copies (an event)."""
+    """A point in a GPU's work, such as a CUDA event."""
 
     def passed(self) -> bool:
         """Whether everything before it is done."""
@@ -127,25 +127,25 @@ class Event(Protocol):
 class Gpu(Protocol):
     """A GPU as one process sees it.
 
-    Its copies run one after the other on a stream of their own, beside what
-    the process computes; only ``Event.wait`` and ``synchronize`` wait for them.
+    Its copies run one after the other on a separate stream, beside what the
+    process computes; only ``Event.wait`` and ``synchronize`` wait for them.
     """
 
     @property
     def name(self) -> str:
-        """As a person names it: ``"cuda:0"``."""
+        """Name for a person: ``"cuda:0"``."""
         ...
 
     @property
     def uuid(self) -> str:
-        """Which one it is, whatever its number in this process."""
+        """UUID, which does not depend on the GPU's number in this process."""
         ...
 
     def pin(self, memory: ByteArray) -> None:
-        """Register host memory, so that copies from it and to it are asynchronous.
+        """Register host memory, so that copies from and to it are asynchronous.
 
-        Its pages must be writable while this is called (docs/decisions/0013-pinning.md), and no private
-        mapping of a file: the device would read copies of them from then on.
+        Its pages must be writable during the call (docs/decisions/0013-pinning.md), and must not be a private
+        mapping of a file, of which the device would read copies from then on.
 
         Raises:
             PinningRefused: the system does not allow it; the message says why.
@@ -157,31 +157,31 @@ class Gpu(Protocol):
         ...
 
     def empty(self, nbytes: int) -> DeviceBytes:
-        """New memory on the device, of arbitrary content."""
+        """Allocate memory on the device, with arbitrary content."""
         ...
 
     def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
-        """Begin to copy host bytes to the device; ``origin`` must stay as it is until a later mark has passed."""
+        """Begin to copy host bytes to the device; pinned ones must not change until a later mark has passed."""
         ...
 
     def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
-        """Begin to copy from a ring on a GPU, which must stay as it is until a later mark has passed."""
+        """Begin to copy from a ring on a GPU; ``origin`` must not change until a later mark has passed."""
         ...
 
     def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
-        """Begin to copy from the device to host memory, where the bytes are once a later mark has passed."""
+        """Begin to copy from the device to host memory; the bytes are there once a later mark has passed."""
         ...
 
     def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
-        """New memory that other processes can map, and a descriptor of it.
+        """Allocate memory that other processes can map; return it and its descriptor.
 
         Raises:
-            DeviceUnavailable: there is not so much; the message says how much there is.
+            DeviceUnavailable: too little memory is free; the message says how much.
         """
         ...
 
     def open_shared(self, fd: int, nbytes: int) -> DeviceBytes:
-        """Map memory that another process shares; for reading only, where the driver can see to that.
+        """Map memory that another process shares, read-only if the driver can enforce that.
 
         Raises:
             DeviceUnavailable: this GPU cannot reach it, or would read a copy of it.
@@ -189,24 +189,24 @@ class Gpu(Protocol):
         ...
 
     def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
-        """Lend a range of mapped memory to somebody who keeps it.
+        """Lend a range of mapped memory to a trainer that keeps it.
 
         ``collect`` calls ``ended`` when nothing refers to the range any more and what was launched on it is
-        done. It knows of the stream that is current where the last reference dies, and of no other. The
-        mapping lives until then.
+        done; it knows only of the stream that is current where the last reference dies. The mapping lives
+        until then.
         """
         ...
 
     def collect(self) -> None:
-        """Call what is due of the loans that have ended."""
+        """Call ``ended`` for the loans that are over."""
         ...
 
     def collect_all(self) -> None:
-        """Wait for the loans that have ended; one that ends later is waited for by itself, as it does."""
+        """Wait for the loans that are over, and from now on for each loan when it ends."""
         ...
 
     def mark(self) -> Event:
-        """The point after all copies begun so far."""
+        """Return the point after all copies begun so far."""
         ...
 
     def synchronize(self) -> None:
@@ -214,11 +214,11 @@ class Gpu(Protocol):
         ...
 
     def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
-        """Whatever this thread launches on the device from now on runs after the mark, and may use this memory."""
+        """Let what this thread launches from now on run after the mark, and use this memory."""
         ...
 
     def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
-        """Copies begun from now on run after what this thread has launched, and may read this memory."""
+        """Let copies begun from now on run after what this thread has launched, and read this memory."""
         ...
 
     def holds(self, tensor: Any) -> bool:
@@ -227,9 +227,9 @@ class Gpu(Protocol):
 
 
 class Ring(Protocol):
-    """Bytes that one process writes and several read, as one of the readers maps them.
+    """Bytes that one process writes and several read, as a reader maps them.
 
-    A ring knows nothing of blocks: ``memory.room`` says which bytes are free, and
+    A ring knows nothing of blocks: ``memory.room`` knows which bytes are free, and
     the feed's state who still reads them.
     """
 
@@ -240,46 +240,46 @@ class Ring(Protocol):
 
     @property
     def capacity_bytes(self) -> int:
-        """The window."""
+        """Size of the window, in bytes."""
         ...
 
     @property
     def fd(self) -> int:
-        """The descriptor by which it was mapped, which is the ring's own until ``close``."""
+        """The descriptor by which it was mapped, which the ring owns until ``close``."""
         ...
 
     def readable(self, offset: int, nbytes: int) -> Any:
-        """Give a range as an array of bytes. It keeps the mapping; the bytes may be reused once released."""
+        """Return a range as an array of bytes. It keeps the mapping; the bytes may be reused once released."""
         ...
 
     def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> Any:
-        """Give a range to somebody who keeps it; ``ended`` is called when nobody uses it any longer."""
+        """Return a range for keeping; ``ended`` is called when nothing uses it any more."""
         ...
 
     def close(self) -> None:
-        """Give the mapping up; it goes when the last view of it does."""
+        """Give up the mapping, which lasts until its last view dies."""
         ...
 
 
 class WritableRing(Ring, Protocol):
-    """A ring as the process that made it writes it."""
+    """A ring, as the process that made it writes it."""
 
     @property
     def path(self) -> str:
-        """How blocks come there, as ``statistics()`` names it."""
+        """How blocks get into the ring, as ``statistics()`` names it."""
         ...
 
     @property
     def twin(self) -> WritableRing:
-        """The ring on the host that holds equal bytes at equal offsets: of a ring on the host, itself."""
+        """The host ring with equal bytes at equal offsets; a host ring is its own twin."""
         ...
 
     def write(self, offset: int, part: ByteArray | DeviceBytes) -> None:
-        """Copy bytes there; readers find them after ``flush``."""
+        """Copy bytes into the ring; readers see them after ``flush``."""
         ...
 
     def written_in_place(self, offset: int, nbytes: int) -> None:
-        """Take over what others have written into the twin; readers find it after ``flush``."""
+        """Take over what workers have written into the twin; readers see it after ``flush``."""
         ...
 
     def flush(self) -> None:
@@ -287,7 +287,7 @@ class WritableRing(Ring, Protocol):
         ...
 
     def open_for_readers(self) -> int:
-        """A new descriptor by which another process attaches; the caller closes it."""
+        """Open a descriptor by which another process attaches; the caller closes it."""
         ...
 
 
@@ -295,14 +295,14 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Extents(NamedTuple):
-    """Pieces of files or objects, and where their bytes are to go; every field has one entry a piece.
+    """Pieces of files or objects, and where their bytes are to go; every field has one entry per piece.
 
     Attributes:
-        tags: The caller's own numbers, by which it hears of each piece.
-        files: What ``Reader.open`` gave for the file.
-        offsets: In bytes from the file's beginning.
-        nbytes: At least 1 each.
-        to: In bytes from the beginning of the reader's memory.
+        tags: The caller's numbers for the pieces, returned in ``Completed``.
+        files: Files as ``Reader.open`` numbered them.
+        offsets: Offsets in the files, in bytes.
+        nbytes: Sizes in bytes, at least 1.
+        to: Offsets in the reader's memory, in bytes.
     """
 
     tags: Numbers
@@ -312,16 +312,16 @@ class Extents(NamedTuple):
     to: Numbers
 
     def part(self, start: int, stop: int | None = None) -> Extents:
-        """Some of them, as a slice."""
+        """Return the pieces [start, stop)."""
         return Extents(*(field[start:stop] for field in self))
 
 
 class Completed(NamedTuple):
-    """Extents that are done, in the order in which that happened.
+    """Extents that are done, in order of completion.
 
     Attributes:
-        tags: Theirs.
-        failures: Those of them whose bytes did not come, and why; all others lie where they were to go.
+        tags: Tags of the extents.
+        failures: By tag, why an extent failed; the bytes of all others are in place.
     """
 
     tags: Numbers
@@ -338,17 +338,17 @@ class Opened(NamedTuple):
 class Reader(Protocol):
     """A mechanism that moves bytes from storage into one memory, many extents at once.
 
-    Each extent comes whole or fails alone. One thread uses a reader.
+    Each extent comes whole or fails by itself. Only one thread uses a reader.
     """
 
     @property
     def mech(self) -> str:
-        """Its name: ``"posix"``, ``"direct"``, ``"uring"``, ``"gds"``, ``"gpu"``, ``"object"``."""
+        """Name of the mechanism: ``"posix"``, ``"direct"``, ``"uring"``, ``"gds"``, ``"gpu"``, ``"object"``."""
         ...
 
     @property
     def depth(self) -> int:
-        """How many extents may be under way."""
+        """Most extents that may be under way."""
         ...
 
     @property
@@ -357,7 +357,7 @@ class Reader(Protocol):
         ...
 
     def open(self, path: str) -> Opened:
-        """Open a file for reading; the same path gives the same file again.
+        """Open a file for reading; a path that is open already gives its file again.
 
         Raises:
             ReadFailed: it is not there, or must not be read.
@@ -366,17 +366,17 @@ class Reader(Protocol):
         ...
 
     def submit(self, extents: Extents) -> int:
-        """Begin to read as many as there is room for, from the first on, and say how many those are.
+        """Begin to read as many extents as there is room for, from the first on; return their number.
 
         Raises:
-            BadSetting: an extent has no bytes, or leaves the memory; none is begun.
+            BadSetting: an extent has no bytes, or exceeds the memory; none is begun.
         """
         ...
 
     def completed(self, at_least: int = 1) -> Completed:
-        """Wait for so many extents, or for all that are under way if those are fewer; may give more."""
+        """Wait for ``at_least`` extents, or all under way if those are fewer; may return more."""
         ...
 
     def close(self) -> None:
-        """Wait for what is under way, then close the files; nothing is written any more."""
+        """Wait for reads under way, then close the files; nothing is written after that."""
         ...

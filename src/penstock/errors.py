@@ -86,7 +86,7 @@ class PackDamaged(SourceError):
 
 
 class PackStopped(PenstockError):
-    """Packing cannot go on, mostly because the disk is full. Written rows are kept, and the same call goes on."""
+    """Packing cannot go on, mostly because the disk is full. Written rows are kept: repeat the call to go on."""
 
 
 class InsecureDirectory(PenstockError):

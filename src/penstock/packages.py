@@ -8,14 +8,14 @@ from penstock.errors import PackageMissing
 
 
 def require(what: str, extra: str, *modules: str) -> None:
-    """Check that modules can be imported, before anything is begun that needs them.
+    """Check that modules can be imported, before beginning anything that needs them.
 
     Args:
-        what: Needs them: the error's first words.
-        extra: Brings them: ``"demo"``, or several with commas between them.
+        what: What needs them; the error's first words.
+        extra: The extra that brings them, such as ``"demo"``, or several with commas.
 
     Raises:
-        PackageMissing: one is not installed; the message has the command that installs it.
+        PackageMissing: a module is missing; the message has the command that installs it.
     """
     if missing := [module for module in modules if find_spec(module) is None]:
         raise PackageMissing(f'{what} needs {", ".join(missing)}: pip install "penstock[{extra}]"')

@@ -17,14 +17,14 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 _EXAMPLES = {"sample": "110KB", "bs": "64KiB", "dataset": "100GB", "rate": "2GB"}
-"""Of what each setting may be; 512MiB for others."""
+"""Example of each setting; 512MiB for others."""
 
 
 def size_from(name: str, size: int | str) -> int:
-    """The bytes of ``2048``, ``"110KB"``, ``"512MiB"`` or ``"2 GB"``, to the byte; ``"4k"`` is 4 KiB, as to fio.
+    """Read bytes from ``2048``, ``"110KB"``, ``"512MiB"`` or ``"2 GB"``; ``"4k"`` is 4 KiB, as in fio.
 
     Raises:
-        BadSetting: it is none, or not above 0; ``name`` says which setting it was.
+        BadSetting: it is no size above 0; the message begins with ``name``.
     """
     if isinstance(size, str):
         match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?B?)\s*", size, re.IGNORECASE)
@@ -45,19 +45,19 @@ def size_from(name: str, size: int | str) -> int:
 
 
 def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 - 1) -> int:
-    """A setting that is a whole number, of Python's or NumPy's.
+    """Check that a setting is a whole number, of Python's or NumPy's, within a range.
 
     Raises:
-        BadSetting: it is none (True is none), or out of range; ``name`` says which setting it was.
+        BadSetting: it is no whole number (True is not one), or out of range; the message begins with ``name``.
     """
-    with suppress(TypeError):  # whatever a user gave
+    with suppress(TypeError):  # a user may give anything
         if not isinstance(value, bool) and least <= (number := index(value)) <= most:
             return number
     raise BadSetting(f"{name}={value!r}: it must be a whole number between {least:,} and {most:,}")
 
 
 def size_text(nbytes: float) -> str:
-    """For a person: ``"64 KiB"``, or ``"110 KB"`` where that is rounder."""
+    """Format bytes for a person: ``"64 KiB"``, or ``"110 KB"`` where that is rounder."""
     for base, names in ((1024, ("KiB", "MiB", "GiB", "TiB")), (1000, ("KB", "MB", "GB", "TB"))):
         power = next((p for p in (4, 3, 2, 1) if nbytes >= base**p), 0)
         if power and (base == 1000 or nbytes * 4 % base**power == 0):

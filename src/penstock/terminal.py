@@ -1,4 +1,4 @@
-"""Text on a terminal: what a user named is shown, never obeyed."""
+"""Text on a terminal: names given by users are shown, never interpreted."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _IN_ASCII = str.maketrans({"×": "x", "≥": ">=", "≤": "<=", "–": "-", "…
 
 
 def console(**options: Any) -> Console:
-    """Make a console that takes no text for markup, and colours none by its looks.
+    """Make a console that interprets no markup, and does not colour text by itself.
 
     Args:
-        options: As ``rich.console.Console`` takes them.
+        options: Options of ``rich.console.Console``.
     """
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal obeys (escape sequences, line breaks, changes of direction), as ``repr`` does."""
+    """Escape what a terminal interprets (escape sequences, line breaks, text direction), as ``repr`` does."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """Escape what a terminal obeys, except line breaks."""
+    """Escape what a terminal interprets, except line breaks."""
     return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 

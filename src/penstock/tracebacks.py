@@ -1,4 +1,4 @@
-"""Tracebacks as a user wants them: from the first frame on that is not of Penstock."""
+"""Tracebacks for users: from the first frame on that is not Penstock's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OURS = str(Path(__file__).parent) + os.sep
 
 
 def users_stacklevel() -> int:
-    """The ``stacklevel`` by which a warning that the caller gives points to the code that called Penstock."""
+    """Return the ``stacklevel`` for a warning by the caller that points to the code that called Penstock."""
     level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         level, frame = level + 1, frame.f_back
@@ -21,10 +21,10 @@ def users_stacklevel() -> int:
 
 
 def users_traceback(error: BaseException) -> str:
-    """An exception's traceback, without the frames of Penstock that led to the code which raised.
+    """Format an exception's traceback without the frames of Penstock that led to the code that raised.
 
-    Where there are no others: the whole for what nobody foresaw, none for an error of Penstock's, whose message
-    says all, and the error alone for a file that cannot be compiled, which it names.
+    If there are only Penstock's frames: nothing for a ``PenstockError``, whose message says all; the error alone
+    for a ``SyntaxError``, which names its file; and the whole traceback for anything else.
     """
     shown = error.__traceback__
     while shown is not None and shown.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib")):

@@ -125,8 +125,8 @@ def test_a_claim_is_the_worst_cases_median_of_ratios_within_a_repeat() -> None:
     assert (rows["gpu-trainer-cpu"].measured, rows["gpu-trainer-cpu"].met) == (170.0, False)
     assert (rows["gpu-memory"].measured, rows["gpu-memory"].met) == (4.0, False)
     assert (rows["host-ring-copy-10000000"].measured, rows["host-ring-copy-10000000"].met) == (0.9, True)
-    assert (rows["trainings-4-GPU"].measured, rows["trainings-4-GPU"].met) == (3.6, True)
-    assert rows["trainings-4-host"].met is None
+    assert (rows["training-runs-4-GPU"].measured, rows["training-runs-4-GPU"].met) == (3.6, True)
+    assert rows["training-runs-4-host"].met is None
 
 
 class NvmlError(Exception):

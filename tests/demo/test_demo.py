@@ -1,4 +1,4 @@
-"""The whole demo on a few small images: real trainings, real loaders, a real feed."""
+"""The whole demo on a few small images: real runs, real loaders, a real feed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from penstock.demo.images import Crops, find_images, whole
-from penstock.demo.job import trainings
+from penstock.demo.job import runs
 from penstock.demo.model import small_network
 from penstock.demo.report import print_report
 from penstock.demo.results import Report
@@ -49,7 +49,7 @@ def test_both_arms_train_the_same_models_on_the_same_images(images, tmp_path):
     before = psutil.Process().children(recursive=True)
     report, said = demo(images, tmp_path / "report.json", epochs=2)
     for arm in (report.separate, report.shared):
-        assert [training.images for training in arm.trainings] == [80, 80]
+        assert [run.images for run in arm.runs] == [80, 80]
         assert arm.images == 160
         assert arm.workers == max(len(os.sched_getaffinity(0)) // 2, 1) * 2
         assert arm.images_per_s > 0
@@ -58,11 +58,9 @@ def test_both_arms_train_the_same_models_on_the_same_images(images, tmp_path):
         assert arm.cpu_s_per_1000_images > 0
         assert arm.peak_pss_bytes > 0
         assert arm.peak_processes >= 2
-        assert all(0 <= training.accuracy <= 1 for training in arm.trainings)
+        assert all(0 <= run.accuracy <= 1 for run in arm.runs)
     assert report.shared.loader == "one Penstock feed (host memfd)"
-    assert [training.width for training in report.separate.trainings] == [
-        training.width for training in report.shared.trainings
-    ]
+    assert [run.width for run in report.separate.runs] == [run.width for run in report.shared.runs]
     assert "2 training runs on one feed" in said
     assert psutil.Process().children(recursive=True) == before
 
@@ -86,7 +84,7 @@ def test_the_tables_fit_80_columns_and_cut_nothing(saved):
     assert max(map(len, lines)) <= 80
     assert "…" not in said.getvalue()
     shown = [line.split() for line in lines]
-    for each in report.shared.trainings:
+    for each in report.shared.runs:
         name = [each.name, str(each.width), f"{each.learning_rate:g}", str(each.batch_size)]
         assert [len(line) for line in shown if line[:4] == name] == [9]
 
@@ -95,7 +93,7 @@ def test_without_class_folders_there_is_no_accuracy(images, tmp_path):
     report, said = demo(images / "train" / "circle-stripes", tmp_path / "report.json")
     assert report.data.name == "circle-stripes"
     assert "accuracy would mean nothing" in said
-    assert all(training.accuracy is None for training in report.shared.trainings)
+    assert all(run.accuracy is None for run in report.shared.runs)
     assert (tmp_path / "report.png").exists()
 
 
@@ -159,6 +157,6 @@ def test_a_family_accounts_for_a_grandchild_whose_parent_has_gone():
     assert members.cpu_s() >= 0.3
 
 
-def test_trainings_differ():
-    assert len({(each.width, each.learning_rate, each.batch_size) for each in trainings(8)}) == 8
-    assert len(trainings(20)) == 20
+def test_runs_differ():
+    assert len({(each.width, each.learning_rate, each.batch_size) for each in runs(8)}) == 8
+    assert len(runs(20)) == 20

@@ -31,7 +31,7 @@ def run(*commands: list[str]) -> list[str]:
         output, errors = process.communicate(timeout=100)
         assert process.returncode == 0, errors
         said.append(output)
-    for feed in penstock.feeds():  # they would wait half a minute for other trainings
+    for feed in penstock.feeds():  # they would wait half a minute for other trainers
         penstock.stop(feed.name)
     return said
 

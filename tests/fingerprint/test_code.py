@@ -179,7 +179,7 @@ def make():
 
 
 def test_an_attribute_is_not_a_global_of_the_same_name() -> None:
-    """Trainings of one search differ in what the loader does not use."""
+    """Runs of one search differ in what the loader does not use."""
     assert fingerprint(SEARCH.format(seed=1, batch_size=2)) == fingerprint(SEARCH.format(seed=3, batch_size=4))
 
 

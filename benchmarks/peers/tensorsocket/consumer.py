@@ -1,4 +1,4 @@
-"""TensorSocket's consumer, measured as every trainer is; started by the sharing benchmarks."""
+"""TensorSocket's consumer, measured like every trainer; started by the sharing benchmarks."""
 
 from __future__ import annotations
 

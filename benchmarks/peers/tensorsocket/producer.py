@@ -21,7 +21,7 @@ BLOCKS_PER_PASS = 1024
 
 
 class TorchBlocks:
-    """Ready blocks as TensorSocket wants batches: tuples of tensors."""
+    """Ready blocks in the form of TensorSocket's batches: tuples of tensors."""
 
     def __init__(self, nbytes: int) -> None:
         self._blocks = Blocks(nbytes, BLOCKS_PER_PASS)
@@ -41,10 +41,11 @@ def loader_of(workload: dict[str, Any]) -> Any:
 
 
 class CountingPool(TensorPool):
-    """Where TensorSocket copies batches to the GPU, if there is one; counts what comes in.
+    """Counts the batches that TensorSocket copies to the GPU here, if there is one.
 
     Attributes:
-        blocks, copied_bytes: So far.
+        blocks: Blocks so far.
+        copied_bytes: Bytes so far.
     """
 
     blocks = copied_bytes = 0
@@ -56,7 +57,7 @@ class CountingPool(TensorPool):
 
 
 def answer(heard: Iterator[bytes], pool: CountingPool) -> None:
-    """Say what has been counted, whenever asked; end with the input."""
+    """Answer each request with the counts; end with the input."""
     for _ in heard:
         say({"copied_bytes": pool.copied_bytes, "blocks": pool.blocks})
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Make the environment that TensorSocket is measured in, .venv-tensorsocket in the repository's root."""
+"""Makes the environment in which TensorSocket is measured: .venv-tensorsocket in the repository's root."""
 
 from __future__ import annotations
 

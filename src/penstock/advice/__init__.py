@@ -1,4 +1,4 @@
-"""Which mechanism reads from storage best on this machine, by what was measured on it."""
+"""Which mechanism reads from storage best on this machine, from measurements."""
 
 from __future__ import annotations
 

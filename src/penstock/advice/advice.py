@@ -13,19 +13,19 @@ from penstock.advice.requirement import HEADROOM, MEASURED, Reason, Requirement,
 from penstock.sizes import size_text
 
 SAME = 1.03
-"""Two figures that lie no further apart are taken to be equal."""
+"""Figures whose ratio is at most this are taken to be equal."""
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do for a need.
+    """The setting to read with for a need, and why.
 
     Attributes:
         choice: The setting to read with.
-        suffices: Whether it is expected to reach the need's rate; true where none is needed.
-        headroom: What it reaches beyond that rate, as a part of it; below 0 if it does not. None without a rate.
-        reasons: Why; every one tagged with where it comes from.
+        suffices: Whether it is expected to reach the need's rate; true without a rate.
+        headroom: Throughput beyond that rate, as a part of it; below 0 if it falls short. None without a rate.
+        reasons: Reasons, each tagged with its source.
         alternatives: The best setting of each other mechanism.
-        remedies: What to do if nothing suffices, tagged too; empty if the choice does.
+        remedies: What to do if nothing suffices, also tagged; empty if the choice does.
     """
 
     need: Requirement
@@ -38,13 +38,13 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def advise(rows: Iterable[Measurement], need: Requirement) -> Advice:
-    """The best setting for a need, by what was measured.
+    """Choose the best setting for a need, from measurements.
 
-    With a rate: of those that reach it with a tenth to spare, the one that
-    takes the least CPU time; if none does, the fastest, which may still reach
-    it. Without: the fastest
-    within the cores. Of equals (3%) the one that takes less CPU time or,
-    where that is what was compared, has fewer reads under way.
+    With a rate: of the settings that reach it with a tenth to spare, the one
+    that takes the least CPU time; if none does, the fastest, which may still
+    reach it. Without a rate: the fastest within the cores. Among equals (3%)
+    the one with less CPU time, or, if that was compared, with fewer reads
+    under way.
 
     Raises:
         BadSetting: no row tells anything about this need.
@@ -81,7 +81,7 @@ def _best(choices: Sequence[Setting], need: Requirement) -> Setting:
 
 
 def _enough(choices: Sequence[Setting], need: Requirement) -> list[Setting]:
-    """Those that reach the rate with room to spare."""
+    """Return the settings that reach the rate with room to spare."""
     rate = need.rate_mb_s
     return [] if rate is None else [other for other in choices if other.mb_s >= rate * HEADROOM]
 

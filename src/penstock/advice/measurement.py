@@ -18,21 +18,21 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         dest: ``"host"``, ``"pinned"``, or a GPU such as ``"cuda:0"``.
         cold: Whether the page cache was empty of the file.
         runtime_s: How long it was measured.
-        iops: Reads a second.
-        mb_s: 10^6 bytes a second.
+        iops: Reads per second.
+        mb_s: Throughput in 10^6 bytes per second.
         p50_us: Median time from submission to completion; None where the tool does not say.
         p99_us: 99th percentile.
         p999_us: 99.9th percentile.
         cpu_us_per_op: CPU time of the process, user and kernel, for each read.
         cpu_s_per_gib: CPU time for each GiB.
         cores_busy: CPU time over elapsed time.
-        gpu_threads: Threads of the GPU that asked; None where it did not ask.
+        gpu_threads: Threads of the GPU that began reads; None if it began none.
         sm_share: Part of the GPU's multiprocessors that were busy, 0 to 1, or the most that can have been; the
             note says which. None if not known.
-        copy_included: Whether the bytes had to be copied to the GPU, and were, within these numbers.
+        copy_included: Whether these numbers include a copy to the GPU.
         path_taken: What carried the bytes.
         repeat: Number of the repetition, from 0.
-        note: What a reader of the row should know; the error, where there is no measurement.
+        note: What to know about the row; the error, if there is no measurement.
         machine: CPU, cores, GPUs and kernel, in words.
         date: When it was measured, UTC.
     """

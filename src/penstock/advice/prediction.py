@@ -1,8 +1,8 @@
-"""What each measured setting would do for a need, at sizes between those that were measured.
+"""Predicts what each measured setting would do for a need, also at sizes that were not measured.
 
-Between two sizes the time of a read is taken to grow evenly (a + b * size),
-and so is its CPU time. Below the smallest size a read takes as long as there;
-above the largest the bytes come at the rate of there.
+Between two sizes a read's time and CPU time are interpolated linearly. Below the
+smallest size a read takes the time of that size; above the largest, bytes come at
+the rate of that size.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.io.queue import CPU_SERVED
 
 _ANY_SIZE = frozenset({"posix", "object"})
-"""Mechanisms that read what is asked for; the others read whole pages."""
+"""Mechanisms that read exactly what is asked for; others read whole pages."""
 
 _SAME_PLACE = {"host": ("host", "pinned"), **dict.fromkeys(("cuda", "cuda:0"), ("cuda", "cuda:0"))}
 
 
 class Expected(NamedTuple):
-    """Choices for a need, and what is to be said about rows that are none."""
+    """Settings for a need, and remarks on rows that were left out."""
 
     choices: list[Setting]
     reasons: list[Reason]
@@ -47,15 +47,15 @@ class _Read(NamedTuple):
 
 
 def predict(rows: Iterable[Measurement], need: Requirement) -> Expected:
-    """What every setting that may serve this need would do.
+    """Predict what every setting that may serve this need would do.
 
     Raises:
-        BadSetting: no row tells anything about it.
+        BadSetting: no row is about this need.
     """
     usable, reasons = _usable(list(rows), need)
     settings: dict[_Way, list[Measurement]] = defaultdict(list)
     for row in usable:
-        cold = row.cold or row.mech != "posix"  # the others go past the page cache
+        cold = row.cold or row.mech != "posix"  # others bypass the page cache
         settings[_Way(row.mech, row.qd, row.threads, row.dest, cold, row.copy_included)].append(row)
     choices = [choice for setting, of_it in settings.items() for choice in _choices(setting, of_it, need)]
     return Expected(choices, reasons)
@@ -70,7 +70,7 @@ def _choices(setting: _Way, rows: list[Measurement], need: Requirement) -> list[
         for size, same in sorted(by_size.items())
     }
     shares = [row.sm_share for row in rows if row.sm_share is not None]
-    # A sequential reader cuts the stream as it likes: at the sizes that were measured.
+    # A sequential reader chooses its read size, so the measured ones will do.
     sizes = [need.sample_bytes] if need.access == "random" else list(reads)
     return [_choice(setting, reads, size, need, max(shares, default=None), rows[0].path_taken) for size in sizes]
 
@@ -112,7 +112,7 @@ def _choice(
 
 
 def _at(reads: dict[int, _Read], nbytes: int) -> tuple[_Read, tuple[int, ...]]:
-    """A read of this size, and the sizes that it is inferred from."""
+    """Return a read of this size, and the sizes that it is inferred from."""
     sizes = list(reads)
     i = bisect_left(sizes, nbytes)
     if i == len(sizes):
@@ -128,7 +128,7 @@ def _at(reads: dict[int, _Read], nbytes: int) -> tuple[_Read, tuple[int, ...]]:
 
 
 def _usable(rows: list[Measurement], need: Requirement) -> tuple[list[Measurement], list[Reason]]:
-    """The rows that tell something about this need, and why others do not."""
+    """Return the rows that are about this need, and why others were left out."""
     ours = [row for row in rows if ":" not in row.mech]  # "fio:io_uring" is another tool's
     real = [row for row in ours if CPU_SERVED not in row.path_taken]
     works = [row for row in real if row.iops > 0 and row.mb_s > 0]
@@ -174,7 +174,7 @@ def _share(row: Measurement) -> float:
 
 
 def _failures(ours: list[Measurement], works: Sequence[Measurement], need: Requirement) -> list[Reason]:
-    """Why mechanisms that were tried do not work at all, and which were not tried to where the need is."""
+    """Say which mechanisms do not work here, and which were not measured to the need's destination."""
     working = {row.mech for row in works}
     tried: dict[str, list[Measurement]] = defaultdict(list)
     for row in ours:

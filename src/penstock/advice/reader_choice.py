@@ -1,4 +1,4 @@
-"""Which mechanism ``reader="auto"`` is."""
+"""Which mechanism ``reader="auto"`` takes."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def choose_reader(
     cores: float | None = None,
     works: Collection[str] = MECHANISMS,
 ) -> AutoReader:
-    """The mechanism for samples of about this size, into host memory.
+    """Choose the mechanism that reads samples of about this size into host memory.
 
-    By this machine's benchmark where there are rows that tell; otherwise by a
-    rule: io_uring, which takes the least CPU time, or else threads with
-    O_DIRECT. Without O_DIRECT, threads that read through the page cache.
+    This machine's benchmark decides if it has rows for that; else a rule:
+    io_uring, which takes the least CPU time; without it, threads with O_DIRECT;
+    without that, threads that read through the page cache.
 
     Args:
         rows: What ``penstock bench io`` has measured; None if nothing.
-        sample_bytes: Of a usual sample.
-        access: As in ``Requirement``.
-        cores: As in ``Requirement``.
-        works: Mechanisms that can be had for this data.
+        sample_bytes: Size of a usual sample.
+        access: See ``Requirement``.
+        cores: See ``Requirement``.
+        works: Mechanisms that work for this data.
     """
     if rows:
         need = Requirement(sample_bytes=sample_bytes, access=access, cores=cores)
         try:
             advice = advise([row for row in rows if row.mech in works], need)
-        except BadSetting:  # they are about something else: the rule's tag will say that it was used
+        except BadSetting:  # the rows measured something else: the rule's tag says that it was used
             return _by_rule(sample_bytes, works)
         choice = advice.choice
         return AutoReader(choice.mech, choice.qd, choice.threads, advice.reasons[0])

@@ -14,7 +14,7 @@ from penstock.sizes import size_text
 
 AISIO = published("xnvme.io/aisio")
 _GPU_THREADS = ((4 << 10, 512), (16 << 10, 128), (64 << 10, 32))
-"""For 45 GB/s: from this size of read on, so many threads of the GPU."""
+"""(size of read, GPU threads that reach 45 GB/s from that size on)."""
 
 _PACKED_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 
@@ -22,7 +22,7 @@ _PACKED_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 def remedies(
     rows: Sequence[Measurement], choices: Sequence[Setting], best: Setting, need: Requirement
 ) -> list[Reason]:
-    """The remedies that the rows, or what others have measured, speak for; the nearest first."""
+    """List the remedies that the rows or published measurements suggest, the easiest first."""
     assert need.rate_mb_s is not None
     return [
         *_pack(rows, best, need, need.rate_mb_s),
@@ -33,7 +33,7 @@ def remedies(
 
 
 def _pack(rows: Sequence[Measurement], best: Setting, need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
-    """Larger reads, at the smallest size that suffices, or else at the fastest."""
+    """Suggest larger reads, of the smallest size that suffices, or else the fastest."""
     if need.access == "sequential":
         return
     larger = [
@@ -95,7 +95,7 @@ def _cores(choices: Sequence[Setting], need: Requirement, rate_mb_s: float) -> I
 
 
 def _other_ways(best: Setting, need: Requirement, rate_mb_s: float) -> Iterator[Reason]:
-    """What Penstock does not do, or this machine has not tried."""
+    """Suggest what Penstock does not do, or this machine has not tried."""
     reads = rate_mb_s * 1e6 / best.bs_bytes
     if best.bs_bytes <= 16 << 10:
         yield Reason(

@@ -1,4 +1,4 @@
-"""What somebody needs to read, and what a mechanism under one setting would do for it."""
+"""What a user needs to read, and what a mechanism under one setting would do for it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.errors import BadSetting
 MEASURED = "measured here"
 
 HEADROOM = 1.1
-"""Headroom over the rate that is needed: the speed of storage varies from minute to minute."""
+"""Headroom over the needed rate: the speed of storage varies from minute to minute."""
 
 
 def published(source: str) -> str:
-    """The tag of a statement that others have measured."""
+    """Return the tag of a statement that others have measured."""
     return f"published ({source})"
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """A statement, and where it comes from: ``"measured here"`` or ``"published (source)"``."""
+    """A statement and its source: ``"measured here"`` or ``"published (source)"``."""
 
     text: str
     tag: str
@@ -31,13 +31,13 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be read, and what may be spent on it.
 
     Attributes:
-        sample_bytes: Of one sample, which is what one random read brings.
-        rate_bytes_per_s: That the trainings want; None for as fast as may be.
-        access: ``"random"`` (a sample a read) or ``"sequential"`` (reads of any size).
+        sample_bytes: Size of one sample, which one random read brings.
+        rate_bytes_per_s: Rate that the trainers need; None for the fastest.
+        access: ``"random"`` (one sample per read) or ``"sequential"`` (reads of any size).
         cores: CPU cores that reading may take; None for any number.
         gpu_share: Part of the GPU's multiprocessors that reading may take, 0 to 1; None for any.
         dest: ``"host"``, or a GPU such as ``"cuda:0"``.
-        dataset_bytes: Of all samples; None if not known.
+        dataset_bytes: Size of all samples; None if not known.
         memory_bytes: Memory that could keep them; 0 if not known.
 
     Raises:
@@ -72,7 +72,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate_mb_s(self) -> float | None:
-        """10^6 bytes a second."""
+        """The rate in 10^6 bytes per second."""
         return None if self.rate_bytes_per_s is None else self.rate_bytes_per_s / 1e6
 
     @property
@@ -85,19 +85,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A mechanism under one setting, and what it would do for a need.
 
     Attributes:
-        mech: As ``penstock.io.open.open_reader`` takes it.
-        qd: Its depth.
-        threads: Its threads; on the GPU for ``"gpu"``.
-        bs_bytes: Of one read.
-        dest: Where its bytes were put when it was measured.
-        mb_s: 10^6 bytes of samples a second that it reaches within the need's cores.
+        mech: Mechanism, as ``penstock.io.open.open_reader`` takes it.
+        qd: Reads under way.
+        threads: Threads; on the GPU for ``"gpu"``.
+        bs_bytes: Size of one read.
+        dest: Destination of the bytes when it was measured.
+        mb_s: Throughput within the need's cores, in 10^6 bytes of samples per second.
         full_mb_s: Throughput with as many cores as it takes.
         cpu_us_per_read: CPU time of one read.
         cpu_s_per_gib: CPU time for each GiB of samples.
-        cores: What it takes at the need's rate, or at ``mb_s`` where that is less or no rate is needed.
-        sm_share: The most of the GPU's multiprocessors, 0 to 1; None where it takes none, or nobody knows.
+        cores: Cores that it takes at the need's rate, or at ``mb_s`` if that is less or there is no rate.
+        sm_share: Most of the GPU's multiprocessors that it takes, 0 to 1; None if it takes none, or not known.
         basis: ``"measured"`` at this size, ``"interpolated"`` between two, ``"extrapolated"`` beyond all.
-        measured_bytes: The sizes that it was measured at and that this comes from.
+        measured_bytes: The measured sizes that this comes from.
         cold: Whether nothing came from the page cache.
         path_taken: What carries the bytes.
     """
@@ -120,11 +120,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def full_cores(self) -> float:
-        """What it takes at ``full_mb_s``."""
+        """Cores that it takes at ``full_mb_s``."""
         return self.cores_at(self.full_mb_s)
 
     def cores_at(self, mb_s: float) -> float:
-        """What it takes at a rate."""
+        """Return the cores that it takes at a rate."""
         return mb_s * 1e6 / 2**30 * self.cpu_s_per_gib
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Files of ``penstock bench io``: reading one, and the place where a machine keeps its own."""
+"""Files of ``penstock bench io``: reads one, and keeps this machine's own."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.io.files import open_file
 
 
 class Benchmark(msgspec.Struct, frozen=True):
-    """A file of ``penstock bench io``."""
+    """Content of a file of ``penstock bench io``."""
 
     rows: list[Measurement]
 
     @property
     def origin(self) -> str:
-        """Where and when it was measured, for a person; empty if it does not say."""
+        """Where and when it was measured, for a person; empty if not known."""
         return ", ".join(part for part in (self.rows[0].machine, self.rows[0].date) if part)
 
 
 def read_benchmark(path: str | Path) -> Benchmark:
-    """The rows of a file: a list of them, or an object that has them under ``rows``.
+    """Read a file of rows: a list of them, or an object that has them under ``rows``.
 
     Raises:
         BadSetting: it cannot be read, is no such file, or holds no row.
@@ -50,7 +50,7 @@ def read_benchmark(path: str | Path) -> Benchmark:
 
 
 def saved_at(data: str | Path) -> Path:
-    """Where the benchmark of the file system that ``data`` lies on is kept, whether it is there or not.
+    """Return the path at which the benchmark of ``data``'s file system is kept, if there is one.
 
     One file for each machine and file system, in ``$XDG_CACHE_HOME/penstock``.
     """
@@ -59,7 +59,7 @@ def saved_at(data: str | Path) -> Path:
 
 
 def _file_system_id(data: str | Path) -> str:
-    """Its UUID, which stays from boot to boot; where it has none, what the kernel calls it."""
+    """Return a file system's UUID, which lasts from boot to boot; without one, the kernel's id."""
     device = os.stat(data).st_dev
     for link in Path("/dev/disk/by-uuid").glob("*"):
         with suppress(OSError):
@@ -69,13 +69,13 @@ def _file_system_id(data: str | Path) -> str:
 
 
 def saved_rows(data: str | Path) -> list[Measurement] | None:
-    """What was measured where ``data`` lies; None if nothing was."""
+    """Return what was measured on ``data``'s file system; None if nothing was."""
     path = saved_at(data)
     return read_benchmark(path).rows if path.exists() else None
 
 
 def save(rows: list[Measurement], data: str | Path) -> Path:
-    """Write what was measured where ``data`` lies, in place of what is kept; says where."""
+    """Keep what was measured on ``data``'s file system, replacing what was kept; return the path."""
     path = saved_at(data)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}")

@@ -1,1 +1,1 @@
-"""Measurements of what Penstock claims, which anyone can repeat: ``penstock bench``."""
+"""What users measure on their own machines: ``penstock bench``."""

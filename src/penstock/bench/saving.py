@@ -16,7 +16,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def check_writable(file: Path) -> None:
-    """Before anything is measured: nobody waits for minutes to be told."""
+    """Raise BadSetting if a file cannot be written, before minutes of measuring."""
     folder = file.absolute().parent
     if not folder.is_dir():
         raise BadSetting(f"{file}: its directory does not exist")
@@ -27,10 +27,10 @@ def check_writable(file: Path) -> None:
 
 
 def check_picture(file: Path) -> None:
-    """Look at a picture's name, and for what draws it, before anything is measured.
+    """Check a picture's name, and that matplotlib is installed, before anything is measured.
 
     Raises:
-        BadSetting: the name says no format.
+        BadSetting: the name has no known suffix.
         PackageMissing: matplotlib is not installed.
     """
     if file.suffix.lower() not in _PICTURES:

@@ -1,4 +1,4 @@
-"""The ``penstock`` command: one verb a file."""
+"""The ``penstock`` command: one file per verb."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 import sys
 
 INTERRUPTED = 130
-"""A command's status after Ctrl-C, as a shell has it: 128, and the number of SIGINT."""
+"""Exit status after Ctrl-C, by shell convention: 128 plus the number of SIGINT."""
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's ends in one clear message and status 2.
+    """Run the command line; a user's mistake ends in one clear message and status 2.
 
-    What a function or a source of the user's raises is shown with its own traceback. The former ends in status 1,
-    and so does a package that is not installed.
+    What the user's function or source raises is shown with its own traceback. A function that raises ends in
+    status 1, and so does a package that is not installed.
     """
     try:
         _run()
-    except KeyboardInterrupt:  # while modules were imported; later, typer turns it into this status
+    except KeyboardInterrupt:  # during imports; later, typer turns it into this status
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # Whoever reads has had enough. What is left in the buffer must not be written at exit.
+        # The reader of our output is gone: the rest of the buffer must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""``python -m penstock.cli``: the command, where its script is not on the path."""
+"""``python -m penstock.cli``: the ``penstock`` command, if its script is not on the path."""
 
 from penstock.cli import main
 

@@ -1,4 +1,4 @@
-"""Advice as a person reads it in a terminal."""
+"""Advice as text for a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.sizes import size_text
 
 
 def advice_shown(advice: Advice, origin: str) -> RenderableType:
-    """The choice and what it costs, why, what else there is, and what to do if it does not suffice."""
+    """Show the choice and its cost, the reasons, the alternatives, and the remedies if it does not suffice."""
     parts: list[RenderableType] = [_asked(advice.need, origin), Text(), _verdict(advice), Text()]
     parts.append(_reasons("why", advice.reasons))
     if advice.alternatives:
@@ -49,7 +49,7 @@ def _verdict(advice: Advice) -> Text:
 
 
 def _compared(part: float) -> str:
-    """What is reached, as a part of what is needed."""
+    """Say how what is reached compares with what is needed."""
     if part >= 2:
         return f"{_times(part)} what is needed"
     if part >= 1:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.feed.statistics import FeederStatistics
 
 _FULL = 0.5
-"""A window that is fuller than that is paced by its trainers."""
+"""A feed whose window is fuller than this is paced by its trainers."""
 
 
 def advise(
@@ -86,7 +86,7 @@ def _rate(text: str) -> float:
 
 
 def _size(option: str, text: str) -> int:
-    """A size with its unit: who writes ``--rate 2`` does not mean two bytes."""
+    """Read a size that must have a unit: ``--rate 2`` does not mean two bytes."""
     nbytes = size_from(option, text)
     if not text.strip()[-1].isalpha():
         number = text.strip()
@@ -103,7 +103,7 @@ def _share(text: str) -> float:
 
 
 def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None) -> tuple[float, int]:
-    """The bytes a second that a feed's trainers draw now, and the bytes of a sample; each unless it is given."""
+    """Return the bytes per second that a feed's trainers draw now, and a sample's bytes, unless given."""
     from penstock.feed.launch.feeds import feeds
 
     running = {found.name: found for found in feeds()}
@@ -122,10 +122,10 @@ def _of_feed(name: str, rate_bytes_per_s: float | None, sample_bytes: int | None
 
 
 def _drawn_samples_per_s(feed: FeederStatistics) -> float:
-    """What trainers draw now; said to be a guess where the window is not full.
+    """Return what trainers draw now; say that it is a guess if the window is not full.
 
     Raises:
-        BadSetting: they draw nothing, so that nobody knows what they need.
+        BadSetting: they draw nothing, so what they need is unknown.
     """
     if feed.waits_for == "nobody reads":
         attached = len(feed.trainers)
@@ -151,7 +151,7 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
 
 
 def _quick(directory: Path) -> list[Measurement]:
-    """What a short benchmark tells of the file system that a directory lies on; kept for ``reader="auto"``."""
+    """Run a short benchmark of a directory's file system, and keep it for ``reader="auto"``."""
     from penstock.advice.saved import save, saved_at
 
     if not directory.is_dir():

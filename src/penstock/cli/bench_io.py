@@ -13,8 +13,8 @@ def io(
         str,
         typer.Argument(
             metavar="PATH",
-            help="File or block device, only read; or directory, in which a scratch file is made for the time "
-            "being; or object, s3://… or http(s)://…; or disk under BaM's kernel module, /dev/libnvm0.",
+            help="File or block device, only read; or directory, in which a temporary scratch file is made; "
+            "or object, s3://… or http(s)://…; or disk under BaM's kernel module, /dev/libnvm0.",
         ),
     ],
     mech: Annotated[
@@ -25,7 +25,7 @@ def io(
     threads: Annotated[
         str,
         typer.Option(
-            metavar="NUMBERS", help="Threads that wait for the kernel, or ask on the GPU; uring needs one."
+            metavar="NUMBERS", help="Threads that wait for the kernel, or read on the GPU; uring needs one."
         ),
     ] = "8",
     pattern: Annotated[
@@ -40,7 +40,7 @@ def io(
         typer.Option("--cold", help="Page cache emptied of the file before each case, which is checked."),
     ] = False,
     runtime: Annotated[float, typer.Option(metavar="SECONDS", help="Time that each case is measured.")] = 2.0,
-    repeats: Annotated[int, typer.Option(help="Measurements of each case, by turns.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 1,
     size: Annotated[
         str, typer.Option(metavar="SIZE", help="Size of the scratch file, where PATH is a directory.")
     ] = "1GiB",
@@ -60,8 +60,8 @@ def io(
 ) -> None:
     """Measure how fast each mechanism reads here, and how much CPU time each GiB costs.
 
-    NUMBERS, NAMES and SIZES are lists, with commas between; every combination is measured, in a process of
-    its own. Nothing is ever written to PATH, unless it is a directory.
+    NUMBERS, NAMES and SIZES are lists with commas; every combination is measured, in a separate process.
+    Nothing is ever written to PATH, unless it is a directory.
     """
     from penstock.bench.io import plan
     from penstock.bench.io.command import io_command

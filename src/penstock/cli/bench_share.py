@@ -1,4 +1,4 @@
-"""``penstock bench share``: what sharing one's own loader brings on this machine."""
+"""``penstock bench share``: what sharing your own loader brings on this machine."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ def share(
         typer.Argument(metavar="FILE.py:FUNCTION", help="Function that makes the loader, as for penstock feed."),
     ],
     trainers: Annotated[
-        str, typer.Option("-k", "--trainers", metavar="NUMBERS", help="Numbers of trainers, case by case.")
+        str, typer.Option("-k", "--trainers", metavar="NUMBERS", help="Numbers of trainers, one per case.")
     ] = "1,2,4,8",
     seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 4.0,
-    repeats: Annotated[int, typer.Option(help="Measurements of each case, by turns.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 3,
     step_ms: Annotated[float, typer.Option(help="Wait for each batch in place of a training step, in ms.")] = 0.0,
     window: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory of the feed for blocks on their way.")
     ] = "512MiB",
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="File for what was measured.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF) of it.")
-    ] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the results.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smoke run (about 30 s); not for comparison.")] = False,
 ) -> None:
     """Measure a loader of yours: alone, one in each of several trainers, and behind one feed for all.
 
-    The trainers are processes that take batches and train nothing. Those with a loader each have as many
-    workers in all as yours has, and one each at least.
+    The trainers are processes that take batches and train nothing. Separate loaders have as many workers in
+    all as yours has, and at least one each.
     """
     from penstock.bench.share.command import share_command
     from penstock.bench.share.plan import Settings

@@ -1,4 +1,4 @@
-"""Commands whose help names no type beside a flag, which takes no value."""
+"""Commands whose help shows no type beside a flag, which takes no value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``penstock demo``: small models trained with a loader each, then on one feed."""
+"""``penstock demo``: small models, trained with a loader each, then on one feed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def demo(
         Path | None,
         typer.Option(
             help="Folder of class folders with JPEGs in them, or of train/ and test/ with such folders, or of "
-            "JPEGs; images of the demo's own, made once in your cache directory, unless given.",
+            "JPEGs; the demo's own images, made once in your cache directory, unless given.",
         ),
     ] = None,
     trainers: Annotated[int, typer.Option(help="Models trained side by side.")] = 4,
     epochs: Annotated[int, typer.Option(help="Epochs of each model.")] = 8,
     images: Annotated[int, typer.Option(help="Training images at most; 0 for all.")] = 2000,
     report: Annotated[
-        Path, typer.Option(metavar="FILE", help="File for what was measured; a picture is saved beside it.")
+        Path, typer.Option(metavar="FILE", help="File for the results; a picture is saved beside it.")
     ] = Path("demo-report.json"),
 ) -> None:
     """Train small models side by side, each with its own DataLoader, then all from one feed, and compare."""

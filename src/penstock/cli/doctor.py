@@ -1,4 +1,4 @@
-"""``penstock doctor``: what works on this machine, and what does not, and why."""
+"""``penstock doctor``: what works on this machine, what does not, and why."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def doctor(
 
 
 def _shown(finding: Finding) -> RenderableType:
-    """What was found, and below it what to do; a command is never broken, and may stand in an error, too."""
+    """Show what was found, and below it what to do; commands, which errors may hold too, are never wrapped."""
     mark = Text.assemble(_MARKS[finding.verdict], f" {printable(finding.what):<{_WHAT_WIDTH}}")
     remedy = [Text(f"    {printable(finding.remedy)}", "bold")] if finding.remedy else []
     found = printable(finding.found)

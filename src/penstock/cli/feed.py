@@ -125,7 +125,7 @@ def feed(
 
 
 def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """What to feed; ``packed`` are the options that only a packed data set has."""
+    """Make what to feed; ``packed`` are the options that only a packed data set has."""
     given = {name: value for name, value in packed.items() if value is not None}
     if where.startswith(PACKED):
         from penstock.sources.packed import PackedSource
@@ -139,12 +139,12 @@ def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any
     if given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise BadSetting(f"{names}: only for packed:FOLDER; what {where} makes has its own")
-    seed_process(settings["seed"])  # so that a list that FUNCTION shuffles comes out alike in the next feeder
+    seed_process(settings["seed"])  # a list that FUNCTION shuffles has one order in every feeder
     return call(function_at(where), where)
 
 
 def _notes(source: PackedSource, segments: int, window_bytes: int) -> Iterator[str]:
-    """What a packed data set cannot have as it was asked."""
+    """Say what of the settings a packed data set cannot have."""
     from penstock.feed.feeder.slot_pool import RING_SHARE
 
     if source.batches < segments:

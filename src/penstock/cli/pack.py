@@ -1,4 +1,4 @@
-"""``penstock pack``: write a source's samples as records that are read at the disk's speed."""
+"""``penstock pack``: write a source's samples as rows that are read at the disk's speed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.errors import BadSetting, PackDamaged
 from penstock.sizes import size_text
 
 _INTERRUPTED = 130
-"""As a shell has it: 128, and the number of SIGINT."""
+"""Exit status after Ctrl-C, by shell convention: 128 plus the number of SIGINT."""
 
 
 def pack(
@@ -84,7 +84,7 @@ def _pack(source: str, folder: Path, seed: int) -> None:
 
 
 def _begun(folder: Path) -> str:
-    """How far an interrupted packing has come."""
+    """Say how far an interrupted packing has come."""
     from penstock.packing.packing import rows_begun
 
     rows, samples = rows_begun(folder)
@@ -115,5 +115,5 @@ def _check(folder: Path) -> None:
 
 def _progress(console: Console, count: ProgressColumn) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn()
-    # Where it cannot be drawn, it would still leave an empty line.
+    # On no terminal it would leave an empty line.
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -17,7 +17,7 @@ _HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "he
 
 
 def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
-    """All feeds, each with its trainers below it."""
+    """Show all feeds, each with its trainers below it."""
     if not feeds:
         return Text("No feed runs. Start one with penstock.share() in a training script, or with: penstock feed")
     return Group(*(part for feed in feeds for part in (_head(feed), _trainers(feed), Text())))
@@ -41,7 +41,7 @@ def _head(feed: FeederStatistics) -> Text:
 
 
 def _window(feed: FeederStatistics) -> str:
-    """How full it is, by the limit that is nearer: bytes, or blocks."""
+    """Say how full a window is, by the nearer limit: bytes or blocks."""
     used, blocks = feed.used_bytes / feed.window_bytes, feed.blocks_held / feed.most_blocks
     if blocks > used:
         return f"window {blocks:.0%}: {feed.blocks_held:,} of {feed.most_blocks:,} blocks"

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from penstock.demo.job import Event, Job
-from penstock.demo.results import ArmResult, TrainingResult
+from penstock.demo.results import ArmResult, RunResult
 from penstock.errors import BadSetting, PenstockError
 from penstock.measure.family import Family, family, machine_cpu_s
 from penstock.measure.pool import ONE_THREAD, Member
@@ -25,7 +25,7 @@ _MEMORY_EVERY_S = 1.0
 
 
 class Trainer:
-    """A trainer's process, as its arm sees it."""
+    """A trainer's process, followed by its arm."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -34,11 +34,11 @@ class Trainer:
         self.failure: Event | None = None
         self.ready_s: float | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        # So many trainers share the cores.
+        # One thread: the trainers share the cores.
         self.process = Member([sys.executable, "-m", "penstock.demo.trainer"], ONE_THREAD, self._errors)
 
     def read(self) -> Iterator[Event]:
-        """The reports that have come."""
+        """Yield the reports that have come."""
         for line in self.process.lines():
             event = msgspec.json.decode(line, type=Event)
             if event.kind in ("progress", "trained"):
@@ -56,11 +56,11 @@ class Trainer:
         return bool(self.events) and self.events[-1].kind == "trained"
 
     def check(self) -> None:
-        """Raise what made it fail, if it did.
+        """Raise what made the trainer fail, if it did.
 
         Raises:
-            BadSetting: a file of the user's cannot be used.
-            PenstockError: anything else.
+            BadSetting: one of the user's files cannot be used.
+            PenstockError: it failed otherwise, or died.
         """
         if self.failure is not None:
             kind = BadSetting if self.failure.bad_data else PenstockError
@@ -68,10 +68,10 @@ class Trainer:
         if self.process.over and not self.trained:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
-            raise PenstockError(f"run {self.job.training.name} died{': ' + said[-2000:] if said else ''}")
+            raise PenstockError(f"run {self.job.run.name} died{': ' + said[-2000:] if said else ''}")
 
     def close(self) -> None:
-        """End it, if it still runs."""
+        """End the process, if it still runs."""
         self.process.let_go()
         self._errors.close()
 
@@ -89,11 +89,11 @@ def run_arm(loader: str, jobs: list[Job], on_event: OnEvent) -> tuple[ArmResult,
     """Run these jobs side by side.
 
     Returns:
-        What they took; the path that the batches took, and the device, in words.
+        What the arm took; the path of the batches, and the device, in words.
 
     Raises:
-        BadSetting: a file of the user's cannot be used.
-        PenstockError: a training failed.
+        BadSetting: one of the user's files cannot be used.
+        PenstockError: a run failed.
     """
     with family() as members:
         began_s = time.monotonic()
@@ -109,10 +109,10 @@ def run_arm(loader: str, jobs: list[Job], on_event: OnEvent) -> tuple[ArmResult,
 
 
 def _follow(trainers: list[Trainer], members: Family, on_event: OnEvent) -> float:
-    """Let them start together, and read their reports to the last.
+    """Start the trainers together, and read their reports to the last.
 
     Returns:
-        CPU time of all of them when the last had its first batch.
+        CPU time of all trainers when the last had its first batch.
     """
     cpu_at_start_s: float | None = None
     started = False
@@ -154,7 +154,7 @@ def _result(
     start_s = max(firsts)
     cpu_s = members.cpu_s()
     counted = [_since(trainer, start_s) for trainer in trainers]
-    if not all(counted):  # so little to do that one had all its images when another had its first
+    if not all(counted):  # such a short job that one had all its images before another had its first
         start_s, cpu_at_start_s = min(trainer.ready_s or 0.0 for trainer in trainers), 0.0
         counted = [float(trainer.events[-1].images) for trainer in trainers]
     return ArmResult(
@@ -168,26 +168,24 @@ def _result(
         peak_pss_bytes=members.peak_pss_bytes,
         peak_processes=members.peak_processes,
         others_cpu_s=others_cpu_s,
-        trainings=[
-            _training_result(trainer, start_s, images) for trainer, images in zip(trainers, counted, strict=True)
-        ],
+        runs=[_run_result(trainer, start_s, images) for trainer, images in zip(trainers, counted, strict=True)],
     )
 
 
 def _since(trainer: Trainer, start_s: float) -> float:
-    """Images that it received after this moment."""
+    """Return how many images a trainer received after this moment."""
     times = [trainer.ready_s or 0.0, *(event.at_s for event in trainer.events)]
     images = [0, *(event.images for event in trainer.events)]
     return images[-1] - float(np.interp(start_s, times, images))
 
 
-def _training_result(trainer: Trainer, start_s: float, images: float) -> TrainingResult:
-    training, first, last = trainer.job.training, trainer.events[0], trainer.events[-1]
-    return TrainingResult(
-        name=training.name,
-        width=training.width,
-        learning_rate=training.learning_rate,
-        batch_size=training.batch_size,
+def _run_result(trainer: Trainer, start_s: float, images: float) -> RunResult:
+    run, first, last = trainer.job.run, trainer.events[0], trainer.events[-1]
+    return RunResult(
+        name=run.name,
+        width=run.width,
+        learning_rate=run.learning_rate,
+        batch_size=run.batch_size,
         images=last.images,
         images_per_s=images / (last.at_s - start_s),
         waiting=(last.waited_s - first.waited_s) / (last.at_s - first.at_s),

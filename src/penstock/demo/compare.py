@@ -1,4 +1,4 @@
-"""Both arms, one after the other, on the same images."""
+"""Runs both arms, one after the other, on one set of images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.demo.arm import OnEvent, run_arm
 from penstock.demo.images import ImageFolder, whole
-from penstock.demo.job import Job, trainings
+from penstock.demo.job import Job, runs
 from penstock.demo.results import Data, Report, machine_of, ratios
 from penstock.measure.machine import describe
 
@@ -22,16 +22,16 @@ SEPARATE, SHARED = "a DataLoader each", "one Penstock feed"
 def compare(
     folder: ImageFolder, trainers: int, epochs: int, on_arm: Callable[[str, list[Job]], OnEvent]
 ) -> Report:
-    """Train the same models on the same images in both arms.
+    """Train equal models on one set of images in both arms.
 
-    Both have equally many loader workers: one per core, and one per training at least.
+    Both arms have equally many loader workers: one per core, and at least one per run.
 
     Args:
-        on_arm: Called when an arm begins; what it returns is told of the trainers' reports.
+        on_arm: Called when an arm begins; what it returns is called with the trainers' reports.
 
     Raises:
         BadSetting: a file in the folder cannot be used.
-        PenstockError: a training failed.
+        PenstockError: a run failed.
     """
     machine = describe()
     workers_each = max(len(os.sched_getaffinity(0)) // trainers, 1)
@@ -40,7 +40,7 @@ def compare(
         _read_once(folder)
         own = [
             Job(
-                training,
+                run,
                 folder.train,
                 len(folder.classes),
                 folder.crop_px,
@@ -48,7 +48,7 @@ def compare(
                 workers_each,
                 test_path=test_path,
             )
-            for training in trainings(trainers)
+            for run in runs(trainers)
         ]
         separate, _, device = run_arm(SEPARATE, own, on_arm(SEPARATE, own))
         feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
@@ -75,7 +75,7 @@ def compare(
 
 
 def _test_file(folder: ImageFolder, scratch: Path) -> str | None:
-    """The test images, decoded once for all: testing is not what is compared."""
+    """Decode the test images once for all runs: testing is not compared."""
     if not (folder.meaningful and folder.test):
         return None
     images, labels = whole(folder.test, folder.crop_px)
@@ -85,7 +85,7 @@ def _test_file(folder: ImageFolder, scratch: Path) -> str | None:
 
 
 def _read_once(folder: ImageFolder) -> None:
-    """Read every training file, so that both arms find them in the page cache as far as it reaches."""
+    """Read every training file, so that both arms find as many in the page cache as fit."""
     for path, _ in folder.train:
         with open(path, "rb") as file:
             while file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""Folders of JPEGs as something to train on: find them, decode them, crop them."""
+"""Folders of JPEGs as training data: finds, decodes and crops them."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ _TEST_IMAGES_MAX = 1000
 
 
 class BadImage(BadSetting):
-    """A file that is no JPEG which can be decoded; the message names it."""
+    """Raised for a file that cannot be decoded as a JPEG; the message names it."""
 
 
 class ImageFolder(msgspec.Struct, frozen=True):
     """A data set in a folder.
 
     Attributes:
-        name: The folder's own name, without what leads to it.
-        train, test: Files and their classes.
-        classes: Their names.
+        name: Last part of the folder's path.
+        train: Files to train on, and their classes.
+        test: Files to test on, and their classes.
+        classes: Names of the classes.
         meaningful: Whether the labels say anything about the pictures.
-        crop_px: Side of the square that a model is shown.
-        note: What the user should know about how the folder was read, or "".
+        crop_px: Side of the square that a model gets.
+        note: What the user should know about how the folder was read; may be empty.
     """
 
     name: str
@@ -53,18 +54,18 @@ class ImageFolder(msgspec.Struct, frozen=True):
     note: str = ""
 
     def mean_bytes(self) -> int:
-        """Mean size of a training file, from 500 of them."""
+        """Return the mean size of a training file, from about 500 of them."""
         some = self.train[:: max(1, len(self.train) // 500)]
         return sum(os.path.getsize(path) for path, _ in some) // len(some)
 
 
 def find_images(root: Path, most: int | None) -> ImageFolder:
-    """The JPEGs of a folder, with their classes.
+    """Find the JPEGs of a folder, with their classes.
 
     Args:
         root: Holds a folder for each class; or ``train`` and ``test``, each
             with such folders; or just JPEGs.
-        most: Training images to use, drawn at random but always the same; None for all.
+        most: Training images to use, drawn at random with a fixed seed; None for all.
 
     Raises:
         BadSetting: there is no such folder, or nothing in it to train on.
@@ -129,7 +130,7 @@ def _labelled_as(classes: list[str], folder: Path) -> list[Labelled]:
 
 
 def _crop_px(train: Sequence[Labelled]) -> int:
-    """64, or 32 where the pictures are smaller than that."""
+    """Return 64, or 32 if the pictures are smaller than that."""
     height, width = _size(train[0][0])
     return 64 if min(height, width) >= 64 else 32
 
@@ -145,10 +146,10 @@ def _size(path: str) -> tuple[int, int]:
 
 
 def decode(path: str) -> NDArray[np.uint8]:
-    """The picture in this file, rows x columns x RGB.
+    """Decode a file's picture, rows x columns x RGB.
 
     Raises:
-        BadImage: it cannot be decoded.
+        BadImage: the file cannot be decoded.
     """
     with open(path, "rb") as file:
         data = file.read()
@@ -163,7 +164,7 @@ def _bad(path: str, error: Exception) -> BadImage:
 
 
 class Crops:
-    """A map-style data set: each image decoded whole, then a random part of it, resized, half of them mirrored.
+    """A map-style data set: each image is decoded whole, cropped at random, resized, and half are mirrored.
 
     An item is (uint8 of 3 x ``crop_px`` x ``crop_px``, class).
     """
@@ -196,7 +197,7 @@ def _resized(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 def whole(images: Sequence[Labelled], crop_px: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """These images, each resized as a whole, for testing: (n x 3 x side x side, n classes)."""
+    """Decode and resize whole images for testing; return (n x 3 x side x side, n classes)."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         pixels = list(pool.map(partial(_whole, crop_px=crop_px), images))
     return np.stack(pixels), np.array([label for _, label in images])
@@ -207,5 +208,5 @@ def _whole(image: Labelled, crop_px: int) -> NDArray[np.uint8]:
 
 
 def prepare_worker(*_: Any) -> None:
-    """In each loader worker: one thread each, as the workers share the cores already."""
+    """Limit OpenCV to one thread in a loader worker, as the workers share the cores already."""
     cv2.setNumThreads(0)

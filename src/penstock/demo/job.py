@@ -1,4 +1,4 @@
-"""What the demo tells a trainer, and what the trainer tells back: one line of JSON each."""
+"""What the demo tells a trainer, and what the trainer reports: one line of JSON each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import msgspec
 from penstock.demo.images import Labelled
 
 
-class Training(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True):
     """One model to train. ``width`` is the channels of its first layer."""
 
     name: str
@@ -17,18 +17,18 @@ class Training(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What one trainer process is to do.
+    """The job of one trainer process.
 
     Attributes:
         train: The training images.
-        classes: How many classes there are.
+        classes: Number of classes.
         test_path: A file of ``numpy.savez``, with ``images`` and ``labels``; None for no test.
-        workers: Loader workers, of this trainer's own loader or of the feed's.
-        feed: Name of the feed to share; None for a loader of its own.
+        workers: Workers of this trainer's own loader, or of the feed's.
+        feed: Name of the feed to share; None for its own loader.
         window: Size of the feed's ring.
     """
 
-    training: Training
+    run: Run
     train: list[Labelled]
     classes: int
     crop_px: int
@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a trainer reports.
+    """A report of a trainer.
 
     Attributes:
         kind: "ready" (to start), "progress", "trained" (has had all its
@@ -49,8 +49,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         at_s: ``time.monotonic()`` of the report.
         images: Images received until then.
         waited_s: Time spent waiting for them.
-        sharing: The path its batches take, in words.
-        bad_data: Whether it failed because of a file of the user's.
+        sharing: Path of its batches, in words.
+        bad_data: Whether it failed because of one of the user's files.
     """
 
     kind: str
@@ -66,12 +66,12 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     bad_data: bool = False
 
 
-def trainings(count: int) -> list[Training]:
-    """So many different models: a small search over width, learning rate and batch size."""
+def runs(count: int) -> list[Run]:
+    """Make ``count`` runs: a small search over width, learning rate and batch size."""
     grid = [
         (width, rate, size)
         for rates in ((1e-2, 3e-3), (2e-2, 1e-3))
         for width, rate, size in ((8, rates[0], 32), (16, rates[0], 64), (8, rates[1], 24), (24, rates[1], 48))
     ]
     chosen = [grid[number % len(grid)] for number in range(count)]
-    return [Training(f"{number + 1}", *settings) for number, settings in enumerate(chosen)]
+    return [Run(f"{number + 1}", *settings) for number, settings in enumerate(chosen)]

@@ -6,10 +6,10 @@ from torch import nn
 
 
 def small_network(width: int, classes: int, side: int) -> nn.Sequential:
-    """Three blocks of convolution, norm and ReLU, on 16, 8 and 4 pixels a side; ``width`` channels in the first.
+    """Build three blocks of convolution, norm and ReLU, on 16, 8 and 4 pixels a side; ``width`` channels first.
 
-    Takes float images of n x 3 x side x side, gives n x classes logits. It is
-    small so that on a machine without a GPU, too, loading is what takes the time.
+    It takes float images of n x 3 x side x side, and gives n x classes logits. It is
+    so small that even without a GPU loading takes most of the time.
     """
     return nn.Sequential(
         *_block(3, width, 7, side // 16),

@@ -19,11 +19,11 @@ _BAR = 0.38
 
 
 def save_picture(report: Report, path: Path) -> None:
-    """Draw the report: each training, and what all of them take together."""
+    """Draw the report: each run, and what all of them take together."""
     figure = Figure(figsize=(12, 7.4), facecolor="white")
     FigureCanvasAgg(figure)
-    meaningful = report.shared.trainings[0].accuracy is not None
-    count = len(report.shared.trainings)
+    meaningful = report.shared.runs[0].accuracy is not None
+    count = len(report.shared.runs)
     figure.text(
         0.06,
         0.945,
@@ -49,8 +49,8 @@ def save_picture(report: Report, path: Path) -> None:
     _pairs(
         axes,
         "Images per second, each run",
-        [training.images_per_s for training in report.separate.trainings],
-        [training.images_per_s for training in report.shared.trainings],
+        [run.images_per_s for run in report.separate.runs],
+        [run.images_per_s for run in report.shared.runs],
         _names(report),
         lambda value: f"{value:,.0f}",
     )
@@ -59,8 +59,8 @@ def save_picture(report: Report, path: Path) -> None:
         _pairs(
             axes,
             f"Accuracy on {data.test_images:,} test images",
-            [100 * (training.accuracy or 0) for training in report.separate.trainings],
-            [100 * (training.accuracy or 0) for training in report.shared.trainings],
+            [100 * (run.accuracy or 0) for run in report.separate.runs],
+            [100 * (run.accuracy or 0) for run in report.shared.runs],
             _names(report),
             lambda value: f"{value:.0f}%",
         )
@@ -80,18 +80,15 @@ def save_picture(report: Report, path: Path) -> None:
 
 
 def _title(report: Report) -> str:
-    """The ratio that can be relied on: of CPU time where others used the machine meanwhile."""
-    feed, ratio = f"One feed for {len(report.shared.trainings)} training runs", report.shared_over_separate
+    """Return the title, with the ratio to rely on: of CPU time if others used the machine meanwhile."""
+    feed, ratio = f"One feed for {len(report.shared.runs)} training runs", report.shared_over_separate
     if not report.disturbed():
         return f"{feed}: {ratio.images_per_s:.1f} times the images per second"
     return f"{feed}: {ratio.cpu_s_per_1000_images:.0%} of the CPU time per image"
 
 
 def _names(report: Report) -> list[str]:
-    return [
-        f"width {training.width}\nlr {training.learning_rate:g}\nbatch {training.batch_size}"
-        for training in report.shared.trainings
-    ]
+    return [f"width {run.width}\nlr {run.learning_rate:g}\nbatch {run.batch_size}" for run in report.shared.runs]
 
 
 def _handles(axes: Any) -> list[Any]:
@@ -157,7 +154,7 @@ def _pairs(
 
 
 def _plain(axes: Any, title: str, line: str) -> None:
-    """A title, and of the frame only the line that the bars stand on."""
+    """Set the title, and keep only the line of the frame that the bars stand on."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)
     for side in axes.spines:
         axes.spines[side].set_visible(side == line)

@@ -19,7 +19,7 @@ _MAKING = "Making images, once"
 
 
 class Bars:
-    """A bar for each training, arm below arm."""
+    """A bar for each run, arm below arm."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -42,37 +42,34 @@ class Bars:
         self._progress.__exit__(kind, error, trace)
 
     def making(self, done: int, of: int) -> None:
-        """Images of the demo's own set have been made."""
+        """Show how many of the demo's own images have been made."""
         if not self._progress.tasks:
             self._progress.add_task(_MAKING, total=of, rate="", state="")
         self._progress.update(self._progress.tasks[0].id, completed=done, state=f"{done:,} of {of:,}")
 
     def arm(self, name: str, jobs: list[Job]) -> OnEvent:
-        """Begin an arm; gives what follows its trainers."""
+        """Begin an arm; return what is called with its trainers' reports."""
         about = Text.assemble((f"{name[0].upper()}{name[1:]}", "bold"), f": {len(jobs)} training runs")
-        for training in (job.training for job in jobs):
-            about.append(
-                f"\n  {training.name}: width {training.width}, lr {training.learning_rate:g}, "
-                f"batch {training.batch_size}"
-            )
+        for run in (job.run for job in jobs):
+            about.append(f"\n  {run.name}: width {run.width}, lr {run.learning_rate:g}, batch {run.batch_size}")
         self._progress.console.print(about)
         for task in self._progress.tasks:
             if task.description == _MAKING:
                 self._progress.update(task.id, visible=False)
         # "each 1", "feed 1": a terminal of 80 columns has no room for the arm's whole name.
         label = name.rpartition(" ")[2]
-        followers = {job.training.name: _Follower(self._progress, job, label) for job in jobs}
-        return lambda job, event: followers[job.training.name].follow(event)
+        followers = {job.run.name: _Follower(self._progress, job, label) for job in jobs}
+        return lambda job, event: followers[job.run.name].follow(event)
 
 
 class _Follower:
-    """The bar of one training."""
+    """The bar of one run."""
 
     def __init__(self, progress: Progress, job: Job, label: str) -> None:
         self._progress = progress
         self._epochs = job.epochs
         self._task: TaskID = progress.add_task(
-            f"  {label} {job.training.name}",
+            f"  {label} {job.run.name}",
             total=job.epochs * len(job.train),
             rate="",
             state="starts",
@@ -80,7 +77,7 @@ class _Follower:
         self._recent: deque[tuple[float, int]] = deque()
 
     def follow(self, event: Event) -> None:
-        """Show what the training reports."""
+        """Show a report of the run."""
         if event.kind == "tested":
             state = "done" if event.accuracy is None else f"done, accuracy {event.accuracy:.1%}"
             self._progress.update(self._task, state=state)

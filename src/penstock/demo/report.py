@@ -11,7 +11,7 @@ from penstock.terminal import printable
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print what was measured, and what it comes to."""
+    """Print the results, and the headline that sums them up."""
     data, machine = report.data, report.machine
     console.print()
     console.print(headline(report), style="bold green")
@@ -24,26 +24,26 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"{printable(data.note)}.", style="dim")
     if disturbed := report.disturbed():
         console.print(disturbed, style="yellow")
-    console.print("\nEach training", style="italic")
-    console.print(_trainings_table(report))
+    console.print("\nEach run", style="italic")
+    console.print(_runs_table(report))
     console.print("All together", style="italic")
     console.print(_totals_table(report))
 
 
 def headline(report: Report) -> str:
-    """The result in one sentence."""
+    """Say the result in one sentence."""
     ratio = report.shared_over_separate
     return (
-        f"{len(report.shared.trainings)} training runs on one feed: {ratio.images_per_s:.1f} times the images/s, "
+        f"{len(report.shared.runs)} training runs on one feed: {ratio.images_per_s:.1f} times the images/s, "
         f"{ratio.cpu_s_per_1000_images:.0%} of the CPU time, {ratio.peak_pss_bytes:.0%} of the memory"
     )
 
 
-def _trainings_table(report: Report) -> Table:
-    table = _table("\ntraining", "\nwidth", "learning\nrate", "\nbatch")
+def _runs_table(report: Report) -> Table:
+    table = _table("\nrun", "\nwidth", "learning\nrate", "\nbatch")
     for title in ("images/s,\neach its", "one\nfeed", "\ntimes", "accuracy,\neach its", "one\nfeed"):
         table.add_column(title, justify="right", no_wrap=True)
-    for before, after in zip(report.separate.trainings, report.shared.trainings, strict=True):
+    for before, after in zip(report.separate.runs, report.shared.runs, strict=True):
         table.add_row(
             before.name,
             str(before.width),
@@ -90,5 +90,5 @@ def _table(heading: str, *headings: str) -> Table:
 
 
 def percent(share: float | None) -> str:
-    """A share as it is shown; a dash where there is none."""
+    """Format a share as a percentage; a dash for None."""
     return "–" if share is None else f"{share:.1%}"

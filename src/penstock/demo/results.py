@@ -9,14 +9,14 @@ from penstock.measure import machine
 _IDLE_CORES = 0.2
 
 
-class TrainingResult(msgspec.Struct, frozen=True):
-    """One training in one arm.
+class RunResult(msgspec.Struct, frozen=True):
+    """The result of one run in one arm.
 
     Attributes:
-        images: Images that it received, in all its epochs.
-        images_per_s: From the moment when every training of the arm had its first batch.
-        waiting: The share of that training's time in which it waited for its loader.
-        accuracy: On the test images; None where there are none, or labels mean nothing.
+        images: Images that it received in all its epochs.
+        images_per_s: Images per second, from the moment when every run of the arm had its first batch.
+        waiting: Share of the run's time in which it waited for its loader.
+        accuracy: Accuracy on the test images; None without any, or if labels mean nothing.
     """
 
     name: str
@@ -31,18 +31,17 @@ class TrainingResult(msgspec.Struct, frozen=True):
 
 
 class ArmResult(msgspec.Struct, frozen=True):
-    """All trainings of one arm.
+    """The result of one arm.
 
     Attributes:
-        loader: What fed them, in words.
+        loader: What fed the runs, in words.
         workers: Loader workers, all together.
-        images_per_s: All trainings together, from the moment when all had their first batch.
-        wall_s: From starting the first process to the end of the last training, imports and test included.
-        cpu_s: CPU time in that time, of all processes: trainers, loader workers, feeder.
-        cpu_s_per_1000_images: CPU time from the moment that counts for ``images_per_s``, for each 1,000
-            images that a training received from then on.
-        peak_pss_bytes: Memory of all processes together; a page that n share counts once.
-        others_cpu_s: CPU time in the arm's wall time of what else runs on the machine.
+        images_per_s: Images per second of all runs, from the moment when all had their first batch.
+        wall_s: Time from starting the first process to the end of the last run, imports and test included.
+        cpu_s: CPU time of all processes in that time: trainers, loader workers, feeder.
+        cpu_s_per_1000_images: CPU time for each 1,000 images received, both from that moment on.
+        peak_pss_bytes: Memory of all processes together; a shared page counts once.
+        others_cpu_s: CPU time of everything else on the machine in the arm's wall time.
     """
 
     loader: str
@@ -55,7 +54,7 @@ class ArmResult(msgspec.Struct, frozen=True):
     peak_pss_bytes: int
     peak_processes: int
     others_cpu_s: float
-    trainings: list[TrainingResult]
+    runs: list[RunResult]
 
 
 class Ratios(msgspec.Struct, frozen=True):
@@ -68,7 +67,7 @@ class Ratios(msgspec.Struct, frozen=True):
 
 
 class Data(msgspec.Struct, frozen=True):
-    """What was trained on; ``name`` is the folder's last name."""
+    """The data trained on; ``name`` is the last part of the folder's path."""
 
     name: str
     train_images: int
@@ -80,7 +79,7 @@ class Data(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where it ran."""
+    """The machine of a run of the demo."""
 
     cpu: str
     cores: int
@@ -103,7 +102,7 @@ class Report(msgspec.Struct, frozen=True):
     shared_over_separate: Ratios
 
     def disturbed(self) -> str:
-        """What to know about the figures if others used the machine meanwhile, or ""."""
+        """Say what to know about the figures if others used the machine meanwhile; else empty."""
         arms = (self.separate, self.shared)
         before, after = (arm.others_cpu_s / arm.wall_s for arm in arms)
         if max(before, after) < _IDLE_CORES:
@@ -115,12 +114,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def ratios(shared: ArmResult, separate: ArmResult) -> Ratios:
-    """One arm over the other."""
+    """Divide one arm's figures by the other's."""
     return Ratios(**{name: getattr(shared, name) / getattr(separate, name) for name in Ratios.__struct_fields__})
 
 
 def machine_of(measured_on: machine.Machine, device: str) -> Machine:
-    """The part of a machine's description that the demo saves.
+    """Return the part of a machine's description that the demo saves.
 
     Args:
         device: What the models were trained on, e.g. "cpu".

@@ -27,16 +27,16 @@ def run(
     report_path: Path,
     console: Console | None = None,
 ) -> Report:
-    """Compare, print, and save ``report_path`` and a picture beside it.
+    """Compare, print the report, and save it with a picture beside it.
 
     Args:
         data: The folder of JPEGs; None for the demo's own images.
         images: Training images to use at most; None for all.
 
     Raises:
-        BadSetting: a setting or a file of the data is in the way.
+        BadSetting: a setting is out of range, or a file of the data cannot be used.
         PackageMissing: the demo's extra is not installed.
-        PenstockError: a training failed.
+        PenstockError: a run failed.
     """
     _check(trainers, epochs, images, report_path)
     from penstock.demo.compare import compare

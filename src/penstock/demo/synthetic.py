@@ -1,7 +1,7 @@
-"""A set of JPEGs to train on where the user has none at hand: ten kinds of textured shapes.
+"""Makes a set of JPEGs to train on for users without any: ten kinds of textured shapes.
 
-The pictures have the size that photographs in ImageNet have (400-500 px a
-side, 50-110 KB), so that reading and decoding them costs what it costs there.
+The pictures have the size of photographs in ImageNet (400-500 px a side,
+50-110 KB), so that reading and decoding them costs as much.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NOISE_PX = 1024  # side of the fields that grounds are cut from
 
 
 def cached_images(on_made: Callable[[int, int], None] = lambda done, of: None) -> Path:
-    """The folder of the demo's own images, in the user's cache directory; made if it is not there yet.
+    """Return the folder of the demo's own images in the user's cache directory; make it if need be.
 
     Args:
-        on_made: Told now and then how many images of how many are made.
+        on_made: Called with the number of images made, and of all.
     """
     cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     root = cache_dir / "penstock" / "demo-images"
@@ -61,10 +61,10 @@ def make_images(
     seed: int = 0,
     on_made: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
-    """Make ``root/{train,test}/<class>/*.jpg``: all of it, or nothing.
+    """Make ``root/{train,test}/<class>/*.jpg``, all of it or nothing.
 
-    The same arguments give the same pictures. Two processes may make the same
-    folder at a time: the first to be ready wins.
+    Equal arguments give equal pictures. Two processes may make one folder at a
+    time: the first to finish wins.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     _sweep(root)
@@ -81,7 +81,7 @@ def make_images(
     try:
         for folder in {path.parent for path, _, _ in jobs}:
             folder.mkdir(parents=True)
-        # Threads: nearly all of the work is NumPy's and libjpeg's, which let the others run.
+        # Threads: NumPy and libjpeg, which do nearly all the work, release the GIL.
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for done, _ in enumerate(pool.map(partial(_write, side_px=side_px), jobs), 1):
                 on_made(done, len(jobs))
@@ -95,7 +95,7 @@ def make_images(
 
 
 def _sweep(root: Path) -> None:
-    """Remove what killed makers left half made."""
+    """Remove what killed processes left half made."""
     for left in root.parent.glob(f".{root.name}.*"):
         pid = left.suffix[1:]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
@@ -109,7 +109,7 @@ def _write(job: tuple[Path, int, tuple[int, ...]], side_px: tuple[int, int]) -> 
 
 
 def draw(label: int, rng: np.random.Generator, side_px: tuple[int, int] = SIDE_PX) -> NDArray[np.uint8]:
-    """One picture of this class: its shape, filled with its texture, somewhere on a noisy ground."""
+    """Draw a picture of a class: its shape, filled with its texture, somewhere on a noisy ground."""
     height, width = (int(side) for side in rng.integers(side_px[0], side_px[1] + 1, 2))
     ground = _mixed(_noise_patch(rng, height, width), rng)
     radius = rng.uniform(0.27, 0.42) * min(height, width)
@@ -129,7 +129,7 @@ def draw(label: int, rng: np.random.Generator, side_px: tuple[int, int] = SIDE_P
 
 
 def _mixed(value: F32, rng: np.random.Generator) -> F32:
-    """Values in [0, 1] as shades between two colours that differ."""
+    """Map values in [0, 1] to shades between two random colours."""
     low, high = rng.uniform(0, 120, 3), rng.uniform(135, 255, 3)
     swapped = rng.random(3) < 0.25
     low, high = np.where(swapped, high, low), np.where(swapped, low, high)
@@ -144,7 +144,7 @@ def _noise_patch(rng: np.random.Generator, height: int, width: int, *, fine: boo
 
 @cache
 def _noise(fine: bool) -> F32:
-    """A large field of noise in [0, 1], with the spectrum of a photograph, or of a film's grain."""
+    """Make a large field of noise in [0, 1], with the spectrum of a photograph, or of film grain."""
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(_NOISE_PX), np.fft.rfftfreq(_NOISE_PX), indexing="ij"))
     frequency[0, 0] = 1
     phases = np.random.default_rng(7).normal(size=(2, *frequency.shape))
@@ -154,7 +154,7 @@ def _noise(fine: bool) -> F32:
 
 
 def _polygon(u: F32, v: F32, corners: int, star: float = 1.0) -> Any:
-    """Inside of a regular polygon, or of a star whose inner corners lie at ``star`` of its radius."""
+    """Return a mask of a regular polygon, or of a star whose inner corners lie at ``star`` of its radius."""
     count = corners if star == 1.0 else 2 * corners
     around = np.pi * 2 * np.arange(count) / count - np.pi / 2
     radii = np.where(np.arange(count) % 2, star, 1.0)

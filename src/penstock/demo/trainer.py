@@ -29,12 +29,12 @@ from penstock.demo.model import small_network
 
 _REPORT_EVERY_S = 0.25
 _LINGER_S = 1.0
-_FEED_BATCH_PIXELS = 1 << 17  # what the feed's loader collates, of which each training cuts its own batches
+_FEED_BATCH_PIXELS = 1 << 17  # pixels of a batch of the feed's loader, of which each trainer cuts its batches
 _BAD_IMAGE = re.compile(rf"{BadImage.__name__}: (.+)")
 
 
 def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: int) -> DataLoader[Any]:
-    """The loader that a training has for its own, or that a feed has for all."""
+    """Make the loader of one trainer, or of the feed for all."""
     return DataLoader(
         Crops(images, crop_px),  # pyright: ignore[reportArgumentType]
         batch_size,
@@ -46,8 +46,8 @@ def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: 
 
 
 def open_loader(job: Job) -> Any:
-    """This training's own ``DataLoader``, or its end of the feed."""
-    size = job.training.batch_size
+    """Open this trainer's own ``DataLoader``, or the feed."""
+    size = job.run.batch_size
     if job.feed is None:
         return make_loader(job.train, job.crop_px, size, job.workers)
     feed_size = _FEED_BATCH_PIXELS // job.crop_px**2
@@ -58,13 +58,13 @@ def open_loader(job: Job) -> Any:
 def train(job: Job, device: str) -> nn.Module:
     """Train the job's model for its epochs, reporting as it goes."""
     torch.manual_seed(job.seed)
-    model = small_network(job.training.width, job.classes, job.crop_px).to(device)
+    model = small_network(job.run.width, job.classes, job.crop_px).to(device)
     loader = open_loader(job)
     device_name = torch.cuda.get_device_name() if device == "cuda" else device
     sharing = "" if job.feed is None else loader.statistics().sharing
-    steps = job.epochs * -(-len(job.train) // job.training.batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), job.training.learning_rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.training.learning_rate, total_steps=steps)
+    steps = job.epochs * -(-len(job.train) // job.run.batch_size)
+    optimizer = torch.optim.AdamW(model.parameters(), job.run.learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.run.learning_rate, total_steps=steps)
     images_seen = 0
     waited_s = reported_s = 0.0
     loss = torch.zeros(())
@@ -92,13 +92,13 @@ def train(job: Job, device: str) -> nn.Module:
 
 
 def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
-    """uint8 pixels as floats in [-1, 1], on the device."""
+    """Turn uint8 pixels into floats in [-1, 1] on the device."""
     return images.to(device, non_blocking=True).float().div_(127.5).sub_(1.0)
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, device: str) -> float:
-    """The share of these images whose class the model names."""
+    """Return the share of these images whose class the model gets right."""
     model.eval()
     parts: Iterable[tuple[torch.Tensor, torch.Tensor]] = zip(images.split(100), labels.split(100), strict=True)
     right = sum(int((model(as_input(some, device)).argmax(1).cpu() == truth).sum()) for some, truth in parts)
@@ -106,13 +106,13 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, devic
 
 
 def report(event: Event) -> None:
-    """Tell the demo."""
+    """Send a report to the demo."""
     sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def main() -> None:
-    """Do one job."""
+    """Do the job that standard input describes."""
     torch.set_num_threads(1)
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Tries out, on this machine, what sharing a loader needs."""
+"""Tries what sharing a loader needs on this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ R = TypeVar("R", bound=WritableRing)
 
 
 def examine() -> list[Finding]:
-    """Try everything; each finding comes from doing the thing, not from a version number."""
+    """Try everything; findings come from doing things, not from version numbers."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _system,
         _directory,
@@ -56,7 +56,7 @@ def examine() -> list[Finding]:
     for check in checks:
         try:
             findings.extend(check())
-        except (OSError, PenstockError, RuntimeError) as error:  # torch's, where a GPU is full or taken
+        except (OSError, PenstockError, RuntimeError) as error:  # RuntimeError: torch's, for a full or busy GPU
             findings.append(Finding((check.__doc__ or "").rstrip("."), "fails", str(error)))
     return findings
 

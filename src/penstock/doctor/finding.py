@@ -1,4 +1,4 @@
-"""What ``penstock doctor`` says of one thing."""
+"""One finding of ``penstock doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a GPU ``penstock doctor`` tries out: the driver, which devices are seen, MPS."""
+"""What ``penstock doctor`` checks of GPUs: the driver, the visible devices, MPS."""
 
 # pynvml has no annotations, and may not be there.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,10 +20,10 @@ _DEFAULT_PIPES = "/tmp/nvidia-mps"
 
 
 def driver(nvml: Any) -> Iterator[Finding]:
-    """What NVML says of each GPU.
+    """Report what NVML says of each GPU.
 
     Args:
-        nvml: The module ``pynvml``, or None where it is not installed.
+        nvml: The module ``pynvml``; None if it is not installed.
     """
     if nvml is None:
         yield Finding("NVML", "limited", "nvidia-ml-py is not installed", 'pip install "penstock[gpu]"')
@@ -59,12 +59,12 @@ def _device(nvml: Any, index: int) -> Finding:
 
 
 def seen_devices(environment: Mapping[str, str], uuids: list[str], count: int) -> Finding:
-    """Which devices this process sees, and which are named that do not exist.
+    """Report which devices this process sees, and which are named but do not exist.
 
     Args:
-        environment: Of this process.
-        uuids: Of the devices that it sees.
-        count: How many GPUs the machine has; 0 if that is not known.
+        environment: Environment of this process.
+        uuids: UUIDs of the devices that it sees.
+        count: Number of GPUs of the machine; 0 if not known.
     """
     listed = ", ".join(f"cuda:{i} is {uuid}" for i, uuid in enumerate(uuids)) or "none"
     given = environment.get("CUDA_VISIBLE_DEVICES")
@@ -75,7 +75,7 @@ def seen_devices(environment: Mapping[str, str], uuids: list[str], count: int) -
     lost = [name for name in named if not _exists(name, uuids, count)]
     if not lost and len(named) <= len(uuids):
         return Finding("devices", "works" if uuids else "limited", found)
-    # CUDA stops at the first that it does not know, and shows those before it.
+    # CUDA stops at the first unknown device, and shows those before it.
     which = ", ".join(lost) or "some of them"
     return Finding(
         "devices", "limited", f"{found}; no device is {which}", "unset it, or name what nvidia-smi -L lists"
@@ -85,20 +85,20 @@ def seen_devices(environment: Mapping[str, str], uuids: list[str], count: int) -
 def _exists(name: str, uuids: list[str], count: int) -> bool:
     if name.lstrip("-").isdecimal():
         return 0 <= int(name) and (not count or int(name) < count)
-    return any(uuid.lower().startswith(name.lower()) for uuid in uuids)  # CUDA takes beginnings of UUIDs
+    return any(uuid.lower().startswith(name.lower()) for uuid in uuids)  # CUDA accepts prefixes of UUIDs
 
 
 def mps(environment: Mapping[str, str], feeds: list[FeederStatistics]) -> Iterator[Finding]:
-    """Whether an MPS daemon serves this process, and the same one each feeder whose ring lies on a GPU.
+    """Report whether an MPS daemon serves this process, and each feeder with a ring on a GPU.
 
     Args:
-        environment: Of this process.
+        environment: Environment of this process.
     """
     pipes = _pipes(environment)
     mine = _daemon(pipes)
     chosen = "CUDA_MPS_PIPE_DIRECTORY" in environment
     if mine is not None:
-        # A write to a read-only view of a ring is such a fault.
+        # Writing to a read-only view of a ring is such a fault.
         shared = "a fault of one client on a GPU (an illegal address) may end the others too"
         yield Finding("MPS", "works", f"a daemon serves {pipes}; this process would be its client; {shared}")
     elif chosen:
@@ -141,7 +141,7 @@ def _pipes(environment: Mapping[str, str]) -> Path:
 
 
 def _daemon(pipes: Path) -> tuple[int, int] | None:
-    """Which daemon's control pipe lies there, whatever path leads to it; None if there is none for this user."""
+    """Identify the daemon whose control pipe lies there, by device and inode; None if this user can use none."""
     control = pipes / "control"
     try:
         seen = control.stat()
@@ -152,5 +152,5 @@ def _daemon(pipes: Path) -> tuple[int, int] | None:
 
 
 def _text(value: Any) -> str:
-    """NVML's text, which older versions of pynvml give as bytes."""
+    """Return NVML's text, which older versions of pynvml give as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""Tries out which mechanisms work for the files of a folder, on this machine."""
+"""Tries which mechanisms can read the files of a folder on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NBYTES = 65_536
 
 
 def probe(folder: str | Path = ".") -> list[Finding]:
-    """Try each mechanism, on a small file in this folder where it reads files; and look at disks for ``"gpu"``."""
+    """Try each mechanism, on a small file in this folder if it reads files; look at disks for ``"gpu"``."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".penstock-probe-") as file:
             content = np.random.default_rng(0).integers(0, 256, _NBYTES, np.uint8)
@@ -69,7 +69,7 @@ def _try(mech: str, path: str, content: ByteArray) -> Finding:
 
 
 def _look_at(path: str) -> Finding:
-    """A disk under BaM's kernel module; it is not reset, for another program may be reading it."""
+    """Look at a disk under BaM's kernel module without a reset, as another program may be reading it."""
     what = f"disk {path}"
     try:
         disk = module.LibnvmModule(path)

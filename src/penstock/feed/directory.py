@@ -1,4 +1,4 @@
-"""The directory of a user's feeds: where it is, that it is private, and how it is entered."""
+"""The directory of a user's feeds: finds it, checks that it is private, opens it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENX
 
 
 def directory() -> Path:
-    """The directory of this user's feeds, made if needed with mode 0700.
+    """Return the directory of this user's feeds, made with mode 0700 if needed.
 
     It is ``$PENSTOCK_DIR``, else ``penstock`` in ``$XDG_RUNTIME_DIR``, else
     ``/tmp/penstock-<uid>``. An ``XDG_RUNTIME_DIR`` that belongs to another user,
@@ -34,7 +34,7 @@ def directory() -> Path:
             _check_above(path.parent, os.fstat(above))
             with suppress(FileExistsError):
                 os.mkdir(path.name, 0o700, dir_fd=above)
-            # An open says less than a look does: of what is no directory, or cannot be entered.
+            # Checked before it is opened: open() would say ENOTDIR or EACCES, and not why.
             _check(path, os.stat(path.name, dir_fd=above, follow_symlinks=False))
     with usable(path), entered(path):
         return path
@@ -42,14 +42,14 @@ def directory() -> Path:
 
 @contextmanager
 def entered(path: Path) -> Generator[int]:
-    """A descriptor of the directory of feeds, by way of which all its files are opened.
+    """Open the directory of feeds; its files are opened relative to this descriptor.
 
-    Whoever may rename the directory can put another in its place, and still
-    cannot turn to that one what is done here.
+    Whoever renames the directory, and puts another in its place, cannot redirect
+    what is done here.
 
     Raises:
         InsecureDirectory: the directory is not this user's alone.
-        OSError: there is none.
+        OSError: the directory cannot be opened.
     """
     with _opened(path, _ENTER) as where:
         _check(path, os.fstat(where))
@@ -58,7 +58,7 @@ def entered(path: Path) -> Generator[int]:
 
 @contextmanager
 def usable(path: Path) -> Generator[None]:
-    """What the system refuses in the directory of feeds is one error, with a remedy."""
+    """Turn an ``OSError`` in the directory of feeds into an error with a remedy."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def _check(path: Path, seen: os.stat_result) -> None:
 
 
 def _check_above(path: Path, seen: os.stat_result) -> None:
-    """Whether nobody else can put another directory in the place of one that lies here."""
+    """Raise InsecureDirectory if another user could replace a directory in this one."""
     as_tmp = seen.st_mode & stat.S_ISVTX and seen.st_mode & stat.S_IWOTH
     if seen.st_uid not in (0, os.getuid()) and not as_tmp:
         raise _of_another(path, seen.st_uid)

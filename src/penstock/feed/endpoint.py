@@ -1,4 +1,4 @@
-"""How feeds are found: a lock and a socket for each, in the user's private directory."""
+"""How feeds are found: each has a lock and a socket in the user's private directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.linux.fork import close_in_children, fill_standard_descriptors
 
 MAX_NAME_CHARACTERS = 1000
 ANSWER_S = 10.0
-"""A feeder that is well answers whoever connects to it, within this time."""
+"""A healthy feeder answers a new connection within this time."""
 _AWAIT_LOCK_S = 10.0
 _MOST_OWNER_BYTES = 8192
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -35,7 +35,7 @@ _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEX
 
 
 class Owner(msgspec.Struct):
-    """What a lock file says of the feeder that holds it."""
+    """Content of a lock file: the feeder that holds it."""
 
     name: str
     pid: int
@@ -63,10 +63,10 @@ class Endpoint:
         self.log_path = self._directory / f"{stem}.log"
 
     def acquire(self) -> FileIO | None:
-        """Take the feed's lock, or None while another process has it.
+        """Take the feed's lock; None while another process holds it.
 
-        It belongs to the open file, which a child process may be handed, and
-        goes with the last that has it, whatever ends them.
+        The lock belongs to the open file, which a child process may inherit. It is
+        freed when the last process that has the file ends, however it ends.
 
         Raises:
             DirectoryUnusable: the lock cannot be written.
@@ -76,7 +76,7 @@ class Endpoint:
             with usable(self._directory), entered(self._directory) as where:
                 lock = FileIO(os.open(self.lock_path.name, _OPEN_LOCK, 0o600, dir_fd=where), "r+")
                 seen = os.fstat(lock.fileno())
-            if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:  # what is written there would be lost
+            if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:  # writing would destroy another file
                 lock.close()
                 raise InsecureDirectory(f"{self.lock_path} is no lock of Penstock's; remove it")
             close_in_children(lock)
@@ -91,10 +91,10 @@ class Endpoint:
             lock.close()  # its last owner removed it between our open and our lock
 
     def await_lock(self) -> FileIO:
-        """Take the feed's lock, waiting while it is held by nobody that serves: a sweeper, or a feeder that ends.
+        """Take the feed's lock; wait while its holder does not serve (it sweeps, starts or ends).
 
         Raises:
-            FeedExists: another feeder serves the name, or has been starting for seconds.
+            FeedExists: another feeder serves the name, or has been starting for 10 s.
         """
         deadline = time.monotonic() + _AWAIT_LOCK_S
         while (lock := self.acquire()) is None:
@@ -104,7 +104,7 @@ class Endpoint:
         return lock
 
     def write_owner(self, lock: FileIO) -> None:
-        """Note this process as the one that holds the lock; where that fails, the lock is given up.
+        """Write this process into the lock file as its owner; give up the lock if that fails.
 
         Raises:
             DirectoryUnusable: the disk is full.
@@ -120,7 +120,7 @@ class Endpoint:
             raise
 
     def owner(self) -> Owner | None:
-        """Who holds, or last held, the lock."""
+        """Read who holds, or last held, the lock."""
         return _owner_in(self._directory, self.lock_path.name)
 
     def owner_is_stopped(self) -> bool:
@@ -133,14 +133,14 @@ class Endpoint:
         return state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
     def is_lock(self, seen: os.stat_result) -> bool:
-        """Whether this is the feed's lock file."""
+        """Whether a file's status is that of the feed's lock file."""
         with suppress(FileNotFoundError), entered(self._directory) as where:
             return os.path.samestat(seen, os.stat(self.lock_path.name, dir_fd=where, follow_symlinks=False))
         return False
 
     def remove(self, lock: FileIO) -> None:
-        """Remove the feed's files and give the lock up; only who holds it may."""
-        # What others can enter by now is left as it is, for whoever looks there next to be told.
+        """Remove the feed's files and give up the lock, which the caller holds."""
+        # A directory that others can enter by now is left as it is: its next user gets the error.
         with lock, suppress(InsecureDirectory):
             if self._is(lock):  # not yet removed by a process that shared the lock
                 with entered(self._directory) as where:
@@ -148,7 +148,7 @@ class Endpoint:
                         _remove(where, path)
 
     def sweep(self) -> str:
-        """Remove what a dead feeder left, unless another serves the name; returns the end of its log."""
+        """Remove what a dead feeder left, unless another serves the name; return the end of its log."""
         with suppress(FileNotFoundError, InsecureDirectory, DirectoryUnusable):
             with entered(self._directory) as where:
                 os.stat(self.lock_path.name, dir_fd=where, follow_symlinks=False)
@@ -159,22 +159,22 @@ class Endpoint:
         return ""
 
     def open_log(self) -> FileIO:
-        """A new file for the standard error of the feeder that ``share`` starts; removed when it ends well."""
+        """Create the file for the standard error of a feeder that ``share`` starts."""
         with usable(self._directory), entered(self._directory) as where:
             _remove(where, self.log_path)
             return FileIO(os.open(self.log_path.name, _WRITE_NEW, 0o600, dir_fd=where), "w")
 
     def log_end(self, most: int) -> str:
-        """The end of that file, or nothing."""
+        """Return the last ``most`` bytes of that file as text; empty if there is none."""
         with suppress(OSError), entered(self._directory) as where:
             return _read(where, self.log_path.name, most).decode(errors="replace")
         return ""
 
     def listen(self) -> socket.socket:
-        """The feed's socket, bound and listening; the lock must be held.
+        """Bind the feed's socket and listen on it; the caller holds the lock.
 
         Raises:
-            DirectoryUnusable: it cannot be made.
+            DirectoryUnusable: the socket cannot be made.
         """
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -188,15 +188,15 @@ class Endpoint:
         return listener
 
     def connect(self, wait_s: float = ANSWER_S) -> socket.socket:
-        """A connection to the feeder.
+        """Connect to the feeder.
 
         Raises:
-            TimeoutError: somebody listens there, and has let nobody in for so long.
-            OSError: nobody listens there.
+            TimeoutError: a feeder listens, and its backlog was full for ``wait_s`` seconds.
+            OSError: nobody listens.
         """
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # Where many are waiting already the kernel queues us, for no longer than a send may take.
+            # While the backlog is full, connect() waits for no longer than the send timeout.
             _limit_sending(peer, max(wait_s, 0.001))
             with entered(self._directory) as where:
                 peer.connect(_address(where, self.socket_path.name))
@@ -222,7 +222,7 @@ class Endpoint:
         return True
 
     def _taken(self) -> FeedExists:
-        """The error for a second feeder on this name."""
+        """Make the error for a second feeder on this name."""
         owner = self.owner()
         who = f"process {owner.pid}" if owner else "another process"
         return FeedExists(
@@ -232,7 +232,7 @@ class Endpoint:
 
 
 def endpoints() -> Iterator[Endpoint]:
-    """Every feed that has left a lock here, alive or not; whatever else lies here is passed over."""
+    """Yield every feed that has a lock here, alive or dead; skip other files."""
     here = directory()
     with usable(here), entered(here) as where:
         files = sorted(file for file in os.listdir(where) if file.endswith(".lock"))
@@ -244,14 +244,14 @@ def endpoints() -> Iterator[Endpoint]:
 
 
 def credentials(connection: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the process at the other end, as the kernel vouches for them."""
+    """Return (pid, uid) of the process at the other end, as the kernel knows them."""
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", packed)
     return pid, uid
 
 
 def _address(where: int, name: str) -> str:
-    """A short path to a socket, however long its directory's is: it has at most 107 bytes."""
+    """Return a path to a socket within the limit of 107 bytes, however long its directory's path."""
     return f"/proc/self/fd/{where}/{name}"
 
 
@@ -266,7 +266,7 @@ def _remove(where: int, path: Path) -> None:
 
 
 def _read(where: int, name: str, most: int) -> bytes:
-    """The last bytes of a file."""
+    """Read the last ``most`` bytes of a file."""
     with FileIO(os.open(name, _READ, dir_fd=where)) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)

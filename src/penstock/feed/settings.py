@@ -1,4 +1,4 @@
-"""The settings of a feed, read and checked once, compared when a later caller names its own."""
+"""The settings of a feed, read and checked once, compared with those that a later caller asks for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.sizes import size_from, whole_number
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0
 MOST_BLOCKS = 1024
-"""Blocks on their way at once, however small: each waits as a message as well."""
+"""Most blocks on their way at once, however small: each also waits as a message."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     Attributes:
         segments: Parts of a cycle at which a trainer may join.
-        seed: Of the order, and of the workers.
+        seed: Random seed of the order, and of the workers.
         window_bytes: Size of the ring, a multiple of the page size.
         epochs: Epochs that each trainer gets; None for a feed without end.
         linger: Seconds that the feeder outlives its last trainer; None for ever.
@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True):
     memory: str = "host"
 
     def difference(self, asked: dict[str, Any]) -> str:
-        """Which of the asked values differ, in words, or an empty text."""
+        """Describe which of the asked values differ; empty if none does."""
         return ", ".join(
             f"{name}={getattr(self, name)!r} where you asked for {value!r}"
             for name, value in asked.items()
@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def checked(**given: Any) -> dict[str, Any]:
-    """The given settings (those that are not None) under the names that ``Settings`` has.
+    """Check the given settings (those that are not None), and name them as ``Settings`` does.
 
     Raises:
         BadSetting: a value is of a wrong type, or out of range.
@@ -63,12 +63,12 @@ def checked(**given: Any) -> dict[str, Any]:
 
 
 def bytes_from(window: int | str) -> int:
-    """A window from ``2048``, ``"512MiB"`` or ``"2 GB"``: bytes, rounded up to whole pages."""
+    """Return the bytes of a window such as ``2048``, ``"512MiB"`` or ``"2 GB"``, rounded up to whole pages."""
     return -(-size_from("window", window) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def check_memory(window_bytes: int) -> None:
-    """Raises BadSetting if a window can never lie in the memory of this machine, or of this container."""
+    """Raise BadSetting if a window cannot fit the memory of this machine or container."""
     limit_bytes = memory_limit_bytes()
     if window_bytes > limit_bytes:
         raise BadSetting(
@@ -78,10 +78,10 @@ def check_memory(window_bytes: int) -> None:
 
 
 def real_number(name: str, value: Any, least: float, most: float) -> float:
-    """A setting that is a number, of Python's or NumPy's.
+    """Check that a setting is a real number, of Python's or NumPy's, within a range.
 
     Raises:
-        BadSetting: it is none, or out of range.
+        BadSetting: it is no number, or out of range.
     """
     given: object = value
     is_number = not isinstance(given, bool) and isinstance(given, Real)
@@ -91,10 +91,10 @@ def real_number(name: str, value: Any, least: float, most: float) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """A setting that is true or false.
+    """Check that a setting is True or False.
 
     Raises:
-        BadSetting: it is neither, but something else that Python takes for one of them.
+        BadSetting: it is something else, even if Python takes it for one of them.
     """
     if not isinstance(value, bool):
         raise BadSetting(f"{name}={value!r}: it must be True or False")

@@ -107,7 +107,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
 
     @classmethod
     def silent(cls, name: str, pid: int) -> FeederStatistics:
-        """Of a feeder that does not answer: only its name and pid are known."""
+        """Make the statistics of a feeder that does not answer: only its name and pid are known."""
         return cls(
             name=name,
             pid=pid,

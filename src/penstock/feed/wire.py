@@ -1,8 +1,8 @@
 """What a trainer and a feeder say to each other: small typed messages, one per packet.
 
 The socket is a Unix one of type SEQPACKET: packets keep their bounds, and the
-kernel tells at once when the other side has died. The rings' descriptors
-travel beside the Welcome. Nothing is unpickled.
+kernel reports at once that the other side has died. The rings' descriptors
+travel with the Welcome. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Hello(msgspec.Struct, tag="hello"):
 class Start(msgspec.Struct, tag="start"):
     """Send me blocks from this position, or from the next segment if it is None.
 
-    ``serial`` tells this start from the trainer's others, and may be said
-    twice; ``epoch`` is the number of its epoch, and ``epoch_*`` where that began.
+    ``serial`` identifies this start, which may be sent twice; ``epoch`` is the
+    number of the trainer's epoch, and ``epoch_*`` where that began.
     """
 
     serial: Positive
@@ -66,16 +66,16 @@ class Epoch(msgspec.Struct, tag="epoch"):
 
 
 class Release(msgspec.Struct, tag="release"):
-    """I no longer need these blocks, by ordinal: the n-th that was announced to me has n, from 0.
+    """I no longer need these blocks, by ordinal: the first announced to me is 0.
 
-    It may be said twice.
+    May be sent twice.
     """
 
     blocks: list[Count]
 
 
 class Detach(msgspec.Struct, tag="rest"):
-    """I read no more. Of the blocks that I hold I still need those with these ordinals, until I release them."""
+    """I read no more. I still need the blocks with these ordinals, until I release them."""
 
     keep: list[Count]
 
@@ -91,7 +91,7 @@ class StatisticsRequest(msgspec.Struct, tag="ask"):
 
 
 class Stop(msgspec.Struct, tag="stop"):
-    """End the feed. The answer is a Bye: it was heard."""
+    """End the feed. The answer is a Bye."""
 
     pid: int
 
@@ -99,10 +99,10 @@ class Stop(msgspec.Struct, tag="stop"):
 class Welcome(msgspec.Struct, tag="welcome"):
     """The feeder admits a trainer.
 
-    ``rings`` names the feed's rings, whose descriptors come with it in this
-    order: the same blocks lie in each at the same offsets, and the last is on the host.
-    ``block_rows`` is what a full block has, ``batch_size`` what a trainer gets that names none;
-    ``drop_last`` what it gets that does not say; ``order`` a digest of what decides the order of samples.
+    ``rings`` names the feed's rings, whose descriptors come with it in this order;
+    each holds every block, at equal offsets, and the last is on the host. ``block_rows``
+    is the number of rows of a full block; ``batch_size`` and ``drop_last`` are the defaults
+    of trainers; ``order`` is a digest of what decides the order of samples.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Rejected(msgspec.Struct, tag="rejected"):
 
 
 class Started(msgspec.Struct, tag="started"):
-    """Your Start of this serial was heard: your blocks begin here; what came before it is void."""
+    """Your Start of this serial was received: your blocks begin here; those sent before it are void."""
 
     serial: Count
     cycle: Count
@@ -138,8 +138,8 @@ class Started(msgspec.Struct, tag="started"):
 class Block(msgspec.Struct, tag="block"):
     """A block lies in the ring for you, until you release it.
 
-    Each leaf lies at its offset from the block's, aligned; ``layout`` is there
-    when it differs from that of the block before.
+    ``leaf_offsets`` count from ``offset`` and are aligned; ``layout`` is sent only
+    when it differs from the layout of the block before.
     """
 
     number: Count
@@ -154,7 +154,7 @@ class Block(msgspec.Struct, tag="block"):
 
     @property
     def nbytes(self) -> int:
-        """From where it lies to the end of its last leaf."""
+        """Bytes from its offset to the end of its last leaf."""
         return end_of_leaves(self.leaf_offsets, self.leaf_bytes)
 
 
@@ -180,14 +180,14 @@ class Evicted(msgspec.Struct, tag="evicted"):
 
 
 class Stuck(msgspec.Struct, tag="stuck"):
-    """You said that you were starved: only the views that you keep leave no room for the next block."""
+    """You said that you were starved: your own views leave no room for the next block."""
 
     serial: Count
     message: str
 
 
 class Bye(msgspec.Struct, tag="bye"):
-    """The feed ends: because everybody has had their epochs (empty reason), or for this reason."""
+    """The feed ends, for this reason; empty if every trainer has had its epochs."""
 
     reason: str
 
@@ -200,7 +200,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, MemoryError)
-"""What decoding raises: arrays nested a thousand deep are a RecursionError, bad text a ValueError."""
+"""What decoding raises: RecursionError for arrays nested a thousand deep, ValueError for bad text."""
 
 
 def _decoder(kind: type[_T]) -> Callable[[bytes | bytearray | memoryview], _T]:
@@ -217,4 +217,4 @@ def _decoder(kind: type[_T]) -> Callable[[bytes | bytearray | memoryview], _T]:
 
 decode_from_trainer: Callable[[bytes | bytearray | memoryview], FromTrainer] = _decoder(FromTrainer)  # type: ignore[arg-type]
 decode_from_feeder: Callable[[bytes | bytearray | memoryview], FromFeeder] = _decoder(FromFeeder)  # type: ignore[arg-type]
-"""Both raise ProtocolError, and nothing else, for a packet that is no such message."""
+"""Both decoders raise ProtocolError, and nothing else, for a packet that is no such message."""

@@ -1,1 +1,1 @@
-"""What identifies code and data, so that nobody meets on other data than their own."""
+"""Fingerprints of code and data, so that a trainer never joins a feed of other ones."""

@@ -1,4 +1,4 @@
-"""A fingerprint of ``make_loader``, so that an edited one is not taken for the one that feeds."""
+"""A fingerprint of ``make_loader``, so that an edited one is told from that of the running feed."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Something that a function uses: a fingerprint of it, and if it is a value, how that reads, shortened."""
+    """Something that a function uses: its digest and, if it is a value, that as shortened text."""
 
     digest: str
     shown: str = ""
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """What tells a function from others.
+    """A fingerprint of a function.
 
     Attributes:
-        digest: Of all, after the version of Python.
-        parts: The first of those that it is made of, by name: ``"the code of make"``, ``"args.data"``.
-        data: Of the files that its values name, Python's own left out. It decides nothing: a function may
-            write what it reads.
+        digest: The version of Python, and a digest of all parts.
+        parts: The first parts, by name: ``"the code of make"``, ``"args.data"``.
+        data: Versions of the files that its values name, except Python's own. They only lead to warnings: a
+            function may write what it reads.
     """
 
     digest: str
@@ -52,7 +52,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> dict[str, str]:
-        """By name, without the values, for a file that others may read."""
+        """Digests by name, without the values, for a file that others may read."""
         python, whole = self.digest.split()
         digests = {
             "the version of Python": python,
@@ -62,17 +62,17 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
 
 def fingerprint_of(make_loader: Callable[[], Any]) -> Fingerprint:
-    """A fingerprint of a function's code and of what it uses from its own module.
+    """Compute a fingerprint of a function's code and of what it uses from its own module.
 
     That is: functions and classes of that module, and numbers, strings and
-    paths, be they constants, globals, defaults, or held by a closure or a
-    partial, also as attributes of an object that the code reads (``args.data``,
-    or ``self.data`` in a method); of a long list its length and first thousand
-    items. What it imports, and the rest of objects that it holds, do not
-    count, nor do comments. A script's function counts the same in the script
-    and in a process that ``multiprocessing`` spawned from it.
-    Fingerprints of two versions of Python cannot be compared, so each begins
-    with its own.
+    paths, whether constants, globals, defaults, held by a closure or a partial,
+    or attributes of an object that the code reads (``args.data``, or
+    ``self.data`` in a method); of a long list its length and first thousand
+    items. What the function imports, the rest of objects that it holds, and
+    comments do not count. A script's function has one fingerprint in the script
+    and in processes that ``multiprocessing`` spawns from it.
+    Fingerprints from different versions of Python cannot be compared, so each
+    begins with its version.
     """
     walk = _Walk(_modules_of(make_loader))
     texts: dict[str, list[str]] = {}
@@ -88,13 +88,13 @@ def fingerprint_of(make_loader: Callable[[], Any]) -> Fingerprint:
 
 
 def same_fingerprint(one: Fingerprint, other: Fingerprint) -> bool:
-    """Whether two may be of the same function."""
+    """Whether two fingerprints may be of one function."""
     (python, digest), (other_python, other_digest) = one.digest.split(), other.digest.split()
     return python != other_python or digest == other_digest
 
 
 def fingerprint_difference(feeds: Fingerprint, yours: Fingerprint) -> str:
-    """What differs, in words, as far as the parts tell."""
+    """Say what differs between two fingerprints, as far as their parts tell."""
     found: list[str] = []
     for name in {**feeds.parts, **yours.parts}:
         one, other = feeds.parts.get(name), yours.parts.get(name)
@@ -124,10 +124,10 @@ def _modules_of(thing: Any) -> set[str | None]:
 
 
 class _Walk:
-    """Yields what tells a thing from others, in a fixed order, each with the name of what it is a part of.
+    """Walks a thing in a fixed order, and yields the texts that identify it, each with the name of its part.
 
     Args:
-        modules: Where the code lives that counts.
+        modules: Modules whose code counts.
 
     Attributes:
         shown: Values by name, shortened.
@@ -138,9 +138,9 @@ class _Walk:
         self.shown: dict[str, str] = {}
         self.paths: set[str] = set()
         self._modules = modules
-        self._seen: set[int] = set()  # code, all of which lives as long as what is walked
-        self._bound: set[tuple[int, int]] = set()  # methods, and of what
-        self._within: set[int] = set()  # containers
+        self._seen: set[int] = set()  # ids of code, which lives as long as what is walked
+        self._bound: set[tuple[int, int]] = set()  # ids of methods and their objects
+        self._within: set[int] = set()  # ids of containers
 
     def parts(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
         if type(thing) in _PLAIN or isinstance(thing, PurePath):
@@ -162,7 +162,7 @@ class _Walk:
         yield from self.parts(name, thing)
 
     def _value(self, path: list[str], thing: Any) -> Iterator[tuple[str, str]]:
-        """A thing that is looked up, or what is read of it, where it is an object that only holds values."""
+        """Yield the parts of a thing that code looks up or, if it is an object, of the attributes read."""
         name, *attributes = path
         if not isinstance(thing, (ModuleType, type, FunctionType)):
             for attribute in attributes:
@@ -175,7 +175,7 @@ class _Walk:
         yield from self._named(name, thing)
 
     def _of_class(self, thing: Any, attribute: str) -> Iterator[tuple[str, str]]:
-        """What an object has from its class, if that is of the module."""
+        """Yield the parts of an attribute that an object has from its class, if the class counts."""
         kind = cast("type[Any]", type(thing))
         if kind.__module__ in self._modules:
             found = inspect.getattr_static(kind, attribute, None)
@@ -186,7 +186,7 @@ class _Walk:
                 yield from self._named(f"{kind.__qualname__}.{attribute}", found)
 
     def _method(self, function: Any, held: Any) -> Iterator[tuple[str, str]]:
-        """A method's code, and what that reads of the object that it is called on."""
+        """Yield the parts of a method's code, and of what it reads of its object."""
         if (id(function), id(held)) in self._bound:
             return
         self._bound.add((id(function), id(held)))
@@ -234,7 +234,7 @@ class _Walk:
                 if attribute not in _NOT_CODE:
                     yield f"{thing.__qualname__}.{attribute}", attribute
                     yield from self._named(f"{thing.__qualname__}.{attribute}", value)
-        elif hasattr(thing, "__wrapped__"):  # functools.cache and its like
+        elif hasattr(thing, "__wrapped__"):  # functools.cache and similar
             yield from self.parts(name, thing.__wrapped__)
         elif callable(thing):
             yield from self._of_class(thing, "__call__")
@@ -249,7 +249,7 @@ class _Walk:
         held = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         if held["__name__"] == "__mp_main__":
             held["__name__"] = "__main__"
-        if isinstance(file := held.get("__file__"), str):  # of a script, that has the path as it was given
+        if isinstance(file := held.get("__file__"), str):  # a script's is the path as it was given
             held["__file__"] = os.path.normpath(file)
         for path in _read_by(code):
             yield from self._value(path, held.get(path[0]))
@@ -262,16 +262,16 @@ class _Walk:
 
 
 def _read_by(code: CodeType, local: str | None = None) -> list[list[str]]:
-    """What a function's code, and that of the functions inside it, looks up: ``args.model.depth``.
+    """List what a function's code, and the functions inside it, look up, such as ``args.model.depth``.
 
-    That is what lies outside, or the attributes of one local variable.
+    These are names from outside, or the attributes of one local variable.
     """
     found: list[list[str]] = []
     follows = False
     for instruction in dis.get_instructions(code):
         operation, argument = instruction.opname, instruction.argval
         if operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") or operation.startswith("LOAD_FAST"):
-            name: str = argument[-1] if "_LOAD_" in operation else argument  # it loads two, the last on top
+            name: str = argument[-1] if "_LOAD_" in operation else argument  # it loads two names, the last on top
             outside = not operation.startswith("LOAD_FAST")
             follows = name == local if local else outside
             if follows:

@@ -1,4 +1,4 @@
-"""A fingerprint of data: which versions of which files, told without reading them."""
+"""A fingerprint of data: versions of files, found without reading them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         nbytes: Its size.
-        inode: Of a file; another file at the path has another.
-        mtime_ns: When its bytes were written, as whoever writes may set it.
-        ctime_ns: When anything of it was changed, which nobody can set.
-        etag: Of an object in a store; empty for a file.
+        inode: Inode of a file, which differs if the file was replaced.
+        mtime_ns: Time of the last write, which a writer can set.
+        ctime_ns: Time of the last change of any kind, which cannot be set.
+        etag: ETag of an object in a store; empty for a file.
     """
 
     nbytes: int
@@ -32,10 +32,10 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
     etag: str = ""
 
     def difference(self, now: FileVersion) -> str:
-        """What has become of its bytes, in words; empty if nothing has.
+        """Describe how its bytes have changed; empty if they have not.
 
-        A change of permissions or links, which the ctime tells too, is none. Compare versions with ``==`` where
-        bytes that were rewritten with their time set back would do harm.
+        A change of permissions or links, which moves the ctime too, does not count. Compare versions with ``==``
+        where bytes rewritten with their time set back would do harm.
         """
         if self.nbytes != now.nbytes:
             return f"{self.nbytes:,} bytes then, {now.nbytes:,} now"
@@ -52,7 +52,7 @@ class DataFingerprint(msgspec.Struct, frozen=True):
     files: dict[str, FileVersion] = {}
 
     def difference(self, now: DataFingerprint) -> str:
-        """Which files are not as they were, in words; a file that only one of the two has is passed over."""
+        """Describe which files have changed; files that only one of the two has are ignored."""
         found = [
             f"{path} ({told})"
             for path, version in self.files.items()
@@ -67,13 +67,13 @@ class DataFingerprint(msgspec.Struct, frozen=True):
 
 
 def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
-    """The fingerprint of those of these paths that are files now, of the first 16 of them."""
+    """Compute the fingerprint of the first 16 of these paths that are files now."""
     found = ((path, version) for path in paths if (version := _version(path)) is not None)
     return DataFingerprint({_text(os.path.abspath(path)): version for path, version in islice(found, _MOST_FILES)})
 
 
 def _text(path: str) -> str:
-    """A path as it can be sent: Linux's may be no valid Unicode."""
+    """Return a path as valid Unicode, which Linux's need not be."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""A queue over calls that block: threads that each wait for one."""
+"""A queue over blocking calls: threads that each wait for one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.io.queue import Reads, Results
 
 
 class BlockingQueue(ABC):
-    """A mechanism whose reads each block a thread; more than one are started when there are reads for them.
+    """A mechanism whose reads each block a thread; threads are started as reads need them.
 
     Args:
         mech: The mechanism's name.
-        depth: How many reads may be queued.
-        threads: How many of them are carried out at once; fewer where the system gives no more threads.
+        depth: Most reads that may be queued.
+        threads: Most reads under way at once; fewer where the system gives no more threads.
     """
 
     alignment = 1
@@ -40,19 +40,19 @@ class BlockingQueue(ABC):
 
     @abstractmethod
     def open(self, path: str) -> Opened:
-        """As in ``Queue``."""
+        """Open a file; see ``Queue``."""
 
     @abstractmethod
     def read(self, file: int, offset: int, nbytes: int, address: int) -> int:
-        """Wait for one read, in any thread, and say how many bytes came.
+        """Read in any thread, waiting; return how many bytes came.
 
         Raises:
-            OSError: none did; ``strerror`` is the reason.
+            OSError: the read failed; ``strerror`` is the reason.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Close what was opened; no thread is left."""
+        """Close what was opened; called when no thread is left."""
 
     def push(self, reads: Reads) -> None:
         self._under_way += len(reads.ids)
@@ -97,6 +97,6 @@ class BlockingQueue(ABC):
                 came = self.read(file, offset, nbytes, address)
             except OSError as error:
                 came, reason = -(error.errno or errno.EIO), error.strerror or ""
-            except BaseException as error:  # a library's panic too: who waits for this read must hear of it
+            except BaseException as error:  # a library's panic too: the waiting reader must hear of it
                 came, reason = -errno.EIO, repr(error)
             self._came.put((i, came, reason))

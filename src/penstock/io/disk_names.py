@@ -16,7 +16,7 @@ class DiskPath(NamedTuple):
 
     Attributes:
         device: The kernel module's file.
-        nsid: Of the namespace, from 1 on; the module has no files for namespaces, so only Penstock names them.
+        nsid: Number of the namespace, from 1; the module has no files for namespaces, only Penstock names them.
     """
 
     device: str
@@ -24,21 +24,21 @@ class DiskPath(NamedTuple):
 
 
 def disk_path(path: str) -> DiskPath | None:
-    """What a path names; None if that is no disk under the module."""
+    """Parse the path of a disk under the module; None for another path."""
     named = _PATH.fullmatch(path)
     return DiskPath(named[1], int(named[2] or 1)) if named else None
 
 
 def devices() -> list[str]:
-    """The disks that the module has taken from the kernel's own driver."""
+    """List the disks that the module has taken from the kernel's own driver."""
     return sorted(path for path in glob("/dev/libnvm*") if disk_path(path))
 
 
 def refuse_disk(path: str) -> None:
-    """Raise if it is a disk under the module.
+    """Refuse a disk under the module.
 
     Raises:
-        ReaderUnavailable: it is one.
+        ReaderUnavailable: the path names such a disk.
     """
     if disk_path(path):
         raise ReaderUnavailable(

@@ -15,7 +15,7 @@ from penstock.errors import ReaderUnavailable
 from penstock.io.disk_names import refuse_disk
 
 DIRECT_ALIGNMENT = 4096
-"""What O_DIRECT wants at the most; a logical block is no larger on any disk that Linux mounts."""
+"""An alignment that suits O_DIRECT on every disk: Linux mounts none with larger logical blocks."""
 
 _NO_FILES = {
     stat.S_IFDIR: "a directory",
@@ -33,18 +33,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_file(path: str, *, direct: bool) -> tuple[int, int]:
-    """A descriptor of a file or block device, and its size.
+    """Open a file or block device; return a descriptor and its size.
 
     Raises:
         OSError: the system refuses, or it is something else, such as a pipe, which is not opened.
-        ReaderUnavailable: its file system has no O_DIRECT, or the kernel does not read it at all.
+        ReaderUnavailable: its file system has no O_DIRECT, or it is a disk under BaM's kernel module.
     """
     refuse_disk(path)
     try:
         _refuse_what_is_no_file(os.stat(path).st_mode)
-    except ValueError as error:  # a NUL in it, or half a character
+    except ValueError as error:  # a NUL in the path, or half a character
         raise OSError(errno.EINVAL, f"no file can have this name ({error})") from None
-    # A pipe that has just come in its place would wait for a writer.
+    # O_NONBLOCK: a pipe that has just come in its place would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
@@ -77,10 +77,10 @@ def _bypass_the_cache(fd: int, path: str) -> None:
 
 
 def direct_alignment(fd: int) -> int:
-    """What O_DIRECT wants of offsets, sizes and addresses for this file, in bytes.
+    """Return the alignment that O_DIRECT needs for offsets, sizes and addresses in this file, in bytes.
 
-    Linux 6.1 and newer tell for most file systems (``statx(2)``, STATX_DIOALIGN);
-    where nobody does it is what suits every disk.
+    Linux 6.1 and newer tell it for most file systems (``statx(2)``, STATX_DIOALIGN);
+    elsewhere it is ``DIRECT_ALIGNMENT``.
     """
     told = ctypes.create_string_buffer(_STATX_BYTES)
     if not hasattr(_libc, "statx") or _libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, told):
@@ -93,7 +93,7 @@ def direct_alignment(fd: int) -> int:
 
 
 def file_system(path: str) -> str:
-    """The type of the file system that a path lies on, such as "ext4"."""
+    """Return the type of a path's file system, such as "ext4"."""
     real = os.path.realpath(path)
     mounts = [
         m for m in psutil.disk_partitions(all=True) if os.path.commonpath([m.mountpoint, real]) == m.mountpoint

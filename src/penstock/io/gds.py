@@ -30,15 +30,15 @@ from penstock.linux.exit_status import in_words
 PROBE_S = 20.0
 _PROBE = (sys.executable, "-P", "-m", "penstock.io.gds_probe")
 _ways: dict[tuple[int, int], str] = {}
-"""How files are read, by their file system and the GPU."""
+"""How cuFile reads files, by file system (its device number) and GPU."""
 
 
 @cache
 def version() -> str:
-    """Which cuFile there is.
+    """Return the version of cuFile.
 
     Raises:
-        ReaderUnavailable: it does not work here; the message says why, and what to do.
+        ReaderUnavailable: cuFile does not work here; the message says why, and what to do.
     """
     if not Path("/proc/driver/nvidia/version").exists():
         raise _unavailable("no NVIDIA driver is loaded")
@@ -46,14 +46,14 @@ def version() -> str:
 
 
 def probe(command: Sequence[str] = _PROBE, limit_s: float = PROBE_S) -> str:
-    """What ``gds_probe`` prints, which is a process of its own: cuFile was seen to spin for ever, and to crash.
+    """Run ``gds_probe`` and return what it prints; a child process, as cuFile was seen to hang and to crash.
 
     Args:
         command: The child; it prints an answer, or says on its last line why there is none.
-        limit_s: It is killed then.
+        limit_s: Time after which it is killed.
 
     Raises:
-        ReaderUnavailable: as in ``version``.
+        ReaderUnavailable: cuFile does not work here; the message says why, and what to do.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
@@ -80,7 +80,7 @@ def _unavailable(why: str) -> ReaderUnavailable:
 
 @cache
 def _opened() -> tuple[Any, str]:
-    """cuFile, opened for the rest of the process, and its version."""
+    """Open cuFile for the rest of the process; return it and its version."""
     found = version()
     from cuda.bindings import cufile
 
@@ -92,12 +92,12 @@ def _opened() -> tuple[Any, str]:
 
 
 class GdsQueue(BlockingQueue):
-    """``cuFileRead`` in threads.
+    """Reads by ``cuFileRead`` in threads.
 
     Args:
-        depth: How many reads may be queued.
-        threads: How many of them are with cuFile at once.
-        memory: On the GPU; registered with cuFile where it lets us.
+        depth: Most reads that may be queued.
+        threads: Most reads under way in cuFile.
+        memory: Memory on the GPU, registered with cuFile if it allows that.
 
     Raises:
         ReaderUnavailable: cuFile does not work here; the message says why.
@@ -142,7 +142,7 @@ class GdsQueue(BlockingQueue):
         torch.cuda.set_device(self._memory.device)  # of this thread
         try:
             came = self._cufile.read(self._files[file], self._base, nbytes, offset, address - self._base)
-        except ValueError as error:  # the bindings take an error number of the system for one of cuFile's
+        except ValueError as error:  # the bindings mistake the system's error number for one of cuFile's
             found = re.match(r"\d+", str(error))
             number = int(found[0]) if found else errno.EIO
             raise OSError(number, os.strerror(number)) from None
@@ -160,7 +160,7 @@ class GdsQueue(BlockingQueue):
             self._cufile.buf_deregister(self._base)
 
     def _way(self, path: str) -> str:
-        """How files of this file system are read; a child finds out, since cuFile's statistics can crash it."""
+        """Return how cuFile reads this file system; a child finds out, as cuFile's statistics can crash it."""
         gpu = int(self._memory.device.index)
         where = os.stat(path).st_dev, gpu
         if where not in _ways:

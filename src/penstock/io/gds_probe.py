@@ -1,7 +1,7 @@
-"""What ``io.gds`` tries in a process of its own: ``python -m penstock.io.gds_probe [FILE GPU]``.
+"""What ``io.gds`` tries in a child process: ``python -m penstock.io.gds_probe [FILE GPU]``.
 
-Without a driver cuFile was seen to spin for ever, and with statistics to crash, at exit or where they are read:
-so only this process counts. It prints cuFile's version, or by which way it reads the file into the GPU's memory.
+Without a driver cuFile was seen to spin for ever, and with statistics to crash, at exit or when they are read,
+so only this process turns them on. It prints cuFile's version, or how it reads the file into the GPU's memory.
 """
 
 # cuda-bindings says nothing of its types.
@@ -20,7 +20,7 @@ _NBYTES = 4096
 
 
 def main() -> None:
-    """The process."""
+    """Run the child process."""
     try:
         from cuda.bindings import cufile
 
@@ -39,7 +39,7 @@ def version_of(cufile: Any) -> str:
 
 
 def registered(cufile: Any, fd: int) -> int:
-    """cuFile's handle of an open file."""
+    """Register an open file with cuFile; return its handle."""
     described = cufile.Descr()
     described.type = cufile.FileHandleType.OPAQUE_FD
     described.handle.fd = fd
@@ -48,7 +48,7 @@ def registered(cufile: Any, fd: int) -> int:
 
 
 def way(cufile: Any, handle: int, address: int) -> str:
-    """How a first read of a file was carried, by cuFile's own counters."""
+    """Read from a file once; return how, by cuFile's own counters."""
     before = _counted(cufile)
     cufile.stats_start()
     cufile.read(handle, address, _NBYTES, 0, 0)

@@ -1,8 +1,8 @@
 """Memory to read into.
 
-A disk is told where the bytes go piece by piece, and pages that lie apart are
-pieces: on pages of 4 KiB a read of 1 MiB has 256 of them, more than many
-disks take at once. On huge pages it has one (docs/decisions/0009-readers.md).
+A disk gets a list of the pieces of memory to write, and scattered pages are
+separate pieces: a read of 1 MiB into pages of 4 KiB has 256 of them, more than
+many disks take at once. On huge pages it has one (docs/decisions/0009-readers.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.contracts import ByteArray
 
 
 def host_memory(nbytes: int) -> ByteArray:
-    """New memory of this process, zero, on huge pages where the kernel has some to give."""
+    """Allocate zeroed memory, on huge pages where the kernel has some to give."""
     mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without them
         mapping.madvise(mmap.MADV_HUGEPAGE)
@@ -25,9 +25,9 @@ def host_memory(nbytes: int) -> ByteArray:
 
 
 def lies_on_huge_pages(memory: ByteArray) -> bool | None:
-    """Whether most of what is there of it does (``/proc/PID/smaps``, proc(5)); None before anything is.
+    """Whether most of the resident pages are huge (``/proc/PID/smaps``, proc(5)); None if none is resident.
 
-    It has the kernel walk this process's pages, which takes milliseconds.
+    The kernel walks this process's pages for it, which takes milliseconds.
     """
     start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
     huge = present = 0

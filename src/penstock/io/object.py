@@ -1,4 +1,4 @@
-"""Ranged reads from object stores: S3 and what speaks its language, and plain HTTP."""
+"""Ranged reads from object stores: S3 and compatible ones, and plain HTTP."""
 
 # obstore's own annotations leave the store's type open.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -26,18 +26,18 @@ MAX_REQUESTS = 256
 
 
 class ObjectQueue(BlockingQueue):
-    """``GET`` with a range through obstore, a thread for each request under way.
+    """Reads by ``GET`` with a range through obstore, a thread for each request under way.
 
-    An object is read as it was when it was opened: one that is replaced is an
-    error, as far as the store tells size, time and ETag. Endpoint and
+    If an object is replaced after it was opened, reading it is an error, as far
+    as the store tells by size, time and ETag. Endpoint and
     credentials come from the usual environment variables
     (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``, ``AWS_SKIP_SIGNATURE``, ...).
 
     Args:
-        depth: How many reads may be queued; 256 of them are with the store at once.
-        timeout_s: For one try, from connecting to the body's last byte.
-        retries: After server errors, timeouts and connections that break off.
-        retry_s: No further try begins after that long.
+        depth: Most reads that may be queued; at most 256 requests are under way.
+        timeout_s: Limit for one try, from connecting to the body's last byte.
+        retries: Most retries after server errors, timeouts and connections that break off.
+        retry_s: Time after which no further try begins.
 
     Raises:
         ReaderUnavailable: obstore is not installed.
@@ -54,7 +54,7 @@ class ObjectQueue(BlockingQueue):
         self._obstore: Any = obstore
         self._timeout_s = timeout_s
         self._settings = {
-            # Credentials never leave in the clear unless somebody wrote http:// into the endpoint.
+            # Credentials are sent in the clear only if the endpoint says http://.
             "client_options": {"timeout": timedelta(seconds=timeout_s), "allow_http": True},
             "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=retry_s)},
         }
@@ -73,7 +73,7 @@ class ObjectQueue(BlockingQueue):
             raise OSError(errno.EINVAL, f"it is no URL: {error}") from None
         with self._told():
             try:
-                # Not HEAD: a store says why only in a body.
+                # Not HEAD: a store says only in a body why it refuses.
                 result = self._obstore.get(store, key, options={"range": (0, 1)})
                 result.bytes()
                 meta = result.meta
@@ -82,7 +82,7 @@ class ObjectQueue(BlockingQueue):
                     raise
                 meta = self._obstore.head(store, key)
         tag = meta["e_tag"]
-        # A weak one matches nothing (RFC 9110, 13.1.1).
+        # A weak tag matches nothing (RFC 9110, 13.1.1).
         match = {} if tag is None or tag.startswith("W/") else {"if_match": tag}
         self._objects.append(_Object(store, key, _version(meta), match))
         return Opened(len(self._objects) - 1, meta["size"])
@@ -115,7 +115,7 @@ class ObjectQueue(BlockingQueue):
         if root not in self._stores:
             from obstore.store import HTTPStore, S3Store
 
-            for name in _ENDPOINTS:  # obstore panics at a wrong one
+            for name in _ENDPOINTS:  # obstore panics at a wrong endpoint
                 url = os.environ.get(name)
                 if url and not url.startswith(("http://", "https://")):
                     raise OSError(errno.EINVAL, f"{name}={url} is no URL: it begins with http:// or https://")
@@ -125,7 +125,7 @@ class ObjectQueue(BlockingQueue):
 
     @contextmanager
     def _told(self) -> Generator[None]:
-        """Failures in the store's own words."""
+        """Turn failures into errors in the store's own words."""
         try:
             yield
         except Exception as error:
@@ -140,7 +140,7 @@ class _Object(NamedTuple):
 
 
 def _version(meta: Any) -> str:
-    """What tells an object from another under its key, as far as the store says."""
+    """Describe the version of an object, as far as the store tells."""
     tag = f", ETag {meta['e_tag']}" if meta["e_tag"] else ""
     return f"{meta['size']:,} bytes of {meta['last_modified']}{tag}"
 
@@ -151,7 +151,7 @@ _ERRNO = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 412: errno.ES
 
 
 def _split(path: str) -> tuple[str, str]:
-    """The store, and the object's key in it."""
+    """Split a URL into the store and the object's key."""
     scheme, _, rest = path.partition("://")
     bucket, _, key = rest.partition("/")
     if scheme == "s3" and bucket and key:
@@ -173,7 +173,7 @@ def _status(error: Exception) -> int:
 
 
 def _in_words(error: Exception, timeout_s: float) -> OSError:
-    """What the store said, without what surrounds it."""
+    """Extract what the store said from obstore's message."""
     text = str(error)
     headline, _, detail = text.partition("\n\nDebug source")
     status = _status(error)

@@ -1,4 +1,4 @@
-"""The mechanisms by name."""
+"""Opens readers by the name of their mechanism."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.sizes import whole_number
 
 MECHANISMS = ("posix", "direct", "uring", "object", "gds", "gpu")
 FILE_MECHANISMS = ("posix", "direct", "uring", "gpu")
-"""Those that read files into host memory."""
+"""Mechanisms that read files into host memory."""
 
 MAX_DEPTH = 4096
 MAX_THREADS = 1024
@@ -36,16 +36,16 @@ def open_reader(
     gpu: Gpu | None = None,
     staging_bytes: int = STAGING_BYTES,
 ) -> Reader:
-    """A reader into this memory.
+    """Open a reader into this memory.
 
     Args:
         mech: One of ``MECHANISMS``.
-        memory: Where bytes go, for as long as the reader lives: an array of the host's, or a tensor on ``gpu``.
+        memory: Where bytes go while the reader lives: a host array, or a tensor on ``gpu``.
         depth: Extents under way at once, 1 to 4096.
-        threads: That wait for the kernel, or submit commands, 1 to 1024, where the mechanism has such.
-        gpu: Whose memory it is, or with which the host's is registered so that copies from there are
-            asynchronous; and whose threads submit where mech is ``"gpu"``. Without one, threads of the CPU do.
-        staging_bytes: Host memory through which bytes go to the device, where the mechanism needs that.
+        threads: Threads that wait for the kernel, or submit commands, 1 to 1024, if the mechanism has any.
+        gpu: GPU of the memory, or with which host memory is registered so that copies from it are
+            asynchronous. Under ``"gpu"`` its threads submit; without it, threads of the CPU do.
+        staging_bytes: Host memory through which bytes go to the device, if the mechanism needs that.
 
     Raises:
         BadSetting: an argument is out of range, or the mechanism does not reach this memory.

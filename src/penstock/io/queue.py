@@ -1,4 +1,4 @@
-"""What a mechanism offers at its lowest: plain reads, many at once."""
+"""The lowest level of a mechanism: plain reads, many at once."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import NamedTuple, Protocol
 from penstock.contracts import Numbers, Opened
 
 CPU_SERVED = "CPU-served"
-"""In ``path_taken`` where no disk served the queues of ``"gpu"``, but a thread: that is for tests."""
+"""Says in ``path_taken`` that a thread served the queues of ``"gpu"``, not a disk."""
 
 
 class Reads(NamedTuple):
-    """Reads to be begun; every field has one entry a read.
+    """Reads to begin; every field has one entry per read.
 
     Attributes:
-        ids: From 0 to below the queue's depth, none of them under way.
-        files: What ``Queue.open`` gave.
-        offsets: In the file, a multiple of the queue's alignment.
-        nbytes: The same.
-        addresses: In this process, or on the device; the same.
+        ids: Numbers below the queue's depth, none of them under way.
+        files: Files as ``Queue.open`` numbered them.
+        offsets: Offsets in the file, multiples of the queue's alignment.
+        nbytes: Bytes to read, multiples of the queue's alignment.
+        addresses: Addresses in this process or on the device, multiples of the queue's alignment.
     """
 
     ids: Numbers
@@ -34,9 +34,9 @@ class Results(NamedTuple):
     """Reads that are done.
 
     Attributes:
-        ids: As they were begun with.
+        ids: Ids of the reads.
         nbytes: How many bytes came, or the negative error number.
-        reasons: By id, why a read failed, where the storage says more than a number.
+        reasons: By id, why a read failed, if the storage says more than a number.
     """
 
     ids: Numbers
@@ -45,7 +45,7 @@ class Results(NamedTuple):
 
 
 class Queue(Protocol):
-    """Reads as a mechanism does them: nothing is repeated, cut or aligned; ``QueueReader`` sees to that."""
+    """A mechanism's plain reads; ``QueueReader`` repeats, cuts and aligns them."""
 
     @property
     def mech(self) -> str: ...
@@ -55,9 +55,9 @@ class Queue(Protocol):
 
     @property
     def alignment(self) -> int:
-        """What offsets, sizes and addresses must be multiples of, in bytes; 1 where anything goes.
+        """Unit of offsets, sizes and addresses, in bytes; 1 if any will do.
 
-        A power of two. It may rise when a file is opened that wants more.
+        A power of two. It may rise when a file is opened that needs more.
         """
         ...
 
@@ -74,13 +74,13 @@ class Queue(Protocol):
         ...
 
     def push(self, reads: Reads) -> None:
-        """Begin to read; never more than ``depth`` at once."""
+        """Begin to read; never more than ``depth`` are under way."""
         ...
 
     def pop(self, at_least: int) -> Results:
-        """Wait for so many results; that many reads are under way."""
+        """Wait for ``at_least`` results; that many reads must be under way."""
         ...
 
     def close(self) -> None:
-        """Nothing is under way any more."""
+        """Close all files, when nothing is under way any more."""
         ...

@@ -1,4 +1,4 @@
-"""A reader on top of a mechanism's queue: extents come whole, at any alignment, or fail alone."""
+"""A reader on top of a mechanism's queue: extents come whole, at any alignment, or fail one by one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ _AGAIN = frozenset({errno.EINTR, errno.EAGAIN})
 class QueueReader:
     """Reads extents through a queue.
 
-    What the mechanism cannot do directly goes by way of a buffer: an extent
-    whose offset, size or destination is not a multiple of the queue's
-    alignment is read with its surroundings, then copied.
+    An extent whose offset, size or destination is not a multiple of the queue's
+    alignment is read with its surroundings into a buffer, then copied.
 
     Args:
         queue: The mechanism; closed with the reader.
-        memory: Where bytes go; a device's only if nothing is read by way of a buffer.
-        new_buffer: Makes one of so many bytes, that begins on a page.
+        memory: Where bytes go; on a device only if the queue's alignment is 1.
+        new_buffer: Makes a buffer of so many bytes that begins on a page.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class QueueReader:
         self._free = np.arange(self.depth, dtype=np.int64)
         self._free_count = self.depth
         self._detours: dict[int, _Detour] = {}
-        self._buffers: defaultdict[int, list[ByteArray]] = defaultdict(list)  # of detours that are done, by size
+        self._buffers: defaultdict[int, list[ByteArray]] = defaultdict(list)  # free for reuse, by size
 
     @property
     def path_taken(self) -> str:
@@ -127,7 +126,7 @@ class QueueReader:
             self._queue.close()
 
     def _settle(self, results: Results, failures: dict[int, ReadFailed]) -> Numbers:
-        """The ids that are done; those that came in part are read on."""
+        """Return the ids that are done; continue partial reads."""
         ids, nbytes, reasons = results
         if not self._detours and (nbytes == self._spans[ids]).all():
             return ids
@@ -150,7 +149,7 @@ class QueueReader:
         return np.array(done, np.int64)
 
     def _is_done(self, i: int, came: int, reason: str, failures: dict[int, ReadFailed]) -> bool:
-        """Whether nothing more is to be read for this id: its bytes are there, or never will be."""
+        """Whether an id needs no further read: its bytes are there, or it has failed."""
         if -came in _AGAIN:
             return False
         detour = self._detours.get(i)
@@ -187,7 +186,7 @@ class QueueReader:
         skip = start % unit
         span = -(-(skip + nbytes) // unit) * unit
         room = 1 << (span - 1).bit_length()
-        # Pages that have been used cost far less than new ones, which the kernel clears.
+        # Used pages cost far less than new ones, which the kernel clears.
         used = self._buffers[room]
         buffer = used.pop() if used else self._new_buffer(room)
         self._detours[i] = _Detour(buffer, skip, nbytes, int(self._targets[i]))
@@ -195,7 +194,7 @@ class QueueReader:
 
 
 def check(extents: Extents, memory_bytes: int) -> None:
-    """Raises BadSetting if an extent has no bytes, or leaves the memory."""
+    """Raise BadSetting if an extent has no bytes, or exceeds the memory."""
     _, _, offsets, nbytes, to = extents
     if len(to) and (nbytes.min() < 1 or to.min() < 0 or offsets.min() < 0):
         raise BadSetting("an extent has at least 1 byte, and no position in a file or memory is negative")
@@ -204,7 +203,7 @@ def check(extents: Extents, memory_bytes: int) -> None:
 
 
 class _Detour:
-    """A buffer for an extent that does not lie as the mechanism wants it."""
+    """A buffer for an extent that is not aligned as the mechanism needs it."""
 
     __slots__ = ("buffer", "nbytes", "skip", "to")
 

@@ -11,12 +11,12 @@ from penstock.io.files import direct_alignment, open_file
 
 
 class ThreadQueue(BlockingQueue):
-    """``preadv`` in threads.
+    """Reads by ``preadv`` in threads.
 
     Args:
-        depth: How many reads may be queued.
-        threads: How many of them are with the kernel at once.
-        direct: Past the page cache (O_DIRECT).
+        depth: Most reads that may be queued.
+        threads: Most reads under way in the kernel.
+        direct: Whether to bypass the page cache (O_DIRECT).
     """
 
     def __init__(self, depth: int, threads: int, *, direct: bool) -> None:

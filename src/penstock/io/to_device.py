@@ -1,4 +1,4 @@
-"""Readers of host memory, with a GPU: from registered memory, or on into the GPU's own."""
+"""Readers for a GPU: into host memory registered with it, or through host memory into its own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PAGE_BYTES = 4096
 
 
 class PinnedReader:
-    """A reader whose memory is registered with a GPU, which copies from it by itself then.
+    """A reader into host memory that is registered with a GPU, which then copies from it asynchronously.
 
     Args:
-        gpu: That registers it, where the system allows that.
-        memory: Of the host.
-        make: The reader into this memory; closed with this one.
+        gpu: GPU that registers the memory, if the system allows that.
+        memory: Host memory.
+        make: Makes the reader into this memory, which is closed with this one.
     """
 
     def __init__(self, gpu: Gpu, memory: ByteArray, make: Callable[[ByteArray], Reader]) -> None:
@@ -61,16 +61,16 @@ class PinnedReader:
 
 
 class DeviceReader:
-    """A reader into a GPU's memory, by way of host memory of which the GPU fetches what has come.
+    """A reader into a GPU's memory, through staging memory on the host from which the GPU copies.
 
-    An extent is done when its copy is. Copies are begun where the caller asks
-    for what is completed.
+    An extent is done when its copy is. Copies begin when the caller asks for
+    completed extents.
 
     Args:
-        gpu: Whose memory it is.
-        memory: On the device.
-        staging_bytes: Size of the host memory; no extent is larger.
-        make: The reader into the host memory; closed with this one.
+        gpu: GPU of the memory.
+        memory: Memory on the device.
+        staging_bytes: Size of the staging memory; no extent may be larger.
+        make: Makes the reader into the staging memory, which is closed with this one.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class DeviceReader:
 
 
 class _Staged(NamedTuple):
-    """An extent on its way: the caller's tag, and where it lies in the staging and goes on the device."""
+    """An extent on its way: the caller's tag, its place in staging memory, and its place on the device."""
 
     tag: int
     start: int
@@ -174,7 +174,7 @@ class _Staged(NamedTuple):
 
 
 class _Room:
-    """Which staging memory is free: a ring of whole pages, the oldest first."""
+    """The free room in staging memory: a ring of whole pages, freed oldest first."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
@@ -182,7 +182,7 @@ class _Room:
         self._given: set[int] = set()
 
     def take(self, nbytes: int) -> int | None:
-        """Where so many bytes are free; None where they are not."""
+        """Take room for ``nbytes``; None if there is none."""
         size = -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
         if not self._spans:
             start = 0
@@ -200,7 +200,7 @@ class _Room:
         return start
 
     def give(self, start: int) -> None:
-        """Give room back; it is used again when all that was taken before it is given too."""
+        """Give room back; it is reused once all room taken before it is given back too."""
         self._given.add(start)
         while self._spans and self._spans[0][0] in self._given:
             self._given.remove(self._spans.popleft()[0])

@@ -1,4 +1,4 @@
-"""io_uring through the system-call interface: many reads a system call.
+"""io_uring through the system-call interface: many reads per system call.
 
 Linux, ``Documentation/userspace-api``; man pages ``io_uring(7)``,
 ``io_uring_setup(2)``, ``io_uring_enter(2)``, ``io_uring_register(2)``. The
@@ -21,14 +21,14 @@ from penstock.errors import ReaderUnavailable
 from penstock.io.files import direct_alignment, open_file
 from penstock.io.queue import Reads, Results
 
-_SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on every architecture
+_SETUP, _ENTER, _REGISTER = 425, 426, 427  # on every architecture
 _COOP_TASKRUN = 1 << 8  # do not interrupt this process for what it will collect anyway (Linux 5.19)
 _GETEVENTS = 1
 _REGISTER_BUFFERS, _REGISTER_FILES, _FILES_UPDATE = 0, 2, 6
 _READ_FIXED, _READ = 4, 22
 _FIXED_FILE = 1
 _FILES = 1024
-_BUFFER_BYTES = 1 << 30  # the most that one registered buffer may have
+_BUFFER_BYTES = 1 << 30  # the kernel's limit for one registered buffer
 _SQES_OFFSET = 0x10000000
 
 _PARAMS = np.dtype(
@@ -55,11 +55,11 @@ class UringQueue:
     """An io_uring whose files and memory are registered with the kernel, once; it reads with O_DIRECT.
 
     Args:
-        depth: How many reads may be under way.
+        depth: Most reads under way.
         memory: Where most reads go.
 
     Raises:
-        ReaderUnavailable: this kernel, or whoever runs this process, does not allow it.
+        ReaderUnavailable: this kernel, or its configuration, does not allow io_uring.
     """
 
     mech = "uring"
@@ -84,7 +84,7 @@ class UringQueue:
         self._memory_refusal = self._register_memory(memory)
 
     def _map(self, told: Any) -> None:
-        """The queues, which the kernel has made."""
+        """Map the queues that the kernel has made."""
         queue_bytes = max(
             int(told["sq_array"]) + 4 * int(told["sq_entries"]),
             int(told["cqes"]) + _CQE.itemsize * int(told["cq_entries"]),
@@ -123,7 +123,7 @@ class UringQueue:
         at = (tail + np.arange(len(ids))) & (len(self._sqes) - 1)
         entries = np.zeros(len(ids), _SQE)
         entries["off"], entries["addr"], entries["user_data"] = offsets, addresses, ids
-        entries["len"] = np.minimum(nbytes, _BUFFER_BYTES)  # of what is larger, the rest is asked for then
+        entries["len"] = np.minimum(nbytes, _BUFFER_BYTES)  # the rest of a larger read is asked for later
         inside = (addresses >= self._start) & (addresses + nbytes <= self._stop)
         first, last = (
             (addresses - self._start) // _BUFFER_BYTES,
@@ -151,7 +151,7 @@ class UringQueue:
         return Results(entries["user_data"].astype(np.int64), entries["res"].astype(np.int64))
 
     def close(self) -> None:
-        # A map keeps a descriptor of its own, and a view keeps the map.
+        # A map keeps its own descriptor, and a view keeps the map.
         del self._sqes, self._sq_tail, self._cq_head, self._cq_tail, self._cqes
         self._queues.close()
         self._entries.close()
@@ -160,13 +160,13 @@ class UringQueue:
             os.close(fd)
 
     def _enter(self, to_submit: int, at_least: int) -> None:
-        """One system call; it is also the memory barrier between this process and the kernel."""
+        """Enter the kernel, which is also the memory barrier between it and this process."""
         while True:
             try:
                 taken = _call(_ENTER, self._fd, to_submit, at_least, _GETEVENTS, 0, 0)
             except InterruptedError:
                 continue
-            except BlockingIOError:  # the kernel is short of memory for requests: let some be finished
+            except BlockingIOError:  # the kernel is short of memory for requests: let some finish
                 taken = 0
             to_submit -= taken
             if to_submit == 0:
@@ -202,7 +202,7 @@ def _call(number: int, *arguments: int) -> int:
 
 
 def _why(error: OSError) -> str:
-    """What an error of the kernel means here, and what to do."""
+    """Say what a kernel error means here, and what to do."""
     return {
         errno.ENOSYS: "this kernel has none (Linux 5.19 and newer do)",
         errno.EINVAL: "this kernel's is too old (Linux 5.19 and newer will do)",

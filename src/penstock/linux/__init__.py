@@ -1,1 +1,1 @@
-"""Facts of the kernel: what forks, limits, and how processes end."""
+"""Facts of the kernel: forks, memory limits, exit statuses."""

@@ -1,4 +1,4 @@
-"""How a process ended."""
+"""Describes how a process ended."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import signal
 
 
 def in_words(status: int) -> str:
-    """An exit status that is not 0, as ``subprocess`` gives it."""
+    """Describe an exit status other than 0, as ``subprocess`` gives it."""
     return f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -1,4 +1,4 @@
-"""What belongs to one process is closed in every child that it forks.
+"""Closes what belongs to one process in every child that it forks.
 
 A loader's worker, or any other child, must not keep a connection or a lock
 after its parent has died: others would wait for a dead process.
@@ -19,14 +19,14 @@ _owned: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
 
 def close_in_children(owned: _Closable) -> None:
-    """Have this socket or file closed in every child that this process forks."""
+    """Close this socket or file in every child that this process forks."""
     _owned.add(owned)
 
 
 def fill_standard_descriptors() -> None:
-    """Open ``/dev/null`` as each of descriptors 0 to 2 that is closed, as a daemon's may be.
+    """Open ``/dev/null`` as each of descriptors 0 to 2 that is closed, as a daemon's can be.
 
-    A socket or a ring would get such a number otherwise, and with it whatever a library prints.
+    Otherwise a socket or a ring could get such a number, and whatever a library prints.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)

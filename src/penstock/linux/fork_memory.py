@@ -1,10 +1,10 @@
-"""Memory that a disk writes to, when this process forks.
+"""Keeps memory that a disk writes to in this process when it forks.
 
 The kernel module takes its pages with get_user_pages, which the kernel does
 not count as pinned for I/O. After a fork, private pages are shared with the
-child until somebody writes; if we do, we get a copy, and the disk goes on
-writing into what is the child's now. Pages that a child does not get at all
-(madvise(2), MADV_DONTFORK; libibverbs does the same) stay ours.
+child until one of the two writes; if this process does, it gets a copy, and
+the disk goes on writing into the child's pages. Pages that a child does not get
+at all (madvise(2), MADV_DONTFORK, as in libibverbs) stay this process's.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def keep_from_children(memory: ByteArray) -> bool:
-    """Have no child get these pages; says whether any would have.
+    """Keep these pages from children; return whether a child would have got them.
 
-    Memory that is shared anyway is left as it is: there is one copy of it.
+    Shared memory is left as it is: there is only one copy of it.
     """
     if not _would_be_copied(memory):
         return False
@@ -32,12 +32,12 @@ def keep_from_children(memory: ByteArray) -> bool:
 
 
 def give_to_children(memory: ByteArray) -> None:
-    """The opposite, when no disk writes there any more."""
+    """Let children get these pages again, when no disk writes there any more."""
     _advise(memory, mmap.MADV_DOFORK)
 
 
 def _would_be_copied(memory: ByteArray) -> bool:
-    """Whether a part of it is private, and nobody has kept it from children before (``VmFlags``, proc(5))."""
+    """Whether any of it is private, and not kept from children yet (``VmFlags``, proc(5))."""
     start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
     private = False
     with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:

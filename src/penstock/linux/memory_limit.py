@@ -1,4 +1,4 @@
-"""How much memory this process may have."""
+"""How much memory this process may use."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 import psutil
 
 _LIMITS = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
-"""Folder and file of a limit, by the controller that ``/proc/self/cgroup`` names: none in version 2 of cgroups."""
+"""Folder and file of a limit, by the controller in ``/proc/self/cgroup``, which is empty for cgroups v2."""
 
 
 def memory_limit_bytes(
     cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
 ) -> int:
-    """The machine's memory, or what the cgroups of this process (a container, a batch job) allow of it.
+    """Return the machine's memory, or what this process's cgroups (a container, a batch job) allow of it.
 
     Args:
         cgroups: Where cgroups are mounted.
-        membership: Which ones this process is in, as the kernel tells.
+        membership: The kernel's list of this process's cgroups.
     """
     limits = [psutil.virtual_memory().total]
     for line in membership.read_text().splitlines() if membership.exists() else ():
@@ -30,7 +30,7 @@ def memory_limit_bytes(
 
 
 def _along(root: Path, path: Path, name: str) -> list[int]:
-    """The limits of a cgroup and of all above it; in a container, some of them cannot be seen."""
+    """Return the limits of a cgroup and of all above it; in a container, some cannot be seen."""
     found: list[int] = []
     for group in (path, *path.parents):
         try:

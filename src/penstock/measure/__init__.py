@@ -1,1 +1,1 @@
-"""What processes and devices cost: CPU time, memory, and processes that are measured by turns."""
+"""Measures what processes and devices cost: CPU time, memory, PCIe traffic."""

@@ -1,4 +1,4 @@
-"""What a set of processes costs: CPU time to the last, and memory while they live."""
+"""Measures what a set of processes costs: CPU time to the last, and memory while they live."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ _END_WITHIN_S = 20.0
 
 
 class Family:
-    """The processes that descend from this one and were started since.
+    """The descendants of this process that were started since this was made.
 
-    While it is open, a descendant whose parent ends becomes this process's
-    own child. So a feeder, which belongs to nobody once the trainer that
-    started it has gone, is accounted for to its end, like everybody else.
+    Inside ``family()`` a descendant whose parent ends becomes this process's
+    child, so a feeder that outlives the trainer that started it is accounted
+    for to its end.
 
     Attributes:
-        peak_pss_bytes: The most memory that all of them held at one time:
-            each page counts once, whoever shares it.
-        peak_processes: The most of them at one time.
+        peak_pss_bytes: Most memory that all held at one time; a shared page counts once.
+        peak_processes: Most processes at one time.
     """
 
     def __init__(self) -> None:
@@ -38,17 +37,17 @@ class Family:
         self.peak_processes = 0
 
     def cpu_s(self) -> float:
-        """CPU time of all of them until now."""
+        """Return the CPU time of all of them until now."""
         return self._ended_cpu_s + cpu_s(self._living())
 
     def sample_memory(self) -> None:
-        """Look at what they hold now."""
+        """Sample the memory that they hold now."""
         living = self._living()
         self.peak_pss_bytes = max(self.peak_pss_bytes, sum(map(pss_bytes, living)))
         self.peak_processes = max(self.peak_processes, len(living))
 
     def reap(self) -> dict[int, int]:
-        """Account for those that have ended: the exit status of each, by pid."""
+        """Account for those that have ended; return their exit statuses by pid."""
         ended: dict[int, int] = {}
         for process in self._self.children():
             if process.pid in self._others:
@@ -83,7 +82,7 @@ class Family:
 
 @contextmanager
 def family() -> Generator[Family]:
-    """Account for the processes that are started inside; at its end, none of them is left."""
+    """Account for the processes that are started inside; at its end none is left."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -101,6 +100,6 @@ def family() -> Generator[Family]:
 
 
 def machine_cpu_s() -> float:
-    """CPU time that the whole machine has spent since it started, whoever spent it."""
+    """Return the CPU time of the whole machine since it started."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system + times.irq + times.softirq

@@ -13,12 +13,12 @@ class Interval(msgspec.Struct, frozen=True):
     """The time in which one case is measured.
 
     Attributes:
-        seconds: Counted.
-        warm_up: Batches that each trainer takes before.
+        seconds: Length of the measured time.
+        warm_up: Batches that each trainer takes before it.
         step_s: Time that a trainer waits for each batch, in place of training on it.
-        limit_s: In which all must be warm.
-        fixed: Count what comes in exactly these seconds; otherwise from the first batch after
-            the interval's start to the first after its end, which is finer where batches come evenly.
+        limit_s: Time within which all trainers must be warm.
+        fixed: Whether to count exactly these seconds; else from the first batch after the interval's
+            start to the first after its end, which is finer if batches come evenly.
     """
 
     seconds: float
@@ -29,7 +29,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class Watch(Protocol):
-    """Measures something besides, over one interval."""
+    """Measures something else over an interval."""
 
     def begin(self) -> None: ...
 

@@ -1,11 +1,10 @@
-"""What every measured process does: take batches, and count those of one interval of time.
+"""The loop of every measured process: takes batches, and counts those of one interval of time.
 
-A process hears one order a line on its standard input and answers with one
+A process reads one order per line on its standard input and answers with one
 line of JSON. It warms up, says ``ready``, goes on taking batches, and is told
-the interval; clocks are the machine's, so all processes count the same seconds.
-After it, the process still goes on until ``stop``: nobody measures while others
-already pack up. Only the standard library: peers run this in environments of
-their own.
+the interval in the machine's monotonic clock, so all processes count in one
+interval. Then it goes on until ``stop``, so that none measures while others
+already end. Only the standard library: peers run this in other environments.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _MOST_PROBES = 4000
 
 
 class Batches(NamedTuple):
-    """What a trainer takes its batches from.
+    """A source of batches for a measured trainer.
 
     Attributes:
-        batches: Endless.
-        rows: Samples of a batch.
-        latency_s: Publish to receipt of the newest block, where that is known.
-        close: Gives everything back.
-        copied_bytes: What this process has copied to its device so far, where that is counted.
+        batches: Batches without end.
+        rows: Returns the samples of a batch.
+        latency_s: Returns the newest block's time from publishing to receipt; None if not known.
+        close: Closes the source.
+        copied_bytes: Returns the bytes that this process has copied to its device so far; 0 if not counted.
     """
 
     batches: Iterator[Any]
@@ -43,7 +42,7 @@ class Batches(NamedTuple):
 
 
 class CommandReader:
-    """Hears lines of standard input in a thread, while the process takes batches."""
+    """Reads orders from standard input in a thread, while the process takes batches."""
 
     def __init__(self) -> None:
         self.interval = math.inf, math.inf
@@ -56,7 +55,7 @@ class CommandReader:
         threading.Thread(target=self._hear, daemon=True).start()
 
     def order(self) -> dict[str, Any] | None:
-        """The next order; None when there will be none."""
+        """Wait for the next order; None when there will be none."""
         with self._changed:
             self._changed.wait_for(lambda: self._orders)
             order = self._orders.pop(0)
@@ -93,7 +92,7 @@ class CommandReader:
             self._changed.notify()
 
     def _fixed(self, start: float, stop: float) -> None:
-        """Report at the interval's end, whenever batches come: for those that come rarely, and many at once."""
+        """Report at the interval's end, whenever batches come: for rare and large batches."""
         self.interval = math.inf, math.inf
         time.sleep(max(0.0, start - time.monotonic()))
         before, cpu = list(self.tally), time.process_time()
@@ -102,17 +101,17 @@ class CommandReader:
         self.report(_counted(batches, samples, stop - start, time.process_time() - cpu, []))
 
     def _overdue(self, _: float, stop: float) -> None:
-        """A trainer that waits for a batch when the interval has long passed reports what it had."""
+        """Report what the trainer has had if it still waits for a batch long after the interval."""
         time.sleep(max(0.0, stop - time.monotonic()) + _GRACE_S)
         if self.interval[1] == stop:
             self.report({"finished": False, "taken": self.taken, "pid": os.getpid()})
 
 
 def heard_lines() -> Iterator[bytes]:
-    """The lines of standard input, until it ends.
+    """Yield the lines of standard input, until it ends.
 
-    Read below ``sys.stdin``: a loader's worker that is forked while a thread
-    waits in there inherits its lock, held, and hangs when it closes it.
+    Reads the descriptor, not ``sys.stdin``: a worker that is forked while a
+    thread waits there would inherit its lock, held, and hang when it closes it.
     """
     unread = b""
     while chunk := os.read(0, 1 << 16):
@@ -128,14 +127,14 @@ _answers: IO[str] = sys.stdout
 
 
 def keep_output_for_answers() -> None:
-    """Send to standard error what else this process prints: a loader may print, and end no line."""
+    """Send everything else that this process prints to standard error: a loader may print, even parts of lines."""
     global _answers  # noqa: PLW0603
     _answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
 
 def failure(error: Exception) -> dict[str, Any]:
-    """What is said of an error."""
+    """Make the answer that reports an error."""
     return {
         "error": str(error),
         "kind": type(error).__name__,
@@ -201,8 +200,8 @@ def serve(open_source: Callable[[dict[str, Any]], Batches], others: dict[str, Ca
     """Follow orders until standard input ends.
 
     Args:
-        open_source: For ``take`` orders.
-        others: What else may be ordered, by name; called with the order, returns the answer.
+        open_source: Opens the source of a ``take`` order.
+        others: Handlers of other orders, by name: called with the order, each returns the answer.
     """
     keep_output_for_answers()
     commands = CommandReader()

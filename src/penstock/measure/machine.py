@@ -1,4 +1,4 @@
-"""The machine that figures were measured on, in plain values, with nothing of who owns it."""
+"""Describes the machine that figures were measured on, without its name or owner."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Machine(msgspec.Struct, frozen=True):
     """Hardware, system and versions at one moment.
 
     Attributes:
-        cores: That this process may run on.
-        load_before: Runnable processes over the last minute; a number near 0 means that nobody else measured.
+        cores: Cores that this process may run on.
+        load_before: Runnable processes over the last minute; near 0 if the machine was idle.
     """
 
     date: str
@@ -39,7 +39,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def describe() -> Machine:
-    """This machine now."""
+    """Describe this machine now."""
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         cpu=_cpu(),

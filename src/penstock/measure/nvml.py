@@ -1,4 +1,4 @@
-"""What the GPU itself says of an interval of time: how busy it was, and what came to it over PCIe."""
+"""What NVML says of a GPU over an interval of time: how busy it was, and what came over PCIe."""
 
 # pynvml has no annotations, and may not be there.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,13 +14,13 @@ import msgspec
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """One interval on the GPU, as NVML tells it from Hopper on (GPM).
+    """One interval on a GPU, by NVML's GPM, which exists from Hopper on.
 
     Attributes:
-        seconds: Its length.
-        sm_active: Part of the time of its multiprocessors in which they were busy.
-        received_bytes: Over PCIe, for whatever purpose and whatever process.
-        note: Why something is missing.
+        seconds: Length of the interval.
+        sm_active: Part of the multiprocessors' time in which they were busy, 0 to 1.
+        received_bytes: Bytes that came over PCIe, for any process and purpose.
+        note: Why a value is missing.
     """
 
     seconds: float = 0.0
@@ -30,15 +30,15 @@ class Activity(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """A watch on one GPU.
+    """Watches one GPU over an interval.
 
-    PCIe has an older counter too (field 198), which wraps several times a
+    NVML's older PCIe counter (field 198) is not used: it wraps several times a
     second at the speed of a copy.
 
     Args:
-        nvml: The module ``pynvml``; None where there is none.
-        uuid: Of the GPU.
-        missing: Why there is none.
+        nvml: The module ``pynvml``; None if it cannot be used.
+        uuid: UUID of the GPU.
+        missing: Why the module cannot be used.
     """
 
     def __init__(self, nvml: Any, uuid: str, missing: str = "") -> None:
@@ -64,7 +64,7 @@ class Meter:
         self.activity = Activity(seconds, active, received, "; ".join(self._notes))
 
     def _tried(self, what: str, call: Callable[[], Any]) -> Any:
-        """What a call gives; None, and a note why, where NVML refuses."""
+        """Return what a call gives; None, and a note why, if NVML refuses."""
         try:
             return call()
         except self._nvml.NVMLError as error:
@@ -76,7 +76,7 @@ class Meter:
         return self._nvml.nvmlGpmSampleGet(self._nvml.nvmlDeviceGetHandleByUUID(self._uuid), sample)
 
     def _metrics(self) -> Any:
-        """Of the time since the first sample: how busy in percent, and MiB that came each second."""
+        """Return, since the first sample, how busy the GPU was in percent, and MiB received per second."""
         asked = self._nvml.c_nvmlGpmMetricsGet_t()
         asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
         asked.sample1, asked.sample2 = self._before, self._sample()
@@ -95,7 +95,7 @@ class Meter:
 
 
 def meter_of(device: str) -> Meter:
-    """The meter of a GPU; it says what is missing."""
+    """Make the meter of a GPU; its note says what is missing."""
     if device == "cpu":
         return Meter(None, "", "no GPU")
     try:

@@ -1,4 +1,4 @@
-"""The parent's side of measured processes: start them, order, listen with a time limit, end them."""
+"""The parent's side of measured processes: starts them, gives orders, waits for answers, ends them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from penstock.linux.exit_status import in_words
 
 START_S = 90.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""The environment of processes among which arithmetic takes a core each."""
+"""Environment of processes that are to take one core each for arithmetic."""
 
 
 class MemberFailed(PenstockError):
-    """A measured process died, failed, or did not answer in time.
+    """Raised when a measured process died, failed, or did not answer in time.
 
     Attributes:
-        kind, message, traceback_text: Of the error that the process reports; empty where it reports none.
+        kind: Type of the error that the process reports; empty if it reports none.
+        message: Message of that error.
+        traceback_text: Traceback of that error.
     """
 
     def __init__(self, text: str, kind: str = "", message: str = "", traceback_text: str = "") -> None:
@@ -43,8 +45,8 @@ class Member:
 
     Args:
         command: Its program and arguments.
-        environment: Added to this process's own.
-        log: Where its standard error goes.
+        environment: Variables added to this process's own.
+        log: File for its standard error.
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: IO[bytes]) -> None:
@@ -58,7 +60,7 @@ class Member:
         self._heard: deque[bytes] = deque()
         self._unread = b""
         self.pid = self._process.pid
-        self.over = False  # it has said all that it will
+        self.over = False  # its output has ended
 
     def tell(self, message: Any) -> None:
         assert self._process.stdin is not None
@@ -66,22 +68,22 @@ class Member:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died, which the next hear() tells
+            pass  # it died, as the next hear() will say
 
     def fileno(self) -> int:
-        """Where its answers come, to wait for several processes at once."""
+        """Return the descriptor of its answers, to wait for several processes at once."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def lines(self) -> list[bytes]:
-        """The lines that have come; waits for the next packet of them. None come once it is ``over``."""
+        """Wait for the next packet of answers; return its lines. There are none once it is ``over``."""
         packet = os.read(self.fileno(), 1 << 16)
         self.over = not packet
         *lines, self._unread = (self._unread + packet).split(b"\n")
         return lines
 
     def hear(self, deadline: float) -> dict[str, Any]:
-        """Its next answer.
+        """Wait for its next answer.
 
         Raises:
             MemberFailed: it reports an error, has ended, or gives none before ``deadline``.
@@ -106,7 +108,7 @@ class Member:
         return answer  # pyright: ignore[reportUnknownVariableType]
 
     def hear_of(self, key: str, deadline: float) -> dict[str, Any]:
-        """Its next answer that has this key; others are late ones to an earlier order."""
+        """Wait for its next answer with this key; others are late answers to an earlier order."""
         while key not in (answer := self.hear(deadline)):
             pass
         return answer
@@ -118,7 +120,7 @@ class Member:
             self._process.stdin.close()
 
     def let_go(self) -> None:
-        """Ask it to end, if it still runs, and leave it to whoever accounts for it as one of a ``Family``."""
+        """Ask it to end, if it still runs, and leave waiting for it to a ``Family``."""
         if not self.over:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
@@ -128,7 +130,7 @@ class Member:
         self._process.returncode = 0
 
     def close(self, *, kill: bool = False) -> None:
-        """Wait until it has ended; kill it, if it does not or is not to be waited for."""
+        """Wait until it has ended; kill it if it does not, or at once with ``kill``."""
         assert self._process.stdout is not None
         self.end_input()
         try:
@@ -141,8 +143,8 @@ class Member:
 class ProcessPool:
     """Measured processes that are started once and take part in many measurements.
 
-    Use it as a context manager: at its end all of them have ended. Their
-    standard error is in ``folder``.
+    Use it as a context manager: at its end all have ended. Their standard error
+    goes to a file in ``folder``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -158,7 +160,7 @@ class ProcessPool:
     def start(
         self, command: Sequence[str], count: int = 1, environment: dict[str, str] | None = None
     ) -> list[Member]:
-        """More processes of one command, at the same time, once each has said who it is."""
+        """Start ``count`` more processes of one command."""
         members: list[Member] = []
         with open(self._folder / "errors.log", "ab") as log:
             for _ in range(count):
@@ -167,7 +169,7 @@ class ProcessPool:
         return members
 
     def dismiss(self, members: Iterable[Member], *, kill: bool = False) -> None:
-        """End some of the processes; ``kill`` those that need not answer any more."""
+        """End some of the processes; ``kill`` ends them at once."""
         ending = list(members)
         for member in ending:
             member.end_input()
@@ -176,7 +178,7 @@ class ProcessPool:
             self._members.remove(member)
 
     def errors(self) -> str:
-        """The end of what they wrote to standard error."""
+        """Return the end of what they wrote to standard error."""
         path = self._folder / "errors.log"
         return path.read_text(errors="replace")[-3000:] if path.exists() else ""
 
@@ -190,6 +192,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
-    for pid in found:  # what torch had not unlinked yet
+    for pid in found:  # shared memory that torch had not unlinked yet
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
             path.unlink(missing_ok=True)

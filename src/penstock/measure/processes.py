@@ -1,4 +1,4 @@
-"""What processes cost: CPU time of them and of their descendants, and memory."""
+"""Measures what processes and their descendants cost: CPU time and memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
-    """Those of these processes that live, and their children, and theirs."""
+    """List those of these processes that live, and all their descendants."""
     found: list[psutil.Process] = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
@@ -19,7 +19,7 @@ def with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """CPU time that processes have used until now, and what they have waited for of their children."""
+    """Return the CPU time of processes until now, with that of their children that have ended."""
     total_s = 0.0
     for process in processes:
         with suppress(psutil.Error):
@@ -29,14 +29,14 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def pss_bytes(process: psutil.Process) -> int:
-    """Memory of a process, a page that n processes map counted as a n-th; 0 if it has ended."""
+    """Return the memory of a process, where a page that n processes map counts 1/n; 0 if it has ended."""
     with suppress(psutil.Error):
         return process.memory_full_info().pss
     return 0
 
 
 def window_pss_bytes(process: psutil.Process) -> int:
-    """The part of ``pss_bytes`` that is feeds' windows."""
+    """Return the part of ``pss_bytes`` that lies in feeds' windows."""
     with suppress(psutil.Error):
         return sum(each.pss for each in process.memory_maps() if "memfd:penstock-ring" in each.path)
     return 0

@@ -1,4 +1,4 @@
-"""What a benchmark shows while it runs."""
+"""The progress that a benchmark shows while it runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 Tell = Callable[[int, int, str], None]
-"""Told of progress: (cases done, cases in all, what comes now)."""
+"""Called with (cases done, cases in all, the case that comes now)."""
 
 
 @contextmanager
 def progress(console: Console) -> Generator[Tell]:
-    """A bar that is gone at the end, and is not shown where nobody watches."""
+    """Show a bar on a terminal, which is gone at the end."""
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
     quiet = not console.is_terminal
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as bar:

@@ -1,4 +1,4 @@
-"""What trainers take in one interval of time, all counting the same seconds: rates, CPU time, memory."""
+"""Measures trainers over one interval of time: rates, CPU time, memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ _ANSWER_S = 60.0
 
 
 class Unfinished(MemberFailed):
-    """Trainers did not get through an interval; the message says how many batches each has had."""
+    """Raised when trainers did not finish an interval; the message says how many batches each has had."""
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What trainers took.
+    """What trainers took in one interval.
 
     Attributes:
-        samples_per_s, batches_per_s: Of each trainer.
-        trainer_us_per_batch: CPU time of a trainer's own process.
-        feeder_cpu_s, trainers_cpu_s: Per 1,000 samples delivered to all together, children included.
-        latency_us: [median, 99th percentile] from publish to receipt, where it is known.
-        pss_bytes: Memory of all processes together at the interval's end; a page that n share counts once.
-        copied_bytes_per_batch: What a trainer itself copied to its device, where that is counted.
+        samples_per_s: Samples per second of each trainer.
+        batches_per_s: Batches per second of each trainer.
+        trainer_us_per_batch: CPU time per batch of a trainer's own process.
+        feeder_cpu_s: CPU time of feeders, children included, per 1,000 samples delivered to all together.
+        trainers_cpu_s: CPU time of trainers, children included, per 1,000 samples delivered to all together.
+        latency_us: (median, 99th percentile) from publishing to receipt; None if not known.
+        pss_bytes: Memory of all processes together at the interval's end; a shared page counts once.
+        copied_bytes_per_batch: Bytes that a trainer itself copied to its device; 0 if not counted.
     """
 
     samples_per_s: tuple[float, ...]
@@ -51,10 +53,10 @@ def measured(
     feeders: Sequence[int] = (),
     watches: Sequence[Watch] = (),
 ) -> Rates:
-    """Have each member take batches as its order says, and count.
+    """Let each member take batches as its order says, and measure them.
 
     Args:
-        feeders: Processes that load for them.
+        feeders: Pids of processes that load for the members.
 
     Raises:
         Unfinished: a member was not warm in time, or had no batches in the interval.
@@ -119,7 +121,7 @@ def _latency(answers: list[dict[str, Any]]) -> tuple[float, float] | None:
 
 
 def _progress(member: Member) -> int:
-    """How many batches a member has had that is not warm in time."""
+    """Ask a member that was not warm in time how many batches it has had."""
     member.tell({"do": "measure", "start": math.inf, "stop": time.monotonic()})
     try:
         return int(member.hear_of("taken", time.monotonic() + _ANSWER_S)["taken"])

@@ -1,4 +1,4 @@
-"""Private buffers that are used again once whatever was built on them has died."""
+"""Private buffers that are reused once everything built on them has died."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.memory.room import ALIGNMENT
 
 
 class _Watch(weakref.ref[ByteArray]):
-    """A weak reference that carries what to do when its array dies."""
+    """A weak reference that carries what to call when its array dies."""
 
     __slots__ = ("when_dead",)
     when_dead: Callable[[], None]
@@ -33,8 +33,7 @@ def _dead(watch: weakref.ref[ByteArray]) -> None:
 def when_dead(array: ByteArray, call: Callable[[], None]) -> None:
     """Call ``call`` once nothing refers to ``array`` or to any view or tensor built on it.
 
-    The call may come from any thread, and in the middle of any statement; it
-    may come twice.
+    The call may come in any thread, in the middle of any statement, and twice.
     """
     watch = _Watch(array, _dead)
     watch.when_dead = call
@@ -42,14 +41,14 @@ def when_dead(array: ByteArray, call: Callable[[], None]) -> None:
 
 
 def notice_dead() -> None:
-    """Make the calls that are due and were broken off, as Ctrl-C may do, which Python then only reports."""
+    """Repeat calls that an exception such as Ctrl-C broke off, which Python only reports."""
     for watch in list(_watched.values()):
         if watch() is None:
             _dead(watch)
 
 
 def _give_back(held: list[ByteArray], free: deque[ByteArray]) -> None:
-    """Move a buffer from where it is held to where it is free, once."""
+    """Move a buffer from ``held`` to ``free``, once."""
     with suppress(IndexError):
         free.append(held.pop())
 
@@ -57,12 +56,12 @@ def _give_back(held: list[ByteArray], free: deque[ByteArray]) -> None:
 class Recycler:
     """Hands out byte arrays and takes their memory back when they die.
 
-    Freshly mapped pages cost several times the copy into them, so the memory
-    of batches that have died serves the next ones. Small arrays come from the
-    allocator, which recycles them itself.
+    Freshly mapped pages cost several times the copy into them, so memory of
+    dead batches is reused for new ones. Small arrays come from the allocator,
+    which recycles them itself.
 
     Args:
-        keep: How many free buffers wait for reuse at the most.
+        keep: Most free buffers that wait for reuse.
     """
 
     SMALL_BYTES = 64 << 10
@@ -71,7 +70,7 @@ class Recycler:
         self._free: deque[ByteArray] = deque(maxlen=keep)
 
     def take(self, nbytes: int) -> ByteArray:
-        """A writable array of ``nbytes`` whose content is arbitrary; the caller owns it."""
+        """Return a writable array of ``nbytes`` with arbitrary content; the caller owns it."""
         if nbytes <= self.SMALL_BYTES:
             return np.empty(nbytes, np.uint8)
         memory = self._fitting(nbytes)
@@ -85,10 +84,10 @@ class Recycler:
         for _ in range(len(self._free)):
             try:
                 memory = self._free.popleft()
-            except IndexError:  # a batch that died in another thread took its place
+            except IndexError:  # a batch that died in another thread pushed it out
                 break
             if nbytes <= memory.nbytes <= 2 * nbytes + self.SMALL_BYTES:
                 return memory
             self._free.append(memory)
         memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        return memory[-memory.ctypes.data % ALIGNMENT :][:nbytes]  # JAX copies what does not begin so
+        return memory[-memory.ctypes.data % ALIGNMENT :][:nbytes]  # JAX copies unaligned arrays

@@ -1,4 +1,4 @@
-"""A CUDA device through PyTorch, whose allocator and streams the training uses too."""
+"""A CUDA device through PyTorch, whose allocator and streams the trainer uses too."""
 
 # torch's own annotations leave much of torch.cuda unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import torch
 
 BUFFER_BYTES = 32 << 20
-"""At most so large are the pinned buffers for memory that is not pinned: a power of two, as torch allocates."""
+"""Largest pinned buffer for memory that is not pinned: a power of two, as torch allocates."""
 
 
 class CudaGpu:
     """A GPU by its name or UUID.
 
-    While the calling thread captures a CUDA graph, loans that end are put by until a later call, and
-    nothing is unmapped.
+    While the calling thread captures a CUDA graph, loans that end wait for a later call, and nothing
+    is unmapped.
 
     Args:
         device: ``"cuda"`` (the current one), ``"cuda:1"``, or the UUID of a GPU or MIG instance.
@@ -54,7 +54,7 @@ class CudaGpu:
         with self._torch.cuda.device(self._device):
             status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)
         if int(status):
-            with suppress(RuntimeError):  # the next launch would report this as an error of its own
+            with suppress(RuntimeError):  # clears the error, which the next launch would report
                 self._torch.ones(1, device=self._device)
             raise PinningRefused(
                 f"{self.name} cannot register {memory.nbytes:,} bytes of host memory: "
@@ -145,11 +145,11 @@ class CudaGpu:
             self.collect_all()
 
     def _captures(self) -> bool:
-        """Whether this thread captures a CUDA graph, which recording or asking for an event would spoil."""
+        """Whether this thread captures a CUDA graph, which recording or querying an event would break."""
         return bool(self._torch.cuda.is_current_stream_capturing())
 
     def _here(self) -> _Event:
-        """The point after what this thread has launched."""
+        """Return the point after what this thread has launched."""
         return _Event(self._torch, self._torch.cuda.current_stream(self._device))
 
     def _tensor(self, memory: SharedMemory, nbytes: int) -> DeviceBytes:
@@ -177,7 +177,7 @@ class CudaGpu:
         current = self._torch.cuda.current_stream(self._device)
         current.wait_event(mark.event)
         for each in memory:
-            each.record_stream(current)  # or the allocator would hand it out again while it is in use
+            each.record_stream(current)  # else the allocator would reuse it while it is in use
 
     def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
         self._stream.wait_stream(self._torch.cuda.current_stream(self._device))
@@ -189,7 +189,7 @@ class CudaGpu:
 
 
 def gpu_of(device: str | Gpu | None) -> Gpu | None:
-    """The GPU that is meant; None for the host."""
+    """Return the GPU that ``device`` names; None for the host."""
     if device in (None, "cpu", "host"):
         return None
     return CudaGpu(device) if isinstance(device, str) else device
@@ -197,7 +197,7 @@ def gpu_of(device: str | Gpu | None) -> Gpu | None:
 
 class _Event:
     def __init__(self, torch: Any, stream: torch.cuda.Stream) -> None:
-        self.event = torch.cuda.Event(blocking=True)  # who waits for it sleeps
+        self.event = torch.cuda.Event(blocking=True)  # waiting threads sleep
         self.event.record(stream)
 
     def passed(self) -> bool:
@@ -208,11 +208,11 @@ class _Event:
 
 
 class _Loan:
-    """Mapped memory that somebody keeps, and then what may still run there.
+    """A loan of mapped memory, and the end of what may still run on it.
 
     Attributes:
-        memory: Stays mapped until the event has passed.
-        event: After what was launched last on it; None while that cannot be recorded.
+        memory: Memory that stays mapped until the event has passed.
+        event: Event after the last launch on it; None while it cannot be recorded.
     """
 
     def __init__(self, memory: SharedMemory, ended: Callable[[], None]) -> None:
@@ -243,7 +243,11 @@ def _torch(device: str) -> Any:
 
 
 def index_of(torch: Any, device: str) -> int:
-    """The number in this process of a device that is named by number or by UUID."""
+    """Return this process's index of a device named by number or UUID.
+
+    Raises:
+        DeviceUnavailable: this process sees no such device.
+    """
     count = torch.cuda.device_count()
     uuids = [uuid_of(torch, i) for i in range(count)]
     kind, _, number = device.partition(":")
@@ -259,7 +263,7 @@ def index_of(torch: Any, device: str) -> int:
 
 
 def uuid_of(torch: Any, index: int) -> str:
-    """As nvidia-smi writes it; torch leaves the prefix out, and CUDA gives an instance of MIG one of its own."""
+    """Return a device's UUID as nvidia-smi writes it: torch leaves out its prefix, ``GPU`` or ``MIG``."""
     properties = torch.cuda.get_device_properties(index)
     return f"{'MIG' if ' MIG ' in properties.name else 'GPU'}-{_digits(str(properties.uuid))}"
 

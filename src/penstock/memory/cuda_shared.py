@@ -1,8 +1,8 @@
 """GPU memory that several processes map, as a file descriptor: CUDA's virtual memory management.
 
 CUDA Driver API, "Virtual Memory Management": memory is created outside any
-allocator, exported as a POSIX file descriptor, and mapped by whoever is handed
-that descriptor. It goes with the last process that maps it.
+allocator, exported as a POSIX file descriptor, and mapped by each process that
+gets the descriptor. It is freed with the last process that maps it.
 """
 
 # cuda-bindings has no annotations, and torch's leave much of torch.cuda unknown.
@@ -21,7 +21,7 @@ from typing import Any
 from penstock.errors import DeviceUnavailable
 
 _dead: deque[tuple[int, ExitStack]] = deque()
-"""Mappings that nothing refers to any more: the GPU's number, and what gives them back."""
+"""Mappings that nothing refers to any more: the GPU's index, and what unmaps them."""
 
 
 class SharedMemory:
@@ -29,15 +29,15 @@ class SharedMemory:
 
     Args:
         torch: The module.
-        device: The number of the GPU in this process.
-        nbytes: A multiple of ``granularity``.
+        device: Index of the GPU in this process.
+        nbytes: Size, a multiple of ``granularity``.
         fd: A descriptor of memory that another process made; None to make it here.
 
     Attributes:
         address: Where it is mapped.
 
     Raises:
-        DeviceUnavailable: there is not so much memory, or it cannot be shared with this GPU.
+        DeviceUnavailable: the GPU has too little memory, or cannot reach it.
     """
 
     def __init__(self, torch: Any, device: int, nbytes: int, fd: int | None = None) -> None:
@@ -59,13 +59,13 @@ class SharedMemory:
             access = driver.CUmemAccessDesc()
             access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
             access.location.id = device
-            # A trainer cannot write to what the others read.
+            # No trainer can write to what others read.
             access.flags = (
                 flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if fd is None else flags.CU_MEM_ACCESS_FLAGS_PROT_READ
             )
             cuda.checked(driver.cuMemSetAccess(address, nbytes, [access], 1))
             self.fd = cuda.checked(driver.cuMemExportToShareableHandle(handle, kind, 0)) if fd is None else fd
-        except BaseException:  # such as: this GPU has no access to that one's memory
+        except BaseException:  # for example, this GPU has no access to that one's memory
             mapping.close()
             raise
         finally:
@@ -75,7 +75,7 @@ class SharedMemory:
         weakref.finalize(self, _died, torch, device, mapping, os.getpid()).atexit = False
 
     def span(self, offset: int, nbytes: int) -> Span:
-        """A range of it, in a form that torch makes a tensor of, and that keeps the mapping."""
+        """Return a range that torch can make a tensor of; it keeps the mapping."""
         return Span(self, offset, nbytes)
 
 
@@ -95,23 +95,23 @@ class Span:
 
 
 def unmap_dead(torch: Any) -> None:
-    """Give back the mappings that nothing refers to any more, once no kernel can read them.
+    """Unmap what nothing refers to any more, once no kernel can read it.
 
-    Unmapping does not wait for kernels: one that still reads there ends the
-    process with an illegal address. Nothing is done while this thread captures
-    a CUDA graph, which waiting would break.
+    Unmapping does not wait for kernels: one that still reads there fails with
+    an illegal address. Does nothing while this thread captures a CUDA graph,
+    which waiting would break.
     """
     while _dead and not torch.cuda.is_current_stream_capturing():
         try:
             device, mapping = _dead.popleft()
-        except IndexError:  # another thread gives them back too
+        except IndexError:  # another thread unmaps too
             return
         torch.cuda.synchronize(device)
         mapping.close()
 
 
 def granularity(torch: Any, device: int) -> int:
-    """What the size of shared memory on this GPU must be a multiple of, in bytes."""
+    """Return the unit of shared memory's size on this GPU, in bytes."""
     driver = _driver()
     least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
     return int(
@@ -120,13 +120,13 @@ def granularity(torch: Any, device: int) -> int:
 
 
 class _Calls:
-    """Names the GPU, and the bytes asked of it, where the driver refuses a call."""
+    """Checks driver calls; an error names the bytes asked for, and the GPU's free memory."""
 
     def __init__(self, torch: Any, device: int, nbytes: int) -> None:
         self.torch, self.device, self.nbytes = torch, device, nbytes
 
     def checked(self, result: tuple[Any, ...]) -> Any:
-        """What a driver call returned beside its status."""
+        """Return the value of a driver call, without its status."""
         status, *values = result
         if int(status):
             asked = f" for {self.nbytes:,} bytes" if self.nbytes else ""
@@ -138,7 +138,7 @@ class _Calls:
 
 
 def _created(driver: Any, cuda: _Calls) -> Any:
-    """New memory. What torch's allocator keeps of the GPU without using it is given up before that is full."""
+    """Create memory; if the GPU is full, torch's unused cache is freed first."""
     properties = _properties(driver, cuda.device)
     created = driver.cuMemCreate(cuda.nbytes, properties, 0)
     if created[0].name == "CUDA_ERROR_OUT_OF_MEMORY":

@@ -1,4 +1,4 @@
-"""A ring in a GPU's memory, which every trainer on that GPU maps, and how blocks come to it."""
+"""A ring in a GPU's memory, which every trainer on that GPU maps, and how blocks get there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from penstock.memory.host_ring import WritableHostRing
 class DeviceRing:
     """The bytes of a window on a GPU, which another process writes.
 
-    Its descriptor travels over the feed's socket, as that of a host ring does
-    (docs/decisions/0007-gpu-ring.md).
+    Its descriptor travels over the feed's socket (docs/decisions/0007-gpu-ring.md).
     """
 
     def __init__(self, gpu: Gpu, fd: int, capacity_bytes: int, memory: DeviceBytes) -> None:
@@ -30,10 +29,10 @@ class DeviceRing:
 
     @classmethod
     def attach(cls, gpu: Gpu, fd: int, capacity_bytes: int) -> DeviceRing:
-        """Map a ring that another process writes; this takes ownership of ``fd``.
+        """Map a ring that another process writes, and take ownership of ``fd``.
 
         Raises:
-            DeviceUnavailable: this GPU cannot reach that one's memory.
+            DeviceUnavailable: the ring lies on a GPU whose memory this one cannot reach.
         """
         return cls(gpu, fd, capacity_bytes, gpu.open_shared(fd, capacity_bytes))
 
@@ -45,31 +44,31 @@ class DeviceRing:
         return self._gpu.lend(self._memory, offset, nbytes, ended)
 
     def close(self) -> None:
-        """Close the descriptor; views keep the mapping until the last of them dies."""
+        """Close the descriptor; views keep the mapping until the last one dies."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-            del self._memory  # else the mapping would stay for as long as this object
+            del self._memory  # else this object would keep the mapping
 
 
 class WritableDeviceRing(DeviceRing):
     """The bytes of a window on a GPU as the feeder writes them, and their *twin*: a host ring with equal bytes.
 
     A loader's workers write into the twin, the GPU copies from there to an
-    equal offset, and who cannot map the ring reads the twin instead. It takes
-    as much host memory as the ring takes of the GPU, registered with the GPU
-    where the system allows that (docs/decisions/0008-host-twin.md).
+    equal offset, and trainers that cannot map the ring read the twin. It is
+    as large as the ring, and registered with the GPU where the system allows
+    that (docs/decisions/0008-host-twin.md).
 
     Args:
-        gpu: Where it lies.
-        capacity_bytes: Its size.
+        gpu: GPU of the ring.
+        capacity_bytes: Size of the ring, and of its twin.
 
     Attributes:
         twin: The ring on the host.
-        path: How blocks come to the GPU, as ``statistics()`` names it.
+        path: How blocks get to the GPU, as ``statistics()`` names it.
 
     Raises:
-        DeviceUnavailable: the GPU has no room for it.
+        DeviceUnavailable: the GPU has no room for the ring.
     """
 
     def __init__(self, gpu: Gpu, capacity_bytes: int) -> None:
@@ -89,7 +88,7 @@ class WritableDeviceRing(DeviceRing):
             self.path = f"{self.kind}, copied from its twin on the host by way of a buffer ({refused})"
 
     def write(self, offset: int, part: ByteArray | DeviceBytes) -> None:
-        """Copy bytes there, and to the twin, from the host or from this GPU."""
+        """Copy bytes from the host or this GPU to the ring and to its twin."""
         if isinstance(part, np.ndarray):
             self.twin.write(offset, cast(ByteArray, part))
             self.written_in_place(offset, part.nbytes)
@@ -99,7 +98,7 @@ class WritableDeviceRing(DeviceRing):
             self._gpu.copy_out(self.twin.writable(offset, part.nbytes), part)
 
     def written_in_place(self, offset: int, nbytes: int) -> None:
-        """Copy to the GPU what others have written into the twin."""
+        """Copy to the GPU what workers have written into the twin."""
         if nbytes:
             origin = self.twin.readable(offset, nbytes)
             self._gpu.copy(self.readable(offset, nbytes), origin, pinned=self._pinned is not None)

@@ -1,4 +1,4 @@
-"""A ring in host memory: an anonymous file (memfd) that goes with the last process that maps it."""
+"""A ring in host memory: an anonymous file (memfd), freed with the last process that maps it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from penstock.memory.array_lifetimes import when_dead
 class _Span:
     """Names a range of mapped memory for NumPy, and keeps the mapping.
 
-    NumPy takes the range as writable, so that torch accepts it without a
-    warning; the pages of a reader are not, and a write to them faults.
+    NumPy is told that the range is writable, so that torch does not warn; a
+    reader's pages are read-only, and a write to them faults.
     """
 
     __slots__ = ("__array_interface__", "_mapping")
@@ -38,9 +38,8 @@ class _Span:
 class HostRing:
     """The bytes of a window on the host, which another process writes.
 
-    Pages are taken from the system when first written, and given back when
-    the last process that maps them ends, however it ends: there is no name in
-    the file system to remove.
+    Pages are allocated when first written, and freed when the last process that
+    maps them ends, however it ends: no name is left in the file system.
     """
 
     kind = "host memfd"
@@ -50,7 +49,7 @@ class HostRing:
         self.fd = fd
         self.capacity_bytes = capacity_bytes
         self._mapping: mmap.mmap | None = mmap.mmap(fd, capacity_bytes, mmap.MAP_SHARED, protection)
-        with suppress(OSError):  # where the system gives shared memory huge pages, disks read into it faster
+        with suppress(OSError):  # disks read faster into huge pages
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._address = int(np.frombuffer(self._mapping, np.uint8).ctypes.data)
 
@@ -63,8 +62,8 @@ class HostRing:
     def attach_pinned(cls, fd: int, capacity_bytes: int, gpu: Gpu) -> HostRing:
         """Map a ring that another process writes, and register it with a GPU.
 
-        A GPU registers only pages that may be written to, so they may until it has
-        (docs/decisions/0013-pinning.md). From then on a write to them faults, as in any reader.
+        A GPU registers only writable pages, so they are mapped writable, and made
+        read-only once it has (docs/decisions/0013-pinning.md).
 
         Raises:
             PinningRefused: the system does not allow it; ``fd`` still belongs to the caller.
@@ -85,7 +84,7 @@ class HostRing:
         return ring
 
     def _protect(self) -> None:
-        """From here on nobody in this process can write there."""
+        """Make the pages read-only in this process."""
         status = ctypes.CDLL(None, use_errno=True).mprotect(
             ctypes.c_void_p(self._address), ctypes.c_size_t(self.capacity_bytes), mmap.PROT_READ
         )
@@ -119,11 +118,11 @@ class WritableHostRing(HostRing):
 
     @classmethod
     def create(cls, capacity_bytes: int) -> WritableHostRing:
-        """A new ring of ``capacity_bytes``, a multiple of the page size."""
+        """Create a ring of ``capacity_bytes``, a multiple of the page size."""
         fd = os.memfd_create("penstock-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, capacity_bytes)
-            # Who maps it may trust its size: reading past the end of a file kills a process.
+            # Its size is sealed: reading past the end of a file would kill a trainer.
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             return cls(fd, capacity_bytes)
         except BaseException:
@@ -144,9 +143,9 @@ class WritableHostRing(HostRing):
         """Do nothing: what is written on the host can be read at once."""
 
     def writable(self, offset: int, nbytes: int) -> ByteArray:
-        """A range to write to."""
+        """Return a range to write to."""
         return self.readable(offset, nbytes)
 
     def open_for_readers(self) -> int:
-        """A new descriptor of the ring that cannot be mapped for writing; the caller closes it."""
+        """Open a descriptor of the ring that cannot be mapped for writing; the caller closes it."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)

@@ -11,13 +11,13 @@ from penstock.tree import Node
 
 
 class Placement(NamedTuple):
-    """What a block's tree is, and where in the block each of its leaves lies.
+    """A block's tree, and where in the block each leaf lies.
 
     Attributes:
         layout: The tree.
         leaf_offsets: Bytes from the block's beginning, for each leaf in order.
         leaf_bytes: The size of each leaf.
-        nbytes: What the block takes in all.
+        nbytes: Size of the block.
     """
 
     layout: Node
@@ -27,20 +27,20 @@ class Placement(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the last of its leaves ends."""
+        """Offset of the end of the last leaf."""
         return end_of_leaves(self.leaf_offsets, self.leaf_bytes)
 
     def leaves_in(self, memory: Any) -> list[Any]:
-        """The bytes of each leaf of a block that lies in this memory, on the host or on a GPU."""
+        """Slice a block's memory, on the host or on a GPU, into its leaves."""
         return [memory[start : start + n] for start, n in zip(self.leaf_offsets, self.leaf_bytes, strict=True)]
 
 
 def place(layout: Node, leaf_bytes: Sequence[int]) -> Placement:
-    """The placement that puts one leaf after the other, each aligned."""
+    """Place leaves one after the other, each aligned."""
     offsets = 0, *accumulate(map(aligned, leaf_bytes))
     return Placement(layout, offsets[:-1], tuple(leaf_bytes), offsets[-1])
 
 
 def end_of_leaves(leaf_offsets: Sequence[int], leaf_bytes: Sequence[int]) -> int:
-    """Where the last of these leaves ends; 0 if there is none."""
+    """Return the offset of the end of the last leaf; 0 if there is none."""
     return max(map(sum, zip(leaf_offsets, leaf_bytes, strict=True)), default=0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 
 ALIGNMENT = 64
-"""Every reservation starts on a cache line."""
+"""Reservations start on a cache line, in bytes."""
 
 
 def aligned(nbytes: int) -> int:
-    """Round up to the alignment; an empty reservation still takes a line, to have a place."""
+    """Round up to the alignment; an empty reservation takes one line, to have an offset."""
     return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
 
 
@@ -17,8 +17,7 @@ class Room:
     """The free and reserved bytes of a ring.
 
     The lowest gap that fits is taken, so a feed whose trainers keep up reuses
-    the same few warm pages and touches no more of its window than it needs,
-    and a block that somebody keeps costs its own bytes and no others
+    a few warm pages, and a block that a trainer keeps costs only its own bytes
     (docs/decisions/0001-first-fit.md).
 
     Args:
@@ -35,7 +34,7 @@ class Room:
         return sum(self._taken.values())
 
     def reserve(self, nbytes: int) -> int | None:
-        """The offset of ``nbytes`` bytes that are now reserved, or None while no gap is large enough."""
+        """Reserve ``nbytes`` and return their offset; None while no gap is large enough."""
         need = aligned(nbytes)
         for i, (start, stop) in enumerate(self._gaps):
             if stop - start >= need:
@@ -48,7 +47,7 @@ class Room:
         return None
 
     def release(self, offset: int) -> None:
-        """Return what ``reserve`` gave at this offset; neighbouring gaps become one."""
+        """Free what ``reserve`` gave at this offset; neighbouring gaps become one."""
         start, stop = offset, offset + self._taken.pop(offset)
         i = bisect_left(self._gaps, (start, stop))
         if i < len(self._gaps) and self._gaps[i][0] == stop:

@@ -1,4 +1,4 @@
-"""Places in a ring, reserved before it is known for which block: whoever makes a block writes it there."""
+"""Room in a ring, reserved before its block exists, so that a worker can write the block there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """In place of a block's tree: it lies in a slot."""
+    """Stands in place of a block's tree: the block lies in a slot."""
 
     slot: Slot
     rows: int
@@ -33,12 +33,12 @@ class Filled:
 
 @runtime_checkable
 class SlotSource(Protocol):
-    """A source whose workers can write their blocks where they will be read."""
+    """A source whose workers can write blocks straight into the ring."""
 
     def fill(self, slots: Slots) -> int:
-        """Told before it is opened: give a block's ``Filled`` as its tree where a slot was to be had.
+        """Use these slots from the next pass on: a block that lies in one has its ``Filled`` as tree.
 
-        When a pass is closed, no worker writes any more. Returns how many
+        When a pass is closed, no worker may write any more. Returns how many
         slots are of use at once.
         """
         ...
@@ -46,11 +46,11 @@ class SlotSource(Protocol):
 
 @runtime_checkable
 class SizedSlotSource(SlotSource, Protocol):
-    """One that knows before its first block how large a slot it needs.
+    """A slot source that knows before its first block how large a slot it needs.
 
     Attributes:
-        slot_bytes: Of a slot, wherever it begins.
-        block_bytes: Of a full block as it lies in a ring.
+        slot_bytes: Size of a slot, wherever it begins.
+        block_bytes: Size of a full block in a ring.
     """
 
     @property
@@ -63,12 +63,12 @@ class SizedSlotSource(SlotSource, Protocol):
 class Slots:
     """The slots on offer, shared by a feeder and its loader's workers.
 
-    They wait in a pipe: a record is written and read in one piece, no lock can
-    be left behind by a worker that is killed, and no message passes through
-    the feeder. An instance may be handed to a process that is being spawned.
+    They wait in a pipe: a record is written and read in one piece, a killed
+    worker leaves no lock behind, and no message passes through the feeder. An
+    instance may be passed to a process that is being spawned.
 
     Args:
-        ring: Where they lie.
+        ring: Ring in which slots lie.
     """
 
     def __init__(self, ring: WritableHostRing) -> None:
@@ -76,11 +76,11 @@ class Slots:
         self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def offer(self, slot: Slot) -> None:
-        """Whoever takes it next may write there."""
+        """Offer a slot; the worker that takes it may write there."""
         os.write(self._writing, _RECORD.pack(*slot))
 
     def take(self) -> Slot | None:
-        """A slot that is the caller's until it offers it again or gives a ``Filled``; None if there is none."""
+        """Take a slot, until it is offered again or given as ``Filled``; None if there is none."""
         try:
             return Slot(*_RECORD.unpack(os.read(self._reading, _RECORD.size)))
         except BlockingIOError:
@@ -88,11 +88,11 @@ class Slots:
 
     @property
     def ring_memory(self) -> ByteArray:
-        """All bytes of the ring, in which slots lie; only those of a slot that was taken may be written."""
+        """All bytes of the ring; only those of a slot that was taken may be written."""
         return self._ring.writable(0, self._ring.capacity_bytes)
 
     def memory(self, slot: Slot) -> ByteArray:
-        """The bytes of a slot, to be written by who took it."""
+        """Return the bytes of a slot, for its taker to write."""
         return self._ring.writable(slot.offset, slot.nbytes)
 
     def close(self) -> None:

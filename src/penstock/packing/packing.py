@@ -1,4 +1,4 @@
-"""Packing: one pass of a source into files, row after row, which can be interrupted and gone on with."""
+"""Packs one pass of a source into files, row after row; an interrupted packing can be continued."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def pack(
 
 
 def rows_begun(folder: Path) -> tuple[int, int | None]:
-    """How many rows of an interrupted packing are safe in a folder, and of how many, if that is known."""
+    """Return how many rows of an interrupted packing are safe in a folder, and of how many, if known."""
     try:
         journal = _read_journal(folder)
     except (FileNotFoundError, PenstockError):
@@ -97,7 +97,7 @@ def rows_begun(folder: Path) -> tuple[int, int | None]:
 
 @contextmanager
 def _held(folder: Path) -> Generator[None]:
-    """The folder, made if need be, for this process alone."""
+    """Hold the folder, made if need be, for this process alone."""
     if os.path.lexists(folder) and not folder.is_dir():
         to = f" but a link to {folder.readlink()}, which is none" if folder.is_symlink() else ""
         raise BadSetting(f"{folder} is no folder{to}")
@@ -126,7 +126,7 @@ def _held(folder: Path) -> Generator[None]:
 
 
 def _begun(folder: Path, origin: Origin) -> Journal:
-    """The journal of this packing, which begins here unless it was begun before."""
+    """Return the journal of this packing, new unless it was begun before."""
     if (folder / MANIFEST).exists() and not (folder / JOURNAL).exists():
         raise BadSetting(
             f"{folder} already holds a packed data set ({read_manifest(folder).rows:,} rows): feed it with "
@@ -153,7 +153,7 @@ def _read_journal(folder: Path) -> Journal:
 
 
 def _difference(begun: Journal, now: Journal) -> str:
-    """What keeps a packing from being gone on with, in words."""
+    """Describe how a packing differs from the one that was begun."""
     before, after = _told(begun.origin), _told(now.origin)
     found = [
         f"{name} was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
@@ -173,7 +173,7 @@ def _told(origin: Origin) -> dict[str, str]:
 
 
 def _blocks(source: Source, rows: int) -> Iterator[SourceBlock]:
-    """The blocks of the first cycle from a row on; what the source raises comes as ``SourceError``."""
+    """Yield the blocks of the first cycle from a row on; what the source raises becomes ``SourceError``."""
     if source.samples is not None and rows >= source.samples:
         return
     blocks = source.open(Cursor(0, rows))

@@ -35,16 +35,16 @@ _NEW = f"{JOURNAL}.new"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What is being packed, as far as it can be told from another; ``fingerprint`` is texts by name."""
+    """What is being packed, to recognise it; ``fingerprint`` is texts by name."""
 
     source: str
     samples: int | None
     seed: int
-    fingerprint: dict[str, str] = msgspec.field(name="recipe")  # as the first packings were begun
+    fingerprint: dict[str, str] = msgspec.field(name="recipe")  # the key in journals of older versions
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """How far packing has come: these rows are on the disk. ``crc32`` is as in ``Manifest``."""
+    """How far packing has come: ``rows`` are safe on the disk. For ``crc32`` see ``Manifest``."""
 
     format: str
     origin: Origin
@@ -56,7 +56,7 @@ class Journal(msgspec.Struct, frozen=True):
 
 @contextmanager
 def stopping(path: Path, safe_rows: int) -> Generator[None]:
-    """Raises PackStopped for an error of the disk, with how many rows are safe on it."""
+    """Turn a disk error into PackStopped, which says how many rows are safe."""
     try:
         yield
     except OSError as error:
@@ -70,8 +70,8 @@ class Writer:
     """The files of a packing.
 
     Args:
-        folder: Where they lie.
-        journal: How far it had come; what was written after that is cut off.
+        folder: Folder of the files.
+        journal: How far packing had come; what was written after that is cut off.
     """
 
     def __init__(self, folder: Path, journal: Journal) -> None:
@@ -89,7 +89,7 @@ class Writer:
                 raise
 
     def add(self, block: SourceBlock, samples: int | None) -> None:
-        """Append a block's rows, but for those that are there."""
+        """Append a block's rows, except those that are there."""
         parts = self._described(block)
         if self.journal.layout is None:
             self._begin(parts, samples)
@@ -109,7 +109,7 @@ class Writer:
         self.rows += parts.rows - skipped
 
     def commit(self) -> None:
-        """Make safe what is written."""
+        """Sync what is written to the disk, and record it in the journal."""
         with stopping(self._folder, self.journal.rows):
             for file in (file for pair in self._files for file in pair):
                 file.flush()
@@ -145,8 +145,8 @@ class Writer:
         (self._folder / JOURNAL).unlink()
 
     def stop(self, *, disk_failed: bool) -> None:
-        """Make safe what is written, unless the disk has failed; if nothing is safe, leave nothing."""
-        # After an fsync that failed, the next one succeeds without the bytes.
+        """Commit what is written, unless the disk has failed; if no row is safe, remove the files."""
+        # After a failed fsync, the next one succeeds without having written the bytes.
         if self.rows and not disk_failed:
             with suppress(PackStopped):
                 self.commit()
@@ -155,7 +155,7 @@ class Writer:
 
     def close(self) -> None:
         for file in (file for pair in self._files for file in pair):
-            with suppress(OSError):  # a full disk has been told of
+            with suppress(OSError):  # a full disk has been reported
                 file.close()
 
     def _described(self, block: SourceBlock) -> Parts:
@@ -193,7 +193,7 @@ class Writer:
         self.journal = msgspec.structs.replace(self.journal, leaves=leaves, layout=layout)
 
     def _open(self, leaf: Leaf) -> None:
-        """Open the files of a leaf at the end of what is safe in them."""
+        """Open a leaf's files at the end of their safe rows."""
         pair: list[Any] = []
         self._files.append(pair)
         with stopping(self._folder, self.journal.rows):
@@ -210,12 +210,12 @@ class Writer:
                 file.seek(end)
 
     def _clear(self) -> None:
-        """Remove what a packing without rows has left."""
+        """Remove the files of a packing without safe rows."""
         for left in (*self._folder.glob("*.npy"), self._folder / _NEW, self._folder / JOURNAL):
             left.unlink(missing_ok=True)
 
     def _write(self, name: str, content: Journal | Manifest) -> None:
-        """Replace a file so that it is there wholly, the old or the new, whenever the machine stops."""
+        """Replace a file atomically: whenever the machine stops, the old or the new one is whole."""
         new = self._folder / _NEW
         with stopping(self._folder, self.journal.rows):
             with open(new, "wb") as file:
@@ -242,7 +242,7 @@ def _leaf(i: int, name: str, node: Array | Strings, values: Any) -> Leaf:
 
 
 def _as_numpy(dtype: Any, nbytes: int) -> str:
-    """The NumPy type of a torch type, or an unsigned integer as wide."""
+    """Return the NumPy type of a torch type, or an unsigned integer of its width."""
     torch = sys.modules["torch"]
     try:
         return torch.empty(0, dtype=dtype).numpy().dtype.str

@@ -15,17 +15,16 @@ from penstock.sources.arrays import ArraySource
 from penstock.sources.stream import IterableSource
 
 PACKED = "packed:"
-"""Before the folder of a packed data set."""
+"""Prefix of the folder of a packed data set."""
 
 
 def adapt(thing: Any, *, segments: int, seed: int, in_order: bool = False) -> Source:
-    """The source for ``thing``.
+    """Make the source for ``thing``.
 
-    A torch ``DataLoader``; a tuple, dict, dataclass, array or tensor is a tree
-    of arrays with a row a sample; a list or any other re-iterable gives ready
-    batches; whatever has a Source's ``open`` is taken as it is, and
-    ``"packed:FOLDER"`` is what ``penstock pack`` has left there. ``in_order``
-    leaves out the shuffling that Penstock would do.
+    It may be a torch ``DataLoader``; a tuple, dict, dataclass, array or tensor,
+    taken as a tree of arrays with one row per sample; a list or other
+    re-iterable of batches; a Source; or ``"packed:FOLDER"``, which ``penstock
+    pack`` made. ``in_order`` leaves out the shuffling that Penstock would do.
 
     Raises:
         BadSetting: it is none of these.
@@ -62,7 +61,7 @@ def adapt(thing: Any, *, segments: int, seed: int, in_order: bool = False) -> So
 
 
 def _is_dataset(thing: Any) -> bool:
-    """Whether it holds samples by number, or is one of torch's datasets; a list is one of batches."""
+    """Whether it is a torch dataset, or holds samples by number; a list holds batches."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(thing, torch.utils.data.Dataset):
         return True

@@ -1,4 +1,4 @@
-"""The order in which a feed visits its samples: seeded, segmented, and alike on every machine."""
+"""The order in which a feed visits its samples: seeded, segmented, equal on every machine."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _PARTITION, _CYCLE = 0, 1
 
 
 def permutation(n: int, *words: int) -> Indices:
-    """A random order of ``range(n)`` that depends on ``words`` alone.
+    """Draw a random order of ``range(n)`` that depends on ``words`` alone.
 
-    It sorts the raw words of PCG64, which NumPy keeps the same for ever
-    (NEP 19), where its ``permutation`` may change from version to version.
+    It sorts the raw words of PCG64, which are fixed across versions of NumPy
+    (NEP 19); its ``permutation`` is not.
     """
     keys = np.random.PCG64(np.random.SeedSequence(words)).random_raw(n)
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
 def digest(*parts: Any) -> str:
-    """Digest plain values into a short name that every process on every machine computes alike."""
+    """Digest plain values into a short name that every process on every machine would compute."""
     return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
@@ -37,11 +37,11 @@ class Order:
     """Cycles of S segments, each a whole number of blocks but for the last one's last.
 
     A segment is a fixed random part of the data (a fixed range, unless
-    ``shuffle``). Each cycle visits the segments in the same order and
-    shuffles afresh inside each, so any S consecutive segments hold every
-    sample once. With ``drop_last`` one segment leaves out, in each cycle, the
-    last few of its fresh order. Of several, the last would always leave out
-    samples of its own, so all come: the feed's trainers leave some out.
+    ``shuffle``). Every cycle visits the segments in one order and shuffles
+    afresh inside each, so any S consecutive segments hold every sample once.
+    With ``drop_last`` and one segment, each cycle leaves out the last few of
+    its fresh order. With several, the last segment would always leave out its
+    own samples, so none are: the feed's trainers leave some out.
 
     Args:
         samples: Size of the data.
@@ -49,12 +49,12 @@ class Order:
         segments: How many to make; no more than there are blocks.
         seed: Any integer.
         shuffle: False keeps the data's own order.
-        drop_last: Leave out what does not fill a block.
+        drop_last: Leave out rows that fill no block.
 
     Attributes:
         samples: Samples in a cycle.
-        drop_last: Whether that is left to the trainers.
-        digest: Of all that decides the order.
+        drop_last: Whether leaving them out is left to the trainers.
+        digest: Digest of all that decides the order.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Order:
         )
 
     def segment(self, cycle: int, i: int) -> Indices:
-        """The samples of segment ``i`` in the order of this cycle."""
+        """Return the samples of segment ``i`` in the order of this cycle."""
         start = self.segment_starts[i]
         last = i + 1 == len(self.segment_starts)
         stop = self._size if last else self.segment_starts[i + 1]
@@ -97,7 +97,7 @@ class Order:
         return self._members[start:stop][fresh][:drawn]
 
     def blocks(self, at: Cursor) -> Iterator[tuple[int, Indices]]:
-        """(first sample, indices) of each block of the cycle, from the one that holds ``at.sample``."""
+        """Yield (first sample, indices) of each block of the cycle, from the one that holds ``at.sample`` on."""
         first = bisect_right(self.segment_starts, at.sample) - 1
         for i in range(first, len(self.segment_starts)):
             start, indices = self.segment_starts[i], self.segment(at.cycle, i)

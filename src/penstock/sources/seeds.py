@@ -17,12 +17,12 @@ _ORDER, _DATA = 0, 1
 
 
 def order_seed(seed: int, cycle: int) -> int:
-    """The seed under which a cycle's order is drawn: that of the feed itself in cycle 0, as alone."""
+    """Return the seed of a cycle's order: in cycle 0 the feed's own, as without Penstock."""
     return seed if cycle == 0 else _mixed(seed, _ORDER, cycle)
 
 
 def data_seed(seed: int, at: Cursor) -> int:
-    """A seed for what a data set draws in a pass that is opened at ``at``."""
+    """Return a seed for what a data set draws in a pass that is opened at ``at``."""
     return _mixed(seed, _DATA, *at)
 
 
@@ -31,8 +31,8 @@ def seed_process(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
-        # Not torch.manual_seed, which holds a lock of torch.cuda's: a loader's worker that
-        # another thread forks meanwhile would wait for it for ever.
+        # Not torch.manual_seed, which takes a lock of torch.cuda: a worker that another thread
+        # forks meanwhile would wait for it for ever.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
@@ -41,11 +41,11 @@ def seed_process(seed: int) -> None:
 class SamplersOwn:
     """The global generators of Python, NumPy and torch as a sampler sees them.
 
-    While it is entered they are the sampler's; then they are again what they
-    were, and what the data set draws does not move the sampler's order.
+    While entered, the generators are in the sampler's states; on exit they get
+    back their former ones, so what the data set draws does not move the sampler's order.
 
     Args:
-        seed: Of all three.
+        seed: Random seed of all three.
     """
 
     def __init__(self, seed: int) -> None:
@@ -65,7 +65,7 @@ class SamplersOwn:
 
     @property
     def torch_state(self) -> Any:
-        """That of torch's generator, which a data set alone would draw from next."""
+        """State of torch's generator, from which without Penstock the data set would draw next."""
         return self._states[0]
 
 

@@ -12,15 +12,15 @@ from penstock.tree import describe
 
 
 class IterableSource:
-    """The batches of a re-iterable, pass after pass, as it gives them.
+    """Feeds the batches of a re-iterable, pass after pass, as it gives them.
 
-    It cannot be sought in: one segment, and a position is reached by reading
-    what lies before it. The generators of Python, NumPy and torch are seeded
-    at the beginning of each pass, so that one that draws its order from them gives it again.
+    It has one segment, and a position is reached by reading what lies before it.
+    The generators of Python, NumPy and torch are seeded at the beginning of each
+    pass, so that an order drawn from them can be repeated.
 
     Args:
         batches: Each ``iter()`` of it begins a new pass.
-        seed: Of what it draws; the first pass runs under this one, each other under one of its own.
+        seed: Random seed of what it draws in the first pass; later passes' seeds derive from it.
 
     Raises:
         BadSetting: it can be iterated only once.
@@ -52,7 +52,7 @@ class IterableSource:
 
 
 def counted(batches: Iterable[Tree], at: Cursor) -> Iterator[SourceBlock]:
-    """Number the samples of a pass, and leave out the blocks that end before ``at.sample``."""
+    """Number the samples of a pass, and leave out blocks that end at or before ``at.sample``."""
     sample = 0
     for tree in batches:
         rows = describe(tree, whole=True).rows

@@ -1,5 +1,5 @@
-"""Contract suites: one for each seam, for our own implementations and for plugin authors'.
+"""Contract suites, one for each seam, for our implementations and plugin authors'.
 
 Subclass a suite in a test file, say how to make the thing, and pytest runs
-every test of the contract on it. They need pytest, which nothing else here does.
+every test of the contract on it. Only these modules need pytest.
 """

@@ -1,4 +1,4 @@
-"""What every ring on a GPU must do besides, whatever makes the GPU: have a twin, and wait for what is computed."""
+"""The contract of a ring on a GPU, in addition to that of every ring: a twin, and waiting for computations."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
 
 
 class DeviceRingContract(RingContract):
-    """The tests of a GPU's rings; a subclass named ``Test...`` runs them.
+    """Tests of a GPU's rings; a subclass named ``Test...`` runs them.
 
     Attributes:
-        gpu_code: Python, in one expression, that makes such a GPU in another process, and its import.
+        gpu_code: Python for another process: an import, and an expression that makes such a GPU.
     """
 
     gpu_code: tuple[str, str]
 
     @abstractmethod
     def gpu(self) -> Gpu:
-        """The GPU, made anew, as a process of its own would."""
+        """Make the GPU anew, as another process would."""
 
     @abstractmethod
     def on_device(self, values: ByteArray) -> Any:
-        """A tensor of these bytes there, which may still be on its way."""
+        """Make a tensor of these bytes on the GPU; it may still be on its way."""
 
     def setup_method(self) -> None:
         self.feeders, self.trainers = self.gpu(), self.gpu()

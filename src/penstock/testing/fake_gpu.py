@@ -23,16 +23,16 @@ POISON = 0xDB
 
 
 class FakeGpu:
-    """Copies are carried out late: when somebody waits for them, or now and then by themselves.
+    """A GPU whose copies are carried out late: when they are waited for, or at random times.
 
-    Until then the memory that they go to is poison, and when they are carried
-    out they read what the host memory holds *then*. Memory is poison again
-    when nobody can know that it is still the batch's.
+    Until then their destination holds poison, and they read what the host
+    memory holds when they are carried out. New memory and new rings hold
+    poison too.
 
     Args:
-        seed: Decides when copies are carried out by themselves.
+        seed: Random seed of the times at which copies are carried out unasked.
         pins: Whether host memory can be registered.
-        memory_bytes: How much it has, but for rings, of which each may take that much.
+        memory_bytes: Memory of the GPU, rings not counted; each ring may take as much.
         reaches: Whether other processes' shared memory can be mapped.
     """
 
@@ -60,7 +60,7 @@ class FakeGpu:
 
     def pin(self, memory: ByteArray) -> None:
         pages = pages_of(memory)
-        # A write to such a page, which a registration for writing is, makes it another than the file's.
+        # Registering for writing would replace such a page by a private copy of the file's.
         assert not any(page.private and page.of_a_file for page in pages), "the GPU would read a copy for ever"
         why = "" if all(page.writable for page in pages) else "invalid argument"
         if why or not self._pins:
@@ -146,20 +146,20 @@ class FakeGpu:
 
     def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
         self._computes = True
-        mark.wait()  # a real one makes the device wait, not the process
+        mark.wait()  # a real GPU makes the device wait, not the process
 
     def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
         self._taken_over = memory
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """What is computed here looks like the host's: once memory was handed over, every tensor counts."""
+        """Count every host tensor once memory was handed over: what is computed here looks like the host's."""
         return self._computes and tensor.device.type == "cpu"
 
     def _free(self, nbytes: int) -> None:
         self._free_bytes += nbytes
 
     def _check_settled(self, origin: DeviceBytes) -> None:
-        """What this process computes is read only once the copies have been told to wait for it."""
+        """Check that what this process computes is read only after ``wait_for_compute``."""
         known = [(ring.ctypes.data, ring.nbytes) for ring in self._shared.values()]
         known += [(each.data_ptr(), each.nbytes) for each in self._taken_over]
         assert _lies_in(known, origin.data_ptr(), origin.nbytes), "computed, and not taken over"
@@ -171,7 +171,7 @@ class FakeGpu:
         self.most_under_way = max(self.most_under_way, len(self._copies))
 
     def passed(self, upto: int) -> bool:
-        """Whether so many copies are done; some may be carried out now."""
+        """Whether ``upto`` copies are done; some may be carried out now."""
         while self._copies and self._random.random() < 0.3:
             self._carry_out()
         return self._done >= upto
@@ -187,7 +187,7 @@ class FakeGpu:
 
 
 class Page(NamedTuple):
-    """How a mapping of this process may be used, and whether it is one of a file."""
+    """A mapping of this process: how it may be used, and whether it maps a file."""
 
     writable: bool
     private: bool
@@ -195,7 +195,7 @@ class Page(NamedTuple):
 
 
 def pages_of(memory: ByteArray) -> list[Page]:
-    """The mappings that memory lies in, as the kernel lists them (/proc/self/maps, proc(5))."""
+    """List the mappings that memory lies in (/proc/self/maps, proc(5))."""
     start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
     found: list[Page] = []
     for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""A queue that misbehaves as storage does: errors, short reads, delays, any order."""
+"""A queue that misbehaves as storage can: errors, short reads, delays, any order."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from penstock.io.queue import Queue, Reads, Results
 
 
 class FaultyQueue:
-    """Another queue with faults.
+    """Adds faults to a queue.
 
     Args:
-        queue: The one that reads.
-        seed: Of everything that is random.
+        queue: The queue that reads.
+        seed: Random seed of all faults.
         errors: Part of the reads that end in EIO.
-        shorts: Part that bring only some of their bytes.
-        repeats: Part that end in EINTR or EAGAIN, which means: ask again.
+        shorts: Part of the reads that bring only some of their bytes.
+        repeats: Part of the reads that end in EINTR or EAGAIN, to be asked for again.
         disorder: Whether results are held back and given in any order.
 
     Attributes:
-        failed: Offset and file of each read that was made to fail.
+        failed: (file, offset) of each read that was made to fail.
     """
 
     def __init__(

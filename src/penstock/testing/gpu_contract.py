@@ -1,4 +1,4 @@
-"""What every GPU must do, the real one and those that are none: copy in order, pin, share and lend."""
+"""The contract of every GPU, real or fake: copy in order, pin, share and lend."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from penstock.errors import DeviceUnavailable
 from penstock.memory.host_ring import HostRing, WritableHostRing
 from penstock.testing.ring import PAGE_BYTES
 
-_LARGE_BYTES = (65 << 20) + 7  # more than what passes by way of a buffer at once
+_LARGE_BYTES = (65 << 20) + 7  # more than a buffer for unpinned memory holds
 
 
 class GpuContract(ABC):
-    """The tests of a GPU; a subclass named ``Test...`` runs them."""
+    """Tests of a GPU; a subclass named ``Test...`` runs them."""
 
     @abstractmethod
     def gpu(self) -> Gpu:
-        """The GPU, made anew, as a process of its own would."""
+        """Make the GPU anew, as another process would."""
 
     @abstractmethod
     def seen(self, memory: Any) -> ByteArray:
-        """What lies in memory of the GPU now, as a NumPy array."""
+        """Return what lies in memory of the GPU now, as a NumPy array."""
 
     def computed(self, memory: Any) -> None:  # noqa: B027
-        """Have everything done that was launched on memory."""
+        """Finish everything that was launched on memory."""
 
     def brought_back(self, gpu: Gpu, memory: Any) -> ByteArray:
         there = np.zeros(memory.nbytes, np.uint8)

@@ -1,4 +1,4 @@
-"""What every reader must do: each extent whole, at any alignment and in any order, or an error of its own."""
+"""The contract of every reader: each extent comes whole, at any alignment, in any order, or fails by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNTOUCHED = 0xA5
 
 
 class ReaderContract(ABC):
-    """The tests of a reader; a subclass named ``Test...`` runs them."""
+    """Tests of a reader; a subclass named ``Test...`` runs them."""
 
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
@@ -31,29 +31,29 @@ class ReaderContract(ABC):
 
     @abstractmethod
     def make(self, memory: Any, depth: int) -> Reader:
-        """A reader into this memory."""
+        """Make a reader into this memory."""
 
     def put(self, name: str, content: bytes) -> str:
-        """Store something that the reader can read, or replace it; gives its path."""
+        """Store or replace something that the reader can read; return its path."""
         path = self.folder / name
         path.write_bytes(content)
         return str(path)
 
     def missing(self) -> str:
-        """The path of something that is not there."""
+        """Return the path of something that does not exist."""
         return str(self.folder / "missing")
 
     def new_memory(self) -> Any:
-        """Memory to read into, of ``MEMORY_BYTES``, all ``UNTOUCHED``: the host's, or a device's."""
+        """Make memory to read into, on the host or a device: ``MEMORY_BYTES``, all ``UNTOUCHED``."""
         return new_memory()
 
     def fetched(self, memory: Any) -> ByteArray:
-        """What the process sees of the memory."""
+        """Return the memory's content as host memory."""
         return memory
 
     @contextmanager
     def reading(self, memory: Any, depth: int = 16) -> Generator[Reader]:
-        """A reader that is closed in the end."""
+        """Make a reader that is closed in the end."""
         reader = self.make(memory, depth)
         try:
             yield reader
@@ -189,20 +189,20 @@ class ReaderContract(ABC):
 
 
 def new_memory() -> ByteArray:
-    """Memory to read into; it begins on a page."""
+    """Make memory to read into; it begins on a page."""
     memory: ByteArray = np.frombuffer(mmap.mmap(-1, MEMORY_BYTES), np.uint8)
     memory[:] = UNTOUCHED
     return memory
 
 
 def extents_of(file: int, offsets: list[int], nbytes: list[int], to: list[int]) -> Extents:
-    """Extents of one file, tagged from 0 on."""
+    """Make extents of one file, tagged from 0 on."""
     tags = np.arange(len(offsets))
     return Extents(tags, np.full(len(tags), file), np.array(offsets), np.array(nbytes), np.array(to))
 
 
 def read_all(reader: Reader, extents: Extents) -> Completed:
-    """Submit all and wait for all."""
+    """Submit all extents and wait for all."""
     begun = 0
     done: list[Numbers] = []
     failures: dict[int, ReadFailed] = {}
@@ -220,7 +220,7 @@ def _pages(file: int, count: int) -> Extents:
 
 
 def _apart(rng: np.random.Generator, count: int, unit: int) -> tuple[Numbers, Numbers]:
-    """Sizes and places in memory that leave gaps between them."""
+    """Draw sizes and places in memory that do not overlap."""
     nbytes: list[int] = []
     to: list[int] = []
     at = 0

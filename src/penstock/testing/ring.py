@@ -1,4 +1,4 @@
-"""What every ring must do: be written by its feeder, read by others, and leave nothing behind."""
+"""The contract of every ring: its feeder writes, others read, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ print("written")
 
 
 class ReaderCode(NamedTuple):
-    """How a process of its own attaches to a ring.
+    """How another process attaches to a ring.
 
     Attributes:
         code: Python that binds ``reader`` to the attached ring.
-        fds: Descriptors that the process inherits under the same numbers; closed here afterwards.
+        fds: Descriptors that the process inherits with their numbers; closed here afterwards.
     """
 
     code: str
@@ -56,28 +56,28 @@ class ReaderCode(NamedTuple):
 
 
 class RingContract(ABC):
-    """The tests of a ring; a subclass named ``Test...`` runs them."""
+    """Tests of a ring; a subclass named ``Test...`` runs them."""
 
     capacity_bytes = 16 * PAGE_BYTES
 
     @abstractmethod
     def create(self, capacity_bytes: int) -> WritableRing:
-        """A new ring, which this process writes."""
+        """Make a new ring, which this process writes."""
 
     @abstractmethod
     def attach(self, ring: WritableRing) -> Ring:
-        """A ring as a trainer in this process maps it."""
+        """Map a ring as a trainer in this process does."""
 
     @abstractmethod
     def attach_elsewhere(self, ring: WritableRing) -> ReaderCode:
-        """How another process attaches to a ring."""
+        """Say how another process attaches to a ring."""
 
     def seen(self, memory: Any) -> ByteArray:
-        """What ``readable`` and ``lend`` give, as a NumPy array."""
+        """Return what ``readable`` or ``lend`` gave as a NumPy array."""
         return np.asarray(memory)
 
     def collect(self, reader: Ring) -> None:  # noqa: B027
-        """Have loans ended that are due, where the ring does not do that by itself."""
+        """End loans that are due, if the ring does not do that by itself."""
 
     def test_bytes_that_are_written_are_read(self) -> None:
         ring = self.create(self.capacity_bytes)
@@ -257,11 +257,11 @@ def _digest(data: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> str:
 
 
 def _descriptors() -> set[str]:
-    """What the descriptors of this process stand for."""
+    """List this process's descriptors and their targets."""
     return {f"{fd.name} {os.readlink(fd)}" for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
 
 
 def _mapped_in_shm() -> set[str]:
-    """What this process has mapped of /dev/shm: torch keeps there what its workers have sent."""
+    """List what this process maps of /dev/shm, where torch keeps what workers have sent."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {line.split(maxsplit=5)[5] for line in maps if "/dev/shm" in line}

@@ -1,4 +1,4 @@
-"""What lies in a slot, as a tree again."""
+"""Rebuilds the tree in a slot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.tree import Strings, array_nodes, build, leaf_from_bytes, strings_
 
 
 def read_back(filled: Filled, slots: Slots) -> Tree:
-    """A copy of the tree that somebody has left in a slot."""
+    """Copy the tree that was left in a slot."""
     memory = slots.memory(filled.slot).copy()
     leaves: list[Any] = []
     layout = filled.placement.layout

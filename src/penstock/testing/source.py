@@ -1,4 +1,4 @@
-"""What every source must do: number its samples, keep to its segments, and open anywhere."""
+"""The contract of every source: number its samples, keep to its segments, and open anywhere."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from penstock.tree import describe
 
 
 class SourceContract(ABC):
-    """The tests of a source; a subclass named ``Test...`` runs them.
+    """Tests of a source; a subclass named ``Test...`` runs them.
 
     Attributes:
-        keeps_workers: It keeps its workers from pass to pass (``persistent_workers``).
+        keeps_workers: Whether it keeps its workers from pass to pass (``persistent_workers``).
     """
 
     keeps_workers = False
 
     @abstractmethod
     def make(self, seed: int = 0) -> Source:
-        """A source of some hundred samples, with more than one block; each call gives an equal one."""
+        """Make a source of some hundred samples in several blocks; each call gives an equal one."""
 
     @abstractmethod
     def expected(self) -> Counter[Any]:
-        """What ``rows_of`` gives over all blocks of a cycle."""
+        """Return what ``rows_of`` gives over all blocks of a cycle."""
 
     @pytest.fixture(autouse=True)
     def close_sources(self) -> Iterator[None]:
@@ -46,7 +46,7 @@ class SourceContract(ABC):
             source.close()
 
     def rows_of(self, tree: Tree) -> list[Any]:
-        """What tells the samples of a block apart; here the leaf ``id``."""
+        """Return what identifies each sample of a block; here the leaf ``id``."""
         return np.asarray(tree["id"]).tolist()
 
     def test_a_cycle_is_every_sample_once(self) -> None:
@@ -168,7 +168,7 @@ class SourceContract(ABC):
         return [row for block in _blocks(source, Cursor(cycle, 0)) for row in self.rows_of(block.tree)]
 
     def _segments(self, source: Source, cycle: int) -> list[Counter[Any]]:
-        """The samples of each segment of a cycle."""
+        """Count the samples of each segment of a cycle."""
         found: list[Counter[Any]] = [Counter[Any]() for _ in source.segment_starts]
         for block in _blocks(source, Cursor(cycle, 0)):
             i = int(np.searchsorted(source.segment_starts, block.sample, side="right")) - 1
@@ -188,7 +188,7 @@ def _blocks(source: Source, at: Cursor) -> list[SourceBlock]:
 
 
 def _read_back(source: Source, cycle: int, slots: Slots) -> Iterator[SourceBlock]:
-    """A cycle's blocks, each copied from its slot, which is offered again."""
+    """Yield a cycle's blocks, each copied from its slot, which is offered again."""
     iterator = source.open(Cursor(cycle, 0))
     with closing(iterator):  # type: ignore[type-var]
         for i, block in enumerate(iterator):
@@ -202,7 +202,7 @@ def _read_back(source: Source, cycle: int, slots: Slots) -> Iterator[SourceBlock
 
 
 def _children() -> set[str]:
-    """The processes that this one has started and that still run."""
+    """Return the pids of this process's children that still run."""
     found: set[str] = set()
     for task in os.listdir("/proc/self/task"):
         with suppress(OSError):  # a thread that has just ended

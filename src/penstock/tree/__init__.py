@@ -1,4 +1,4 @@
-"""A block's tree of arrays: taken apart into leaves, described, and built again with the same types."""
+"""A block's tree of arrays: taken apart into leaves, described, and rebuilt with its types."""
 
 from penstock.tree.layout import (
     Array,

@@ -1,4 +1,4 @@
-"""What a block's tree looks like, as nodes that travel in a message."""
+"""The structure of a block's tree, as nodes that travel in a message."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 Scalar = None | bool | int | float | str | bytes
 SCALARS = (type(None), bool, int, float, str, bytes)
 MOST_DEPTH = 100
-"""Containers inside one another; what walks a tree calls itself at each."""
+"""Deepest nesting of containers, as trees are walked by recursion."""
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True, tag="array"):
-    """An array leaf. ``shape`` leaves the row axis out where rows are counted per block."""
+    """An array leaf. ``shape`` leaves out the row axis, unless blocks are taken whole."""
 
     library: Literal["numpy", "numpy scalar", "torch"]
     dtype: str
@@ -23,7 +23,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, tag="array"):
 
 
 class Strings(msgspec.Struct, frozen=True, array_like=True, tag="rows"):
-    """A list or tuple of one scalar a row, such as file names."""
+    """A list or tuple with one scalar per row, such as file names."""
 
     kind: Literal["list", "tuple"]
 
@@ -46,14 +46,14 @@ Node = Array | Strings | Constant | Branch
 
 
 def field_names(kind: Any) -> tuple[str, ...]:
-    """The fields of a namedtuple or dataclass, in order."""
+    """Return the fields of a namedtuple or dataclass, in order."""
     if issubclass(kind, tuple):
         return kind._fields  # type: ignore[attr-defined]
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def array_nodes(layout: Node) -> Iterator[Array | Strings]:
-    """The nodes that have a leaf, in order."""
+    """Yield the nodes that have a leaf, in order."""
     if isinstance(layout, Branch):
         for child in layout.children:
             yield from array_nodes(child)
@@ -62,7 +62,7 @@ def array_nodes(layout: Node) -> Iterator[Array | Strings]:
 
 
 def leaf_names(layout: Node, path: str = "") -> Iterator[str]:
-    """The path of each node that has a leaf, such as ``batch['image']``, in the same order."""
+    """Yield the path of each node that has a leaf, such as ``batch['image']``, in that order."""
     if isinstance(layout, Branch):
         for i, child in enumerate(layout.children):
             yield from leaf_names(child, step(path, layout.kind, layout.keys[i] if layout.keys else i))
@@ -71,7 +71,7 @@ def leaf_names(layout: Node, path: str = "") -> Iterator[str]:
 
 
 def difference(before: Node, after: Node, path: str = "") -> str | None:
-    """Where two layouts part, in words, or None where they are equal."""
+    """Say where two layouts first differ; None if they are equal."""
     if before == after:
         return None
     if isinstance(before, Branch) and isinstance(after, Branch) and _same_container(before, after):
@@ -83,10 +83,10 @@ def difference(before: Node, after: Node, path: str = "") -> str | None:
 
 
 def same_but_for_shapes(before: Node, after: Node) -> bool:
-    """Whether two layouts differ in nothing but the lengths of axes and the values of constants."""
+    """Whether two layouts differ only in lengths (of axes and lists) and values of constants."""
     if isinstance(before, Branch) and isinstance(after, Branch):
         if before.kind in ("list", "tuple") and len(before.children) != len(after.children):
-            return before.kind == after.kind  # a list of one entry a sample, as of detection's boxes
+            return before.kind == after.kind  # one entry per sample, such as detection's boxes
         return _same_container(before, after) and all(map(same_but_for_shapes, before.children, after.children))
     if isinstance(before, Array) and isinstance(after, Array):
         return (before.library, before.dtype, len(before.shape)) == (

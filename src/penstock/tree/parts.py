@@ -1,4 +1,4 @@
-"""A block's tree of arrays, taken apart into leaves and what describes them."""
+"""Takes a block's tree of arrays apart into leaves and their description."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Part
     Args:
         tree: Any nesting of tuple, list, dict, namedtuple and dataclass with
             arrays, torch tensors, numbers, str, bytes and None at its leaves.
-        whole: The block is handed on as it is (a feed of whole batches), so its
-            arrays need not have a row each for every sample.
-        anywhere: Leaves may lie on a GPU.
+        whole: Whether the block is handed on as it is (a feed of whole batches),
+            so that its arrays need not have a row for each sample.
+        anywhere: Whether leaves may lie on a GPU.
 
     Raises:
         UnsupportedLeaf: a leaf cannot travel, or has other rows than the rest.
@@ -58,7 +58,7 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Part
 
 
 def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
-    """A leaf's bytes: an array's own, in C order, or a list's encoding."""
+    """Return a leaf's bytes: an array's own, in C order, or a list's encoding."""
     if isinstance(node, Strings):
         return np.frombuffer(msgspec.msgpack.encode(leaf), np.uint8)
     if node.library == "torch":
@@ -69,7 +69,7 @@ def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:
 
 
 def tensor_bytes(leaf: Any) -> DeviceBytes:
-    """A tensor's bytes in C order, as a tensor where it lies."""
+    """Return a tensor's bytes in C order, as a tensor on its device."""
     flat = leaf.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     flat = flat.as_strided(flat.shape, (1,))  # a single element may have any stride
     return flat.view(sys.modules["torch"].uint8)
@@ -175,7 +175,7 @@ def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
 
 
 def first_rows(tree: Tree) -> int:
-    """Rows of the first array or tensor, else of the first list of scalars, else 1."""
+    """Count the rows of the first array or tensor, else of the first list of scalars, else 1."""
     lists: list[int] = []
 
     def visit(node: Tree) -> int | None:
@@ -196,7 +196,7 @@ def first_rows(tree: Tree) -> int:
 
 
 def _is_row_list(items: Sequence[Any], rows: int | None) -> bool:
-    """Whether a list holds one scalar a row; of a block that is taken whole, any list of scalars."""
+    """Whether a list holds one scalar per row, or any scalars if the block is taken whole."""
     return len(items) > 0 and rows in (len(items), None) and all(type(item) in SCALARS for item in items)
 
 
@@ -216,7 +216,7 @@ def _is_named(tree: Tree) -> bool:
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Whether a NumPy dtype is one that its short name tells apart: no objects, fields or extensions."""
+    """Whether a NumPy dtype's short name says all: no objects, fields or extensions."""
     return not dtype.hasobject and np.dtype(dtype.str) == dtype
 
 
@@ -224,7 +224,7 @@ def _name_of(tree: Tree, path: str) -> str:
     kind = tree.__class__
     if "<locals>" in kind.__qualname__:
         raise _unsupported(path, tree, "define the type at the top of a module, so that trainers can find it")
-    # A worker that was spawned has the main module under another name.
+    # In a spawned worker the main module has another name.
     module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
     return f"{module}:{kind.__qualname__}"
 

@@ -1,4 +1,4 @@
-"""A block's tree, built again from its leaves with the same types."""
+"""Rebuilds a block's tree from its leaves, with its types."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.tree.layout import Array, Branch, Constant, Node, Scalar, Strings,
 
 
 def build(layout: Node, leaves: Sequence[Any]) -> Tree:
-    """The tree of this layout, with ``leaves`` in the order in which ``describe`` gave them."""
+    """Build the tree of a layout, from ``leaves`` in the order in which ``describe`` gave them."""
     return _build(layout, iter(leaves))
 
 
 def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writable: bool = True) -> Any:
-    """An array or tensor over ``memory``, which it keeps alive, with ``rows`` in front unless None."""
+    """Make an array or tensor over ``memory``, which it keeps alive; ``rows`` is its first axis unless None."""
     shape = node.shape if rows is None else (rows, *node.shape)
     if node.library == "torch":
         try:
@@ -42,7 +42,7 @@ def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writabl
 
 
 def device_leaf(node: Array, memory: DeviceBytes, rows: int | None) -> Any:
-    """A tensor over memory of a GPU, with ``rows`` in front unless None.
+    """Make a tensor over memory of a GPU; ``rows`` is its first axis unless None.
 
     Raises:
         UnsupportedLeaf: torch has no such type.
@@ -54,7 +54,7 @@ def device_leaf(node: Array, memory: DeviceBytes, rows: int | None) -> Any:
     else:
         try:
             dtype = torch.as_tensor(np.empty(0, np.dtype(node.dtype))).dtype
-        except (TypeError, ValueError):  # a date, or numbers with their bytes the other way round
+        except (TypeError, ValueError):  # a date, or numbers of the other byte order
             raise UnsupportedLeaf(
                 f"a leaf is a NumPy array of {node.dtype}, which no tensor on a GPU can hold; let the source "
                 "give numbers, or leave device (of a feed with a transform, memory) out"
@@ -97,10 +97,10 @@ _types: dict[tuple[str, tuple[Scalar, ...]], tuple[type[Any], bool]] = {}
 
 
 def _type_named(name: str, keys: tuple[Scalar, ...]) -> tuple[type[Any], bool]:
-    """The namedtuple or dataclass that a feeder named, and whether it is built by position.
+    """Find the namedtuple or dataclass that a feeder named; return it, and whether it is built by position.
 
-    Only what has been imported already is found: an import runs code, and a
-    feeder must not choose what code a trainer runs. Nothing is unpickled.
+    Only imported modules are searched: an import runs code, and a feeder must
+    not choose what code a trainer runs. Nothing is unpickled.
     """
     if (name, keys) in _types:
         return _types[name, keys]
@@ -113,7 +113,7 @@ def _type_named(name: str, keys: tuple[Scalar, ...]) -> tuple[type[Any], bool]:
         )
     kind: Any = sys.modules[module]
     for part in qualname.split("."):
-        kind = vars(kind).get(part)  # not getattr, by which some modules import others
+        kind = vars(kind).get(part)  # not getattr, which makes some modules import others
         if not isinstance(kind, type):
             break
     if not (isinstance(kind, type) and (_is_namedtuple(kind) or dataclasses.is_dataclass(kind))):

@@ -1,4 +1,4 @@
-"""How many bytes the leaves of a layout take, and whether it makes sense: it comes from another process."""
+"""How many bytes the leaves of a layout take, and whether a layout from another process makes sense."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MOST_BYTES = 2**62
 
 
 class LeafSize(NamedTuple):
-    """An array's bytes, those of a row where rows are counted, and what they are aligned to."""
+    """Bytes of an array, or of one row unless blocks are taken whole, and their alignment."""
 
     nbytes: int
     alignment: int
 
 
 def leaf_sizes(layout: Node) -> list[LeafSize | None]:
-    """The size of each leaf, in order; None for one that can have any: a list of scalars.
+    """Return the size of each leaf, in order; None for a list of scalars, which can have any.
 
     Raises:
-        ValueError: no tree of arrays can be like that; the message says why.
+        ValueError: no tree of arrays has this layout; the message says why.
     """
     sizes: list[LeafSize | None] = []
     _walk(layout, sizes, 0)
@@ -64,19 +64,19 @@ def _array_size(node: Array) -> LeafSize | None:
         return None
     if len(node.shape) > _MOST_AXES or math.prod(max(n, 1) for n in node.shape) * item_bytes > _MOST_BYTES:
         raise ValueError(f"an array with axes of {str(node.shape)[:200]}")
-    # An item of 12 bytes, such as three characters, need only lie at a multiple of 4.
+    # Items of 12 bytes, such as three characters, lie at multiples of 4.
     return LeafSize(math.prod(node.shape) * item_bytes, item_bytes & -item_bytes)
 
 
 @lru_cache(maxsize=256)
 def _item_bytes(library: str, dtype: str) -> int | None:
-    """None for torch's types where there is no torch, which is told to who asks for a batch."""
+    """Return the size of an item; None for a torch type without torch, of which the first batch tells."""
     if library == "torch":
         try:
             import torch
         except ImportError:
             return None
-        kind: Any = vars(torch).get(dtype)  # not getattr, by which torch imports more of itself
+        kind: Any = vars(torch).get(dtype)  # not getattr, which makes torch import more of itself
         try:
             torch.frombuffer(bytearray(16), dtype=kind)
         except (TypeError, ValueError, RuntimeError):

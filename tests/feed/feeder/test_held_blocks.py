@@ -373,7 +373,7 @@ def test_ranks_of_one_group_begin_together_and_those_of_another_do_not_count():
         assert state.members[id].state == "waiting"
     assert [member.id for member in state.start(3, None, 0, Cursor(0, 0))] == [0, 3]
     assert [state.members[id].state for id in range(4)] == ["reading", "waiting", "waiting", "reading"]
-    assert not state.rank_taken("a", 0, 2), "another training may use the same ranks"
+    assert not state.rank_taken("a", 0, 2), "another run may use the same ranks"
 
 
 def test_a_feed_with_epochs_is_finished_when_everybody_who_read_has_had_them():

@@ -1,4 +1,4 @@
-"""A loader that lives in the main script is shared, whatever started the training and the loader's workers."""
+"""A loader that lives in the main script is shared, whatever started the trainer and the loader's workers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SEED = 4321
 
 
 class Images(Dataset[Any]):
-    """Random crops, labels and names, as a training has them."""
+    """Random crops, labels and names, as a trainer has them."""
 
     def __len__(self) -> int:
         return 45

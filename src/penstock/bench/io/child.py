@@ -1,4 +1,4 @@
-"""One case in a process of its own: ``python -m penstock.bench.io.child`` reads an order, and prints a row."""
+"""The child process of one case: ``python -m penstock.bench.io.child`` reads an order, and prints a row."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A case, and what its process needs to know besides.
+    """A case, and what else its process needs to know.
 
     Attributes:
-        nbytes: Of the file; None where the reader is to say.
-        readers: As ``Settings.readers``.
+        nbytes: Size of the file; None to ask the reader.
+        readers: Function that opens a reader; see ``Settings.readers``.
     """
 
     case: Case
@@ -41,10 +41,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(order: Order) -> Measurement:
-    """Measure.
+    """Measure one case.
 
     Raises:
-        PenstockError: the mechanism, the file or the GPU cannot be had, or a read failed.
+        PenstockError: the mechanism, the file or the GPU is not available, or a read failed.
     """
     case = order.case
     with ExitStack() as stack:
@@ -53,7 +53,7 @@ def run(order: Order) -> Measurement:
         opened = reader.open(order.path)
         nbytes = opened.nbytes if order.nbytes is None else order.nbytes
         offsets = places(nbytes, case.bs_bytes, case.pattern, order.seed)
-        # What went through the page cache is warm the second time.
+        # Blocks read through the page cache are warm the second time.
         once = order.cold and case.mech == "posix"
         threads = 0 if case.mech in ONE_THREAD else case.threads
         loop = Loop(reader, opened.file, offsets, case.bs_bytes, threads=threads, once=once)
@@ -100,7 +100,7 @@ def _reader(order: Order, gpu: Gpu | None, stack: ExitStack) -> Reader:
     asked = {"depth": case.qd, "threads": case.threads}
     nbytes = case.qd * stride(case.bs_bytes)
     memory = host_memory(nbytes)
-    memory[:] = 0  # so that no page is made while it is timed
+    memory[:] = 0  # so that no page is allocated while it is timed
     if gpu is None:
         reader = open_reader(case.mech, memory, **asked)
     else:
@@ -111,8 +111,8 @@ def _reader(order: Order, gpu: Gpu | None, stack: ExitStack) -> Reader:
 
 
 def main() -> None:
-    """The process."""
-    # Whoever asked and was killed does not want to know any more.
+    """Run the child process."""
+    # Die with the parent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     try:

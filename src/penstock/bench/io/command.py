@@ -17,7 +17,7 @@ from penstock.terminal import console, printable
 
 
 def io_command(settings: Settings, path: str, json: Path | None, csv: Path | None, plot: Path | None) -> Report:
-    """Measure, and tell.
+    """Measure, show the table, and save files.
 
     Raises:
         BadSetting: a setting is out of range, the path cannot be read, or a file could not be written afterwards.

@@ -1,4 +1,4 @@
-"""Percentiles of many times, at a cost that does not disturb what is timed."""
+"""Percentiles of many times, cheap enough not to disturb what is timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEPT = 1 << 16
 
 
 class Latencies:
-    """Times as a histogram of buckets 1% apart; they are sorted in many at once."""
+    """A histogram of times in buckets 1% apart; times are sorted in many at once."""
 
     def __init__(self) -> None:
         self._kept = np.empty(_KEPT)
@@ -22,7 +22,7 @@ class Latencies:
         self._buckets = np.zeros(_BUCKETS, np.int64)
 
     def add(self, times_s: npt.NDArray[np.float64]) -> None:
-        """Some more."""
+        """Add some times."""
         assert len(times_s) <= _KEPT
         if self._count + len(times_s) > _KEPT:
             self._sort()
@@ -30,7 +30,7 @@ class Latencies:
         self._count += len(times_s)
 
     def percentiles_us(self, *ranks: float) -> tuple[float | None, ...]:
-        """The times below which these parts (0 to 1) of all lie; None where there are no times."""
+        """Return percentiles for these ranks (0 to 1), in microseconds; None if there are no times."""
         self._sort()
         below = np.cumsum(self._buckets)
         if below[-1] == 0:

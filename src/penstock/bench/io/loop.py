@@ -1,4 +1,4 @@
-"""The measured loop: so many reads under way, as long as it takes."""
+"""The measured loop, which keeps a number of reads under way."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from penstock.measure.interval import Watch
 
 _PART = 4
-"""The loop waits for this part of what nobody has in hand, then begins as many again with one call."""
+"""The loop waits for one part in so many of the reads that no thread has in hand, then begins as many anew."""
 
 _MOST_BLOCKS = 1 << 22
 
 
 class Figures(NamedTuple):
-    """What a loop moved, and what that cost.
+    """What a loop has read, and what that cost.
 
     Attributes:
         cpu_s: User and kernel time of this process, all threads.
@@ -38,10 +38,9 @@ class Figures(NamedTuple):
 
 
 def places(nbytes: int, bs_bytes: int, pattern: str, seed: int) -> Numbers:
-    """Offsets of blocks in the order in which they are read; none twice.
+    """Return offsets of blocks in reading order, none twice.
 
-    Of a file of more than 4 million blocks, so many: what was read does not
-    come again before as many others have.
+    At most 4 million: a block is read again only after so many others.
 
     Raises:
         BadSetting: not one block fits into the file.
@@ -55,7 +54,7 @@ def places(nbytes: int, bs_bytes: int, pattern: str, seed: int) -> Numbers:
 
 
 def stride(bs_bytes: int) -> int:
-    """The room in memory for one block: it begins on a page."""
+    """Return the room in memory for one block, in whole pages."""
     return -(-bs_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
@@ -63,9 +62,9 @@ class Loop:
     """Keeps ``reader.depth`` reads of one file under way.
 
     Args:
-        offsets: Of the blocks, in the order in which they are read.
-        threads: Of the reader, that must find reads waiting for them; 0 where it has none.
-        once: Each block is read once; otherwise they begin again.
+        offsets: Offsets of the blocks, in reading order.
+        threads: Threads of the reader that must always find reads waiting; 0 if it has none.
+        once: Whether each block is read only once; else they are read over and over.
     """
 
     def __init__(
@@ -80,13 +79,13 @@ class Loop:
         self._targets = np.arange(depth) * stride(bs_bytes)
         self._begun_s = np.zeros(depth)
         self._once = once
-        # Whatever is begun together is one slice.
+        # Reads that begin together are one slice.
         self._offsets = offsets if once else np.resize(offsets, len(offsets) + depth)
         self._period = len(offsets)
         self._at = 0
 
     def submit(self, slots: Numbers) -> None:
-        """Read the next blocks into these slots, as far as there are any."""
+        """Begin to read the next blocks into these slots, as far as there are any."""
         if self._at >= self._period and not self._once:
             self._at -= self._period
         offsets = self._offsets[self._at : self._at + len(slots)]
@@ -102,10 +101,10 @@ class Loop:
         self.under_way += count
 
     def turn(self) -> int:
-        """Wait for a batch, begin as many again, and say how many were done.
+        """Wait for a batch of reads, begin as many anew, and return how many were done.
 
         Raises:
-            ReadFailed: one failed; the figures would mean nothing.
+            ReadFailed: a read failed; the figures would mean nothing.
         """
         done = self._reader.completed(min(self._batch, self.under_way))
         if done.failures:
@@ -119,7 +118,7 @@ class Loop:
 def measure(
     loop: Loop, depth: int, *, runtime_s: float, warm_up_s: float, watches: Sequence[Watch] = ()
 ) -> Figures:
-    """Run a loop: first to warm up, then counted and watched.
+    """Run a loop: warm up, then count and watch.
 
     Raises:
         ReadFailed: a read failed.

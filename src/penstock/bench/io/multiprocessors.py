@@ -1,4 +1,4 @@
-"""The part of a GPU's multiprocessors that its reading threads keep busy: told by NVML, or else its bound.
+"""The part of a GPU's multiprocessors that its reading threads keep busy: from NVML, or else an upper bound.
 
 NVML API Reference Guide, "GPM Functions": NVML_GPM_METRIC_SM_UTIL, from Hopper on. No GPU has run this
 (docs/hardware.md).
@@ -13,21 +13,21 @@ from penstock.measure.nvml import meter_of
 
 
 class Busy(NamedTuple):
-    """A part, 0 to 1, and in words what told it."""
+    """The busy part, 0 to 1, and where the number comes from."""
 
     share: float
     note: str
 
 
 class Multiprocessors:
-    """A watch on them while they read.
+    """Watches a GPU's multiprocessors while it reads.
 
     Args:
-        device: Which GPU, such as ``"cuda:0"``.
-        threads: Of it that ask.
+        device: The GPU, such as ``"cuda:0"``.
+        threads: Number of its reading threads.
 
     Raises:
-        ReaderUnavailable: there is no driver to ask.
+        ReaderUnavailable: there is no driver.
     """
 
     def __init__(self, device: str, threads: int) -> None:
@@ -42,7 +42,7 @@ class Multiprocessors:
 
     @property
     def busy(self) -> Busy:
-        """Of the time between ``begin`` and ``end``."""
+        """The busy part between ``begin`` and ``end``."""
         seen = self._meter.activity
         if seen.sm_active is None:
             return Busy(

@@ -20,9 +20,9 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def cached_share(path: str, nbytes: int) -> float | None:
-    """The part of a file that lies in the page cache, 0 to 1; None where the kernel does not tell.
+    """Return the part of a file in the page cache, 0 to 1; None if the kernel does not tell.
 
-    It tells only who owns the file or may write it (mincore(2)).
+    It tells only a process that owns the file or may write it (mincore(2)).
     """
     if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
         return None
@@ -40,7 +40,7 @@ def cached_share(path: str, nbytes: int) -> float | None:
 
 
 def dropped(path: str, nbytes: int) -> float | None:
-    """Drop a file from the page cache, and give what ``cached_share`` says then.
+    """Drop a file from the page cache; return what ``cached_share`` says then.
 
     Raises:
         OSError: the file cannot be opened.
@@ -59,7 +59,7 @@ def dropped(path: str, nbytes: int) -> float | None:
 def _drop(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)  # pages that are not on the disk yet would stay
+        os.fsync(fd)  # dirty pages would stay
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
@@ -71,7 +71,7 @@ def _present_pages(fd: int, start: int, nbytes: int) -> int:
         pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
         status = _libc.mincore(memory.ctypes.data, nbytes, pages.ctypes.data)
         error = ctypes.get_errno()
-        del memory  # the map closes only when nothing looks into it
+        del memory  # the map closes only when no view is left
     if status:
         raise OSError(error, os.strerror(error))
     return int(np.count_nonzero(pages & 1))

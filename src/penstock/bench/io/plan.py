@@ -23,7 +23,7 @@ _MEMORY_BYTES = 8 << 30
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One mechanism, or another tool's, under one setting."""
+    """One mechanism, of Penstock or another tool, under one setting."""
 
     mech: str
     bs_bytes: int
@@ -34,15 +34,15 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def tool(self) -> str:
-        """The other tool that runs it, or an empty text."""
+        """The other tool that runs it; empty for Penstock."""
         return self.mech.partition(":")[0] if ":" in self.mech else ""
 
     def row(self, **fields: Any) -> Measurement:
-        """A row of it; ``fields`` go before what the case says."""
+        """Make a row of this case; ``fields`` override its own."""
         return Measurement(**{**msgspec.structs.asdict(self), **fields})
 
     def measured(self, ops: int, elapsed_s: float, cpu_s: float, **fields: Any) -> Measurement:
-        """A row of so many reads in so much time, and the CPU time of that."""
+        """Make a row of ``ops`` reads in ``elapsed_s``, with their CPU time."""
         nbytes = ops * self.bs_bytes
         return self.row(
             runtime_s=_short(elapsed_s),
@@ -62,9 +62,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How the benchmark runs; each tuple multiplies the cases.
 
     Attributes:
-        scratch_bytes: Of the file that is made where a directory is given.
-        warm_up_s: Before anything is counted.
-        limit_s: In which a case must answer, beyond the time that it measures.
+        scratch_bytes: Size of the file that is made in a directory.
+        warm_up_s: Warm-up time of a case.
+        limit_s: Time that a case may take beyond its warm-up and measured time.
         readers: The function that opens a reader, as ``module:function``.
     """
 
@@ -84,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     readers: str = "penstock.io.open:open_reader"
 
     def check(self) -> Settings:
-        """These settings.
+        """Check and return these settings.
 
         Raises:
             BadSetting: one is out of range.
@@ -126,7 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def cases(self) -> Iterator[Case]:
-        """The mechanisms' cases: what is compared runs one after the other."""
+        """Yield the cases of Penstock's mechanisms; those to be compared are neighbours."""
         seen: set[Case] = set()
         for bs, qd, pattern, dest, mech, threads in product(
             self.bs_bytes, self.qd, self.pattern, self.dest, self.mech, self.threads
@@ -138,15 +138,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The parts of a list with commas."""
+    """Split a list with commas."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers from a list with commas.
+    """Read whole numbers from a list with commas.
 
     Raises:
-        BadSetting: one is none.
+        BadSetting: a part is no whole number.
     """
     try:
         return tuple(int(part) for part in words(text))
@@ -157,7 +157,7 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def sizes(option: str, text: str) -> tuple[int, ...]:
-    """Bytes from a list such as ``"4KiB,1MiB"``.
+    """Read sizes in bytes from a list such as ``"4KiB,1MiB"``.
 
     Raises:
         BadSetting: one is no size.
@@ -166,5 +166,5 @@ def sizes(option: str, text: str) -> tuple[int, ...]:
 
 
 def _short(value: float) -> float:
-    """Six digits: the rest is noise, and long."""
+    """Round to six digits: the rest is noise."""
     return float(f"{value:.6g}")

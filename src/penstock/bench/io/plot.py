@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""The benchmark of read mechanisms as a picture: what they move, and what that costs."""
+"""The benchmark of read mechanisms as a picture: throughput over CPU time."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _COLUMNS = 3
 
 
 def save(rows: Sequence[Measurement], path: Path) -> None:
-    """Draw the rows that were measured; the file's name says the format."""
+    """Draw the measured rows; the file's name gives the format."""
     picture(rows).savefig(path)
 
 
 def picture(rows: Sequence[Measurement]) -> Any:
-    """A panel for each size, pattern and destination; what may have come from the page cache is hollow."""
+    """Draw a panel per size, pattern and destination; points that may come from the page cache are hollow."""
     rows = sorted(medians(rows), key=_place)
     panels = [(key, list(group)) for key, group in groupby(rows, key=_place)]
     columns = min(_COLUMNS, len(panels))
@@ -99,7 +99,7 @@ def _from_the_cache(row: Measurement) -> bool:
 
 
 def _place(row: Measurement) -> tuple[bool, str, str, int]:
-    """By which panels are told apart and follow each other."""
+    """Return the key by which rows are grouped into panels and sorted."""
     return row.dest != "host", row.dest, row.pattern, row.bs_bytes
 
 
@@ -153,7 +153,7 @@ def _panel(
 
 
 def _depths(axes: Any, rows: Sequence[Measurement], colors: dict[str, str]) -> None:
-    """Each point's depth beside it, where that covers nothing else."""
+    """Write each point's depth beside it, where that covers nothing else."""
     axes.figure.draw_without_rendering()
     points = [axes.transData.transform((row.cpu_s_per_gib, row.mb_s)) for row in rows]
     unit = axes.figure.dpi / 72

@@ -1,4 +1,4 @@
-"""A measured process: started, fed, waited for with a limit, ended with all that it started."""
+"""Runs a measured process: gives it input, waits with a limit, ends it with all that it started."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.linux.exit_status import in_words
 
 
 class MeasurementFailed(PenstockError):
-    """A measured process crashed, hung, or reports an error; the message says which."""
+    """Raised when a measured process crashed, hung, or reported an error; the message says which."""
 
 
 class Answer(NamedTuple):
-    """What a process printed, and the CPU time that it used from first to last."""
+    """What a process printed, and the CPU time that it used in all."""
 
     text: str
     cpu_s: float
@@ -29,14 +29,14 @@ def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answ
     """Run a command to its end.
 
     Args:
-        limit_s: After which it is killed.
+        limit_s: Time after which it is killed.
         told: Its standard input.
 
     Raises:
         MeasurementFailed: it was killed, or its status is not 0; its last words are in the message.
     """
     before = _children_cpu_s()
-    # A group of its own: other tools have processes of their own, which must not outlive this call.
+    # A new process group: another tool's child processes must not outlive this call.
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -18,19 +18,19 @@ from penstock.advice.measurement import Measurement
 from penstock.sizes import size_text
 
 WIDTH = 104
-"""That the table needs: wider than some terminals, which wrap lines, but figures are never cut."""
+"""Least width of the table: narrower terminals wrap its lines, but figures are never cut."""
 
 _HEADINGS = ("MB/s", "IOPS", "p50", "p99", "p99.9", "s/GiB", "µs/op", "cores")
 _OF_GPUS = ("GPU threads", "SMs")
 
 
 def as_json(rows: Sequence[Measurement]) -> bytes:
-    """A list of objects, one a row."""
+    """Encode rows as a list of objects."""
     return msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n"
 
 
 def as_csv(rows: Sequence[Measurement]) -> str:
-    """One line a row under the names of its fields."""
+    """Encode rows as lines under the names of their fields."""
     text = io.StringIO()
     writer = csv.DictWriter(text, Measurement.__struct_fields__, lineterminator="\n")
     writer.writeheader()
@@ -39,7 +39,7 @@ def as_csv(rows: Sequence[Measurement]) -> str:
 
 
 def medians(rows: Sequence[Measurement]) -> list[Measurement]:
-    """One row a case: each figure the median of the repeats that were measured."""
+    """Return one row per case: each figure is the median of the repeats that were measured."""
     cases: dict[tuple[str | int, ...], list[Measurement]] = {}
     for row in rows:
         cases.setdefault((row.mech, row.bs_bytes, row.qd, row.threads, row.pattern, row.dest), []).append(row)
@@ -68,7 +68,7 @@ def _median(rows: Sequence[Measurement]) -> Measurement:
 
 
 def table(rows: Sequence[Measurement], title: str) -> Table:
-    """Medians of the repeats; the fastest first within a block size, pattern and destination."""
+    """Make a table of the repeats' medians, the fastest first within a block size, pattern and destination."""
     rows = sorted(
         medians(rows),
         key=lambda row: (row.bs_bytes, row.pattern, row.dest != "host", row.dest, -row.mb_s, row.mech),

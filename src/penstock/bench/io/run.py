@@ -1,4 +1,4 @@
-"""The benchmark of read mechanisms: every case in a process of its own, by turns."""
+"""The benchmark of read mechanisms: every case in a separate process, in turn."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _STILL_COLD = 0.01
 
 
 class Report(NamedTuple):
-    """What was measured.
+    """What was measured, and what to know of it.
 
     Attributes:
-        remarks: What a person should know of all rows: tools that were not run, caches that were not empty.
+        remarks: What holds for all rows: tools that were not run, caches that were not empty.
     """
 
     rows: list[Measurement]
@@ -39,7 +39,7 @@ class Report(NamedTuple):
 
 
 def run(settings: Settings, path: str, tell: Tell) -> Report:
-    """Measure every case, each repeat all of them.
+    """Measure every case in each repeat.
 
     Args:
         path: A file or block device, which is only read; a directory, for a scratch file; or the address of
@@ -63,7 +63,7 @@ def run(settings: Settings, path: str, tell: Tell) -> Report:
         planned.sort(key=lambda case: (case.bs_bytes, case.pattern, case.dest != "host", case.dest))
         rows: list[Measurement] = []
         for repeat in range(settings.repeats):
-            turn = repeat % len(planned)  # nothing always follows the same other
+            turn = repeat % len(planned)  # so that no case always comes first
             for case in planned[turn:] + planned[:turn]:
                 tell(len(rows), len(planned) * settings.repeats, str(case))
                 row = bench.measure(case, repeat)
@@ -80,7 +80,7 @@ class _Bench:
         self._settings = settings
         self._target = read
         self._tools = tools
-        self._kept = 0.0  # the most that stayed in the page cache against our will
+        self._kept = 0.0  # the largest part that --cold left in the page cache
 
     def measure(self, case: Case, repeat: int) -> Measurement:
         cold, note = self._cache(case)
@@ -94,7 +94,7 @@ class _Bench:
         return msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note)))) if row.iops else row
 
     def warnings(self) -> list[str]:
-        """What odd sizes and the page cache did to the figures."""
+        """Say what odd sizes and the page cache did to the figures."""
         read, settings = self._target, self._settings
         if read.nbytes is None:
             return [f"--cold says nothing about {read.name}: it is not in the page cache"] if settings.cold else []
@@ -147,7 +147,7 @@ class _Bench:
             raise MeasurementFailed(f"gave no result, but {told.text.strip()[-200:]!r}") from None
 
     def _cache(self, case: Case) -> tuple[bool, str]:
-        """(whether the file is not in the page cache now, what is to be said of that)."""
+        """Drop the file from the page cache if asked; return whether it is cold, and a note on that."""
         path, nbytes = self._target.path, self._target.nbytes
         if nbytes is None:
             return disk_path(path) is not None, ""
@@ -165,10 +165,10 @@ class _Bench:
 
 
 def _for_path(settings: Settings, path: str) -> Settings:
-    """The same with the one mechanism that reads what is no file of the kernel's.
+    """Choose the one mechanism that reads an object, or a disk under BaM's module; else change nothing.
 
     Raises:
-        BadSetting: another was asked for.
+        BadSetting: another mechanism was asked for.
     """
     if is_url(path):
         what, only = "an object", "object"

@@ -1,4 +1,4 @@
-"""What is read: a file or device that is there, an object, or a scratch file made for the time being."""
+"""What is read: an existing file or device, an object, or a temporary scratch file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _PIECE_BYTES = 16 << 20
 
 
 class Target(NamedTuple):
-    """A file or object to be read, never written.
+    """A file, device or object to be read, never written.
 
     Attributes:
-        path: As a reader opens it.
-        name: For a person.
-        nbytes: Its size; None of what the kernel has no file of, whose size the reader knows: an object, or a disk
-            under BaM's kernel module.
+        path: Path that a reader opens.
+        name: Name for a person.
+        nbytes: Its size; None for an object or a disk under BaM's kernel module, whose size the reader knows.
     """
 
     path: str
@@ -41,26 +40,26 @@ class Target(NamedTuple):
 
 
 def is_url(path: str) -> bool:
-    """Whether it names an object, not a file."""
+    """Whether a path is a URL of an object."""
     return re.match(r"[a-z][a-z0-9+.-]*://", path, re.IGNORECASE) is not None
 
 
 @contextmanager
 def target(path: str, scratch_bytes: int) -> Generator[Target]:
-    """What is to be read.
+    """Open what is to be read.
 
-    In a directory, a file of random bytes that never gets a name: it is gone
-    when this process is, however that ends.
+    In a directory, make a file of random bytes without a name: it is gone with
+    this process, however that ends.
 
     Raises:
-        BadSetting: it is not there, is empty, must not be read, or there is no room for a scratch file.
+        BadSetting: it does not exist, is empty, must not be read, or there is no room for a scratch file.
     """
     if is_url(path) or disk_path(path):
         yield Target(path, path, None)
         return
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         why = error.strerror if isinstance(error, OSError) else error
         raise BadSetting(f"{path}: {why}. Give a file to read, or a directory for a scratch file") from None
     if stat.S_ISDIR(mode):

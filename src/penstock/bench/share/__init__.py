@@ -1,1 +1,1 @@
-"""What sharing a user's own loader brings on this machine."""
+"""Measures what sharing a user's own loader brings on this machine."""

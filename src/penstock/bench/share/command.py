@@ -19,7 +19,7 @@ from penstock.terminal import console
 
 
 def share_command(settings: Settings, where: str, json: Path | None, plot: Path | None) -> Report:
-    """Measure, and tell.
+    """Measure, show the table, and save files.
 
     Raises:
         PenstockError: as ``run``; or a file could not be written afterwards, or matplotlib is not installed.
@@ -45,5 +45,5 @@ def share_command(settings: Settings, where: str, json: Path | None, plot: Path 
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """End as after Ctrl-C, and leave nothing behind."""
+    """End as after Ctrl-C, so that every process is ended."""
     raise SystemExit(128 + number)

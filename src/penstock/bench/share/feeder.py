@@ -1,4 +1,4 @@
-"""A measured feeder, a process of its own: ``python -m penstock.bench.share.feeder``. It ends with its input."""
+"""The process of a measured feeder: ``python -m penstock.bench.share.feeder``. It ends with its input."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.measure.loop import failure, heard_lines, keep_output_for_answers,
 
 
 class Feeding(msgspec.Struct, frozen=True):
-    """What a feeder process is told.
+    """Orders for a feeder process.
 
     Attributes:
-        trainers: How many will read.
+        trainers: Number of trainers that will read.
     """
 
     where: str
@@ -54,7 +54,7 @@ def _end(feeder: Feeder, heard: Iterator[bytes]) -> None:
 
 
 def _gather(feeder: Feeder, feeding: Feeding) -> None:
-    """Hold the first block until every trainer has begun: one that came late would wait for the next segment."""
+    """Hold the first block until every trainer reads: a late one would wait for the next segment."""
     try:
         with attach(feeding.feed, 1, wait_s=60) as holder:
             next(iter(holder))

@@ -24,7 +24,7 @@ _LINES: tuple[tuple[Arm, str, str, str], ...] = (
 
 
 def save(report: Report, path: Path) -> None:
-    """Draw a report; the file's name says the format."""
+    """Draw a report; the file's name gives the format."""
     figure: Any = Figure(figsize=(13, 5.2), facecolor="white")
     FigureCanvasAgg(figure)
     figure.text(
@@ -49,7 +49,7 @@ def save(report: Report, path: Path) -> None:
 def _panel(report: Report, axes: Any, title: str, figure_of: Callable[[Result], float]) -> None:
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=12)
     for arm, label, color, mark in _LINES:
-        # One trainer with a loader of its own is the loader alone.
+        # One trainer with its own loader is the case "alone".
         of_arm = [(k, report.of("alone" if k == 1 and arm == "separate" else arm, k)) for k in _trainers(report)]
         points = [(k, Spread.of(list(map(figure_of, results)))) for k, results in of_arm if results]
         middles = [spread.median for _, spread in points]
@@ -76,7 +76,7 @@ def _tick(value: float, _: int) -> str:
 
 
 def _ideal(report: Report, axes: Any) -> None:
-    """What as many machines with a trainer and a loader each would reach."""
+    """Draw what the trainers would reach on a machine each."""
     alone = statistics.median(result.together for result in report.of("alone", 1))
     counts = _trainers(report)
     ideal = [alone * k for k in counts]

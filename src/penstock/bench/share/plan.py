@@ -20,10 +20,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How the benchmark runs.
 
     Attributes:
-        trainers: How many at once, case by case.
+        trainers: Numbers of trainers at once, one per case.
         step_ms: Time that a trainer waits for each batch, in place of training on it.
-        seconds: Counted for each case.
-        window: Of the feed.
+        seconds: Measured time of each case.
+        window: Size of the feed's ring.
     """
 
     trainers: tuple[int, ...] = (1, 2, 4, 8)
@@ -35,12 +35,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quick: bool = False
 
     def quickly(self) -> Settings:
-        """The first few cases, each once and short: to see that all works."""
+        """Reduce to the first few cases, each once and short: a smoke run."""
         few = tuple(k for k in self.trainers if k <= 2) or self.trainers[:1]
         return msgspec.structs.replace(self, trainers=few, repeats=1, seconds=min(self.seconds, 1.0), quick=True)
 
     def check(self) -> None:
-        """Look at the numbers.
+        """Check the numbers.
 
         Raises:
             BadSetting: one is out of range.
@@ -59,12 +59,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(NamedTuple):
-    """Trainers at once, and what feeds them.
+    """A number of trainers at once, and what feeds them.
 
     Attributes:
         arm: "alone" (one trainer with the whole loader), "separate" (a loader in each trainer),
             "shared" (all on one feed).
-        workers: Of each loader; empty for loaders that have none.
+        workers: Workers of each loader; empty for a source that has none.
     """
 
     arm: Arm
@@ -80,10 +80,10 @@ class Case(NamedTuple):
 
 
 def cases(trainers: tuple[int, ...], workers: int | None) -> Iterator[Case]:
-    """The cases of one repeat: what is compared runs one after the other.
+    """Yield the cases of one repeat; those to be compared are neighbours.
 
     Args:
-        workers: Of the user's loader; None for a source that has none.
+        workers: Workers of the user's loader; None for a source that has none.
     """
     whole = () if workers is None else (workers,)
     yield Case("alone", 1, whole)
@@ -94,9 +94,9 @@ def cases(trainers: tuple[int, ...], workers: int | None) -> Iterator[Case]:
 
 
 def split(workers: int, trainers: int) -> tuple[int, ...]:
-    """A loader's workers dealt to the loaders of several trainers: in all as many, but one each at least.
+    """Split a loader's workers among the loaders of several trainers: as many in all, at least one each.
 
-    A loader without workers has none in each trainer either.
+    A loader without workers stays without in each trainer.
     """
     if workers == 0:
         return (0,) * trainers

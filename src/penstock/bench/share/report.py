@@ -1,4 +1,4 @@
-"""What was measured, what it comes to, and the sentence that says it."""
+"""The results, their comparison, and the sentence that sums it up."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _KEEPS_UP = 0.9
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One case in one repeat.
+    """The result of one case in one repeat.
 
     Attributes:
         workers: Loader workers of all processes together; None for a source that has none.
-        samples_per_s, batches_per_s: Of each trainer.
+        samples_per_s: Samples per second of each trainer.
+        batches_per_s: Batches per second of each trainer.
         cpu_s_per_1000_samples: CPU time of all processes, for 1,000 samples delivered to one trainer.
         pss_bytes: Memory of all processes; a page that n share counts once.
     """
@@ -36,17 +37,17 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def slowest(self) -> float:
-        """Samples a second, of the slowest trainer."""
+        """Samples per second of the slowest trainer."""
         return min(self.samples_per_s)
 
     @property
     def together(self) -> float:
-        """Samples a second, of all trainers."""
+        """Samples per second of all trainers together."""
         return sum(self.samples_per_s)
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A figure over the repeats."""
+    """The median, least and most of a figure over the repeats."""
 
     median: float
     least: float
@@ -58,14 +59,14 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One feed over separate loaders (over the loader alone, for one trainer); ratios within a repeat.
+    """Ratios of one feed to separate loaders (to the loader alone, for one trainer), each within a repeat.
 
     Attributes:
-        together: Of samples a second, all trainers.
-        cpu: Of CPU time for a sample.
-        memory: Of PSS.
-        steps_kept: Of the slowest trainer with a loader of its own: its batches a second, as a part of what
-            ``step_ms`` allows; None without steps.
+        together: Ratio of samples per second, all trainers together.
+        cpu: Ratio of CPU time per sample.
+        memory: Ratio of PSS.
+        steps_kept: Batches per second of the slowest trainer with its own loader, as a part of what ``step_ms``
+            allows; None without steps.
     """
 
     trainers: int
@@ -79,7 +80,7 @@ class Report(msgspec.Struct, kw_only=True):
     """Everything that one run measured, as it is saved.
 
     Attributes:
-        function: Of the user's, that makes the loader.
+        function: The user's function that makes the loader.
     """
 
     benchmark: str = "bench share"
@@ -93,7 +94,7 @@ class Report(msgspec.Struct, kw_only=True):
     sentence: str
 
     def of(self, arm: Arm, trainers: int) -> list[Result]:
-        """The repeats of one case."""
+        """Return the repeats of one case."""
         return of_case(self.results, arm, trainers)
 
 
@@ -102,7 +103,7 @@ def of_case(results: Sequence[Result], arm: Arm, trainers: int) -> list[Result]:
 
 
 def compared(results: Sequence[Result], trainers: int, step_ms: float) -> Comparison:
-    """A feed of so many trainers against what they would have without it."""
+    """Compare a feed of so many trainers with separate loaders, or with the loader alone."""
     own = of_case(results, "separate" if trainers > 1 else "alone", trainers)
     shared = of_case(results, "shared", trainers)
     own_of = {result.repeat: result for result in own}
@@ -121,7 +122,7 @@ def compared(results: Sequence[Result], trainers: int, step_ms: float) -> Compar
 
 
 def sentence(comparison: Comparison, step_ms: float) -> str:
-    """What sharing brings with so many trainers."""
+    """Say what sharing brings with so many trainers."""
     speed, cpu = comparison.together, comparison.cpu.median
     gives = f"gives {_times(speed)} times the samples/s of"
     at = f"at {_short(cpu)} of the CPU time"

@@ -1,4 +1,4 @@
-"""The user's loader alone, in each of several trainers, and behind one feed for all, by turns."""
+"""Measures the user's loader alone, in each of several trainers, and behind one feed for all, in turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PATIENCE_S = 600.0  # a loader may look at its files for minutes
 
 
 def run(settings: Settings, where: str, tell: Tell) -> Report:
-    """Measure every case, several times.
+    """Measure every case ``settings.repeats`` times.
 
     Args:
         where: The function that makes the loader, as ``FILE.py:FUNCTION``.
@@ -45,7 +45,7 @@ def run(settings: Settings, where: str, tell: Tell) -> Report:
     settings.check()
     machine = describe()
     results: list[Result] = []
-    # What a killed trainer leaves, such as its loader's workers, is ended too.
+    # Ends what a killed trainer leaves, such as its loader's workers.
     with ExitStack() as stack:
         stack.callback(Endpoint(_feed()).sweep)  # what a killed feeder leaves
         stack.enter_context(family())
@@ -81,7 +81,7 @@ def _looked_at(scratch: Path, where: str) -> Loader:
 
 
 def _result(scratch: Path, case: Case, repeat: int, settings: Settings, where: str) -> Result:
-    """One case, with processes of its own."""
+    """Measure one case, in new processes."""
     interval = Interval(settings.seconds, settings.warm_up_batches, settings.step_ms / 1e3, limit_s=_PATIENCE_S)
     with ProcessPool(scratch) as pool:
         try:
@@ -118,7 +118,7 @@ def _result(scratch: Path, case: Case, repeat: int, settings: Settings, where: s
 
 
 def _feed() -> str:
-    """The feed's name: two benchmarks at once do not meet."""
+    """Name the feed so that two benchmarks at once do not share it."""
     return f"bench-share/{os.getpid()}"
 
 
@@ -130,12 +130,12 @@ def _started(pool: ProcessPool, module: str, count: int = 1) -> list[Member]:
 
 
 def _command(module: str) -> list[str]:
-    """-P: the user's file brings its own folder, and the working directory is none of its business."""
+    """Return the command of a measured process; -P keeps the working directory off its import path."""
     return [sys.executable, "-P", "-m", f"penstock.bench.share.{module}"]
 
 
 def _of_user(error: MemberFailed, what: str, pool: ProcessPool) -> Exception:
-    """What a measured process reports, as it would be raised here; or that it died, with its last words."""
+    """Turn a measured process's error into one to raise here; or say that it died, with its last words."""
     if error.kind == FunctionFailed.__name__:
         return FunctionFailed(error.message, error.traceback_text)
     kind = getattr(errors, error.kind, None) if error.kind else None

@@ -1,4 +1,4 @@
-"""The user's source in a measured process: what it is, its batches without a feed, and a feeder's."""
+"""The user's source in a measured process: its description, and its batches without a feed."""
 
 # torch's own annotations leave a loader's settings unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -23,12 +23,12 @@ from penstock.tree import first_rows
 
 
 class Loader(msgspec.Struct, frozen=True):
-    """What a user's function makes.
+    """Describes what a user's function makes.
 
     Attributes:
         description: The source in words, as a feed's statistics have it.
-        workers: Of a ``DataLoader``; None for another source.
-        samples: Of one pass; None where nobody knows.
+        workers: Workers of a ``DataLoader``; None for another source.
+        samples: Samples of one pass; None if unknown.
     """
 
     description: str
@@ -38,13 +38,13 @@ class Loader(msgspec.Struct, frozen=True):
 
 
 def made(where: str) -> Any:
-    """What the function at ``FILE.py:FUNCTION`` returns, as ``penstock feed`` calls it."""
+    """Call the function at ``FILE.py:FUNCTION`` as ``penstock feed`` does."""
     seed_process(0)
     return call(function_at(where), where)
 
 
 def described(where: str) -> Loader:
-    """What the function makes.
+    """Describe what the function makes.
 
     Raises:
         BadSetting: it cannot be fed.
@@ -56,10 +56,10 @@ def described(where: str) -> Loader:
 
 
 def alone(where: str, workers: int | None) -> Batches:
-    """The batches that a training script has without Penstock, pass after pass.
+    """Give the batches that a training script has without Penstock, pass after pass.
 
     Args:
-        workers: Of a ``DataLoader``, in place of its own number.
+        workers: Workers of a ``DataLoader``, in place of its own number.
     """
     thing = made(where)
     if _is_loader(thing):
@@ -82,7 +82,7 @@ def _is_loader(thing: Any) -> bool:
 
 
 def _passes(where: str, open_pass: Callable[[int], Iterator[Any]]) -> Generator[Any]:
-    """Pass after pass.
+    """Yield the batches of pass after pass.
 
     Raises:
         SourceError: the user's code raised, or a pass gave nothing.

@@ -23,7 +23,7 @@ _ARMS: tuple[tuple[Arm, str], ...] = (
 
 
 def shown(report: Report) -> Group:
-    """The cases, number of trainers by number of trainers, and what they come to."""
+    """Show the cases, grouped by number of trainers, and the sentence that sums them up."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("\nfed by", no_wrap=True)
     for heading in (
@@ -50,7 +50,7 @@ def shown(report: Report) -> Group:
 
 
 def notes(report: Report) -> list[str]:
-    """What to know about the figures."""
+    """Say what to know about the figures."""
     found: list[str] = []
     workers = report.loader.workers
     if workers is None:
@@ -91,5 +91,5 @@ def _figures(results: Sequence[Result]) -> list[str]:
 
 
 def short(value: float) -> str:
-    """Three digits, or a whole number."""
+    """Format a number with three digits, or as a whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""A measured trainer, a process of its own: ``python -m penstock.bench.share.trainer``."""
+"""The process of a measured trainer: ``python -m penstock.bench.share.trainer``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.tree import first_rows
 
 
 def open_source(order: dict[str, Any]) -> Batches:
-    """Batches of a feed, or of a loader that this process has for itself."""
+    """Open a feed, or this process's own loader."""
     if "feed" not in order:
         return alone(order["where"], order["workers"])
     loader = attach(order["feed"])

@@ -1,4 +1,4 @@
-"""Whether a feed takes a trainer on, and what that trainer may then ask for."""
+"""Whether a feed admits a trainer, and what that trainer may then ask for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from penstock.feed.feeder.subscriber import Subscriber
 
 
 def objection_to(hello: wire.Hello, welcome: wire.Welcome, state: FeedState, *, known: bool) -> str | None:
-    """Why a trainer is not admitted, in words for it; None if it is.
+    """Return why a trainer is not admitted, in words for it; None if it is admitted.
 
     Args:
-        hello: What it says of itself.
+        hello: What the trainer says of itself.
         welcome: What it would be told.
-        state: Who is there.
-        known: It has said hello before.
+        state: The feed's trainers.
+        known: Whether it has said hello before.
     """
     if hello.protocol != wire.PROTOCOL:
         return (
@@ -37,12 +37,12 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, state: FeedState, *, 
 def objection_to_reading(
     message: wire.Start | wire.Epoch, welcome: wire.Welcome, member: Subscriber
 ) -> str | None:
-    """Why a trainer cannot read as it asks, in words for it; None if it can.
+    """Return why a trainer cannot read as it asks, in words for it; None if it can.
 
     Args:
-        message: What it asks.
+        message: What the trainer asks.
         welcome: What it was told.
-        member: What is known of it.
+        member: What the feed knows of it.
     """
     if member.resting:
         return "it reads on, after it said that it reads no more"

@@ -15,23 +15,23 @@ from penstock.linux.fork import close_in_children
 
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLRDHUP
 _PACKETS_A_TURN = 64
-"""One peer's packets that are heard before the next peer's turn."""
+"""Packets received from one peer before the next peer's turn."""
 HELLO_S = 5.0
-"""A peer that has connected says who it is within this time, or makes room for others."""
+"""A peer that has not said who it is within this time is dropped."""
 
 
 class Connections:
     """The peers of one listening socket, served by whoever calls ``poll_once``.
 
-    Every method but ``poll_once`` and ``wake`` is called with ``lock`` held; the
-    callbacks are called with it held too.
+    Call every method but ``poll_once``, ``wake`` and ``close`` with ``lock`` held;
+    ``poll_once`` takes it for the callbacks.
 
     Args:
         listener: Bound and listening.
         lock: Guards the peers, and whatever the callbacks touch.
-        admit: A peer has connected.
-        hear: A peer has sent a packet.
-        gone: A peer has been dropped, because it closed its end or on our part.
+        admit: Called when a peer has connected.
+        hear: Called with each packet of a peer.
+        gone: Called when a peer has been dropped, by its own end or by ours.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Connections:
         self._lock = lock
         self._admit, self._hear, self._gone = admit, hear, gone
         self._by_fd: dict[int, Peer] = {}
-        self._strangers: deque[Peer] = deque()  # in the order in which they came; some may be none any more
+        self._strangers: deque[Peer] = deque()  # yet to say who they are, oldest first; some may have by now
         self._next_id = 0
         self._full = False
         self._listener = listener
@@ -60,7 +60,7 @@ class Connections:
         self._epoll.register(self._woken, select.EPOLLIN)
 
     def poll_once(self, timeout_s: float | None) -> None:
-        """Handle what has happened, waiting for it no longer than the timeout."""
+        """Handle what has happened; wait for it up to the timeout."""
         for fd, events in self._epoll.poll(self._until_overdue_s(timeout_s)):
             with self._lock:
                 if fd == self._listener.fileno():
@@ -77,7 +77,7 @@ class Connections:
         self._waker.send(b"x")
 
     def send(self, peers: Iterable[Peer], packet: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a packet, in order with those before it; a peer that is gone is dropped in its turn."""
+        """Send a packet after those already queued; ``poll_once`` drops a peer that is gone."""
         for peer in peers:
             if not peer.send(packet, fds):
                 peer.end()
@@ -116,7 +116,7 @@ class Connections:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError:  # no descriptor is left; whoever leaves makes room
+        except OSError:  # no descriptor is left until a peer goes
             self._epoll.unregister(self._listener)
             self._full = True
             return
@@ -142,7 +142,7 @@ class Connections:
         while self._strangers and self._strangers[0].hello_until_s <= now:
             peer = self._strangers.popleft()
             if peer.id in self.peers and not peer.introduced:
-                self._receive(peer)  # this process may have been stopped for longer, and its word be here
+                self._receive(peer)  # if this process was stopped meanwhile, its hello may be here unread
             if peer.id in self.peers and not peer.introduced:
                 self.drop(peer)
 

@@ -1,4 +1,4 @@
-"""What a feeder says of a source that failed."""
+"""How a feeder describes the failure of its source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def cause(error: Exception) -> str:
-    """An exception's type and message; of one that a torch worker raised, those of the original and where."""
+    """Return an exception's type and message; for a torch worker's, those of the original, and which worker."""
     caught = re.match(r"Caught (\w+) (in .*?)\.\nOriginal Traceback", str(error))
     if caught is None:
         return f"{type(error).__name__}: {error}"

@@ -39,7 +39,7 @@ class Feeder:
 
     Trainers find the feed by its name as soon as the feeder is made. It produces
     while somebody reads, holds no more than its window, and waits for its slowest
-    trainer. ``share`` starts one in a process of its own; make one yourself to run
+    trainer. ``share`` starts one in a separate process; make one yourself to run
     it where you like.
 
     Args:
@@ -196,7 +196,7 @@ class Feeder:
         """End the feed; trainers that still need it get ``FeedStopped`` with this reason.
 
         Args:
-            reason: What happened, in words that go on from "the feeder".
+            reason: What happened, in words that follow "the feeder".
         """
         if os.getpid() != self._pid:
             return
@@ -257,12 +257,12 @@ class Feeder:
             )
 
     def _play(self, at: Cursor) -> None:
-        """Publish one cycle from ``at`` on, or until somebody needs another position."""
+        """Publish one cycle from ``at`` on, until a trainer needs another position."""
         self._reopened += self._state.position != at
         samples = at.sample
         self._pool.refill()
         if self._transform is not None and at != Cursor(0, 0):
-            seed_process(data_seed(self.settings.seed, at))  # else it would draw what it drew at the beginning
+            seed_process(data_seed(self.settings.seed, at))  # else it would repeat the beginning's draws
         try:
             with closing(self._source.open(at)) as blocks:  # type: ignore[type-var]
                 while (block := self._next(blocks)) is not None:
@@ -283,7 +283,7 @@ class Feeder:
         return block
 
     def _put(self, cycle: int, block: SourceBlock) -> bool:
-        """Write a block into the ring and announce it. False if the source must be opened elsewhere."""
+        """Write a block into the ring and announce it. False if the source must be opened at another position."""
         if self._transform is not None:
             block = block._replace(tree=self._transform(block.tree))
         placement, leaves = self._writer.place(block)
@@ -302,7 +302,7 @@ class Feeder:
         return True
 
     def _failure(self, error: Exception) -> SourceError:
-        """Tell the trainers of an error, and give it the form in which ``run`` raises it."""
+        """Tell the trainers of an error, and return it as ``run`` raises it."""
         text = users_traceback(error)
         if isinstance(error, SourceError):
             told = error

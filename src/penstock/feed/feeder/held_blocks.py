@@ -20,9 +20,8 @@ class FeedState:
         room: The ring's bytes.
         samples: Samples in a cycle; None when unknown.
         segment_starts: Where a member may join.
-        epochs: How many epochs each member gets; None without end.
-        endless: Nobody knows how long a cycle is, and whether it ends: before one has, a member that
-            comes late joins at the next block to come.
+        epochs: Epochs that each member gets; None for no end.
+        endless: Whether a cycle may never end: until one has ended, a late member joins at the next block.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class FeedState:
         self.members[member.id] = member
 
     def leave(self, id: int) -> None:
-        """A member is gone, however it went; what it held is free for the others."""
+        """Remove a member that is gone, and release what it held."""
         self.rest(id, [])
         del self.members[id]
 
@@ -59,7 +58,7 @@ class FeedState:
         return all(ordinal < self.members[id].sent for ordinal in ordinals)
 
     def release(self, id: int, ordinals: list[int]) -> bool:
-        """Blocks that a member no longer needs; it may say so twice. False if it was never sent one of them."""
+        """Release a member's blocks; twice is harmless. False if it was never sent one of them."""
         if not self.was_sent(id, ordinals):
             return False
         member = self.members[id]
@@ -69,7 +68,7 @@ class FeedState:
         return True
 
     def rest(self, id: int, keep: list[int]) -> None:
-        """A member reads no more, and holds only these blocks from now on, which it will release."""
+        """Let a member read no more, and release all its blocks but those to ``keep``."""
         member = self.members[id]
         member.next, member.pending, member.resting = None, False, True
         for ordinal in member.held.keys() - set(keep):
@@ -78,13 +77,13 @@ class FeedState:
     def start(
         self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor, serial: int = 0
     ) -> list[Subscriber]:
-        """A member begins to read; returns the members that start now, with ``next`` set.
+        """Begin to read for a member; return the members that start now, with ``next`` set.
 
-        Without a position it begins at the next segment: the first one that
-        lies whole in the ring, else the first that is yet to be published.
-        Ranks of one group begin an epoch together, or where the others of
-        them have begun it: they may have been told so by a feeder that died,
-        or before this one was interrupted.
+        Without a position it begins at the next segment: the first whose
+        beginning is still in the ring, else the first yet to be published.
+        Ranks of one group begin an epoch together, or where others of them
+        have begun it, under a feeder that died or before this rank was
+        interrupted.
         """
         member = self.members[id]
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
@@ -97,7 +96,7 @@ class FeedState:
             self._begin(member, begun, epoch, begun)
             return [member]
         group = [m for m in ranks if m.pending]
-        if len({m.rank for m in group}) < member.world:  # one may be there twice, before its death is heard
+        if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
             return []
         start = self._next_segment()
         for each in group:
@@ -108,7 +107,7 @@ class FeedState:
         return one.world > 1 and (one.group, one.world) == (other.group, other.world)
 
     def _follow(self, member: Subscriber, start: Cursor) -> list[Subscriber]:
-        """Begin with the ranks of a member's group that wait for the epoch which it has begun before."""
+        """Start the ranks that wait for the epoch that this member of their group has begun; return them."""
         group = [
             m
             for m in self.members.values()
@@ -119,24 +118,24 @@ class FeedState:
         return group
 
     def rank_taken(self, group: str, rank: int, world: int) -> bool:
-        """Whether this rank of a group that is still gathering is there already."""
+        """Whether a group that is still gathering has this rank already."""
         return world > 1 and any(
             (m.group, m.world, m.rank) == (group, world, rank) and m.next is None and not m.resting
             for m in self.members.values()
         )
 
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
-        """A member's epoch of this number began at ``start``; the end of its last one follows."""
+        """Record where a member's epoch began, and so where its last epoch ends."""
         member = self.members[id]
         member.epoch, member.epoch_start = epoch, start
         if self._epochs is not None:
-            # An epoch is a cycle long: it ends where it began, a cycle on; of unknown length, with its cycle.
+            # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
             sample = 0 if self._samples is None else start.sample
             member.end = Cursor(start.cycle + self._epochs - epoch, sample)
         self._served |= member.finished
 
     def backlog(self, member: Subscriber) -> list[PublishedBlock]:
-        """Give a member the blocks in the ring that follow from its ``next``, as held; returns them."""
+        """Give a member the blocks in the ring from its ``next`` on, as held; return them."""
         chain = [block for block in self._chain() if member.next is not None and self._end(block) > member.next]
         if not chain or member.next is None or chain[0].at > member.next:
             return []
@@ -149,13 +148,13 @@ class FeedState:
         return taken
 
     def needed(self) -> Cursor | None:
-        """The position that somebody needs first, or None while nobody reads."""
+        """Return the first position that a member needs; None while nobody reads."""
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
     def reserve(self, nbytes: int, offset: int | None = None) -> int | None:
-        """Room for a block, or None while there is none: in bytes, or because too many blocks are on their way.
+        """Reserve room for a block; None while bytes are lacking, or too many blocks are on their way.
 
-        A block that lies in the ring already says at what ``offset``.
+        ``offset`` is that of a block which lies in the ring already.
         """
         if len(self.blocks) >= MOST_BLOCKS:
             return None
@@ -164,7 +163,7 @@ class FeedState:
     def publish(
         self, at: Cursor, rows: int, offset: int, placement: Placement, published_ns: int = 0
     ) -> tuple[PublishedBlock, list[Subscriber]]:
-        """A block has been written; returns it and the members that get it."""
+        """Record a block that has been written; return it and the members that get it."""
         block = PublishedBlock(self._number, at, rows, offset, placement, published_ns)
         self._number += 1
         end = self._end(block)
@@ -179,9 +178,9 @@ class FeedState:
         return block, readers
 
     def end_cycle(self, cycle: int, samples: int) -> list[Subscriber]:
-        """A cycle of unknown length has ended after so many samples; returns who waits for more of it.
+        """End a cycle of unknown length after ``samples``; return the members that wait for more of it.
 
-        Somebody who has meanwhile gone back to a place in it is not among them.
+        A member that has meanwhile gone back into the cycle is not among them.
         """
         end = Cursor(cycle, samples)
         self._endless = False
@@ -193,16 +192,16 @@ class FeedState:
 
     @property
     def finished(self) -> bool:
-        """Everybody here has had their epochs, and somebody has."""
+        """Whether no member reads any more, and one has had all its epochs."""
         return self._served and all(m.finished or m.resting for m in self.members.values())
 
     @property
     def attended(self) -> bool:
-        """Whether there is a member that may read."""
+        """Whether a member may still read."""
         return not all(m.resting for m in self.members.values())
 
     def largest_holder(self) -> Subscriber | None:
-        """The member that holds the most bytes of the window; of equals, the one that is furthest behind."""
+        """The member that holds the most bytes of the window; among equals, the one furthest behind."""
         return max(
             (m for m in self.members.values() if m.held),
             key=lambda m: (m.held_bytes, -next(iter(m.held.values())).number),
@@ -214,15 +213,15 @@ class FeedState:
         return bool(self.blocks) and all(id in block.holders for block in self.blocks.values())
 
     def state(self, member: Subscriber) -> str:
-        """What a member does, in a word."""
+        """Return what a member does, in a word."""
         if member.reads and member.next is not None and self.position < self._furthest <= member.next:
             return "ahead"
         if member.reads and member.next is not None and member.next > self.position:
-            return "waiting"  # for the feed to come to where it begins
+            return "waiting"  # for the feed to reach the position where it begins
         return member.state
 
     def behind(self, member: Subscriber) -> Cursor:
-        """The first sample that a member has not released."""
+        """Return the first sample that a member has not released."""
         for block in member.held.values():
             return block.at
         return member.next or Cursor(0, 0)
@@ -242,7 +241,7 @@ class FeedState:
         return self.position.next_segment(self._segment_starts)
 
     def _chain(self) -> list[PublishedBlock]:
-        """The newest blocks in the ring that follow one another without a gap up to ``position``."""
+        """Return the newest blocks in the ring that lead without a gap up to ``position``."""
         chain: list[PublishedBlock] = []
         expected = self.position
         for block in reversed(self.blocks.values()):

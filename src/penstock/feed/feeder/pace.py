@@ -6,7 +6,7 @@ from collections import Counter
 
 
 class Pace:
-    """Accounts the time that a feeder waits for room to the trainer that holds the most of it.
+    """Charges the time that a feeder waits for room to the trainer that holds the most.
 
     Times are given in seconds of one monotonic clock.
     """
@@ -22,27 +22,27 @@ class Pace:
         return self._culprit
 
     def blocked(self, culprit: int | None, now_s: float) -> None:
-        """The feeder waits for room, and ``culprit`` holds the most of the window."""
+        """Record that the feeder waits for room, and ``culprit`` holds the most of the window."""
         if culprit != self._culprit:
             self.moving(now_s)
             self._culprit, self._since_s = culprit, now_s
 
     def moving(self, now_s: float) -> None:
-        """The feeder has room again."""
+        """Record that the feeder has room again."""
         if self._culprit is not None:
             self._total_s[self._culprit] += now_s - self._since_s  # type: ignore[assignment]
             self._culprit = None
 
     def current_s(self, now_s: float) -> float:
-        """For how long the present culprit has held the feed back without a pause."""
+        """Return how long the present culprit has held the feed back without a pause."""
         return now_s - self._since_s if self._culprit is not None else 0.0
 
     def total_s(self, member: int, now_s: float) -> float:
-        """For how long this member has held the feed back in all."""
+        """Return how long a member has held the feed back in all."""
         return self._total_s[member] + (self.current_s(now_s) if member == self._culprit else 0.0)
 
     def forget(self, member: int, now_s: float) -> None:
-        """The member has left."""
+        """Forget a member that has left."""
         if member == self._culprit:
             self.moving(now_s)
         self._total_s.pop(member, None)

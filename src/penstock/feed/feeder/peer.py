@@ -1,4 +1,4 @@
-"""A socket to one peer, as a feeder holds it: who it is, and packets that wait to be sent."""
+"""A feeder's socket to one peer: who it is, and packets that wait to be sent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penstock.feed.endpoint import credentials
 from penstock.linux.fork import close_in_children
 
 _MOST_QUEUED = 8192
-"""Packets that wait for a peer. One that reads, or has been stopped for a while, has far fewer: a block each."""
+"""Most packets that wait for a peer. One that reads, or was stopped for a while, has far fewer: one a block."""
 
 
 class Peer:
-    """Sends without ever waiting: what the kernel does not take stays queued, in order.
+    """One peer, to which sending never waits: what the kernel does not take stays queued, in order.
 
     Args:
         connection: Its socket.
@@ -23,7 +23,7 @@ class Peer:
         hello_until_s: When it must have said who it is, in seconds of the monotonic clock.
 
     Attributes:
-        introduced: It has.
+        introduced: Whether it has said who it is.
     """
 
     def __init__(self, connection: socket.socket, id: int, hello_until_s: float) -> None:
@@ -38,7 +38,7 @@ class Peer:
         close_in_children(connection)
 
     def send(self, packet: bytes, fds: Sequence[int] = ()) -> bool:
-        """Send or queue one packet. False if the peer is gone, or asks and asks and never reads."""
+        """Send or queue one packet. False if the peer is gone, or too many are queued."""
         if self.queue:
             if len(self.queue) >= _MOST_QUEUED:
                 return False
@@ -56,17 +56,16 @@ class Peer:
         return True
 
     def end(self) -> None:
-        """Shut the connection; its end is then heard, and handled, in its turn."""
+        """Shut the connection down; ``poll_once`` then sees its end."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def send_last(self, packet: bytes) -> None:
         """Send a packet in place of all that is queued; the connection is closed next.
 
-        What the peer has not read yet fills at most the usual send buffer.
-        Linux doubles what it is asked for, so that there is room for this
-        packet, and the peer reads it whenever it comes back, after the
-        connection's end too.
+        What the peer has not read fills at most the usual send buffer. Linux
+        doubles the size it is asked for, which makes room for this packet; the
+        peer reads it whenever it comes back, even after the connection's end.
         """
         self.queue.clear()
         with suppress(OSError):
@@ -75,7 +74,7 @@ class Peer:
             self.connection.send(packet)
 
     def flush(self) -> bool:
-        """Send what is queued, as far as the kernel takes it. False if the peer is gone."""
+        """Send what the kernel takes of the queue. False if the peer is gone."""
         while self.queue:
             try:
                 self.connection.send(self.queue[0])

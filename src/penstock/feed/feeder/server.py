@@ -39,8 +39,8 @@ class Server:
         endpoint: The feed's files; the caller holds its lock.
         state: Who reads what; guarded by ``changed`` from now on.
         welcome: What each trainer is told.
-        rings: Those that the welcome names, whose descriptors a trainer gets.
-        statistics: Gives the feed's statistics, for whoever asks.
+        rings: The rings that the welcome names; a trainer gets their descriptors.
+        statistics: Returns the feed's statistics.
 
     Attributes:
         changed: The lock, notified when anything that a waiting thread may want has changed.
@@ -68,7 +68,7 @@ class Server:
         self._failed: wire.Failed | None = None
         self._crash: BaseException | None = None
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
-        self._starved: dict[int, int] = {}  # serial of a member's last word that it waits, and keeps views
+        self._starved: dict[int, int] = {}  # by member, serial of its last word that it waits while it keeps views
         self._empty_since_s = time.monotonic() + max(0.0, _FIRST_TRAINER_S - (self._settings.linger or 0))
         self._connections = Connections(
             endpoint.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._forget
@@ -88,9 +88,9 @@ class Server:
             return None
 
     def reserve(self, at: Cursor, rows: int, nbytes: int, offset: int | None) -> int | NotNeeded:
-        """Wait until somebody needs a block and there is room for it; where that begins.
+        """Wait until a block is needed and has room; return where that begins, or why not.
 
-        A block that lies in the ring already says at what ``offset``.
+        ``offset`` is that of a block which lies in the ring already.
         """
         with self.changed:
             while not self._is_over():
@@ -109,23 +109,23 @@ class Server:
             return NotNeeded.REOPEN
 
     def reserve_ahead(self, nbytes: int) -> int | None:
-        """Room for a block to come, or None while there is none."""
+        """Reserve room for a block to come; None while there is none."""
         with self.changed:
             return self._state.room.reserve(nbytes)
 
     def release(self, offset: int) -> None:
-        """No block has come for this room."""
+        """Give back room for which no block has come."""
         with self.changed:
             self._state.room.release(offset)
             self.changed.notify_all()
 
     def publish(self, at: Cursor, rows: int, offset: int, placement: Placement) -> None:
-        """Announce a block that has been written to everybody who needs it."""
+        """Announce a written block to every trainer that needs it."""
         with self.changed:
             self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns()))
 
     def end_cycle(self, cycle: int, samples: int) -> None:
-        """A cycle of a source of unknown length is over: tell who waits for more of it."""
+        """End a cycle of unknown length: tell the trainers that wait for more of it."""
         with self.changed:
             waiting = [self._trainers[member.id][0] for member in self._state.end_cycle(cycle, samples)]
             self._connections.send(waiting, wire.encode(wire.CycleEnd(cycle, samples)))
@@ -137,7 +137,7 @@ class Server:
             self._connections.send([peer for peer, _ in self._trainers.values()], wire.encode(self._failed))
 
     def close(self, reason: str) -> None:
-        """Say goodbye, wait until it is sent to all who live, and end the thread."""
+        """Say goodbye, wait until every live trainer has been sent it, and end the thread."""
         with self.changed:
             if self.closing is None:
                 self._goodbye(reason)
@@ -167,7 +167,7 @@ class Server:
             self.changed.wait(limit - held_back_s + 0.001)
 
     def _tell_if_stuck(self, member: Subscriber) -> None:
-        """Tell a trainer that waits for a block for which only its own views leave no room."""
+        """Tell a waiting trainer if only its own views leave no room for its block."""
         serial = self._starved.pop(member.id, None)
         if serial is None or not self._state.only_holder(member.id):
             return
@@ -188,8 +188,8 @@ class Server:
             f"the feed's stall_timeout of {self._settings.stall_timeout} s; the others went on without it. Raise "
             "stall_timeout or window, or load its last state_dict() into a new Loader"
         )
-        # Sent before any of its bytes are written again: whoever has copied
-        # and then hears nothing of it has copied what was there.
+        # Sent before any of its bytes are overwritten: a trainer that has copied, and
+        # then finds no eviction, has copied valid bytes.
         self._connections.dismiss(peer, wire.encode(wire.Evicted(message)))
         self._connections.wake()  # it may have been the last, and the feed may have to end
 
@@ -216,7 +216,7 @@ class Server:
                 self._goodbye("had no trainer left")
             if self.closing is None:
                 return False
-            # Who has yet to be told of blocks that are its own is waited for.
+            # Trainers that have yet to be told of their blocks are waited for.
             return self.closing != "" or self._connections.all_sent
 
     def _timeout_s(self) -> float | None:
@@ -291,7 +291,7 @@ class Server:
 
     def _start(self, peer: Peer, message: wire.Start) -> None:
         if message.serial == self._state.members[peer.id].serial:
-            return  # said again by a trainer that was interrupted, and does not know whether it has said it
+            return  # repeated by a trainer that was interrupted, and cannot know whether it had sent it
         at = None if message.cycle is None else Cursor(message.cycle, message.sample)
         epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
         for member in self._state.start(peer.id, at, message.epoch, epoch_start, message.serial):

@@ -1,4 +1,4 @@
-"""Room in the ring: who has reserved it, ahead or for the block at hand, and where it is given back."""
+"""Room in the ring, reserved for the block at hand or ahead, and given back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.memory.slots import Filled, Slot, Slots
 from penstock.tree import Strings, array_nodes
 
 RING_SHARE = 4
-"""Slots take one part in so many of the window."""
+"""Slots take at most one part in so many of the window."""
 
 
 class NotNeeded(enum.Enum):
@@ -22,7 +22,7 @@ class NotNeeded(enum.Enum):
 
 
 class Reservation(NamedTuple):
-    """Room in the ring that is one block's: it is published, or cancelled.
+    """Room in the ring for one block, to be published or cancelled.
 
     Attributes:
         at: The block's first sample.
@@ -38,44 +38,44 @@ class Reservation(NamedTuple):
 
 
 class RingRoom(Protocol):
-    """Where room is reserved, and blocks are published that lie there."""
+    """Reserves room in the ring, and publishes the blocks written there."""
 
     def reserve(self, at: Cursor, rows: int, nbytes: int, offset: int | None) -> int | NotNeeded:
-        """Wait until somebody needs a block and there is room for it; where that begins.
+        """Wait until a block is needed and has room; return where that begins, or why not.
 
-        A block that lies in the ring already says at what ``offset``.
+        ``offset`` is that of a block which lies in the ring already.
         """
         ...
 
     def reserve_ahead(self, nbytes: int) -> int | None:
-        """Room for a block to come, or None while there is none."""
+        """Reserve room for a block to come; None while there is none."""
         ...
 
     def release(self, offset: int) -> None:
-        """No block has come for this room."""
+        """Give back room for which no block has come."""
         ...
 
     def publish(self, at: Cursor, rows: int, offset: int, placement: Placement) -> None:
-        """Announce a block that lies there; its room goes when its readers have released it."""
+        """Announce a written block; its room is freed when its readers have released it."""
         ...
 
 
 class SlotPool:
-    """Reserves the room of a feed's blocks: of the one at hand, and of slots, kept on offer while a source runs.
+    """Reserves room for a feed's blocks: for the one at hand, and as slots offered to the source while it runs.
 
     Slots are of one size, that of a full block, so there are none where blocks
     have strings, whose bytes vary. They may take a quarter of the window
     (``RING_SHARE``): S of them in at least (2S + 1) times their size
-    leave a gap that fits a block, however they lie, and the feed cannot come
-    to wait for room that only later blocks hold.
+    leave a gap that fits a block, however they lie, so the feed never waits
+    for room that only later blocks hold.
 
     Args:
-        slots: Where they are offered.
+        slots: Where slots are offered.
         room: Where they are reserved.
         most: Slots that the source can use at once; 0 if it cannot fill any.
         window_bytes: Size of the ring.
         batch_size: Rows of a full block.
-        slot_bytes: Of a slot; None has the first block tell.
+        slot_bytes: Size of a slot; None to take it from the first block.
     """
 
     def __init__(
@@ -97,11 +97,12 @@ class SlotPool:
         self._most = None if slot_bytes is None else self._affordable(slot_bytes)
 
     def reserve(self, cycle: int, block: SourceBlock, nbytes: int) -> Reservation | NotNeeded:
-        """Wait for room for a block that somebody needs; the slot of one that nobody needs serves the next.
+        """Reserve a block's room, waiting for it; offer the slot of an unneeded block again.
 
         Args:
-            cycle: In which it comes.
-            nbytes: The room that it takes.
+            cycle: Cycle of the block.
+            block: Block to publish.
+            nbytes: Room that it takes, in bytes.
         """
         slot = block.tree.slot if isinstance(block.tree, Filled) else None
         at = Cursor(cycle, block.sample)
@@ -113,7 +114,7 @@ class SlotPool:
         return offset
 
     def publish(self, reserved: Reservation, placement: Placement) -> None:
-        """Announce the block that lies there now. From here on its room is the trainers'."""
+        """Announce the block written there; its room is the trainers' from now on."""
         if reserved.slot is not None:
             self._out.remove(reserved.slot)
         self._room.publish(reserved.at, reserved.rows, reserved.offset, placement)
@@ -122,12 +123,12 @@ class SlotPool:
         self.refill()
 
     def cancel(self, reserved: Reservation) -> None:
-        """Give the room back: nothing is published there. A slot goes back with the others."""
+        """Give the room back unpublished; a slot goes back in ``recall``."""
         if reserved.slot is None:
             self._room.release(reserved.offset)
 
     def refill(self) -> None:
-        """Offer what there is room for."""
+        """Offer as many slots as there is room for."""
         while len(self._out) < (self._most or 0):
             offset = self._room.reserve_ahead(self._slot_bytes)
             if offset is None:
@@ -137,7 +138,7 @@ class SlotPool:
             self._slots.offer(slot)
 
     def recall(self) -> None:
-        """Take all slots back, those too that were filled in vain. Nobody may be filling one."""
+        """Take all slots back, filled or not. Nobody may be filling one."""
         while self._slots.take() is not None:
             pass
         for slot in self._out:
@@ -145,7 +146,7 @@ class SlotPool:
         self._out.clear()
 
     def _measure(self, rows: int, placement: Placement) -> int:
-        """How many slots there can be, by a block of so many rows."""
+        """Return how many slots there can be, going by a block of ``rows`` rows."""
         layout, _, leaf_bytes, _ = placement
         if not leaf_bytes or any(isinstance(node, Strings) for node in array_nodes(layout)):
             return 0

@@ -1,4 +1,4 @@
-"""One trainer of a feed, and one block that trainers hold, as the state of the feed keeps them."""
+"""One trainer of a feed, and one block that trainers hold, as ``FeedState`` keeps them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PublishedBlock:
         at: Its first sample.
         offset: Where it lies in the ring.
         published_ns: When, by the monotonic clock.
-        holders: How often it was sent to each member that has not released it as often.
+        holders: For each member, how many times it was sent the block and has not released it.
     """
 
     number: int
@@ -36,12 +36,12 @@ class Subscriber:
         next: The first sample that it has not been sent, once it reads.
         end: Where its last epoch ends; None for a feed without end.
         epoch_start: Where its epoch began, once it reads.
-        serial: Of its newest start; 0 before the first.
-        sent: How many blocks it has been sent; they are numbered so, in the order of sending.
-        held: Those that it has not released, by that number. A block may be among them twice: it
+        serial: Serial of its newest start; 0 before the first.
+        sent: How many blocks it has been sent, which numbers them in the order of sending.
+        held: Blocks that it has not released, by that number. A block may be there twice: it
             is sent again after a new start, while views of it live.
-        pending: It has asked to start, and waits for the other ranks of its group.
-        resting: It will not read again; it only holds what somebody still looks at.
+        pending: Whether it has asked to start, and waits for the other ranks of its group.
+        resting: Whether it reads no more, and only holds blocks of which views live.
     """
 
     id: int
@@ -74,7 +74,7 @@ class Subscriber:
 
     @property
     def waits_for(self) -> str:
-        """What one that waits to begin waits for."""
+        """What a trainer that has yet to begin waits for."""
         if self.next is None:
             return "the other ranks"
         cycle, sample = self.next

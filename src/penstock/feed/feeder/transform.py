@@ -12,13 +12,13 @@ from penstock.tree import Strings, array_nodes, build, bytes_of, describe, devic
 class DeviceTransform:
     """Brings a block's arrays to a GPU and calls a function on them there.
 
-    It returns while copies and kernels may still be under way, in this order:
-    the device waits for them, this process does not.
+    It returns while copies and then kernels may still run: the device waits for
+    them, this process does not.
 
     Args:
-        gpu: Where.
-        call: Takes the block's tree, its arrays as tensors on the GPU; what else it holds stays as it is.
-        whole: The feed has whole batches.
+        gpu: The GPU.
+        call: Takes the block's tree, with its arrays as tensors on the GPU; strings stay as they are.
+        whole: Whether the feed gives whole batches.
     """
 
     def __init__(self, gpu: Gpu, call: Callable[[Tree], Tree], *, whole: bool) -> None:
@@ -27,7 +27,7 @@ class DeviceTransform:
         self._whole = whole
 
     def __call__(self, tree: Tree) -> Tree:
-        """What the function makes of a block.
+        """Return what the function makes of a block.
 
         Raises:
             UnsupportedLeaf: an array has a type that no tensor has, or cannot travel.

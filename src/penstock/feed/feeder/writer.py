@@ -26,14 +26,14 @@ from penstock.tree import (
 )
 
 _LEAF_BYTES = 18
-"""What a leaf's offset and size take in a message, at the most."""
+"""Most bytes that a leaf's offset and size take in a message."""
 
 Leaves = Sequence[ByteArray | DeviceBytes] | None
-"""The bytes of a block that are yet to be copied, on the host or on the ring's GPU; None of one in a slot."""
+"""A block's bytes that are to be copied, on the host or on the ring's GPU; None for a block in a slot."""
 
 
 def check_fits(nbytes: int, rows: int, window_bytes: int) -> None:
-    """Raises BlockTooLarge if a block can never lie in a window."""
+    """Raise BlockTooLarge if a block can never fit a window."""
     if nbytes > window_bytes:
         raise BlockTooLarge(
             f"a block of {nbytes:,} bytes ({rows:,} samples) is larger than the window of {window_bytes:,} bytes: "
@@ -47,8 +47,8 @@ class BlockWriter:
 
     Args:
         ring: Where they go.
-        whole_batches: Shapes may vary from block to block.
-        gpu: Where the ring lies, and leaves may lie; None for the host.
+        whole_batches: Whether shapes may vary from block to block.
+        gpu: GPU of the ring, where leaves may lie too; None for the host.
 
     Attributes:
         copy_s: Time spent copying.
@@ -64,7 +64,7 @@ class BlockWriter:
         self._nodes: list[Array | Strings] = []
 
     def place(self, block: SourceBlock) -> tuple[Placement, Leaves]:
-        """Take a block apart: how it will lie in the ring, or lies there in its slot, and what is to be copied.
+        """Take a block apart; return where its leaves lie in the ring, and the bytes to copy there.
 
         Raises:
             BlockChanged: its structure, types or shapes are not those of the blocks before.
@@ -83,7 +83,7 @@ class BlockWriter:
         return placement, data
 
     def write(self, placement: Placement, leaves: Leaves, offset: int) -> None:
-        """Bring a block into the ring, at an offset that is reserved for it."""
+        """Bring a block into the ring, at the offset reserved for it."""
         began = time.monotonic()
         if leaves is None:
             self._ring.written_in_place(offset, placement.end)
@@ -94,7 +94,7 @@ class BlockWriter:
         self.copy_s += time.monotonic() - began
 
     def _bytes_of(self, node: Array | Strings, leaf: Any) -> ByteArray | DeviceBytes:
-        """A leaf's bytes, where it lies."""
+        """Return a leaf's bytes, on the device where it lies."""
         if self._gpu is not None and isinstance(node, Array) and node.library == "torch":
             if self._gpu.holds(leaf):
                 return tensor_bytes(leaf)
@@ -106,7 +106,7 @@ class BlockWriter:
         return bytes_of(node, leaf)
 
     def _checked(self, layout: Node, rows: int, block: SourceBlock) -> Node:
-        """A block's layout, as it was told to the trainers."""
+        """Check a block's layout, and return it as the trainers were told it."""
         if not self._whole and rows != block.rows:
             raise SourceError(
                 f"the loader's collate_fn, or the feed's transform, made {rows} rows of {block.rows} samples: "
@@ -119,7 +119,7 @@ class BlockWriter:
         return self._layout
 
     def _check_described(self, leaves: int) -> None:
-        """A block's description travels as one message."""
+        """Check that a block's description fits one message."""
         described = self._layout_bytes + leaves * _LEAF_BYTES
         if described > MAX_PACKET_BYTES - 1024:
             raise SourceError(

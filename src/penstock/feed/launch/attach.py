@@ -19,7 +19,7 @@ from penstock.feed.trainer.loader import Loader
 from penstock.sizes import whole_number
 
 _RETRY_S = 0.05
-_MOST_WAIT_S = 1e6  # that the system takes for a time
+_MOST_WAIT_S = 1e6  # longest timeout that the system takes
 
 
 def attach(
@@ -97,7 +97,7 @@ def options(
     device: str | Gpu | None,
     framework: Framework | None,
 ) -> LoaderOptions:
-    """What a trainer asks, checked.
+    """Check what a trainer asks.
 
     Raises:
         BadSetting: a value makes no sense.

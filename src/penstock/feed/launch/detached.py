@@ -1,6 +1,6 @@
-"""How a feeder's process comes to be nobody's child, and what is heard of it if it ends too early.
+"""Detaches a feeder's process from its starter, and reports it if it ends too early.
 
-It imports the standard library only: it runs before the feeder has imported anything.
+Imports the standard library only: it runs before the feeder has imported anything.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from contextlib import suppress
 
 
 def detach(lock_fd: int, answer_fd: int) -> int:
-    """Go on in a child process, in a session of its own; returns the descriptor for that child's report, one line.
+    """Go on in a child process with a new session; return the descriptor for the child's report, one line.
 
-    The process that called this never returns from it. As the child's parent
-    it waits for the report, hands it on to ``answer_fd`` and ends, upon which
-    the child is nobody's. A child that ends without a report is reported as
-    ``{"died": …}``, with what ended it. A child whose report nobody waits for
-    any more (its starter was killed or interrupted) is killed.
+    The calling process never returns: it waits for the report, hands it on to
+    ``answer_fd`` and ends, which leaves the child without a parent. A child
+    that ends without a report is reported as ``{"died": …}``, with what ended
+    it. A child whose report nobody waits for any more (its starter was killed
+    or interrupted) is killed.
     """
     low, high = sorted((lock_fd, answer_fd))
     for first, beyond in ((3, low), (low + 1, high), (high + 1, os.sysconf("SC_OPEN_MAX"))):
-        os.closerange(first, beyond)  # what else whoever started this lets its children have
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may ignore its children, as this would then
+        os.closerange(first, beyond)  # whatever else was inherited from the starter
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else waitpid fails where the starter ignores it
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -40,10 +40,10 @@ def detach(lock_fd: int, answer_fd: int) -> int:
 
 
 def _report(child: int, reading: int, answer_fd: int) -> bytes:
-    """The child's report, or how it ended without one; in that case it is gone."""
+    """Return the child's report, or how it ended without one; it is then dead."""
     poll = select.poll()
     poll.register(reading, select.POLLIN)
-    poll.register(answer_fd, 0)  # which tells an error once nobody reads there
+    poll.register(answer_fd, 0)  # reports an error once nobody reads there
     report = b""
     if reading in dict(poll.poll()):
         with open(reading, "rb") as file:
@@ -62,6 +62,6 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _name(number: int) -> str:
-    """A signal's name; those for real time have none."""
+    """Return a signal's name; a real-time signal has only a number."""
     known = {each.value: each.name for each in signal.Signals}
     return known.get(number, f"signal {number}")

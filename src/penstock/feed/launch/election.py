@@ -1,4 +1,4 @@
-"""Who starts a feed's feeder: of all that share a name and find nobody serving it, the one that gets its lock."""
+"""Who starts a feeder: of all trainers that share a name which nobody serves, the one that gets its lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.linux.fork import close_in_children
 _RETRY_S = 0.02
 _MOST_STARTS = 3
 
-# -c, not -m: the new process's __main__ must be free for what lives in ours.
+# -c, not -m: what our __main__ defines goes into the new process's __main__.
 _PROGRAM = """import sys
 sys.path[:] = sys.argv[3:]
 from penstock.feed.launch.detached import detach
@@ -35,7 +35,7 @@ main(int(sys.argv[1]), report)"""
 
 
 class Ready(msgspec.Struct):
-    """What is reported of a new feeder process: that it serves, why it cannot, or how it died before."""
+    """Report on a new feeder process: it serves (all empty), why it cannot, or how it died before."""
 
     error: str = ""
     kind: str = ""
@@ -72,15 +72,15 @@ def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> C
 
 
 def _check_goes_on(endpoint: Endpoint, patient_until_s: float) -> None:
-    """Raises FeederSilent where the process that is starting the feeder has been stopped, and stays so."""
+    """Raise FeederSilent if the process that is starting the feeder has been stopped, and stays so."""
     if time.monotonic() > patient_until_s and endpoint.owner_is_stopped():
         raise silent(endpoint, ANSWER_S)
 
 
 def _start_feeder(spec: FeederSpec, endpoint: Endpoint, lock: FileIO) -> str:
-    """Start a feeder in a process of its own, hand it the lock, and wait until it serves.
+    """Start a feeder in a separate process, hand it the lock, and wait until it serves.
 
-    Returns how it died before it served, for whatever reason that another may be spared; empty if it serves.
+    Returns how it died before it served, if another may fare better; empty if it serves.
 
     Raises:
         BadSetting: its loader's function cannot be pickled.
@@ -109,11 +109,11 @@ def _start_feeder(spec: FeederSpec, endpoint: Endpoint, lock: FileIO) -> str:
 
 
 def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
-    """What is heard of the new process. When this is interrupted, the process is killed."""
+    """Start the new process and return its report. When this is interrupted, the process is killed."""
     with ExitStack() as stack:
 
         def opened(file: int | Path, mode: str) -> FileIO:
-            # Without a buffer, whose lock another thread could hold in a child that is forked meanwhile.
+            # Unbuffered: in a child that another thread forks meanwhile, a buffer's lock could stay taken.
             raw = stack.enter_context(FileIO(file, mode))
             close_in_children(raw)
             return raw
@@ -128,7 +128,7 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
             rest = rest[spec.write(rest) :]
         spec.seek(0)
         passed = {0: spec, 1: log, 2: log, lock.fileno(): lock, writing: written}
-        # Not subprocess, which waits until every child that another thread forks meanwhile has ended.
+        # Not subprocess: it waits until every child that another thread forks meanwhile has ended.
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *_import_path()],
@@ -151,7 +151,7 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
 
 
 def _import_path() -> list[str]:
-    """Where this process finds modules; the directory it is in by its name, unless that has been deleted."""
+    """Return where this process finds modules, with its directory by name, unless that was deleted."""
     try:
         here = [os.getcwd()]
     except FileNotFoundError:

@@ -88,7 +88,11 @@ def stop(name: str) -> Ended:
 
 
 def _is_told(endpoint: Endpoint) -> bool:
-    """Whether a feeder has heard that it is to end; False if it does not answer, or there is none."""
+    """Tell a feeder to end; False if it does not answer.
+
+    Raises:
+        FeedNotFound: no feeder holds the lock.
+    """
     deadline = time.monotonic() + _STOP_ANSWER_S
     while True:
         try:
@@ -118,8 +122,8 @@ def _killed(endpoint: Endpoint) -> Ended:
     for name in ("SIGTERM", "SIGKILL"):
         sent.append(name)
         try:
-            process.send_signal(signal.Signals[name])  # to that process, whoever has its number next
-            process.send_signal(signal.SIGCONT)  # one that is stopped heeds no other
+            process.send_signal(signal.Signals[name])  # to no other process that has this pid by now
+            process.send_signal(signal.SIGCONT)  # else a stopped process would not handle SIGTERM
         except psutil.NoSuchProcess:
             pass
         if (lock := _gone(endpoint, _STOP_ANSWER_S)) is not None:
@@ -129,7 +133,7 @@ def _killed(endpoint: Endpoint) -> Ended:
 
 
 def _holder(endpoint: Endpoint) -> psutil.Process:
-    """The process that the lock names, if it is this user's and has the lock open.
+    """Return the process that the lock names, if it is this user's and has the lock open.
 
     Raises:
         FeederSilent: it is not.
@@ -150,7 +154,7 @@ def _holder(endpoint: Endpoint) -> psutil.Process:
 
 
 def _gone(endpoint: Endpoint, wait_s: float) -> FileIO | None:
-    """The feed's lock, once its feeder has given it up."""
+    """Take the feed's lock once its feeder has given it up; None if it does not in time."""
     deadline = time.monotonic() + wait_s
     while (lock := endpoint.acquire()) is None and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

@@ -21,7 +21,7 @@ class FunctionFailed(Exception):
     """The user's own code raised.
 
     Attributes:
-        traceback_text: From its file on.
+        traceback_text: The traceback, from the user's file on.
     """
 
     def __init__(self, message: str, traceback_text: str) -> None:
@@ -30,7 +30,7 @@ class FunctionFailed(Exception):
 
 
 def function_at(where: str) -> Callable[[], Any]:
-    """Run the file, and give its function.
+    """Run ``FILE.py`` and return its function.
 
     Raises:
         BadSetting: there is no such file or function, and the message says what there is; or it needs arguments.
@@ -56,7 +56,7 @@ def function_at(where: str) -> Callable[[], Any]:
 
 
 def call(make: Callable[[], Any], where: str) -> Any:
-    """What a function returns that was found at ``where``.
+    """Call a function that was found at ``where``.
 
     Raises:
         FunctionFailed: it raised.
@@ -67,7 +67,7 @@ def call(make: Callable[[], Any], where: str) -> Any:
 
 
 def missing_arguments(function: Callable[..., Any]) -> str:
-    """What a function needs that nobody will give it, in Python's words; empty if it needs nothing."""
+    """Return which arguments a function requires, in Python's words; empty if none."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # some built-in callables have none
@@ -92,7 +92,7 @@ def _users_code(what: str) -> Generator[None]:
 
 
 class _AsItIsNow(SourceFileLoader):
-    """Compiles the file itself: kept bytecode goes by size and second, so a quick edit may leave it stale."""
+    """Compiles the file itself: cached bytecode goes by size and second, so a quick edit can leave it stale."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)

@@ -32,7 +32,7 @@ def main(lock_fd: int, report_fd: int) -> None:
 
     Args:
         lock_fd: The feed's lock.
-        report_fd: Where to tell that the feed is served, or why it cannot be.
+        report_fd: Where to report that the feed is served, or why it cannot be.
     """
     os.set_inheritable(lock_fd, False)
     lock = FileIO(lock_fd, "r+")
@@ -41,12 +41,12 @@ def main(lock_fd: int, report_fd: int) -> None:
     close_in_children(report)
     try:
         spec = read_spec(sys.stdin.buffer)
-        with open(os.devnull) as nothing:  # the memory that the spec came in is free
+        with open(os.devnull) as nothing:  # frees the memory that the spec came in
             os.dup2(nothing.fileno(), 0)
-        Endpoint(spec.name).write_owner(lock)  # not the trainer that started it, should somebody end it now
+        Endpoint(spec.name).write_owner(lock)  # ``stop`` must not signal the trainer that started it
         settings = msgspec.structs.asdict(spec.settings)
         settings["window"] = settings.pop("window_bytes")
-        seed_process(spec.settings.seed)  # a list that it shuffles is the same after a failover
+        seed_process(spec.settings.seed)  # a list that make_loader shuffles has one order, also after a failover
         files = spec.fingerprint.data.files
         found = fingerprint_of_files(files)  # as this feeder finds them, not as the first did
         loader = spec.make_loader()
@@ -67,8 +67,8 @@ def main(lock_fd: int, report_fd: int) -> None:
 def serve(feeder: Feeder) -> None:
     """Run a feeder in the main thread of its own process, until its end.
 
-    A source that does not return when the feed ends is interrupted, and if
-    that does not help, left: nothing of the process stays behind.
+    A source that does not return when the feed ends is interrupted after 2 s;
+    15 s later the process is killed.
     """
     signal.signal(signal.SIGTERM, _terminate)
     threading.Thread(target=_end_with, args=(feeder,), daemon=True).start()

@@ -46,7 +46,7 @@ def share(
 ) -> Loader:
     """Join a feed, starting it first if nobody runs it, and return a ``Loader`` on it.
 
-    The first caller starts the feeder in a process of its own, which calls
+    The first caller starts the feeder in a separate process, which calls
     ``make_loader()`` there. The feed ends ``linger`` seconds after its last
     trainer. If the feeder dies, a trainer starts another one, and each trainer
     goes on with its next sample.

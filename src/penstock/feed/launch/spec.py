@@ -46,7 +46,7 @@ class FeederSpec(NamedTuple):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles, and notes the classes and functions of the main script that it has come by."""
+    """Pickles, and collects the classes and functions of the main script that it meets."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)
@@ -72,7 +72,7 @@ def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
 
 
 def _pickled(*things: Any) -> bytes:
-    """Things one after the other, and then what of the main script they need, by name."""
+    """Pickle things one after the other, and then what of the main script they need, by name."""
     file = io.BytesIO()
     pickler = _Pickler(file)
     with _main_by_value():
@@ -83,7 +83,7 @@ def _pickled(*things: Any) -> bytes:
 
 
 def pickle_spec(spec: FeederSpec) -> bytes:
-    """A spec, and what of the main script its loader uses.
+    """Pickle a spec, and what of the main script its loader uses.
 
     Raises:
         BadSetting: the loader's function holds something that cannot be pickled.
@@ -107,7 +107,7 @@ def read_spec(file: IO[bytes]) -> FeederSpec:
 
 
 class _OfMain:
-    """What a main script defines, on its way to a process that is being started: unpickled, it is installed."""
+    """Definitions of a main script on their way to a process that starts; unpickling installs them."""
 
     def __init__(self, of_main: dict[str, Any]) -> None:
         self._of_main = of_main
@@ -117,17 +117,17 @@ class _OfMain:
 
 
 def _install(of_main: dict[str, Any]) -> None:
-    """Put what a main script defines into this process's ``__main__``, and into that of those it starts."""
+    """Put what a main script defines into ``__main__``, here and in each process started from here."""
     main = sys.modules["__main__"]
     for name, thing in of_main.items():
-        thing.__module__, thing.__qualname__ = "__main__", name  # which of a class inside a class is not pickled
+        thing.__module__, thing.__qualname__ = "__main__", name  # a nested class's is not pickled
         if name.isidentifier():
             setattr(main, name, thing)
 
     prepared = spawn.get_preparation_data
 
     def with_main(name: str) -> dict[str, Any]:
-        """What a process that starts is told before it unpickles anything else."""
+        """Return what a starting process is told, with our definitions first to be unpickled."""
         return {"penstock": _OfMain(of_main), **prepared(name)}
 
     spawn.get_preparation_data = with_main

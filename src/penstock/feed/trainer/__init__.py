@@ -1,1 +1,1 @@
-"""What a training process reads a feed with."""
+"""What a trainer reads a feed with."""

@@ -14,11 +14,11 @@ class BatchBuilder:
     """Collects the rows of one batch, block by block, so that each block can go at once.
 
     Args:
-        most: How many rows it will have at the most.
-        destination: Where they are copied to.
+        most: Most rows that it will have.
+        destination: Where rows are copied to.
 
     Attributes:
-        rows: How many it has; whoever has copied some counts them.
+        rows: Rows that it has; the caller adds those that it has copied.
     """
 
     def __init__(self, most: int, destination: Destination) -> None:
@@ -31,7 +31,7 @@ class BatchBuilder:
         self._parts: list[Any] = []
 
     def copy(self, block: ReceivedBlock, start: int, stop: int, to: int) -> None:
-        """Copy rows [start, stop) of a block to where its row ``to`` is; copying them again changes nothing."""
+        """Copy rows [start, stop) of a block to row ``to`` of the batch; copying them again is harmless."""
         if self._layout is None:
             self._begin(block)
         for i, leaf in enumerate(block.leaves):
@@ -49,7 +49,7 @@ class BatchBuilder:
         return sum(self._row_bytes) * self.rows
 
     def finish(self) -> Tree:
-        """The batch, of the types that the source's batches had."""
+        """Return the batch, with the types of the source's batches."""
         assert self._layout is not None
         leaves = [self._leaf(node, part) for node, part in zip(self._nodes, self._parts, strict=True)]
         return build(self._layout, leaves)
@@ -72,7 +72,7 @@ class BatchBuilder:
 
 
 def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, int]:
-    """A private copy of a whole block, and its bytes."""
+    """Copy a whole block; return the copy and its size in bytes."""
     leaves: list[Any] = []
     copied = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
@@ -89,7 +89,7 @@ def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, in
 def view(
     block: ReceivedBlock, start: int, stop: int, destination: Destination, *, whole: bool
 ) -> tuple[Tree, int]:
-    """Rows [start, stop) of a block as views into the ring, or all of a whole batch; and their bytes."""
+    """Return views into the ring of rows [start, stop) of a block, or of a whole batch; and their bytes."""
     leaves: list[Any] = []
     viewed = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):

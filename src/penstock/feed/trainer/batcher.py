@@ -56,7 +56,7 @@ class Counts(NamedTuple):
 class PendingBatch(NamedTuple):
     """A batch, and where its trainer stands once it has been handed out.
 
-    It may be on its way still: ``ready()`` first.
+    It may still be on its way: call ``ready()`` before use.
     """
 
     tree: Tree
@@ -90,16 +90,16 @@ class Batcher:
         self._check(rows.connection.welcome.name)
 
     def has_begun(self, epoch: Epoch) -> bool:
-        """Whether the next batch of this place has been begun, and the stream stands where that goes on."""
+        """Whether the batch at this place has been begun, and the stream stands where it goes on."""
         skips = self._rules.samples is None and self._options.world > 1  # what has been skipped is not counted
         return self._growing is not None and self._growing.epoch == epoch and not skips
 
     def begin_anew(self) -> None:
-        """Forget the batch that has been begun: the stream will stand elsewhere."""
+        """Forget the batch that has been begun: the stream will move."""
         self._growing = None
 
     def next(self, epoch: Epoch) -> PendingBatch | None:
-        """The next batch of an epoch in which the stream stands at this place, or None at its end."""
+        """Return the next batch of an epoch in which the stream stands at this place; None at its end."""
         if self._whole or self._rules.batch_size is None:
             return self._next_as_it_is(epoch)
         if self._rules.samples is None:
@@ -119,12 +119,12 @@ class Batcher:
         return self._given(batch, dealt.after, after)
 
     def ahead(self, epoch: Epoch) -> PendingBatch | None:
-        """The batch after that, where it is worth taking early and all of it is there; else None."""
+        """Return the next batch early if that is worth while and all of it is there; else None."""
         if not self._destination.runs_ahead:
             return None
         try:
             return self.next(epoch) if self._is_there(epoch) else None
-        except PenstockError:  # it stays so, and is told to who asks for that batch
+        except PenstockError:  # raised again when that batch is asked for
             return None
 
     def _is_there(self, epoch: Epoch) -> bool:
@@ -138,7 +138,7 @@ class Batcher:
         return dealt is not None and rows >= dealt.after.passed - epoch.passed
 
     def _next_of_unknown(self, epoch: Epoch, size: int) -> PendingBatch | None:
-        """From a source of unknown length: as many rows as come before its cycle ends."""
+        """Return a batch of up to ``size`` rows from a cycle of unknown length; None at its end."""
         assert epoch.start is not None
         o, cycle = self._options, epoch.start.cycle
         if o.world > 1:
@@ -157,20 +157,20 @@ class Batcher:
         return self._given(batch, epoch._replace(passed=epoch.passed + rows), self._rows.at)
 
     def _grown(self, epoch: Epoch, most: int) -> _Growing:
-        """The batch of this place as far as it has come, or a new one."""
+        """Return the batch begun at this place, or a new one."""
         if self._growing is None or self._growing.epoch != epoch:
             self._growing = _Growing(self._rows, epoch, most, borrow=self._options.borrow)
         return self._growing
 
     def _given(self, batch: _Growing, after: Epoch, at: Cursor) -> PendingBatch:
-        """A batch that is whole; ``after`` and ``at`` are where it ends in the epoch, and in the feed."""
+        """Give out a finished batch, which ends at ``after`` in the epoch and at ``at`` in the feed."""
         self._growing = None  # whoever gets it may write to it
         tree, counts = batch.finish()
         _, connection, item = self._rows.place
         return PendingBatch(tree, self._destination.seal(), counts, after, Standing(at, connection, item))
 
     def _next_as_it_is(self, epoch: Epoch) -> PendingBatch | None:
-        """The source's next batch; of as many as there are ranks this rank's, while all ranks get one."""
+        """Return the source's next batch: this rank's of the next ``world``, if there is one for every rank."""
         assert epoch.start is not None
         mine: tuple[Tree, Counts] | None = None
         passed = epoch.passed
@@ -210,7 +210,7 @@ class Batcher:
         return batch.finish(), Counts(1, block.rows, batch.copied_bytes, 0)
 
     def _skip(self, rows: int, cycle: int) -> int:
-        """Let rows of a cycle pass; how many there were."""
+        """Skip up to ``rows`` rows of a cycle; return how many there were."""
         passed = 0
         while passed < rows and (block := self._rows.current(cycle)) is not None:
             part = min(block.rows - (self._rows.at.sample - block.at.sample), rows - passed)
@@ -241,16 +241,16 @@ class Batcher:
 
 
 class _Growing:
-    """A batch that is put together from runs of rows, block by block as these come.
+    """A batch put together from runs of rows, block by block as they come; it may exceed the window.
 
-    So it may be larger than the window. Rows are counted as the stream passes
-    them, so that it grows on where an exception broke it off.
+    Rows are counted as the stream passes them, so after an exception the batch
+    grows on where it was broken off.
 
     Args:
-        rows: Where they come from.
-        epoch: The place before it.
-        most: How many rows it will have at the most.
-        borrow: It is a view where all of it lies in one block.
+        rows: Where rows come from.
+        epoch: The place before the batch.
+        most: Most rows that it will have.
+        borrow: Whether it is a view if all of it lies in one block.
     """
 
     def __init__(self, rows: RowStream, epoch: Epoch, most: int, *, borrow: bool) -> None:
@@ -263,11 +263,11 @@ class _Growing:
 
     @property
     def rows(self) -> int:
-        """How many it has."""
+        """Rows that it has."""
         return self._batch.rows
 
     def take_until(self, rows: int, cycle: int | None) -> None:
-        """Take the next rows of the stream until it has so many, or the cycle ends."""
+        """Take rows of the stream until the batch has ``rows``, or the cycle ends."""
         stream, batch = self._stream, self._batch
         while batch.rows < rows and (block := stream.current(cycle)) is not None:
             offset = stream.at.sample - block.at.sample
@@ -283,7 +283,7 @@ class _Growing:
             del block  # not to be kept beyond its release
 
     def finish(self) -> tuple[Tree, Counts]:
-        """The batch, and what it counts."""
+        """Return the batch and its counts."""
         if self._viewed is not None:
             tree, nbytes = self._viewed
             return tree, Counts(1, self._most, 0, nbytes)

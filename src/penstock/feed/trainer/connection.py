@@ -34,11 +34,11 @@ from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.fork import close_in_children
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
-"""Maps one of a feed's rings by its descriptor, which becomes the ring's."""
+"""Maps one of a feed's rings by its descriptor, which the ring then owns."""
 
 _TICK_S = 1
 _TELL_AFTER_S = 30.0
-"""A trainer that has waited so long for a block says on stderr what for."""
+"""A trainer that has waited this long for a block says on stderr what for."""
 
 
 class Connection:
@@ -56,11 +56,11 @@ class Connection:
 
     Attributes:
         welcome: What the feeder said of itself.
-        ring: The one that was mapped.
-        sharing: Its name.
-        held: The blocks that have come.
+        ring: The mapped ring.
+        sharing: Name of the ring.
+        held: Blocks that have come.
         wait_s: Time spent waiting for blocks.
-        latency_s: Publish to receipt of the newest block that was waited for.
+        latency_s: Time from publishing to receiving the newest block that was waited for.
 
     Raises:
         FeedNotFound: nobody serves the name.
@@ -109,10 +109,10 @@ class Connection:
         )
 
     def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> Cursor:
-        """Begin to read at a position, or at the next segment; returns where.
+        """Begin to read at a position, or at the next segment; return where.
 
-        Blocks that were announced before are released, those after it wait in
-        order. It may wait for the other ranks of a group.
+        Blocks announced before are released, those announced after are kept in
+        order. May wait for the other ranks of a group.
         """
         asked = at, epoch, epoch_start
         if self._asked_for != asked:  # else a call was broken off while it waited, and waits on
@@ -137,7 +137,7 @@ class Connection:
         self._send(wire.Epoch(epoch, *start))
 
     def item(self, index: int) -> ReceivedBlock | CycleEnded:
-        """The block, or the end of a cycle, of this index, waiting for it if need be.
+        """Return the block, or the end of a cycle, at this index; wait for it if need be.
 
         Raises:
             SourceError: the source failed at this point.
@@ -149,11 +149,11 @@ class Connection:
         return self.held.items[index]
 
     def has(self, index: int) -> bool:
-        """Whether ``item`` need not wait."""
+        """Whether ``item`` would return at once."""
         return index < self.held.end
 
     def present(self, index: int) -> list[ReceivedBlock]:
-        """The blocks from this index on that ``item`` gives without waiting, up to the end of a cycle."""
+        """Return the blocks that are there from this index on, up to the end of a cycle."""
         self._receive(wait=False)
         blocks: list[ReceivedBlock] = []
         for i in range(index, self.held.end):
@@ -164,10 +164,10 @@ class Connection:
         return blocks
 
     def poll(self) -> None:
-        """Hear what has come in, without waiting.
+        """Receive what has come, without waiting.
 
-        After a copy out of the ring this tells whether the bytes were still
-        this trainer's: a feeder announces an eviction before it writes again.
+        Called after a copy out of the ring, it raises if the bytes may have been
+        overwritten: a feeder announces an eviction before it writes again.
 
         Raises:
             TrainerEvicted, FeederLost: this trainer's blocks are no longer safe, or no more will come.
@@ -234,7 +234,7 @@ class Connection:
         self.wait_s += time.monotonic() - began
 
     def _wait_once(self, began: float) -> None:
-        """Wait for a packet, for a second at the most, and say in time what for."""
+        """Wait for a packet, for at most a second; after 30 s ask the feeder why none comes."""
         if self._ended is not None:
             raise again(self._ended)
         if self._receive(wait=True):
@@ -254,7 +254,7 @@ class Connection:
             raise failure(self._failed)
 
     def _receive(self, *, wait: bool) -> bool:
-        """Take what has come, waiting for it if asked to; whether there was anything, or no more will come."""
+        """Handle what has come; return whether there was anything, the connection's end included."""
         if self._ended is None:
             try:
                 if wait and not self._inbox:
@@ -274,16 +274,16 @@ class Connection:
         return some
 
     def _record(self, flags: int) -> None:
-        """Receive a packet, empty if there will be no more, at the end of the record.
+        """Receive a packet, empty if there will be no more, and append it to the inbox.
 
-        It goes there inside one call of C's, in which no exception of Python's comes between.
+        One call into C does both, so no Python exception can come between them.
         """
         _despite_reset(lambda: self._inbox.extend(map(self._socket.recv, _SIZE, (flags,))))
 
     def _take(self) -> None:
-        """Do what the first packet of the record says, and remove it.
+        """Do what the inbox's first packet says, and remove it.
 
-        Its removal and what must not happen twice stand in a row without a call between.
+        What must not happen twice stands beside the removal, without a call between them.
         """
         packet = self._inbox[0]
         if not packet:
@@ -324,7 +324,7 @@ class Connection:
             del self._inbox[0]
 
     def _hear(self, message: Any) -> None:
-        """What may be heard twice."""
+        """Handle a message that may be heard twice."""
         if isinstance(message, wire.Started):
             self._started_at = Cursor(message.cycle, message.sample)
             self._heard = message.serial
@@ -370,7 +370,7 @@ _SIZE = (wire.MAX_PACKET_BYTES,)
 
 
 def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple[Ring, str]:
-    """The ring that this trainer reads, and its name; the descriptors of the others are closed."""
+    """Open the ring that this trainer reads; return it and its name. Other descriptors are closed."""
     unused = set(fds)
     try:
         ring = open_ring(welcome, fds)
@@ -382,14 +382,14 @@ def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple
 
 
 def _of_the_system(error: OSError) -> bool:
-    """Whether a system call failed; an alarm's handler likes to raise a bare TimeoutError, which is an OSError."""
+    """Whether a system call raised it: an alarm's handler may raise a bare TimeoutError, an OSError too."""
     return error.errno is not None
 
 
 def _despite_reset(receive: Callable[[], Any]) -> Any:
-    """Receive, although the feeder may have closed its end before it read all of ours.
+    """Receive, although the feeder may have closed its end with packets of ours unread.
 
-    Linux tells that first, and what the feeder said last after it.
+    Linux reports that first, and then delivers what the feeder sent last.
     """
     try:
         return receive()

@@ -1,4 +1,4 @@
-"""Where a trainer's batches end: in memory of its own, or on a GPU."""
+"""Where a trainer's batches go: into its own memory, or onto a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.memory.host_ring import HostRing
 from penstock.tree import Array, device_leaf, leaf_from_bytes
 
 Ready = Callable[[], None]
-"""Makes a batch that may still be on its way fit for use by this thread."""
+"""Makes a batch that may still be on its way usable by this thread."""
 
 
 class Destination(Protocol):
@@ -36,11 +36,11 @@ class Destination(Protocol):
 
     @property
     def lends(self) -> bool:
-        """Whether views of the ring are of use there."""
+        """Whether batches can be views of the ring."""
         ...
 
     def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
-        """Map one of a feed's rings, from which blocks come from now on; its descriptor becomes the ring's.
+        """Map one of a feed's rings, from which blocks come from now on; it then owns its descriptor.
 
         Raises:
             DeviceUnavailable: views were asked of a ring that cannot be reached from here.
@@ -48,23 +48,23 @@ class Destination(Protocol):
         ...
 
     def take(self, nbytes: int) -> Any:
-        """Memory for a leaf, as an array of bytes."""
+        """Return memory for a leaf, as an array of bytes."""
         ...
 
     def copy(self, to: Any, origin: Any) -> None:
-        """Bring bytes of a block there, now or later."""
+        """Copy bytes of a block into such memory, now or later."""
         ...
 
     def bytes(self, origin: Any) -> memoryview:
-        """Bytes of a block in this process, now."""
+        """Return bytes of a block in host memory, now."""
         ...
 
     def leaf(self, node: Array, memory: Any, rows: int | None, *, writable: bool = True) -> Any:
-        """The array or tensor over memory that was taken or lent, with ``rows`` in front unless None."""
+        """Make the array or tensor over memory taken or lent, with ``rows`` as first axis unless None."""
         ...
 
     def seal(self) -> Ready:
-        """All of a batch has been copied, or will be."""
+        """End a batch, all of whose copies have been made or queued; return what makes it ready."""
         ...
 
     def let_go(self, held: Holdings, index: int) -> None:
@@ -80,12 +80,12 @@ class Destination(Protocol):
         ...
 
     def leave(self) -> None:
-        """No block of the present ring is used any more."""
+        """Let go of the present ring, of which no block is used any more."""
         ...
 
 
 class OnHost:
-    """Private copies in this process's memory, which is used again once they have died."""
+    """Private copies in this process's memory, which is reused once they are gone."""
 
     handed = "private copy"
     runs_ahead = False
@@ -135,7 +135,7 @@ class OnGpu:
 
     Args:
         gpu: Where batches end.
-        views: They are to be views of the ring, which only one on a GPU can give.
+        views: Whether batches are to be views, which only a ring on a GPU can give.
     """
 
     runs_ahead = True
@@ -146,7 +146,7 @@ class OnGpu:
         self._on_device = False
         self._pinned: ByteArray | None = None
         self._unpinned = ""  # why the host ring is not registered
-        self._unmapped = ""  # why it is not the ring on a GPU
+        self._unmapped = ""  # why the feed's ring on a GPU is not read
         self._taken: list[DeviceBytes] = []  # for the batch at hand
         self._to_release: deque[tuple[Event, Holdings, int]] = deque()
 
@@ -241,4 +241,4 @@ class OnGpu:
 
 
 def _at_once() -> None:
-    """A batch that is there already."""
+    """Do nothing: the batch is there already."""

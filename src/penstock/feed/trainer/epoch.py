@@ -1,4 +1,4 @@
-"""Where a trainer stands in its epochs: pure values and the rules by which they follow one another."""
+"""Where a trainer stands in its epochs: pure values, and the rules that lead from one to the next."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from penstock.errors import BadSetting
 from penstock.feed.trainer.sharding import batches, drawn, next_slice
 
 _LEFT_OUT = 2
-"""Tells this use of a feed's seed from the others (sources.order)."""
+"""Separates this use of a feed's seed from others (sources.order)."""
 
 
 class Epoch(NamedTuple):
     """A place in an epoch.
 
     Attributes:
-        number: Of the epoch, from 0.
+        number: Number of the epoch, from 0.
         start: Its first sample; None until the feeder has said where a new trainer joins.
-        passed: Rows of it that are past: handed out to some rank, or left out.
-        left_out: Rows of it, counted from its start and sorted, that no rank gets (``drop_last``).
+        passed: Rows that are past: handed out to some rank, or left out.
+        left_out: Rows, sorted and counted from its start, that no rank gets (``drop_last``).
     """
 
     number: int = 0
@@ -43,14 +43,15 @@ class EpochRules:
     """How one trainer's epochs are cut into batches.
 
     Args:
-        samples: Rows of an epoch; None where only a pass of the source tells.
+        samples: Rows of an epoch; None if only a pass of the source can tell.
         batch_size: Rows of a batch of one rank; None where batches come as the source makes them.
-        rank, world: Which of how many ranks.
-        drop_last: Rows that fill no batch of all ranks are left out.
-        segment_starts: Of the feed. With one segment the last rows of an epoch are left out,
-            else rows that are drawn afresh from all of it in each epoch, or the same few
-            samples would be missing again and again.
-        seed: Of the feed.
+        rank: Rank of this trainer.
+        world: Number of ranks.
+        drop_last: Whether rows that fill no batch of all ranks are left out.
+        segment_starts: Where the feed's segments begin. With one segment the last rows of an epoch
+            are left out, else rows drawn afresh from all of each epoch, so that no sample is always
+            missing.
+        seed: Random seed of the feed.
     """
 
     def __init__(
@@ -73,27 +74,27 @@ class EpochRules:
         self._seed = seed % 2**64
 
     def begin(self, number: int, start: Cursor | None) -> Epoch:
-        """The beginning of an epoch."""
+        """Return the beginning of an epoch."""
         return self._leaving_out(Epoch(number, start))
 
     def following(self, epoch: Epoch) -> Epoch:
-        """The beginning of the epoch after one that has been read to its end: a cycle on."""
+        """Return the beginning of the next epoch after one read to its end: a cycle on."""
         if epoch.start is None:
             return self.begin(epoch.number + 1, None)
         sample = 0 if self.samples is None else epoch.start.sample
         return self.begin(epoch.number + 1, Cursor(epoch.start.cycle + 1, sample))
 
     def after_giving_up(self, epoch: Epoch) -> Epoch:
-        """The beginning of the epoch after one that was broken off: at the next segment.
+        """Return the beginning of the next epoch after one broken off: at the next segment.
 
-        Of a source of unknown length the feeder says where that is: it may be endless.
+        For a source of unknown length, which may be endless, the feeder says where that is.
         """
         if self.samples is None:
             return self.begin(epoch.number + 1, None)
         return self.begin(epoch.number + 1, self.at(epoch).next_segment(self._segment_starts))
 
     def at(self, epoch: Epoch, passed: int | None = None) -> Cursor:
-        """The position in the feed of a row of an epoch; of the next one, unless it is given."""
+        """Return the position in the feed of an epoch's row ``passed``, or of its next row."""
         assert epoch.start is not None
         return epoch.start.after(epoch.passed if passed is None else passed, self.samples)
 
@@ -102,7 +103,7 @@ class EpochRules:
         return epoch.passed > 0 and epoch.passed == self.samples
 
     def next(self, epoch: Epoch) -> Dealt | None:
-        """The next batch, where rows and batch size are known; None at the epoch's end."""
+        """Return the next batch, for a known number of rows and batch size; None at the epoch's end."""
         assert self.samples is not None and self.batch_size is not None
         number, start, passed, left_out = epoch
         if self.world == 1 and not left_out:
@@ -120,7 +121,7 @@ class EpochRules:
         return Dealt(mine, share.stop - share.start, Epoch(number, start, after, left_out))
 
     def saved(self, epoch: Epoch) -> dict[str, Any]:
-        """A place in plain numbers."""
+        """Return a place as plain numbers."""
         if self.is_over(epoch):
             epoch = self.following(epoch)
         return {
@@ -131,10 +132,10 @@ class EpochRules:
         }
 
     def loaded(self, state: dict[str, Any]) -> Epoch:
-        """The place that ``saved`` gave, or the beginning of the next epoch if nothing is left of it.
+        """Return the place that ``saved`` gave, or the next epoch's beginning if nothing is left of it.
 
-        Rows are left out as the state says; where this trainer's batches are
-        of another size, those left out of the rest are drawn anew.
+        Rows are left out as the state says; if this trainer has another batch
+        size, those left out of the rest are drawn anew.
 
         Raises:
             BadSetting: a number makes no sense in this feed, or what is left cannot be dealt to these ranks.
@@ -164,7 +165,7 @@ class EpochRules:
         return (self.batch_size or 1) * self.world if self._drop_last and self.batch_size is not None else 1
 
     def _leaving_out(self, epoch: Epoch) -> Epoch:
-        """The place, with the rows chosen that are left out of what is left of the epoch."""
+        """Choose which of an epoch's remaining rows are left out."""
         if self.samples is None:
             return epoch
         count = (self.samples - epoch.passed) % self._step
@@ -174,7 +175,7 @@ class EpochRules:
         return epoch._replace(left_out=drawn(count, epoch.passed, self.samples, *words))
 
     def _runs(self, passed: int, left_out: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-        """Where the kept rows [start, stop), counted from row ``passed`` of the epoch, lie in it."""
+        """Return where the kept rows [start, stop), counted from row ``passed``, lie in the epoch."""
         assert self.samples is not None
         found: list[tuple[int, int]] = []
         kept = 0

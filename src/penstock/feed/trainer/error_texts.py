@@ -1,4 +1,4 @@
-"""What a feeder tells, or its silence, as the errors that a training script sees."""
+"""The errors that a training script sees when its feeder reports one, or is silent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from penstock.feed.endpoint import Endpoint, endpoints
 
 
 def again(error: PenstockError) -> PenstockError:
-    """Copy an error: a kept one would keep the frames that it was raised through, and their views."""
+    """Copy an error: raising a kept one would keep the frames it passed through, and their views."""
     return type(error)(str(error))
 
 
 def not_found(name: str) -> FeedNotFound:
-    """The error for a name that nobody serves, with those that are served, to who wants to read it."""
+    """Make the error for a name that nobody serves; it lists those that are served."""
     return FeedNotFound(f"{unknown(name)}. Start it with share() or penstock feed, or pass wait_s to wait for it")
 
 
 def silent(endpoint: Endpoint, waited_s: float) -> FeederSilent:
-    """The error for a feeder that is there, and does not answer."""
+    """Make the error for a feeder that is there and does not answer."""
     owner = endpoint.owner()
     who = f"process {owner.pid}" if owner else "of an unknown process"
     return FeederSilent(
@@ -33,7 +33,7 @@ def silent(endpoint: Endpoint, waited_s: float) -> FeederSilent:
 
 
 def unknown(name: str) -> str:
-    """That a name is nobody's, and which are somebody's."""
+    """Say that no feed has this name, and which feeds there are."""
     others = sorted(endpoint.name for endpoint in endpoints() if endpoint.name != name)
     listed = "feeds that run: " + ", ".join(map(repr, others)) if others else "no feed runs"
     return f"no feed is named {name!r} ({listed})"

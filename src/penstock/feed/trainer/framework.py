@@ -21,7 +21,7 @@ _FROM_DLPACK = {
 
 
 def check_framework(framework: str | None) -> None:
-    """A name that can be honoured here.
+    """Check that a framework is known and installed.
 
     Raises:
         BadSetting: there is no such framework, or it is not installed.
@@ -40,9 +40,8 @@ def check_framework(framework: str | None) -> None:
 def converted(tree: Tree, framework: Framework) -> Tree:
     """Turn every array and tensor of a batch into this framework's, without a copy (https://dmlc.github.io/dlpack).
 
-    JAX has 64-bit numbers only under ``jax_enable_x64``, and makes 32-bit ones
-    of them otherwise, as everywhere. It copies what it does so to, and what
-    does not begin at a multiple of 64 bytes.
+    Without ``jax_enable_x64`` JAX turns 64-bit numbers into 32-bit ones. It
+    copies those, and arrays that do not begin at a multiple of 64 bytes.
 
     Raises:
         UnsupportedLeaf: the framework has no such type, or cannot reach where the leaf lies.
@@ -65,9 +64,9 @@ def converted(tree: Tree, framework: Framework) -> Tree:
 
 
 def _exported(leaf: Any) -> Any:
-    """A leaf as JAX can ask for it: in DLPack's first version, in which NumPy exports nothing that is read-only.
+    """Return a leaf that NumPy exports to JAX, which asks for DLPack's first version: it has no read-only arrays.
 
-    JAX's own arrays cannot be written to, and the pages of a view remain what they are.
+    JAX's own arrays cannot be written to, and the pages of a view stay read-only.
     """
     if type(leaf) is not np.ndarray or leaf.flags.writeable:
         return leaf

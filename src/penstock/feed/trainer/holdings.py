@@ -1,4 +1,4 @@
-"""The blocks that a trainer holds of one connection, from their announcement until their release is told."""
+"""The blocks that a trainer holds on one connection, from announcement until their release is told."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.memory.room import aligned
 _BLOCKS_FOR_VIEWS = 3
 _MOST_UNTOLD = 16
 _UNTOLD_SHARE = 32
-"""Releases are told when they make one part in so many of the window, or are ``_MOST_UNTOLD``."""
+"""Releases are told when they make one part in so many of the window, or number ``_MOST_UNTOLD``."""
 
 
 class Holdings:
-    """Announced blocks in their order, what is lent of them, and which of them need no longer be held.
+    """Announced blocks in order, the loans of them, and the releases that the feeder has yet to hear.
 
-    Whatever statement an asynchronous exception breaks off (Ctrl-C, a signal's
-    handler), every step can be taken again from where it stood. CPython raises
+    Whatever statement an asynchronous exception breaks off (Ctrl-C, a signal
+    handler), every step can be repeated from where it stood. CPython raises
     such an exception after a call, at the beginning of a function and where a
     loop goes back, but not between plain assignments: changes that belong
     together are assignments in a row. A release is forgotten after it has been
@@ -31,16 +31,17 @@ class Holdings:
 
     Args:
         ring: Where the blocks lie.
-        window_bytes: Its size.
-        borrow: Leaves are views that somebody may keep.
+        window_bytes: Size of the ring.
+        borrow: Whether leaves are views that the trainer may keep.
         tell: Sends the ordinals of released blocks to the feeder.
         idle: Called when the last of the loans has ended.
 
     Attributes:
         items: Blocks and ends of cycles, by a running index.
-        first, end: The indices [first, end) that ``items`` has.
-        untold: Ordinals of released blocks of which the feeder has not been told, and their bytes.
-        largest_bytes: Of all blocks so far.
+        first: First index in ``items``.
+        end: Index after the last.
+        untold: Bytes of released blocks of which the feeder has not been told, by ordinal.
+        largest_bytes: Size of the largest block so far.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Holdings:
         self._lent: dict[int, ReceivedBlock] = {}  # by ordinal
 
     def open(self, block: ReceivedBlock) -> None:
-        """Give a block that has not been released the bytes of its leaves."""
+        """Fill in the bytes of the leaves of a block that has not been released."""
         if not block.leaves:
             if self._borrow:
                 self._check_room_for_views(block)
@@ -77,7 +78,7 @@ class Holdings:
             block.leaves = block.placement.leaves_in(memory)
 
     def release_before(self, index: int) -> None:
-        """Nothing before this index is read again; a block that is lent stays until its loans have ended."""
+        """Release all before this index, which is read no more; a lent block stays until its loans end."""
         if self._lent:
             notice_dead()
         while self.first < index:
@@ -94,7 +95,7 @@ class Holdings:
             self.flush()
 
     def bytes_before(self, index: int) -> int:
-        """The size of the blocks that ``release_before`` would release."""
+        """Return the size of the blocks that ``release_before`` would release."""
         items = (self.items[i] for i in range(self.first, index))
         return sum(aligned(item.nbytes) for item in items if isinstance(item, ReceivedBlock))
 
@@ -113,7 +114,7 @@ class Holdings:
                 self.untold.pop(ordinal, None)
 
     def _check_room_for_views(self, block: ReceivedBlock) -> None:
-        """The next block must fit in front of the one that is viewed, or behind it, wherever that lies."""
+        """Check that the next block fits before or behind a viewed one, wherever that lies."""
         if block.nbytes * _BLOCKS_FOR_VIEWS > self._window_bytes:
             raise BadSetting(
                 f"borrow=True needs a window of at least {_BLOCKS_FOR_VIEWS} blocks, and this feed's "

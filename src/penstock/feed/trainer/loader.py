@@ -143,7 +143,7 @@ class Loader:
             state: What ``state_dict()`` gave, in this process or another, under any batch size.
 
         Raises:
-            BadSetting: the state comes from a feed with another order of samples, or is none.
+            BadSetting: the state comes from a feed with another order of samples, or it is no state.
         """
         self._check_usable()
         given = cast("object", state)  # of any type: it comes from a file
@@ -183,7 +183,7 @@ class Loader:
         """Leave the feed. Batches that were handed out stay valid, views included."""
         if self._finalizer.alive:
             _close(self._rows, self._pid)
-            self._finalizer.detach()  # not before: what breaks this off may come again
+            self._finalizer.detach()  # last: if this is broken off, it must run again
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +207,7 @@ def _destination(options: LoaderOptions) -> Destination:
 
 
 def _finished(options: LoaderOptions, tree: Tree) -> Tree:
-    """What a trainer gets of a batch."""
+    """Turn a batch into what its trainer gets."""
     if options.framework is not None:
         tree = converted(tree, options.framework)
     return tree if options.transform is None else options.transform(tree)

@@ -8,7 +8,7 @@ from penstock.feed.wire import Welcome
 
 
 def plan_of(welcome: Welcome) -> dict[str, Any]:
-    """What a state keeps of it; ``order`` stands for what decides it in the source."""
+    """Return what a state keeps; ``order`` is a digest of what decides the order in the source."""
     return {
         "samples": welcome.samples,
         "source_batch_size": welcome.block_rows,
@@ -19,7 +19,7 @@ def plan_of(welcome: Welcome) -> dict[str, Any]:
 
 
 def order_of(welcome: Welcome) -> dict[str, Any]:
-    """What may not differ if a trainer is to go on with another feeder, by name."""
+    """Return, by name, what must not differ if a trainer is to go on with another feeder."""
     plan = plan_of(welcome)
     return {
         "batch size": plan.pop("source_batch_size"),
@@ -30,7 +30,7 @@ def order_of(welcome: Welcome) -> dict[str, Any]:
 
 
 def plan_difference(saved: Any, here: dict[str, Any]) -> str:
-    """How a state's plan differs from a feed's, in words; empty if it does not."""
+    """Describe how a state's plan differs from a feed's; empty if it does not."""
     if not isinstance(saved, dict):
         return "it names none"
     plan = cast("dict[str, Any]", saved)

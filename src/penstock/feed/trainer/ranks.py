@@ -1,4 +1,4 @@
-"""Trainers that are themselves data-parallel: which of them belong together, and whether each says which it is."""
+"""Data-parallel trainers: which of them belong together, and whether each names its rank."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from penstock.tracebacks import users_stacklevel
 
 
 def group_of_ranks() -> str:
-    """A text that all ranks of one data-parallel run have, and no rank of another run."""
+    """Return a text that all ranks of one data-parallel run share, and no other run has."""
     return ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
 
 
 def warn_of_ranks(feed: str) -> None:
-    """Warn of a trainer that is one of several ranks and has not said so: every rank gets all samples then."""
+    """Warn a trainer that is one of several ranks and gave no ``shard``: every rank then gets all samples."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

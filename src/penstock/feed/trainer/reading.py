@@ -1,4 +1,4 @@
-"""A trainer's way through its epochs, batch by batch, which nothing that breaks a call off can damage."""
+"""A trainer's way through its epochs, batch by batch; a call that is broken off does not damage it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from penstock.feed.trainer.rows import RowStream
 class Reading:
     """Where a trainer stands, and the stream that it reads.
 
-    ``epoch`` passes a batch when that is handed out, and no earlier. What the
-    stream has read beyond it is read again where the batch did not come to be
-    handed out: from the blocks that are still kept, else the feeder is asked
-    for the rows once more.
+    ``epoch`` passes a batch when that is handed out, and no earlier. If a batch
+    was not handed out, its rows are read again: from the blocks that are still
+    kept, else from the feeder.
 
     Args:
-        name: Of the feed.
+        name: Name of the feed.
         rows: The stream.
         rules: How epochs are cut.
         batcher: Cuts them.
-        finish: Makes of a batch what the trainer gets (framework, transform).
+        finish: Turns a batch into what the trainer gets (framework, transform).
 
     Attributes:
         epoch: The place behind the last batch that was handed out.
         counts: What has been handed out.
         finished: A batch that is yet to be handed out, and the place before it.
         in_place: Whether the stream stands where ``epoch`` does.
-        resumed: ``epoch`` was loaded, and no loop has begun since.
+        resumed: Whether ``epoch`` was loaded, and no loop has begun since.
         newest: The loop that may go on.
     """
 
@@ -54,7 +53,7 @@ class Reading:
         self._ahead: PendingBatch | None = None
 
     def load(self, state: dict[str, Any]) -> None:
-        """Stand where a state says; a loop that has begun is void."""
+        """Go where a state says; a loop that has begun becomes void."""
         epoch = self.rules.loaded(state)
         self._rows.kept_from = None
         self.finished = None
@@ -64,7 +63,7 @@ class Reading:
         self.epoch = epoch
 
     def coming(self) -> Epoch:
-        """The epoch that a loop which begins now reads: the rest of one that was loaded, or a new one."""
+        """Return what a loop that begins now reads: the rest of a loaded epoch, or a new one."""
         if self.rules.is_over(self.epoch):
             return self.rules.following(self.epoch)
         if self.epoch.passed and not self.resumed:
@@ -72,7 +71,7 @@ class Reading:
         return self.epoch
 
     def next(self) -> PendingBatch | None:
-        """The next batch of the epoch, fit to be handed out; None if there is none."""
+        """Return the next batch of the epoch, ready to hand out; None at its end."""
         if self.finished is None or self.finished[0] != self.epoch:
             given = self._next()
             if given is None:
@@ -100,7 +99,7 @@ class Reading:
         return given
 
     def rest(self) -> None:
-        """Keep nothing: what follows an epoch may be a long validation."""
+        """Release all blocks: a long validation may follow an epoch."""
         self._rows.let_go(self._rows.place)
         self._rows.destination.settle(wait=True)
         self._rows.connection.held.flush()
@@ -140,7 +139,7 @@ class Loop:
         self._check_usable = check_usable
         self._begun = False
         self._over = False
-        self._resumed = False  # and nothing has come yet
+        self._resumed = False  # whether it resumes an epoch, and nothing has come yet
 
     def __iter__(self) -> Self:
         return self
@@ -153,8 +152,8 @@ class Loop:
         given = None if self._over else self._next()
         if given is None:
             raise StopIteration
-        # From here on nothing is called, and so nothing comes between (see Holdings): the
-        # batch is counted and handed out, or neither.
+        # No call from here on, so no exception comes between (see Holdings): the batch is
+        # both counted and handed out, or neither.
         reading.finished = None
         reading.epoch = given.after
         reading.counts = given.counts
@@ -178,6 +177,6 @@ class Loop:
             reading.in_place = False
             reading.epoch = following
             reading.rest()
-            if not again:  # else it was saved behind its epoch's last batch
+            if not again:  # else the state was saved after its epoch's last batch
                 return None
         return given

@@ -1,4 +1,4 @@
-"""What comes to a trainer: blocks in the ring, and ends of cycles."""
+"""What a trainer receives: blocks in the ring, and ends of cycles."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class ReceivedBlock:
     """A block that lies in the ring for this trainer, until it is released.
 
     Args:
-        message: Its announcement.
-        ordinal: How many blocks this connection had announced before it.
-        validator: Has checked it; says what its tree is, and reads its lists.
+        message: Announcement of the block.
+        ordinal: How many blocks were announced on this connection before it.
+        validator: Has checked the message; knows the block's tree, and reads its lists.
 
     Attributes:
         at: Its first sample.
         rows: How many samples it has.
-        placement: Its tree, and where each leaf lies; it ends with the last of them.
+        placement: Its tree, and where each leaf lies.
         nodes: The tree's arrays and lists, in order.
         published_ns: When, by the monotonic clock.
         offset: Where it lies in the ring.
-        leaves: The bytes of each of ``nodes``, once they have been asked for.
-        loans: What was lent of it and still lives.
-        released: The stream of rows is past it; only loans keep it.
+        leaves: The bytes of each of ``nodes``, once ``Holdings.open`` has filled them in.
+        loans: Loans of it that have not ended.
+        released: Whether the stream of rows is past it, and only loans keep it.
     """
 
     __slots__ = (
@@ -63,15 +63,15 @@ class ReceivedBlock:
 
     @property
     def nbytes(self) -> int:
-        """From where it lies to the end of its last leaf."""
+        """Bytes from its offset to the end of its last leaf."""
         return self.placement.nbytes
 
     def scalars(self, encoded: memoryview) -> list[Scalar]:
-        """The list of scalars that lies in these bytes, one of its leaves."""
+        """Decode one of its leaves, a list of scalars."""
         return self._validator.scalars(encoded, self.rows)
 
 
 class CycleEnded(msgspec.Struct, frozen=True):
-    """In place of a block: the cycle of a source of unknown length is over."""
+    """Stands in place of a block: a cycle of unknown length is over."""
 
     cycle: int

@@ -17,12 +17,11 @@ from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.tracebacks import users_stacklevel
 
 Connect = Callable[[wire.Hello, OpenRing, Settings | None], Connection]
-"""Finds a feeder, or where it may, starts one (with these settings, if it replaces another)."""
+"""Finds a feeder, or under ``share`` starts one (with these settings, if it replaces another)."""
 
 _KEPT_SHARE = 8
-"""Blocks of a batch that is not whole yet are kept while they, and the largest block, are smaller than one part
-in so many of the window, and of the blocks that may be on their way: then there is room for the next block,
-however they lie."""
+"""Blocks of an unfinished batch are kept while they, and the largest block, take less than one part in so many of
+the window, and of the blocks that may be on their way: the next block then has room, however they lie."""
 
 
 class Standing(NamedTuple):
@@ -31,7 +30,7 @@ class Standing(NamedTuple):
     Attributes:
         at: The next row.
         connection: The connection it comes on.
-        next_item: The index there of the block that may hold it.
+        next_item: Index on that connection of the block that may hold it.
     """
 
     at: Cursor
@@ -42,8 +41,8 @@ class Standing(NamedTuple):
 class RowStream:
     """Where a trainer stands in a feed, and the block that it reads.
 
-    What has been read may be read again, while it is kept: until ``let_go``
-    says that it has been handed out, or room must be made before waiting.
+    Rows that have been read can be read again while they are kept: until
+    ``let_go`` says that they were handed out, or room must be made before waiting.
 
     Args:
         connect: Finds, or starts, the feeder.
@@ -53,8 +52,8 @@ class RowStream:
 
     Attributes:
         place: Where it stands; plain assignment moves it.
-        kept_from: The place from which on everything is kept or still to come, if there is one.
-        destination: As it was given.
+        kept_from: The place from which everything is kept or still to come, if there is one.
+        destination: Where rows are copied to.
     """
 
     def __init__(self, connect: Connect, hello: wire.Hello, destination: Destination, *, failover: bool) -> None:
@@ -65,7 +64,7 @@ class RowStream:
         self._start: tuple[Cursor | None, int, Cursor] | None = None
         self.place = Standing(Cursor(0, 0), connect(hello, destination.open_ring, None), 0)
         self.kept_from: Standing | None = None
-        self._started_on: Standing | None = None  # where, and on which connection, the feeder was asked for rows
+        self._started_on: Standing | None = None  # where the feeder was asked for rows, and on which connection
         self.failovers = 0
         self._past_wait_s = 0.0
 
@@ -93,7 +92,7 @@ class RowStream:
         while True:
             try:
                 begun = self.connection.start(*self._start)
-                if at is None:  # a new feeder is asked for this place, and no other
+                if at is None:  # a new feeder must begin at this place too
                     self._start = begun, epoch, begun
                 self.place = Standing(begun, self.connection, self.connection.held.first)
                 self._started_on = self.kept_from = self.place
@@ -102,7 +101,7 @@ class RowStream:
                 self._replace(lost)
 
     def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
-        """Go to a row: back or on to it where it is kept or still to come, else ask for it."""
+        """Go to a row: directly if it is kept or still to come, else ask the feeder for it."""
         kept = self.kept_from
         if kept is None or kept.connection is not self.connection or kept.at > at:
             self.start(at, epoch, epoch_start)
@@ -112,7 +111,7 @@ class RowStream:
         self.connection.epoch(epoch, epoch_start)
 
     def current(self, last_cycle: int | None) -> ReceivedBlock | None:
-        """The block that holds the row ``at``.
+        """Return the block that holds the row ``at``, waiting for it.
 
         None where the source's length is unknown and ``last_cycle`` is over.
         """
@@ -128,11 +127,11 @@ class RowStream:
                 assert item.at <= at, f"rows lost: {at} wanted, {item.at} came"
                 connection.held.open(item)
                 return item
-            else:  # of an epoch that was given up, or sent again by a new feeder
+            else:  # from an epoch that was given up, or sent again by a new feeder
                 self.place = Standing(at, connection, index + 1)
 
     def after(self, block: ReceivedBlock, rows: int) -> Standing:
-        """Where it will stand when the next ``rows`` rows, which are of this block, have been taken."""
+        """Return where the stream stands once the next ``rows`` rows of this block are taken."""
         at, connection, index = self.place
         sample = at.sample + rows
         if sample == block.at.sample + block.rows:
@@ -146,7 +145,7 @@ class RowStream:
             self.place = Standing(at, connection, item)
 
     def pass_until(self, at: Cursor) -> None:
-        """Let the rows before this one pass as they come; whoever is not waited for may not hold them."""
+        """Take and drop the rows before this one as they come, so that none stays held."""
         while self.at < at:
             block = self.current(None)
             assert block is not None
@@ -159,13 +158,13 @@ class RowStream:
         return block.at.after(block.rows, self.samples)
 
     def verify(self) -> None:
-        """What was copied just now was ours: an eviction would have been announced before the overwriting.
+        """Check that what was just copied was valid: an eviction is announced before bytes are overwritten.
 
-        Copies that are carried out later are waited for, where there are evictions.
+        Asynchronous copies are waited for if the feed evicts trainers.
 
         Raises:
-            TrainerEvicted: it was not.
-            FeederLost: nothing can follow it.
+            TrainerEvicted: it may not have been.
+            FeederLost: the feeder is gone, and cannot be replaced or could have evicted.
         """
         evicts = self.connection.welcome.settings.stall_timeout is not None
         if evicts:
@@ -173,19 +172,19 @@ class RowStream:
         try:
             self.connection.poll()
         except FeederLost as lost:
-            # A feeder that has died writes no more; one that evicts might not get its word through.
+            # A dead feeder writes no more, but one that evicts may have died before it said so.
             if evicts or not self._failover or isinstance(lost, FeedStopped):
                 raise
 
     def present(self) -> tuple[int, int]:
-        """How many blocks and rows can be taken without waiting."""
+        """Return how many blocks and rows can be taken without waiting."""
         at, connection, index = self.place
         blocks = [block for block in connection.present(index) if self.end(block) > at]
         passed = max(0, at.sample - blocks[0].at.sample) if blocks and blocks[0].at < at else 0
         return len(blocks), sum(block.rows for block in blocks) - passed
 
     def let_go(self, place: Standing) -> None:
-        """The rows before this place are read no more."""
+        """Release the rows before this place, which are read no more."""
         self.kept_from = None
         self.destination.let_go(place.connection.held, place.next_item)
         self.kept_from = place
@@ -215,7 +214,7 @@ class RowStream:
         self.start(self.at, epoch, epoch_start)
 
     def _make_room(self, connection: Connection, index: int) -> None:
-        """Before waiting: the feeder may wait for the very blocks that this trainer has yet to let go."""
+        """Let blocks go before waiting: the feeder may be waiting for their room."""
         held = connection.held
         nbytes, blocks = max(held.bytes_before(index), held.largest_bytes), index - held.first
         if nbytes * _KEPT_SHARE > connection.welcome.settings.window_bytes or blocks * _KEPT_SHARE > MOST_BLOCKS:
@@ -223,7 +222,7 @@ class RowStream:
         self.destination.settle(wait=True)
 
     def _replace(self, lost: FeederLost) -> None:
-        """Go over to a new feeder; it sends on from the first row that was not taken."""
+        """Connect to a new feeder, which is then asked for the first row not taken."""
         old = self.connection
         if not self._failover or isinstance(lost, FeedStopped):
             raise lost
@@ -246,7 +245,7 @@ class RowStream:
 
 
 def _warn_of_other_data(before: wire.Welcome, now: wire.Welcome) -> None:
-    """Warn where the rest of an epoch comes from other files than its beginning."""
+    """Warn if the rest of an epoch comes from other files than its beginning."""
     if before.fingerprint is None or now.fingerprint is None:
         return
     if changed := before.fingerprint.data.difference(now.fingerprint.data):

@@ -18,11 +18,11 @@ class RankSlice(NamedTuple):
 
 
 def next_slice(remaining: int, batch_size: int, rank: int, world: int) -> RankSlice | None:
-    """The next batch of a rank, when ``remaining`` rows of the epoch are left, or None at its end.
+    """Return a rank's next batch when ``remaining`` rows of the epoch are left; None at its end.
 
     Every rank gets the same number of batches. The rows left at the end are
-    split evenly; where they are fewer than ranks, the step before gives up
-    one row a rank, so that nobody goes without.
+    split evenly; if they are fewer than the ranks, the step before them is
+    ``world`` rows shorter, so that every rank gets some.
     """
     taken = min(remaining, batch_size * world)
     if 0 < remaining - taken < world:
@@ -35,10 +35,10 @@ def next_slice(remaining: int, batch_size: int, rank: int, world: int) -> RankSl
 
 
 def batches(samples: int, batch_size: int, world: int, *, drop_last: bool) -> int:
-    """How many batches ``next_slice`` gives each rank in an epoch.
+    """Return how many batches ``next_slice`` gives each rank in an epoch.
 
     Raises:
-        BadSetting: no even deal of these samples exists.
+        BadSetting: these samples cannot be split evenly.
     """
     step = batch_size * world
     if world > 1 and not drop_last and (samples < world or (batch_size == 1 and samples % world)):
@@ -54,7 +54,7 @@ def drawn(count: int, start: int, stop: int, *words: int) -> tuple[int, ...]:
 
     Each set of positions is equally likely (R. Floyd, in J. Bentley,
     "Programming pearls: a sample of brilliance", CACM 30:9, 1987). The raw
-    words of PCG64 stay the same in every version of NumPy (NEP 19).
+    words of PCG64 are fixed across versions of NumPy (NEP 19).
     """
     generator = np.random.PCG64(np.random.SeedSequence(words))
     raw = [int(generator.random_raw()) for _ in range(count)]

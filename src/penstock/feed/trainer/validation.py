@@ -23,18 +23,18 @@ _AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Bye)
 
 
 class MessageValidator:
-    """What a feeder has said so far, which its next message must agree with.
+    """Checks each message of a feeder against what it has said so far.
 
-    ``message`` checks and changes nothing but what is the same when it is
-    asked again; the caller sets ``next`` when it takes the message.
+    Checking one message twice is harmless; the caller sets ``next`` when it takes
+    the message.
 
     Args:
-        name: The feed, as the trainer asked for it.
-        pid: The feeder's process, as the kernel vouches for it.
+        name: Name of the feed, as the trainer asked for it.
+        pid: The feeder's process, from the kernel.
 
     Attributes:
-        next: The first sample that is yet to come; None before a Start has been heard.
-        asked: It was asked for its statistics.
+        next: The first sample that is yet to come; None before the first ``Started``.
+        asked: Whether the feeder was asked for its statistics.
         layout: The tree of the newest block.
         nodes: That tree's arrays and lists, in order.
     """
@@ -53,10 +53,10 @@ class MessageValidator:
         self._checked: tuple[object, ...] = ()
 
     def greeting(self, packet: bytes, fds: Sequence[int]) -> wire.Welcome | wire.Rejected:
-        """The answer to a Hello.
+        """Decode and check the answer to a Hello.
 
         Raises:
-            ProtocolError: it is none, or its numbers or descriptors are wrong.
+            ProtocolError: it is no answer, or its numbers or descriptors are wrong.
         """
         message = self._decoded(packet)
         if isinstance(message, wire.Rejected):
@@ -70,7 +70,7 @@ class MessageValidator:
         return message
 
     def message(self, packet: bytes) -> tuple[wire.FromFeeder, Cursor | None]:
-        """A message to a trainer that was admitted, and what comes after it.
+        """Decode and check a later message; return it and the sample that must come after it.
 
         Raises:
             ProtocolError: it does not follow from what came before.
@@ -92,7 +92,7 @@ class MessageValidator:
         return message, following
 
     def scalars(self, encoded: memoryview, rows: int) -> list[Scalar]:
-        """The list of one scalar a row that lies in the ring; of a block that is taken whole it has any length.
+        """Decode a list with one scalar per row; in whole batches it may have any length.
 
         Raises:
             ProtocolError: no such list lies there.
@@ -106,7 +106,7 @@ class MessageValidator:
         return values
 
     def nonsense(self, said: str) -> ProtocolError:
-        """The error for a feeder that breaks the rules: it runs another Penstock, or is none."""
+        """Make the error for a feeder that breaks the protocol."""
         return ProtocolError(
             f"the feeder (process {self._pid}) of feed {self._name!r} makes no sense: {said}. End it with: "
             f"penstock stop {shlex.quote(self._name)}, and start the feed again with the Penstock of this process"
@@ -148,7 +148,7 @@ class MessageValidator:
             self.layout, self.nodes = block.layout, list(array_nodes(block.layout))
         if self.layout is None:
             raise self.nonsense("its first block has no layout")
-        # Of a feed that is cut into rows, nearly all blocks are alike.
+        # Unless a feed gives whole batches, nearly all its blocks are alike.
         checked = (self.layout, block.rows, block.leaf_offsets, block.leaf_bytes)
         if block.layout is not None or checked != self._checked:
             self._check_leaves(block)
@@ -182,7 +182,7 @@ class MessageValidator:
 
 
 def _holds(fd: int, nbytes: int) -> bool:
-    """Whether a file has so many bytes and always will: reading past a file's end kills a process."""
+    """Whether a file has ``nbytes`` and cannot shrink: reading past a file's end kills a process."""
     try:
         return os.fstat(fd).st_size >= nbytes and bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
     except OSError:  # it is no memory file

@@ -1,1 +1,1 @@
-"""Reads begun by the threads of a GPU, through queues as NVM Express has them (docs/contracts/nvme-queues.md)."""
+"""Reads begun by a GPU's threads through NVM Express queues (docs/contracts/nvme-queues.md)."""

@@ -1,4 +1,4 @@
-"""The submitting side on the CPU: ``queues.cuh`` compiled by the host's compiler, run by threads."""
+"""The submitting side on the CPU: ``queues.cuh``, compiled by the host's compiler and run by threads."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC")
 
 
 class HostThreads:
-    """Threads of the CPU in the place of a GPU's.
+    """Threads of the CPU in place of a GPU's.
 
     Args:
         memory: The queues that they serve.
-        threads: How many.
+        threads: Number of threads.
 
     Raises:
         ReaderUnavailable: there is no C++ compiler.
@@ -61,7 +61,7 @@ class HostThreads:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Nothing ends them but the process."""
+        """Do nothing: only the process's end ends these threads."""
 
     def close(self) -> None:
         with self._changed:
@@ -83,7 +83,7 @@ class HostThreads:
 
 
 def library() -> Path:
-    """The compiled header; compiled now unless it was before, by this compiler for this kind of machine.
+    """Return the compiled header; compile it unless this compiler has, for this kind of machine.
 
     Raises:
         ReaderUnavailable: there is no C++ compiler, or it fails.
@@ -105,7 +105,7 @@ def library() -> Path:
                 fresh = Path(scratch) / compiled.name
                 command = [compiler, *_FLAGS, "-x", "c++", str(HEADER), "-o", str(fresh)]
                 subprocess.run(command, capture_output=True, check=True, text=True)
-                fresh.replace(compiled)  # at once: others may be compiling too
+                fresh.replace(compiled)  # atomic: others may be compiling too
         except subprocess.CalledProcessError as error:
             raise ReaderUnavailable(f"{compiler} cannot compile {HEADER.name}: {error.stderr}") from None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The controller where no disk is that a GPU can ring: a thread that serves the queues by plain reads."""
+"""The controller where there is no disk under BaM's module: a thread that serves the queues by plain reads."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
 class EmulatedController:
     """Serves the queues as a solid-state disk would; a file stands for a namespace.
 
-    It sleeps while ``busy`` is clear. While it is set it waits in the backend
-    for reads, and naps between two looks at the doorbells where it has none.
+    It sleeps while ``busy`` is clear. While it is set, it waits in the backend
+    for reads, or without any naps between looks at the doorbells.
 
     Args:
         memory: The queues.
-        backend: Reads; used by the controller's thread alone, but for ``open``. Closed with this.
+        backend: Reads; only the controller's thread uses it, except for ``open``. Closed with this.
 
     Attributes:
         busy: Set while there are commands that it has not completed.
@@ -76,15 +76,15 @@ class EmulatedController:
         return f"{CPU_SERVED}: {self._backend.path_taken}"
 
     def open(self, path: str) -> Opened:
-        """Make a file of the backend a namespace."""
+        """Open a file in the backend as a namespace."""
         opened = self._backend.open(path)
-        # The sizes last: until then no command finds it.
+        # Sizes last: until then no command finds the namespace.
         self._files = np.append(self._files, opened.file)
         self._sizes = np.append(self._sizes, opened.nbytes)
         return Opened(len(self._sizes), opened.nbytes)
 
     def map(self, memory: ByteArray) -> None:
-        """It sees all the memory of this process."""
+        """Do nothing: the thread sees all memory of this process."""
 
     def wake(self) -> None:
         self.busy.set()
@@ -93,7 +93,7 @@ class EmulatedController:
         self.busy.clear()
 
     def check(self, waited_s: float) -> None:
-        """Raise what ended the thread, if something did; the backend may take as long as it likes."""
+        """Raise what ended the thread, if anything did; the backend may take any time."""
         if self._failure is not None:
             raise self._failure
 
@@ -106,7 +106,7 @@ class EmulatedController:
     def _run(self) -> None:
         try:
             self._serve()
-        except BaseException as failure:  # told to whoever waits for a completion
+        except BaseException as failure:  # raised in the thread that waits for a completion
             self._failure = failure
             self.memory.gone[0] = 1
 
@@ -126,7 +126,7 @@ class EmulatedController:
                 time.sleep(nap_s)
 
     def _fetch(self, queue: int) -> bool:
-        """Take commands in, as many as the backend has room for, and begin to read."""
+        """Fetch as many commands as the backend has room for, and begin to read."""
         tail = int(self.memory.doorbells[queue + 1, 0])
         assert tail <= self._mask, f"doorbell of submission queue {queue + 1} says {tail}"
         head = self._heads[queue]
@@ -149,7 +149,7 @@ class EmulatedController:
         return True
 
     def _examine(self, commands: Array) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
-        """What each command asks for: status, offset, bytes in blocks, bytes in the file, and file."""
+        """Return what each command asks for: status, offset, bytes in blocks, bytes in the file, and file."""
         block = self.memory.block_bytes
         sizes = self._sizes
         nsid = commands["nsid"].astype(np.int64)
@@ -173,7 +173,7 @@ class EmulatedController:
         return status, offset, count * block, np.minimum(count * block, size - offset), file
 
     def _is_one_piece(self, commands: Array, nbytes: Numbers) -> npt.NDArray[np.bool_]:
-        """Whether each command's pages lie one behind the other; the backend can read into nothing else."""
+        """Whether each command's pages are contiguous, as the backend needs them."""
         prp1, prp2 = commands["prp1"].astype(np.int64), commands["prp2"].astype(np.int64)
         second = (prp1 & -PAGE_BYTES) + PAGE_BYTES
         rest = prp1 + nbytes - second
@@ -185,7 +185,7 @@ class EmulatedController:
         return right
 
     def _list(self, address: int, count: int) -> Numbers:
-        """Entries of a PRP list; nothing where none can lie, as a disk would be told by the IOMMU."""
+        """Return entries of a PRP list; empty at an address where an IOMMU would refuse a disk."""
         memory = self.memory.memory
         at = address - memory.ctypes.data
         if address % PAGE_BYTES or not 0 <= at < memory.nbytes:
@@ -205,7 +205,7 @@ class EmulatedController:
         )
 
     def _settle(self, results: Results) -> None:
-        """Complete the commands whose reads are done; go on with those that came in part."""
+        """Complete the commands whose reads are done; continue partial reads."""
         reads, came = results.ids, results.nbytes
         before = self._reached[reads]
         reached = before + np.maximum(came, 0)
@@ -229,7 +229,7 @@ class EmulatedController:
             self._post(queue)
 
     def _complete(self, queue: int, ids: npt.NDArray[Any], status: Numbers) -> None:
-        """Have completions posted as soon as there is room."""
+        """Queue completions, to be posted when there is room."""
         entries = ids.astype(np.uint64) << np.uint64(32) | status.astype(np.uint64) << np.uint64(49)
         self._waiting[queue] = np.concatenate((self._waiting[queue], entries))
 
@@ -243,7 +243,7 @@ class EmulatedController:
         phase = (counters // self.memory.entries + 1) & 1
         same = self._heads[queue] | (queue + 1) << 16
         entries = self._waiting[queue][:count] | phase.astype(np.uint64) << np.uint64(48) | np.uint64(same)
-        # One word holds all that says something: who sees the phase change sees the rest.
+        # One word holds id, status and phase: a thread that sees the phase change sees the rest.
         self._words[queue, counters & self._mask, 1] = entries
         self._waiting[queue] = self._waiting[queue][count:]
         self._tails[queue] = tail + count

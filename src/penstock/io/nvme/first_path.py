@@ -1,4 +1,4 @@
-"""The mechanism ``gpu`` as it is opened: which controller serves it is known when the first path is."""
+"""The mechanism ``gpu`` as it is opened: the first path decides which controller serves it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _EMULATED_QUEUES = 2
 class GpuOfFirstPath:
     """A disk under BaM's kernel module serves itself, files are served by the CPU; one reader reads either.
 
-    Nothing is prepared for files before a path is seen: a disk needs no
-    io_uring, and memory that is registered with it twice would count twice.
+    Nothing is prepared before the first path is known: a disk needs no io_uring,
+    and memory registered twice would count twice against the limit.
 
     Args:
         depth: Reads under way at once.
-        threads: That submit.
-        gpu: Whose threads they are; None for threads of the CPU.
+        threads: Number of threads that submit.
+        gpu: GPU of these threads; None for threads of the CPU.
         memory: Where bytes go.
 
     Raises:
@@ -99,10 +99,10 @@ class GpuOfFirstPath:
 
 
 def queue_into(memory: ByteArray, controller: Controller, threads: int, gpu: Gpu | None) -> GpuQueue:
-    """A queue of reads into this memory, begun by threads of a GPU, or of the CPU where there is none.
+    """Make a queue of reads into this memory, begun by threads of a GPU, or of the CPU without one.
 
     Args:
-        controller: Closed with the queue, also where there cannot be one.
+        controller: Closed with the queue, or if making the queue fails.
 
     Raises:
         ReaderUnavailable: there are no such threads, or the controller cannot be given the memory.

@@ -1,7 +1,7 @@
-"""The submitting side on a GPU: ``queues.cuh`` compiled by NVRTC, launched for each batch of requests.
+"""The submitting side on a GPU: ``queues.cuh``, compiled by NVRTC, launched for each batch of requests.
 
 No GPU has run this (docs/hardware.md). A launch ends when its requests are
-done: a kernel that ran for ever would hold up whoever synchronises the device.
+done: a kernel that ran for ever would block every synchronisation of the device.
 Bytes go from the controller to host memory; only commands, doorbells and
 completions cross the bus. A disk's doorbells are its registers, mapped for the
 GPU too (CUDA Driver API, cuMemHostRegister, CU_MEMHOSTREGISTER_IOMEMORY).
@@ -29,12 +29,12 @@ _STREAMS = 4  # so that a batch need not wait for the one before
 
 
 class DeviceThreads:
-    """Threads of a GPU that serve queues in host memory, which is registered with it.
+    """Threads of a GPU that serve queues in registered host memory.
 
     Args:
         memory: The queues.
-        threads: How many; whole warps are launched.
-        device: The number of the GPU in this process.
+        threads: Number of threads, rounded up to whole warps.
+        device: Index of the GPU in this process.
 
     Raises:
         ReaderUnavailable: there is no such GPU, driver or NVRTC, or it cannot map the queues.
@@ -54,7 +54,7 @@ class DeviceThreads:
         self.label = f"GPU-initiated ({self._warps * _WARP} threads on cuda:{device})"
         self._memory = memory
         self._undo = ExitStack()
-        self._context = _checked(driver.cuDevicePrimaryCtxRetain(gpu))  # the one that torch uses, too
+        self._context = _checked(driver.cuDevicePrimaryCtxRetain(gpu))  # torch uses it too
         self._undo.callback(driver.cuDevicePrimaryCtxRelease, gpu)
         try:
             self._prepare(cubin, device)
@@ -88,14 +88,14 @@ class DeviceThreads:
             self._undo.callback(self._do, "cuStreamSynchronize", stream)
 
     def _register(self, memory: Array, flags: int) -> int:
-        """Map memory, or a disk's registers, for the GPU too; gives the address where it sees them."""
+        """Map memory, or a disk's registers, for the GPU too; return their address on the GPU."""
         at = memory.ctypes.data
         self._do("cuMemHostRegister", at, memory.nbytes, flags)
         self._undo.callback(self._do, "cuMemHostUnregister", at)
         return int(self._do("cuMemHostGetDevicePointer", at, 0))
 
     def keep(self, table: Array) -> int:
-        """A copy in the GPU's memory: over the bus each look at an entry would take a microsecond."""
+        """Copy a table into the GPU's memory: over the bus each access would take a microsecond."""
         copy = self._do("cuMemAlloc", table.nbytes)
         self._tables.callback(self._do, "cuMemFree", copy)
         self._do("cuMemcpyHtoD", copy, table.ctypes.data, table.nbytes)
@@ -132,10 +132,10 @@ class DeviceThreads:
 
 
 def most_busy_share(threads: int, device: int) -> float:
-    """The most of a GPU's multiprocessors that so many threads can keep busy, 0 to 1.
+    """Return the largest part of a GPU's multiprocessors that ``threads`` can keep busy, 0 to 1.
 
-    A warp is a block of its own and lies on one multiprocessor; as many
-    launches as there are streams may run at once.
+    Each warp is a separate block on one multiprocessor; as many launches as
+    there are streams may run at once.
 
     Raises:
         ReaderUnavailable: there is no such GPU, or no driver.
@@ -150,7 +150,7 @@ _COMPUTE = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
 
 
 def compile_for(architecture: str) -> bytes:
-    """The header as machine code of a GPU, such as "sm_90".
+    """Compile the header to machine code of a GPU architecture, such as "sm_90".
 
     Raises:
         ReaderUnavailable: there is no NVRTC, or it fails.
@@ -186,7 +186,7 @@ def _driver() -> Any:
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
-    """What a call returned beside its status."""
+    """Return the value of a call, without its status."""
     status, *values = result
     if int(status):
         raise ReaderUnavailable(f"CUDA refused: {status.name}")

@@ -1,4 +1,4 @@
-"""The mechanism ``gpu``: a queue whose reads are begun, and whose completions are taken, by a GPU's threads."""
+"""The mechanism ``gpu``: a queue whose reads a GPU's threads begin, and whose completions they take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 200e-6
 
 
 class Controller(Protocol):
-    """What takes the commands in, at the other end of the queues: a disk, or what stands for one."""
+    """Serves commands at the other end of the queues: a disk, or what stands in for one."""
 
     @property
     def memory(self) -> QueueMemory:
@@ -26,57 +26,57 @@ class Controller(Protocol):
 
     @property
     def depth(self) -> int:
-        """How many commands it is given at once."""
+        """Most commands under way at once."""
         ...
 
     @property
     def max_read_bytes(self) -> int:
-        """The most that one command reads."""
+        """Most bytes that one command reads."""
         ...
 
     @property
     def path_taken(self) -> str:
-        """Who serves, in words for a person."""
+        """What serves the queues, in words for a person."""
         ...
 
     def open(self, path: str) -> Opened:
-        """Find a namespace: its id, and its size.
+        """Open a namespace; return its id and size.
 
         Raises:
             OSError: the system refuses.
-            ReaderUnavailable: it has none of this name.
+            ReaderUnavailable: there is no namespace of this name.
         """
         ...
 
     def map(self, memory: ByteArray) -> Array | None:
-        """Let it write into this memory, until it is closed.
+        """Let the controller write into this memory, until it is closed.
 
         Returns:
-            The bus address of each page of 4096 bytes; None if it needs none.
+            The bus address of each page of 4096 bytes; None if the controller needs none.
 
         Raises:
-            ReaderUnavailable: it cannot be given this memory.
+            ReaderUnavailable: the controller cannot be given this memory.
         """
         ...
 
     def wake(self) -> None:
-        """Commands are on their way."""
+        """Announce that commands are on their way."""
         ...
 
     def rest(self) -> None:
-        """All are completed."""
+        """Announce that all commands are completed."""
         ...
 
     def check(self, waited_s: float) -> None:
         """Raise if no completion can be expected any more; the submitting threads end then.
 
         Args:
-            waited_s: Since the last completion, with reads under way.
+            waited_s: Time since the last completion, with reads under way.
         """
         ...
 
     def close(self) -> None:
-        """No thread submits any more; afterwards nothing is written into memory."""
+        """Stop, after the last thread has submitted; afterwards nothing is written into memory."""
         ...
 
 
@@ -85,15 +85,15 @@ class Submitter(Protocol):
 
     @property
     def label(self) -> str:
-        """What they are, in words for a person."""
+        """What the threads are, in words for a person."""
         ...
 
     def keep(self, table: Array) -> int:
-        """Have them see an array that will not change; gives the address where they do."""
+        """Make an array that will not change visible to the threads; return its address there."""
         ...
 
     def launch(self, limit: int) -> None:
-        """Have them help until so many requests are done, of those published since the beginning."""
+        """Have the threads work until ``limit`` requests are done, counted from the beginning."""
         ...
 
     def check(self) -> None:
@@ -101,7 +101,7 @@ class Submitter(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing is under way any more."""
+        """End the threads, when nothing is under way any more."""
         ...
 
 
@@ -122,7 +122,7 @@ class GpuQueue:
         self._submitter = submitter
         self._controller = controller
         self._size_of = np.zeros(1, np.int64)
-        # Memory that has bus addresses: where each piece begins, and where the threads find its table.
+        # Memory that has bus addresses: where each piece begins, and the address of its table.
         self._starts, self._tables = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._asked = np.zeros(self._memory.ids, np.int64)
         self._published = self._popped = 0
@@ -155,7 +155,7 @@ class GpuQueue:
         self._tables = np.insert(self._tables, at, self._submitter.keep(table))
 
     def new_buffer(self, nbytes: int) -> ByteArray:
-        """Memory that reads can go into; it begins on a page.
+        """Allocate memory that reads can go into; it begins on a page.
 
         Raises:
             ReaderUnavailable: the controller cannot be given it.
@@ -169,7 +169,7 @@ class GpuQueue:
         block = self.alignment
         size = self._size_of[files]
         there = -(-size // block) * block - offsets
-        # What begins past the end is asked for all the same: the controller says that it is not there.
+        # Reads past the end are submitted too: the controller reports them as out of range.
         span = np.minimum(np.minimum(nbytes, self._controller.max_read_bytes), np.where(there > 0, there, nbytes))
         self._asked[ids] = np.minimum(span, size - offsets)
         requests = self._memory.requests
@@ -213,7 +213,7 @@ class GpuQueue:
             self._controller.close()
 
     def _ready(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """The entries of ``done`` that follow the last one popped without a gap."""
+        """Return the entries of ``done`` that follow the last one popped without a gap."""
         places = np.arange(self._popped, self._published)
         entries = self._memory.done[places & (self._memory.ids - 1)]
         missing = np.flatnonzero(entries >> 32 != (places // self._memory.ids + 1) & 0xFFFFFFFF)
@@ -221,5 +221,5 @@ class GpuQueue:
 
 
 def queue_memory(backend: Queue, queues: int = 2, entries: int = 256) -> QueueMemory:
-    """Queues for as many reads as a backend takes, with blocks that it can read from any disk."""
+    """Make queues for as many reads as a backend takes, with blocks that suit any disk."""
     return QueueMemory(queues, entries, backend.depth, DIRECT_ALIGNMENT)

@@ -1,4 +1,4 @@
-"""What lies in the queues' memory, as ``queues.cuh`` lays it out, and what a status means.
+"""The layout of the queues' memory, shared with ``queues.cuh``, and the meaning of a status.
 
 NVM Express Base Specification 2.0: common command format and common completion
 queue entry (section 3.3.3), status codes (3.3.3.2.1, and the NVM Command Set
@@ -18,7 +18,7 @@ from penstock.errors import BadSetting
 
 PAGE_BYTES = 4096
 MAX_READ_BYTES = 1 << 20
-"""The most that one command reads (MDTS); one page of PRP entries would do for twice that."""
+"""Most bytes that one command reads (MDTS); one page of PRP entries would do for twice that."""
 MAX_ENTRIES = 4096
 MAX_QUEUES = 64
 
@@ -59,18 +59,18 @@ _MEDIA_ERRORS = 2
 
 
 def code_of(status: int) -> int:
-    """A status without what does not belong to its meaning: whether to repeat, and whether the log has more."""
+    """Return a status's type and code, without the flags "do not retry" and "more in the log"."""
     return status & _CODE_BITS
 
 
 def errno_of(status: int) -> int:
-    """What a status is to a reader; past the end of a namespace there are just no bytes."""
+    """Return a status's error number; 0 past the end of a namespace, where there are just no bytes."""
     code = code_of(status)
     return errno.EIO if code >> 8 == _MEDIA_ERRORS else _ERRNO.get(code, errno.EREMOTEIO)
 
 
 def status_text(status: int) -> str:
-    """A status in words, and as the specification numbers it."""
+    """Return a status in words, and as the specification numbers it."""
     code = code_of(status)
     return f"{STATUSES.get(code, 'refused by the disk')} (NVMe status type {code >> 8}, code 0x{code & 0xFF:02x})"
 
@@ -106,12 +106,12 @@ Array = npt.NDArray[Any]
 
 
 class Doorbells(NamedTuple):
-    """The doorbells that a disk has among its registers.
+    """The doorbells among a disk's registers.
 
     Attributes:
-        registers: All that are mapped, as words of 32 bits, from the beginning of a page.
+        registers: All mapped registers, as words of 32 bits, from the beginning of a page.
         first: Where the doorbells begin, in words.
-        stride: From one to the next, in words.
+        stride: Distance from one to the next, in words.
     """
 
     registers: Array
@@ -120,16 +120,16 @@ class Doorbells(NamedTuple):
 
 
 class QueueMemory:
-    """Queues, doorbells and the host's table of requests, in one piece of memory, zero at first.
+    """Queues, doorbells and the host's table of requests, in one piece of zeroed memory.
 
-    Each queue begins on a page, as a disk wants it.
+    Each queue begins on a page, as disks need it.
 
     Args:
         queues: Pairs of a submission and a completion queue.
-        entries: Of each, a power of two; one of them is always empty.
-        depth: How many requests may be under way.
-        block_bytes: Of the namespaces, a power of two.
-        doorbells: The disk's; without them, there are some in this memory.
+        entries: Entries of each queue, a power of two; one is always empty.
+        depth: Most requests under way.
+        block_bytes: Block size of the namespaces, a power of two.
+        doorbells: The disk's doorbells; None to have them in this memory.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class QueueMemory:
             self._parts[name] for name in ("prp_lists", "list_pages", "gone")
         )
         self.requests, self.order, self.done = (self._parts[name] for name in ("requests", "order", "done"))
-        # Who serves them sees the addresses of this process, unless it says otherwise.
+        # A controller sees the addresses of this process, unless it overwrites them.
         self.list_pages[:] = self.prp_lists.ctypes.data + PAGE_BYTES * np.arange(self.ids, dtype=np.uint64)
         self.registers: Array | None = None
         self.doorbells = self._parts["doorbells"]
@@ -176,15 +176,15 @@ class QueueMemory:
 
     @property
     def private_bytes(self) -> int:
-        """What the submitting threads need besides, for themselves alone; see ``work``."""
+        """Size of the submitting threads' private memory; see ``work``."""
         return PROGRESS.itemsize + 64 + self.queues * (PAIR.itemsize + 8 * self.entries)
 
     def work(self, private: int, registers: int | None = None) -> Array:
-        """What ``penstock_serve`` is given.
+        """Return the argument of ``penstock_serve``.
 
         Args:
             private: Address of ``private_bytes`` zeros, a multiple of 64.
-            registers: Where the threads see the disk's; None if that is where this process does.
+            registers: Address at which the threads see the disk's registers; None if it is this process's.
         """
         work = np.zeros(1, WORK)
         pairs = private + 64

@@ -1,4 +1,4 @@
-"""Checksums of rows: each row is compared when it is read for the first time, or all of them at once."""
+"""Checksums of rows: each row is compared when it is first read, or all at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMED = 5
 
 
 def crc32(content: ByteArray) -> int:
-    """As ``zlib.crc32`` has it, by ISA-L, which takes a sixth of the time."""
+    """Return what ``zlib.crc32`` would; ISA-L takes a sixth of its time."""
     return isal_zlib.crc32(content.data)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -37,9 +37,9 @@ class Checksums:
     """The checksums of one leaf's rows, and which rows have been found right.
 
     Args:
-        folder: Of the packed data set.
-        leaf: Which.
-        rows: How many it has.
+        folder: Folder of the packed data set.
+        leaf: The leaf.
+        rows: Number of its rows.
 
     Raises:
         PackDamaged: the checksums are not those that were packed.
@@ -60,7 +60,7 @@ class Checksums:
         self._is_new = np.ones(rows, bool)
 
     def check(self, rows: Sequence[int], content: ByteArray) -> None:
-        """Compare what was read of these rows, which lies one row after the other.
+        """Compare rows that were read, which lie one after the other in ``content``.
 
         Raises:
             PackDamaged: a row is not the one that was packed.
@@ -74,7 +74,7 @@ class Checksums:
         self._is_new[rows] = False
 
     def wrong(self, rows: Sequence[int], content: ByteArray) -> list[tuple[int, int]]:
-        """Of rows that have not been found right before: those that are not what was packed, and their CRC-32."""
+        """Return each row that differs from what was packed, and its CRC-32; skip rows found right before."""
         size = self._row_bytes
         return [
             (row, found)
@@ -88,10 +88,10 @@ def check(folder: str | Path, progress: Callable[[int, int], None] | None = None
 
     Args:
         folder: Where it lies.
-        progress: Told the bytes that are done, and of how many.
+        progress: Called with the bytes done and their total.
 
     Raises:
-        BadSetting: there is no finished one.
+        BadSetting: there is no finished data set.
         PackDamaged: something is not what was packed, or cannot be read; the message has a line for each file.
     """
     folder = folder_at(folder)
@@ -123,7 +123,7 @@ def check(folder: str | Path, progress: Callable[[int, int], None] | None = None
 
 @contextmanager
 def _noting(found: list[str], folder: Path) -> Generator[None]:
-    """What is wrong is noted, and the check goes on."""
+    """Note an error, so that the check goes on."""
     try:
         yield
     except FileNotFoundError as error:
@@ -133,7 +133,7 @@ def _noting(found: list[str], folder: Path) -> Generator[None]:
 
 
 def _damaged(path: Path, row_bytes: int, sums: Checksums, rows: range) -> list[int]:
-    """Those of some rows that are not what was packed, are not there, or cannot be read."""
+    """Return those of ``rows`` that differ from what was packed, are missing, or cannot be read."""
     try:
         content = read_bytes(path, HEADER_BYTES + rows.start * row_bytes, len(rows) * row_bytes)
     except ReadFailed:
@@ -146,7 +146,7 @@ def _damaged(path: Path, row_bytes: int, sums: Checksums, rows: range) -> list[i
 
 
 def read_rows(path: Path, row_bytes: int, start: int, rows: int) -> ByteArray:
-    """Rows of a file through the page cache, as an array of (rows, bytes)."""
+    """Read rows of a file through the page cache, as an array of (rows, bytes)."""
     try:
         content = read_bytes(path, HEADER_BYTES + start * row_bytes, rows * row_bytes)
     except FileNotFoundError:

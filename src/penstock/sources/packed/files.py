@@ -1,4 +1,4 @@
-"""An opened packed data set: which leaves are kept in memory, which are read, and whether they have changed."""
+"""An open packed data set: which leaves are kept in memory, which are read, and whether files have changed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ _EXTENT_BYTES = 1 << 20
 class PackedFiles:
     """The files of a packed data set.
 
-    Leaves of small rows (labels, thumbnails) are kept in memory, as reading
-    such rows one by one asks more of a disk than their bytes do; the others
-    are read when they are needed.
+    Leaves of small rows (labels, thumbnails) are kept in memory, as reading such
+    rows one by one is slow; others are read when they are needed.
 
     Args:
         folder: Where they lie.
-        keep_bytes: What may be kept in memory.
+        keep_bytes: Bytes that may be kept in memory.
         verify: Compare each row's checksum the first time it is read.
     """
 
@@ -59,7 +58,7 @@ class PackedFiles:
         return [str(self._paths[i]) for i in self.read]
 
     def load(self) -> None:
-        """Read what is kept in memory, once.
+        """Read the leaves that are kept in memory, once.
 
         Raises:
             PackDamaged: it is not what was packed.
@@ -80,18 +79,18 @@ class PackedFiles:
             np.take(self._kept[leaf], indices, 0, to.reshape(len(indices), -1), "clip")
 
     def check(self, leaf: int, rows: Sequence[int], content: ByteArray) -> None:
-        """Compare what was read of a leaf's rows with their checksums, unless that has been done before."""
+        """Compare rows of a leaf that were read with their checksums, if they are new and ``verify`` is set."""
         if self._sums:
             self._sums[leaf].check(rows, content)
 
     def check_unchanged(self) -> None:
-        """Raises PackDamaged if a file is not the one that was opened first, or has been written to."""
+        """Raise PackDamaged if a file has been replaced or written to since it was opened."""
         for path, before in zip(self._paths, self._identities, strict=True):
             if change := _change(before, _status(path)):
                 raise PackDamaged(f"{path} {change}")
 
     def runs(self, leaf: int, indices: Indices) -> tuple[Indices, Indices]:
-        """Which rows of a block can be read at once: where each run begins in it, and how many rows it has."""
+        """Find runs of a block's rows that can be read at once; return where each begins, and its rows."""
         most = max(1, _EXTENT_BYTES // self.row_bytes[leaf])
         at = np.arange(len(indices))
         breaks = np.diff(indices, prepend=indices[0] - 2) != 1
@@ -100,14 +99,14 @@ class PackedFiles:
         return starts, np.diff(starts, append=len(indices))
 
     def offsets(self, leaf: int, rows: Indices) -> Indices:
-        """Where rows begin in the leaf's file."""
+        """Return where rows begin in the leaf's file."""
         return HEADER_BYTES + rows * self.row_bytes[leaf]
 
     def places(self, start: int, rows: int) -> list[int]:
-        """Where the leaves of a block lie in a memory, in a slot that begins at ``start``.
+        """Return where the leaves of a block lie in memory, in a slot that begins at ``start``.
 
-        Those that are read begin as every disk wants it, so that no reader
-        needs a buffer between where their rows' size allows that.
+        Leaves that are read are aligned for direct I/O, so that no reader needs a
+        buffer in between where the rows' size allows that.
         """
         places: list[int] = []
         for i, size in enumerate(self.row_bytes):
@@ -118,7 +117,7 @@ class PackedFiles:
         return places
 
     def slot_bytes(self, rows: int) -> int:
-        """What a slot must have for a block of so many rows, wherever it begins."""
+        """Return the bytes of a slot that fits a block of ``rows`` rows, wherever it begins."""
         gaps = len(self.read) * (DIRECT_ALIGNMENT - ALIGNMENT)
         return gaps + sum(aligned(size * rows) for size in self.row_bytes)
 
@@ -131,7 +130,7 @@ def _status(path: Path) -> os.stat_result:
 
 
 def _change(before: os.stat_result, now: os.stat_result) -> str:
-    """What has happened to a file, and what to do; empty if nothing has."""
+    """Say what has happened to a file, and what to do; empty if nothing has."""
     if (before.st_dev, before.st_ino) != (now.st_dev, now.st_ino):
         what = "was replaced"
     elif before.st_size != now.st_size:
@@ -140,7 +139,7 @@ def _change(before: os.stat_result, now: os.stat_result) -> str:
     elif before.st_mtime_ns != now.st_mtime_ns:
         what = "was written to"
     elif before.st_ctime_ns != now.st_ctime_ns:
-        # Whoever writes may set the time of writing back, but not this one.
+        # A writer can set the modification time back, but not the change time.
         return (
             f"was changed while it was being read: {_told(before, now)}. If nobody has written to it, start the "
             "feed again; its rows are compared with their checksums then"
@@ -154,7 +153,7 @@ def _change(before: os.stat_result, now: os.stat_result) -> str:
 
 
 def _told(before: os.stat_result, now: os.stat_result) -> str:
-    """What the system tells of a change that moved no time of writing."""
+    """Say what changed where the modification time did not."""
     parts = {
         "its permissions": (stat.filemode(before.st_mode), stat.filemode(now.st_mode)),
         "its owner": (f"{before.st_uid}:{before.st_gid}", f"{now.st_uid}:{now.st_gid}"),

@@ -1,6 +1,6 @@
-"""The files of a packed data set: one array a leaf, as NumPy stores it, and a page that names them.
+"""The files of a packed data set: one ``.npy`` array per leaf, and a manifest that names them.
 
-docs/contracts/packed.md describes it for who reads it without Penstock.
+docs/contracts/packed.md describes the format for readers without Penstock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.tree import Array, Node, array_nodes
 MANIFEST = "penstock.json"
 JOURNAL = "packing.json"
 HEADER_BYTES = 4096
-"""Before a file's first row, which therefore lies as every disk wants it."""
+"""Size of a file's header, so that its first row is aligned for direct I/O."""
 SUM = np.dtype("<u4")
 
 _LOOKED_AT, _NAMED = 1000, 3
@@ -36,11 +36,11 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its path in the tree, such as ``batch['image']``.
-        file: An array of all rows, one after the other.
-        checksums: An array of the CRC-32 of each row.
-        dtype: As NumPy reads it; an unsigned integer for what NumPy does not know (bfloat16).
-        shape: Of one row.
-        checksums_crc32: Of the content of ``checksums``, without its header.
+        file: File of an array of all rows, one after the other.
+        checksums: File of an array of the CRC-32 of each row.
+        dtype: NumPy's type; an unsigned integer for types that NumPy lacks (bfloat16).
+        shape: Shape of one row.
+        checksums_crc32: CRC-32 of the content of ``checksums``, without its header.
     """
 
     name: str
@@ -56,15 +56,15 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``penstock.json`` says; it is written last, so that where it is, all is there.
+    """Content of ``penstock.json``, which is written last: where it is, all is there.
 
     Attributes:
         format: ``"penstock packed 2"``.
         source: What was packed, in words.
-        rows: Of every leaf.
-        leaves: In the order of the tree.
-        layout: The tree, as Penstock builds it again.
-        crc32: Of the page that this is written to, as ``sealed`` has it.
+        rows: Rows of every leaf.
+        leaves: Leaves, in the order of the tree.
+        layout: The tree, from which Penstock rebuilds it.
+        crc32: CRC-32 of the page that this is written to (see ``sealed``).
     """
 
     format: str
@@ -76,15 +76,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nbytes(self) -> int:
-        """Of all rows."""
+        """Bytes of all rows."""
         return self.rows * sum(leaf.row_bytes for leaf in self.leaves)
 
 
 def folder_at(folder: str | Path) -> Path:
-    """The folder that somebody names.
+    """Check a folder's path, and return it.
 
     Raises:
-        BadSetting: nothing can have this name.
+        BadSetting: no folder can have this path.
     """
     asked = cast("object", folder)  # of any type: it comes from a user
     if not isinstance(asked, (str, Path)) or not str(asked) or "\0" in str(asked):
@@ -93,19 +93,19 @@ def folder_at(folder: str | Path) -> Path:
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The header of a ``.npy`` file (version 1.0 of NumPy's format), filled up to ``HEADER_BYTES``."""
+    """Make the header of a ``.npy`` file (version 1.0 of NumPy's format), padded to ``HEADER_BYTES``."""
     text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     room = HEADER_BYTES - 10
     return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + text.encode().ljust(room - 1) + b"\n"
 
 
 def remedy(folder: Path) -> str:
-    """What to do about a data set that is damaged."""
+    """Say what to do about a damaged data set."""
     return f"Restore it from a copy, or delete {folder} and pack again"
 
 
 def check_file(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
-    """Compare a file's size, and what its header says to NumPy, with what the manifest says of it.
+    """Compare a file's size and header with what the manifest says of it.
 
     Raises:
         PackDamaged: they differ, or it is missing.
@@ -134,7 +134,7 @@ def check_file(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def read_set(folder: Path) -> Manifest:
-    """What a folder says of itself, compared with the sizes and headers of its files.
+    """Read a folder's manifest, and compare it with the sizes and headers of its files.
 
     Raises:
         BadSetting, PackDamaged, ReadFailed: as ``read_manifest`` and ``check_file`` do.
@@ -146,18 +146,18 @@ def read_set(folder: Path) -> Manifest:
 
 
 def files_of(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, str, tuple[int, ...]]]:
-    """Each file of a packed data set, with the type and shape of the array in it."""
+    """Yield each file of a packed data set, with the type and shape of its array."""
     for leaf in manifest.leaves:
         yield folder / leaf.file, leaf.dtype, (manifest.rows, *leaf.shape)
         yield folder / leaf.checksums, SUM.str, (manifest.rows,)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a folder says of itself.
+    """Read a folder's manifest.
 
     Raises:
-        BadSetting: there is no packed data set, or it is not finished, or of another version or machine.
-        PackDamaged: it is not what was written.
+        BadSetting: there is no packed data set, or it is unfinished, or of another version or byte order.
+        PackDamaged: the manifest is not what was written.
         ReadFailed: the disk fails.
     """
     path = folder / MANIFEST
@@ -166,7 +166,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError:
         raise BadSetting(_nothing(folder)) from None
     except ReadFailed as error:
-        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EINVAL):  # a path that cannot be a file's
+        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EINVAL):  # no file can have this path
             raise BadSetting(_nothing(folder)) from None
         raise
     try:
@@ -183,7 +183,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _nothing(folder: Path) -> str:
-    """Why a folder holds no packed data set, and where there is one."""
+    """Say why a folder holds no packed data set, and where one is nearby."""
     if (folder / JOURNAL).exists():
         return f"{folder} is not packed to its end: repeat the penstock pack that began it"
     what = f"it has no {MANIFEST}" if folder.is_dir() else "it is no folder"
@@ -195,7 +195,7 @@ def _nothing(folder: Path) -> str:
 
 
 def _manifests_near(folder: Path) -> list[Path]:
-    """Some that lie above, beside or in it; of a folder of many files, the first are looked at."""
+    """Find a few manifests above, beside or in a folder, looking at its first 1,000 files."""
     above = folder.absolute().parent
     near = [above]
     for place in (folder, above):

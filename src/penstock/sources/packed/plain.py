@@ -13,11 +13,11 @@ from penstock.io.files import open_file
 
 
 def read_bytes(path: Path, offset: int = 0, nbytes: int | None = None) -> ByteArray:
-    """Bytes of a file, all that follow unless so many are asked for; fewer where the file ends.
+    """Read bytes of a file from ``offset``, up to its end unless ``nbytes`` come before.
 
     Raises:
-        FileNotFoundError: there is none.
-        ReadFailed: the system refuses, the disk fails, or it is no file but a pipe, say.
+        FileNotFoundError: there is no such file.
+        ReadFailed: the system refuses, the disk fails, or it is no regular file.
     """
     try:
         fd, size = open_file(str(path), direct=False)

@@ -1,4 +1,4 @@
-"""One pass over a packed data set: blocks are read ahead, many at once, each to where it will lie."""
+"""One pass over a packed data set: blocks are read ahead, many at once, straight to their slots."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.sources.packed.files import PackedFiles
 from penstock.tree import Array, build, leaf_from_bytes
 
 _PARTS = 4
-"""Of the reads under way, how many are waited for at once: a turn of Python serves all of them."""
+"""Part of the reads under way that is waited for at once, so that one turn of Python serves many."""
 
 _TAGS = 1 << 32
-"""Extents that a block may have; their tags are its number times this, and their own."""
+"""Most extents of a block; an extent's tag is its block's number times this, plus its index."""
 
 
 class Places(Protocol):
-    """Slots that can be had; ``penstock.memory.slots.Slots`` are some."""
+    """Gives out slots, as ``penstock.memory.slots.Slots`` does."""
 
     def take(self) -> Slot | None: ...
 
@@ -31,14 +31,14 @@ class Places(Protocol):
 
 
 class Shelf:
-    """A memory, the slots in it that blocks may be read into, and what reads into it.
+    """Memory, its slots that blocks may be read into, and the reader that fills them.
 
     Args:
-        memory: All of it.
-        places: Slots of it.
-        reader: Into it; None where nothing is to be read.
-        files: What the reader gave for the leaves that are read.
-        gives_slots: Whether blocks are given as they lie there; they are copied otherwise.
+        memory: All of the memory.
+        places: Its slots.
+        reader: Reads into it; None if nothing is to be read.
+        files: The reader's handles of the leaves that are read.
+        gives_slots: Whether blocks are given in their slots; else they are copied.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Shelf:
         self._waiting: deque[Extents] = deque()
 
     def ask(self, extents: Extents) -> None:
-        """Read these when there is room for them."""
+        """Queue extents to be read as soon as the reader has room for them."""
         self._waiting.append(extents)
         self._submit()
 
     def completed(self, missing: int) -> Completed:
-        """Wait for some of these extents, or others; more is under way before this returns.
+        """Wait for some extents, and submit more before returning.
 
         Args:
             missing: Extents without which the caller cannot go on.
@@ -68,7 +68,7 @@ class Shelf:
         return completed
 
     def drain(self) -> None:
-        """Forget what has not begun, and wait for what has: nothing is written any more."""
+        """Forget reads that have not begun, and wait for the others: nothing is written after that."""
         self._waiting.clear()
         if self.reader is not None:
             self.reader.completed(self.reader.depth)
@@ -98,13 +98,13 @@ class _Block:
 
 
 class Reading:
-    """Blocks in the order of a plan, as many under way as there are slots for.
+    """Reads blocks in the order of a plan, as many at once as there are slots.
 
     Args:
-        files: Of the data set.
+        files: Files of the data set.
         plan: (first sample, rows) of each block.
         shelf: Where blocks are read to.
-        spare: Gives another that always has a slot, for when this one has none and nothing is under way.
+        spare: Gives another shelf that always has a slot, for when this one has none and nothing is under way.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Reading:
         self._under_way: dict[int, _Block] = {}  # by number, in order
 
     def blocks(self) -> Iterator[SourceBlock]:
-        """Every block of the plan.
+        """Yield every block of the plan.
 
         Raises:
             ReadFailed: a row cannot be read.
@@ -180,7 +180,7 @@ class Reading:
 
     def _settle(self, completed: Completed) -> None:
         if completed.failures:
-            self._files.check_unchanged()  # if one was cut short, that is why
+            self._files.check_unchanged()  # a file that was cut short explains it
             raise completed.failures[min(completed.failures)]
         tags: list[int] = completed.tags.tolist()
         for tag in tags:
@@ -193,7 +193,7 @@ class Reading:
             block.missing -= 1
 
     def _memory(self, block: _Block, leaf: int, start: int, rows: int) -> ByteArray:
-        """Where some rows of a block's leaf lie."""
+        """Return the memory of some rows of a block's leaf."""
         size = self._files.row_bytes[leaf]
         at = block.places[leaf] + start * size
         return block.shelf.memory[at : at + rows * size]

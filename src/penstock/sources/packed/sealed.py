@@ -17,7 +17,7 @@ _SEAL = b'"crc32": '
 
 
 class Page(Protocol):
-    """What a page says; its last field is ``crc32``."""
+    """Content of a page; its last field is ``crc32``."""
 
     @property
     def format(self) -> str: ...
@@ -35,17 +35,17 @@ P = TypeVar("P", bound=Page)
 
 
 def sealed(page: Page) -> bytes:
-    """The text of a page, whose ``crc32`` is the CRC-32 of every byte before that number's key."""
+    """Return the text of a page, whose ``crc32`` is the CRC-32 of every byte before that key."""
     body, _, _ = msgspec.json.format(msgspec.json.encode(page), indent=1).rpartition(_SEAL)
     return body + _SEAL + f"{zlib.crc32(body)}\n}}\n".encode()
 
 
 def read_page(path: Path, kind: type[P], remedy: str) -> P:
-    """A page as it was sealed.
+    """Read and check a sealed page.
 
     Raises:
-        FileNotFoundError: there is none.
-        BadSetting: it is whole, and of another version of the format.
+        FileNotFoundError: there is no such page.
+        BadSetting: it is undamaged, and of another version of the format.
         PackDamaged: a byte of it has changed.
         ReadFailed: the disk fails.
     """

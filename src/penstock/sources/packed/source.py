@@ -144,7 +144,7 @@ class PackedSource:
         self._ring = self._scratch = None
 
     def _own_shelf(self) -> Shelf:
-        """Memory of our own, from which blocks are copied."""
+        """Return memory outside the ring, from which blocks are copied."""
         if self._scratch is None:
             room = aligned(self.slot_bytes)
             count = 1 if self._slots is not None else max(1, min(self._ahead, _SCRATCH_BYTES // room))
@@ -153,7 +153,7 @@ class PackedSource:
         return self._scratch
 
     def _shelf(self, memory: ByteArray, places: Places, *, gives_slots: bool) -> Shelf:
-        """Memory with a reader that has the files open."""
+        """Make a shelf whose reader has the files open."""
         if not self._files.read:
             return Shelf(memory, places, None, (), gives_slots=gives_slots)
         reader = self._make_reader(memory)
@@ -165,10 +165,10 @@ class PackedSource:
         return Shelf(memory, places, reader, files, gives_slots=gives_slots)
 
     def _advised(self, depth: int | None) -> str:
-        """Take the best reader of those that can be had here and can read the files; names it, and says why.
+        """Take the best reader that works here and can read the files; return its name, and why it was taken.
 
         Raises:
-            ReaderUnavailable: there is none; the message says why.
+            ReaderUnavailable: no reader works; the message says why.
         """
         rows = saved_rows(self._folder)
         sample_bytes = max(self._files.row_bytes)
@@ -188,12 +188,12 @@ class PackedSource:
         raise ReaderUnavailable("; ".join(refusals))
 
     def _try_reader(self) -> None:
-        """Raises ReaderUnavailable if the reader cannot be had here, or cannot read the files."""
+        """Raise ReaderUnavailable if the reader does not work here, or cannot read the files."""
         self._shelf(np.zeros(1, np.uint8), _OwnPlaces(0, 0), gives_slots=False).close()
 
 
 class _OwnPlaces:
-    """Slots of one size, one after the other."""
+    """Slots of one size, side by side."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self._free = [Slot(i * nbytes, nbytes) for i in range(count)]

@@ -1,4 +1,4 @@
-"""A loader's collation that leaves its batches in the ring, so that nobody need copy them there."""
+"""Collation that writes a loader's batches into the ring, so that they need not be copied there."""
 
 # torch's own annotations leave what it collates unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -20,11 +20,11 @@ from penstock.tree import array_nodes, bytes_of, describe
 
 
 class CollateIntoRing:
-    """Runs a loader's ``collate_fn``, in a worker or not, and gives its batch as one that lies in a slot.
+    """Runs a loader's ``collate_fn``, in a worker or not, and leaves its batch in a slot.
 
     ``default_collate`` stacks the samples right there; what another function
-    returns is copied. Without a slot, or when the batch does not fit, it is
-    given as it is.
+    returns is copied there. Without a slot, or if the batch does not fit, the
+    batch is returned as it is.
 
     Args:
         collate_fn: The loader's own.
@@ -54,7 +54,7 @@ class CollateIntoRing:
 
 
 class _SlotWriter:
-    """A slot that is being filled from its beginning on."""
+    """Fills a slot from its beginning on."""
 
     def __init__(self, memory: ByteArray) -> None:
         self._memory = memory
@@ -65,7 +65,7 @@ class _SlotWriter:
         return {**collate_fn_map(), torch.Tensor: self._stack}
 
     def place(self, part: ByteArray) -> int | None:
-        """Where in the slot these bytes lie, once they do; None if there is no room for them."""
+        """Copy bytes into the slot unless they lie there already; return where. None if there is no room."""
         offset = part.ctypes.data - self._address
         if 0 <= offset < self._memory.nbytes and part.nbytes:
             return offset
@@ -93,13 +93,13 @@ class _SlotWriter:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether bytes are all there is to it."""
+    """Whether a tensor is fully described by its type, shape and bytes."""
     on_host = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
     return on_host and not (tensor.is_nested or tensor.is_quantized or tensor.requires_grad)
 
 
 def _filled(tree: Tree, slot: Slot, writer: _SlotWriter) -> Filled | None:
-    """The tree, wholly in the slot; None if it does not fit, or cannot travel, which the feeder will say."""
+    """Bring all of a tree into the slot; None if it does not fit, or cannot travel, which the feeder will say."""
     try:
         layout, rows, leaves = describe(tree)
     except UnsupportedLeaf:

@@ -1,7 +1,7 @@
-"""Every name of torch's that Penstock uses and torch does not promise.
+"""Every private name of torch that Penstock uses.
 
 A release that has dropped or renamed one fails here, when the first loader is
-adapted, and not later as workers that never end or a collation that is passed over.
+adapted, not later with workers that never end or batches that are not written in place.
 """
 
 # torch's own annotations leave a loader's settings unknown.
@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 TESTED = ("2.13",)
-"""The releases of torch with which all of Penstock's tests have run (docs/hardware.md tells on what)."""
+"""Releases of torch under which all of Penstock's tests have run (docs/hardware.md says on what)."""
 
 _DATA_LOADER = "torch.utils.data.dataloader"
 _COLLATE = "torch.utils.data._utils.collate"
@@ -27,10 +27,10 @@ _SHUT_DOWN = "_shutdown_workers"
 
 
 def _private(module: str, name: str) -> Any:
-    """A name of torch's that must be there.
+    """Return a private name of torch.
 
     Raises:
-        ImportError: it is not.
+        ImportError: torch does not have it.
     """
     try:
         found: Any = import_module(module)
@@ -57,18 +57,20 @@ if "_iterator" not in DataLoader.__annotations__:
 
 
 def collate_fn_map() -> dict[Any, Any]:
-    """How ``default_collate`` collates each type now; users may have registered types of their own."""
+    """Return how ``default_collate`` collates each type, those that users have registered included."""
     return dict(_collate_fn_map)
 
 
 def stacks_tensors(collate_fn: Any) -> bool:
-    """Whether this is ``default_collate``, and it stacks tensors as torch made it."""
+    """Whether this is ``default_collate``, and its handling of tensors is unchanged."""
     return collate_fn is default_collate and _collate_fn_map[torch.Tensor] is collate_tensor_fn
 
 
 def end_workers(iterator: Iterator[Any] | None) -> None:
     """End the workers of a loader's iterator, if it has any."""
-    if (shut_down := getattr(iterator, _SHUT_DOWN, None)) is not None:  # also of loaders derived from torch's
+    if (
+        shut_down := getattr(iterator, _SHUT_DOWN, None)
+    ) is not None:  # subclasses of DataLoader may have other iterators
         shut_down()
 
 
@@ -78,12 +80,12 @@ def workers_of(iterator: Iterator[Any] | None) -> list[BaseProcess]:
 
 
 def forget_workers(loader: DataLoader[Any]) -> None:
-    """Have a loader with persistent workers start others: those it had are dead, and it would wait for them."""
+    """Make a loader with persistent workers start new ones: its old ones are dead, and it would wait for them."""
     loader._iterator = None  # pyright: ignore[reportPrivateUsage]
 
 
 def without_persistent_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """A copy of a loader whose workers end with each pass; a loader refuses to have that set."""
+    """Copy a loader so that its workers end with each pass; a loader does not let that be set."""
     copied = copy(loader)
     vars(copied)["persistent_workers"] = False
     return copied

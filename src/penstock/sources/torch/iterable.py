@@ -1,4 +1,4 @@
-"""A torch ``DataLoader`` that nobody but itself can order: its batches, as they come."""
+"""Torch ``DataLoader``s whose order Penstock cannot take over: their batches, as they come."""
 
 # torch's own annotations leave a loader's samples and settings unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -23,13 +23,13 @@ from penstock.sources.torch.workers import init_fn_of, naming_who_died
 
 
 class IterableDatasetSource:
-    """A ``DataLoader`` over an ``IterableDataset``.
+    """Feeds a ``DataLoader`` over an ``IterableDataset``.
 
-    One segment; a position is reached by loading what lies before it, under
-    the random numbers that a whole pass has: what a stream draws may decide its order. Cycle 0 runs
-    under ``torch.manual_seed(seed)``, as alone, each other under a seed of its own. Workers end
-    with each cycle, also where the loader lets them persist: one that has drawn in
-    an earlier cycle could not be had again after a failover.
+    It has one segment; a position is reached by loading what lies before it, with
+    the random numbers of a whole pass, as what a stream draws may decide its order.
+    Cycle 0 runs under ``torch.manual_seed(seed)``, as without Penstock, every other
+    under its own seed. Workers end with each cycle, even persistent ones: a worker
+    that has drawn in earlier cycles could not be restored after a failover.
     """
 
     seekable = False
@@ -51,7 +51,7 @@ class IterableDatasetSource:
             self.batches,
             loader.batch_size,
             loader.drop_last,
-            loader.num_workers,  # each gives a part of its own
+            loader.num_workers,  # each worker gives its own part
             canonical(loader.generator),
             seed,
         )
@@ -79,10 +79,10 @@ class IterableDatasetSource:
 
 
 class WholeBatchLoader:
-    """A ``DataLoader`` whose map-style dataset gives whole batches (``batch_size=None``), in its sampler's order.
+    """Feeds a ``DataLoader`` whose map-style dataset gives whole batches (``batch_size=None``), in sampler order.
 
-    One segment; a position is reached by loading what lies before it, for only
-    a batch tells how many rows it has.
+    It has one segment; a position is reached by loading what lies before it, as
+    only a batch tells how many rows it has.
     """
 
     seekable = False

@@ -1,4 +1,4 @@
-"""A torch ``DataLoader`` as a source. Over a plain map-style dataset Penstock takes the order over."""
+"""Torch ``DataLoader``s as sources. Over a plain map-style dataset Penstock takes over the order."""
 
 # torch's own annotations leave a loader's samples and settings unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -22,21 +22,21 @@ from penstock.sources.torch.sampling import SamplerPasses, canonical, check_whol
 
 
 class MapStyleSource:
-    """A ``DataLoader`` over a map-style dataset, in its own order or shuffled, open at any position.
+    """Feeds a ``DataLoader`` over a map-style dataset, in its order or shuffled; opens at any position.
 
-    With one segment it gives, cycle by cycle, the batches that
-    ``torch.manual_seed(seed)`` and then one epoch after another of the loader
-    alone would give: the order is drawn as ``RandomSampler`` draws it, and
-    workers are seeded as the loader seeds them. Two things are not as alone,
-    and are seeded by what was opened: a cycle opened in its middle, whose rows
-    must not get the draws of its first ones, and what a dataset draws in the main process
-    (``num_workers=0``) after the first cycle, where alone it would move the
-    loader's own seed, which a source that opens anywhere cannot follow.
+    With one segment it gives, cycle by cycle, the batches that the loader alone
+    would give epoch by epoch after ``torch.manual_seed(seed)``: the order is drawn
+    as ``RandomSampler`` draws it, and workers are seeded as the loader seeds them.
+    Two things differ, and are seeded by the position opened: a cycle opened in its
+    middle, whose rows must not get the draws of its first ones; and, after the
+    first cycle, what a dataset draws in the main process (``num_workers=0``). Such
+    draws would move the loader's own seed, which a source that opens anywhere
+    cannot follow.
 
     Args:
-        loader: Worker settings, ``collate_fn`` and ``worker_init_fn`` are kept.
+        loader: The loader, whose worker settings, ``collate_fn`` and ``worker_init_fn`` are kept.
         segments: Parts of a cycle at which a trainer may join.
-        seed: Of the order and of the workers.
+        seed: Random seed of the order and of the workers.
         in_order: Do not shuffle, whatever the loader says.
     """
 
@@ -65,7 +65,7 @@ class MapStyleSource:
         self._persistent = loader.persistent_workers
         self._owned = loader.generator is not None
         start = torch.Generator().manual_seed(seed) if loader.generator is None else loader.generator
-        self._drawn = 0, start.get_state()  # a cycle, and the generator's state as it begins
+        self._drawn = 0, start.get_state()  # a cycle, and the generator's state at its beginning
         self._first = self._drawn
         self._planned = PlannedLoader(loader)
         self.order = digest("map-style", self._order.digest)
@@ -83,7 +83,7 @@ class MapStyleSource:
         elif self._owned:
             torch.default_generator.manual_seed(self._seed)
         else:
-            torch.default_generator.set_state(generator.get_state())  # where the loader alone leaves it
+            torch.default_generator.set_state(generator.get_state())  # as the loader alone would leave it
         if at.sample or (at.cycle and self._persistent):
             workers.manual_seed(data_seed(self._seed, at))
         batches = self._own(at) if order is None else self._in_order_of_torch(order, at)
@@ -96,12 +96,12 @@ class MapStyleSource:
         self._planned.close()
 
     def _generator(self, cycle: int) -> torch.Generator:
-        """The loader's generator as it would be, alone, when this cycle begins."""
+        """Return the loader's generator as it would be without Penstock at the beginning of this cycle."""
         known, state = self._drawn if self._drawn[0] <= cycle else self._first
         generator = torch.Generator()
         generator.set_state(state)
         for earlier in range(known, cycle):
-            if earlier == 0 or not self._persistent:  # else its workers are there, and need no seed
+            if earlier == 0 or not self._persistent:  # else its workers live on, and need no seed
                 draw(generator)
             if self._as_torch:
                 self._order_of_torch(generator)
@@ -109,11 +109,11 @@ class MapStyleSource:
         return generator
 
     def _order_of_torch(self, generator: torch.Generator) -> torch.Generator:
-        """Draw what a ``RandomSampler`` draws from the loader's generator; return that of its order."""
+        """Draw what a ``RandomSampler`` draws from the loader's generator; return the generator of its order."""
         if not self._owned:
             return torch.Generator().manual_seed(draw(generator))
         before = _clone(generator)
-        for _ in range(2):  # RandomSampler draws a whole order more when it ends, and uses none of it
+        for _ in range(2):  # RandomSampler draws one more whole order at its end, and does not use it
             torch.randperm(self._dataset_size, generator=generator)
         return before
 
@@ -129,12 +129,12 @@ class MapStyleSource:
 
 
 class SamplerSource:
-    """A ``DataLoader`` with a sampler or batch sampler of its own, which keeps the order.
+    """Feeds a ``DataLoader`` with its own sampler or batch sampler, in the order of that.
 
-    One segment; a position is reached by skipping indices, not by loading.
-    The order of a cycle is that of ``SamplerPasses``, wherever it is opened;
-    what the dataset draws is seeded by where it was opened, but for the first
-    cycle, which is as alone under ``torch.manual_seed(seed)``.
+    It has one segment; a position is reached by skipping indices, not by loading.
+    ``SamplerPasses`` gives the order of a cycle, wherever that is opened. What the
+    dataset draws is seeded by where it was opened; the first cycle, opened at its
+    beginning, runs as without Penstock under ``torch.manual_seed(seed)``.
     """
 
     seekable = False
@@ -160,7 +160,7 @@ class SamplerSource:
         self._planned.close()
 
     def _from(self, at: Cursor, batches: Iterator[list[int]]) -> IndexBatches:
-        """Number the samples of a pass, and leave out the batches that end before ``at.sample``."""
+        """Number the samples of a pass, and leave out batches that end at or before ``at.sample``."""
         sample = 0
         for batch in batches:
             if self.samples is not None and sample + len(batch) > self.samples:
@@ -181,10 +181,10 @@ class SamplerSource:
 def adapt_loader(
     loader: DataLoader[Any], *, segments: int, seed: int, in_order: bool = False
 ) -> MapStyleSource | SamplerSource | IterableDatasetSource | WholeBatchLoader:
-    """The source that fits this loader's kind.
+    """Make the source that fits this kind of loader.
 
     Raises:
-        BadSetting: it gives one rank's part of the data.
+        BadSetting: the loader gives one rank's part of the data.
     """
     check_whole(loader)
     if isinstance(loader.dataset, IterableDataset):
@@ -207,7 +207,7 @@ def adapt_loader(
 
 
 def _samples(batch_sampler: Any) -> int | None:
-    """The samples of a cycle, where torch's own batch sampler cuts up a sampler that has a length."""
+    """Return the samples of a cycle, if torch's own ``BatchSampler`` cuts up a sampler that has a length."""
     if type(batch_sampler) is not BatchSampler:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A torch ``DataLoader`` under index batches of our own."""
+"""Runs a torch ``DataLoader`` over index batches that Penstock plans."""
 
 # torch's own annotations leave a loader's samples and settings unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -20,11 +20,11 @@ from penstock.sources.torch.compat import end_workers, forget_workers
 from penstock.sources.torch.workers import init_fn_of, naming_who_died
 
 IndexBatches = Iterable[tuple[int, Any]]
-"""(first sample, the indices of a batch), batch after batch; a single index for a loader that does not batch."""
+"""(first sample, indices) of each batch; a single index for a loader that does not batch."""
 
 
 class PlannedLoader:
-    """A loader's dataset, workers and collation under index batches of our own."""
+    """A loader's dataset, workers and collation, run over index batches that Penstock plans."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._iterator: Any = None
@@ -50,13 +50,13 @@ class PlannedLoader:
         )
 
     def open(self, batches: IndexBatches, workers: torch.Generator) -> Iterator[SourceBlock]:
-        """Load these index batches, in workers whose seed is drawn from ``workers``."""
+        """Yield the blocks of these index batches, loaded in workers whose seed is drawn from ``workers``."""
         with closing(self.load(batches, workers)) as loaded:
             for sample, batch, tree in loaded:
                 yield SourceBlock(sample, len(batch), tree)
 
     def load(self, batches: IndexBatches, workers: torch.Generator) -> Generator[tuple[int, Any, Tree]]:
-        """As ``open``, for a loader whose rows are counted elsewhere: (first sample, indices, what they gave)."""
+        """Yield (first sample, indices, batch) of these index batches; see ``open``."""
         self._generator.set_state(workers.get_state())
         self._plan.begin(batches)
         self._iterator = iterator = iter(self._loader)
@@ -75,16 +75,16 @@ class PlannedLoader:
                 forget_workers(self._loader)
 
     def _finish(self, iterator: Iterator[Any]) -> bool:
-        """Let workers end what they have in hand; whether all of them did."""
+        """Let workers finish their batches; return whether all did."""
         try:
             for _ in range(self._plan.end()):
                 next(iterator)
-        except Exception:  # of a batch that nobody wants any more
+        except Exception:  # whatever a batch raised that nobody wants any more
             return False
         return True
 
     def fill(self, slots: Slots) -> int:
-        """Have batches written into slots; returns how many are of use: one a batch under way, and the next."""
+        """Have batches written into slots; return how many are of use: one per batch under way, and one more."""
         self._loader.collate_fn = CollateIntoRing(self._loader.collate_fn, slots)
         return max(1, self._loader.num_workers * (self._loader.prefetch_factor or 1)) + 1
 
@@ -93,7 +93,7 @@ class PlannedLoader:
 
 
 class _Plan:
-    """The batch sampler of a planned loader: index batches in order, and what became of them."""
+    """The batch sampler of a planned loader: gives index batches, and remembers those asked for."""
 
     def __init__(self) -> None:
         self._batches: Iterator[tuple[int, Any]] = iter(())
@@ -109,12 +109,12 @@ class _Plan:
             yield planned[1]
 
     def end(self) -> int:
-        """Hand out no more; returns how many batches the workers still have."""
+        """Give out no more; return how many batches the workers still have."""
         self._batches = iter(())
         return len(self._asked)
 
     def loaded(self) -> tuple[int, Any]:
-        """(first sample, indices) of the batch that the loader has just given; it keeps their order."""
+        """Return (first sample, indices) of the batch that the loader, which keeps their order, has just given."""
         return self._asked.popleft()
 
 

@@ -1,4 +1,4 @@
-"""The order that a torch loader's own samplers give, the same for a cycle whatever was drawn before."""
+"""The order that a torch loader's own samplers give; a cycle's order does not depend on earlier draws."""
 
 # torch's own annotations leave a loader's samples and settings unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -30,28 +30,27 @@ from penstock.sources.order import digest
 from penstock.sources.seeds import SamplersOwn, data_seed, order_seed, seed_process
 
 _TORCHS = (BatchSampler, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-"""They draw all that they draw from global generators at their first step, and remember nothing."""
+"""Samplers that draw from global generators only at their first step, and remember nothing."""
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict, range)
 _DATA_NAMES = ("data_source", "dataset")
 _PROBED = 8
-"""So many batches tell whether two processes draw alike."""
+"""Batches that are compared to tell whether two processes draw alike."""
 _REPLICAS = ("num_replicas", "num_processes", "world_size", "_world_size", "data_parallel_size")
 
 
 class SamplerPasses:
     """Passes over a loader's sampler or batch sampler, in any sequence of cycles.
 
-    The sampler runs under global generators of its own, seeded for each cycle,
-    and is told the cycle by ``set_epoch``. What it remembers from pass to pass
-    (a generator that it holds, a list that it shuffles in place, a count of
-    its passes) is brought to where it would be by drawing the passes before
-    anew, without loading. It is a copy that runs: the loader's stays as it is.
+    A copy of the sampler runs under separate global generators, seeded for each
+    cycle, and is told the cycle by ``set_epoch``. What it remembers from pass to
+    pass (a generator that it holds, a list that it shuffles in place, a count of
+    its passes) is restored by drawing the earlier passes again, without loading.
 
     Args:
-        loader: Not one of an ``IterableDataset``.
-        seed: The feed's.
+        loader: A loader whose dataset is no ``IterableDataset``.
+        seed: Random seed of the feed.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
@@ -69,7 +68,7 @@ class SamplerPasses:
         )
         self._remembers = holds or not told
         self._running: tuple[Any, torch.Generator | None] = self._given
-        self._next: int | None = 0  # the cycle whose pass the running one gives next; None within a pass
+        self._next: int | None = 0  # the cycle that the running copy gives next; None within a pass
         self._copied = True
         self._restart()
         self._tell_cycle(0)
@@ -81,14 +80,14 @@ class SamplerPasses:
         )
 
     def open(self, at: Cursor) -> tuple[torch.Generator, Iterator[Any]]:
-        """Begin a pass, from its first index on, whose data are loaded from ``at`` on.
+        """Begin a pass at its first index; its data are loaded from ``at`` on.
 
-        What the dataset draws in this process is seeded as the first index is
-        taken: as alone where that is the feed's first, else by ``at``.
+        What the dataset draws in this process is seeded when the first index is
+        taken: as without Penstock at the beginning of cycle 0, else by ``at``.
 
         Returns:
-            A generator that draws the seed of the loader's workers next; and
-            what the sampler gives: indices, or lists of them.
+            A generator from which the seed of the loader's workers is drawn next;
+            and what the sampler gives: indices, or lists of them.
 
         Raises:
             SourceError: the sampler cannot be copied, and has gone past this cycle.
@@ -113,18 +112,18 @@ class SamplerPasses:
         if at != Cursor(0, 0):
             seed_process(data_seed(self._seed, at))
         for i, batch in enumerate(batches):
-            if i == 0 and at == Cursor(0, 0):  # alone, the dataset draws on where the sampler has drawn
+            if i == 0 and at == Cursor(0, 0):  # as without Penstock, the dataset draws after the sampler
                 torch.default_generator.set_state(own.torch_state)
             yield batch
 
     def _begins_with(self) -> Any:
-        """The sampler's first indices: they differ where it draws from what nothing here can seed."""
+        """Return the sampler's first indices; they differ by process if it draws from what cannot be seeded."""
         if not self._copied:
             return None
         try:
             _, batches, own = self._begin(0)
             return canonical(list(islice(self._steps(0, batches, own), _PROBED)))
-        except Exception:  # it is told to who opens a pass
+        except Exception:  # opening a pass will raise it
             return None
         finally:
             self._restart()
@@ -143,7 +142,7 @@ class SamplerPasses:
                 each.set_epoch(cycle)
 
     def _begin(self, cycle: int) -> tuple[torch.Generator, Iterator[Any], SamplersOwn]:
-        """A generator that draws the workers' seed next, the sampler's iterator, and what that runs under."""
+        """Return a generator for the workers' seed, the sampler's iterator, and what that runs under."""
         sampler, generator = self._running
         own = SamplersOwn(order_seed(self._seed, cycle))
         with own:
@@ -177,7 +176,7 @@ def check_whole(loader: DataLoader[Any]) -> None:
     """Refuse a loader that gives one rank's part of the data.
 
     Raises:
-        BadSetting: it does; the message names what divides, and the remedy.
+        BadSetting: the loader does; the message names what divides the data, and the remedy.
     """
     sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     for each in [*chain_of(sampler), loader.dataset]:
@@ -193,7 +192,7 @@ def check_whole(loader: DataLoader[Any]) -> None:
 
 
 def chain_of(sampler: Any) -> list[Any]:
-    """A sampler and those that it draws from, the outermost first."""
+    """Return a sampler and those that it draws from, the outermost first."""
     found: list[Any] = []
     left = [sampler]
     while left:
@@ -209,7 +208,7 @@ def attributes(thing: Any) -> dict[str, Any]:
 
 
 def canonical(thing: Any) -> Any:
-    """What of a value can decide an order, in a form that is the same in every process."""
+    """Return what of a value can decide an order, in a form that does not depend on the process."""
     if isinstance(thing, str) and "/" in thing:
         return "path"
     if isinstance(thing, (*_PLAIN, range)):
@@ -236,7 +235,7 @@ def canonical(thing: Any) -> Any:
 
 
 def _canonical_sampler(sampler: Any) -> Any:
-    """Its class and plain attributes; of the data only how much there is."""
+    """Return a sampler's class and plain attributes; of its data only the length."""
     if isinstance(sampler, (*_CONTAINERS, torch.Tensor, np.ndarray)):
         return canonical(sampler)
     known = {
@@ -247,12 +246,12 @@ def _canonical_sampler(sampler: Any) -> Any:
 
 
 def draw(generator: torch.Generator) -> int:
-    """What a loader, and a ``RandomSampler``, draw as a seed."""
+    """Draw a seed as a loader and a ``RandomSampler`` do."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def _not_state(sampler: Any) -> Iterator[Any]:
-    """What samplers hold and do not change: the data above all, which is not copied with them."""
+    """Yield what samplers hold and do not change, above all the data, which is not copied with them."""
     state = (*_PLAIN, *_CONTAINERS, *_GENERATORS, np.ndarray, torch.Tensor, Sampler)
     samplers = chain_of(sampler)
     for each in samplers:

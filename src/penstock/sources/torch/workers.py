@@ -1,4 +1,4 @@
-"""Workers of a torch loader that end with the process that they work for."""
+"""Workers of a torch loader that end with the process they work for."""
 
 # torch's own annotations leave a loader's settings unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -25,11 +25,11 @@ _DEATH_S = 2.0
 class EndsWithItsParent:
     """A ``worker_init_fn`` after which the kernel kills a worker when its parent dies.
 
-    Torch's workers watch for that themselves, but take for their parent whom they
-    find when they are ready: one that was killed before that leaves them for ever.
+    Torch's workers watch for that themselves, but look up their parent only when
+    they are ready: if it was killed before that, they live on for ever.
 
     Args:
-        then: The loader's own.
+        then: The loader's own ``worker_init_fn``.
         context: How workers are started; under "forkserver" their parent is the fork server,
             which ends with this process.
     """
@@ -41,7 +41,7 @@ class EndsWithItsParent:
 
     def __call__(self, worker: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if self._parent not in (None, os.getppid()):  # it died before this was asked for
+        if self._parent not in (None, os.getppid()):  # the parent died before prctl
             os._exit(1)
         if self._then is not None:
             self._then(worker)

@@ -1,4 +1,4 @@
-"""Other tools that measure storage, by name: their numbers go into the same table."""
+"""Other tools that measure storage, by name; their numbers go into one table with Penstock's."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ TOOLS: tuple[Tool, ...] = (Fio(), Gdsio(), Spdk(), Bam())
 
 
 class Installed(NamedTuple):
-    """A tool that can be run here."""
+    """A tool that can run here."""
 
     tool: Tool
     program: str
 
     def measure(self, case: Case, target: Target, settings: Settings, *, cold: bool) -> Measurement:
-        """Run it.
+        """Run the tool for one case.
 
         Raises:
-            MeasurementFailed: it failed, hung, or its answer is not understood.
+            MeasurementFailed: the tool failed, hung, or its answer is not understood.
         """
         command = self.tool.command(self.program, case, target, settings)
         limit_s = settings.warm_up_s + settings.runtime_s + settings.limit_s
@@ -36,7 +36,7 @@ class Installed(NamedTuple):
 
 
 def installed(settings: Settings, target: Target) -> tuple[dict[str, Installed], list[str]]:
-    """The tools that are asked for and can be run here; and of each of the others, why it is not run."""
+    """Return the requested tools that can run here, and a remark for each other one that says why not."""
     found: dict[str, Installed] = {}
     remarks: list[str] = []
     for tool in TOOLS:

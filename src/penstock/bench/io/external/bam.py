@@ -1,4 +1,4 @@
-"""nvm-block-bench of BaM, where a GPU's threads ask the NVMe device: https://github.com/ZaidQureshi/bam."""
+"""nvm-block-bench of BaM, where a GPU's threads read an NVMe device: https://github.com/ZaidQureshi/bam."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE = re.compile(r"Elapsed Time: (?P<us>[\d.e+]+)\s+Number of Ops: (?P<ops>\d+
 
 
 class Bam:
-    """Reads of an NVMe device that BaM's kernel module holds; each thread of the GPU asks for one block."""
+    """Reads an NVMe device that BaM's kernel module holds; each thread of the GPU reads one block."""
 
     name = "bam"
     programs = ("nvm-block-bench",)
@@ -72,5 +72,5 @@ class Bam:
         )
 
     def _threads(self, bs_bytes: int) -> int:
-        """As many as blocks fit into 2 GiB of the GPU."""
+        """Return as many threads as blocks fit into 2 GiB of GPU memory, within limits."""
         return min(_THREADS, max(64, (2 << 30) // bs_bytes))

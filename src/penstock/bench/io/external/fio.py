@@ -16,14 +16,14 @@ _LEAST_CPU_S = 0.02
 _TOO_LITTLE = "fio counts CPU time in whole milliseconds, and this took too few of them"
 _JOBS = ("psync", "psync-buffered")
 ENGINES = ("io_uring", "io_uring-batched", "libaio", *_JOBS)
-"""Its engine, and where there is something to tell apart, how it is used."""
+"""fio's engines, some with a suffix that says how they are used."""
 
 
 class Fio:
     """fio's engines for files.
 
-    ``io_uring`` submits and completes as fio does unless told otherwise;
-    ``io_uring-batched`` a quarter of the depth at a time, as Penstock's loop does.
+    ``io_uring`` submits and completes by fio's defaults; ``io_uring-batched`` a
+    quarter of the depth at a time, as Penstock's loop does.
     """
 
     name = "fio"
@@ -70,10 +70,10 @@ class Fio:
             options |= {"iodepth_batch_submit": batch, "iodepth_batch_complete_min": batch}
             options |= {"iodepth_batch_complete_max": case.qd}
         part = (target.nbytes or 0) // case.threads // case.bs_bytes * case.bs_bytes
-        if engine in _JOBS and part:  # else a job would find in the cache what another has read
+        if engine in _JOBS and part:  # else a job could find what another has read in the cache
             options |= {"size": part, "offset_increment": part}
         flags = ["--readonly", "--group_reporting", "--time_based"]
-        if settings.cold and engine == "psync-buffered":  # ends when all has been read: then it would be warm
+        if settings.cold and engine == "psync-buffered":  # end when all has been read, as it would be warm then
             flags.remove("--time_based")
             options["ramp_time"] = 0
         return [program, *flags, *(f"--{name}={value}" for name, value in options.items())]
@@ -81,12 +81,12 @@ class Fio:
     def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Measurement:
         engine = case.mech.partition(":")[2]
         try:
-            # Whatever fio has to say beside its JSON comes before it.
+            # fio's warnings come before its JSON.
             report = json.loads(answer.text[answer.text.index("{") :])
             job = report["jobs"][0]
             read: dict[str, Any] = job["read"]
             ops, elapsed_s = read["total_ios"], read["runtime"] / 1e3
-            # Percent of the time of all jobs together.
+            # Percent of all jobs' time together.
             cpu_s = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1e3
             percentiles = read["lat_ns"].get("percentile", {})
             version = report["fio version"].replace("-", " ")

@@ -22,7 +22,7 @@ _LINE = re.compile(
 
 
 class Gdsio:
-    """gdsio's transfers: straight to the GPU, to the host, and to the GPU by way of the host."""
+    """gdsio's transfers: straight to the GPU, to the host, and through the host to the GPU."""
 
     name = "gdsio"
     programs = ("gdsio", "/usr/local/cuda/gds/tools/gdsio")

@@ -20,7 +20,7 @@ _PERCENTILE = re.compile(r"^\s*(?P<rank>[\d.]+)%\s*:\s*(?P<us>[\d.]+)us", re.MUL
 
 
 class Spdk:
-    """Reads of an NVMe device that the kernel has given up; a file system on it is not known to SPDK."""
+    """Reads an NVMe device that is unbound from the kernel's driver; SPDK knows no file system on it."""
 
     name = "spdk"
     programs = ("spdk_nvme_perf",)
@@ -58,7 +58,7 @@ class Spdk:
         return case.measured(
             max(1, round(float(found["iops"]) * seconds)),
             seconds,
-            seconds,  # it polls: a core for as long as it runs
+            seconds,  # it polls, so it takes one core all the time
             cold=True,
             p50_us=ranks.get(50.0),
             p99_us=ranks.get(99.0),

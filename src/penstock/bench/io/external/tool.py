@@ -16,30 +16,30 @@ class Tool(Protocol):
 
     @property
     def name(self) -> str:
-        """As ``--external`` names it."""
+        """Name of the tool in ``--external``."""
         ...
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """Names and places of its program; the first that is there is run."""
+        """Names and paths of its program; the first that exists is run."""
         ...
 
     def refusal(self, target: Target) -> str:
-        """Why it cannot read this target here, or an empty text."""
+        """Return why the tool cannot read this target here; empty if it can."""
         ...
 
     def cases(self, settings: Settings) -> Iterator[Case]:
-        """What it can measure of these settings; ``mech`` begins with the tool's name and a colon."""
+        """Yield the cases that it can measure; their ``mech`` begins with the tool's name and a colon."""
         ...
 
     def command(self, program: str, case: Case, target: Target, settings: Settings) -> list[str]:
-        """The command of a case."""
+        """Return the command of a case."""
         ...
 
     def row(self, case: Case, answer: Answer, settings: Settings, *, cold: bool) -> Measurement:
-        """What the command's answer says.
+        """Parse the command's answer.
 
         Raises:
-            MeasurementFailed: it says nothing that is known here.
+            MeasurementFailed: the answer is not understood.
         """
         ...

@@ -1,4 +1,4 @@
-"""Reset, and the admin queue: NVM Express Base Specification 2.0, 3.5 (initialization), 5 (admin commands)."""
+"""A disk's reset and admin queue: NVM Express Base Specification 2.0, 3.5 (initialization), 5 (admin commands)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _POWER = "power it off and on"
 
 
 class Admin:
-    """Resets a disk and asks it, one command at a time.
+    """Resets a disk and gives it admin commands, one at a time.
 
     Args:
-        module: Of the disk.
-        limit_s: In which each command is answered.
+        module: The kernel module's file of the disk.
+        limit_s: Time within which each command must be answered.
 
     Raises:
-        ReaderUnavailable: the disk is not one that can be driven here; so do all methods, where the disk refuses.
+        ReaderUnavailable: the disk cannot be driven here. All methods raise it if the disk refuses.
     """
 
     def __init__(self, module: Module, limit_s: float = _LIMIT_S) -> None:
@@ -63,11 +63,11 @@ class Admin:
         return int(self._registers[at.CSTS])
 
     def reset(self) -> None:
-        """Have the disk forget all, and be ready for commands."""
+        """Reset the disk, and make it ready for commands."""
         self.disable()
         self._sq[:], self._cq[:], self._count = 0, 0, 0
         registers = self._registers
-        registers[at.INTMS] = 0xFFFF_FFFF  # nobody would answer an interrupt
+        registers[at.INTMS] = 0xFFFF_FFFF  # nothing here answers interrupts
         registers[at.AQA] = (_ENTRIES - 1) << 16 | (_ENTRIES - 1)
         for register, bus in zip((at.ASQ, at.ACQ), self._buses, strict=False):
             registers[register], registers[register + 1] = bus & 0xFFFF_FFFF, bus >> 32
@@ -76,7 +76,7 @@ class Admin:
         self._wait(ready=True)
 
     def disable(self) -> None:
-        """Have the disk end all that it does; once it has, it writes into no memory any more."""
+        """Stop the disk; once this returns, it writes to no memory any more."""
         enabled, status = int(self._registers[at.CC]) & at.ENABLE, self.status
         if status == at.OFF_THE_BUS:
             return
@@ -87,19 +87,19 @@ class Admin:
         self._wait(ready=False)
 
     def identify(self, which: int, nsid: int = 0) -> bytes:
-        """The page that tells of a namespace (which = 0) or of the controller (1)."""
+        """Return the Identify page of a namespace (``which`` = 0) or of the controller (1)."""
         self._data[:] = 0
         self.command(IDENTIFY, "identify itself", nsid=nsid, prp1=self._buses[2], dwords=(which, 0))
         return self._data.tobytes()
 
     def request_queues(self, count: int) -> int:
-        """How many pairs of queues the disk gives of so many."""
+        """Ask for ``count`` pairs of queues; return how many the disk gives."""
         wanted = (count - 1) << 16 | (count - 1)
         given = self.command(SET_FEATURES, "give queues", dwords=(NUMBER_OF_QUEUES, wanted))
         return min(count, (given & 0xFFFF) + 1, (given >> 16) + 1)
 
     def create_pair(self, number: int, entries: int, sq_bus: int, cq_bus: int) -> None:
-        """A submission queue and its completion queue, both of this number, from 1 on; each in one piece."""
+        """Create a submission queue and its completion queue, numbered from 1, each in one piece."""
         size = (entries - 1) << 16 | number
         what = f"create queue {number} of {entries} entries"
         self.command(CREATE_CQ, what, prp1=cq_bus, dwords=(size, _CONTIGUOUS))
@@ -112,10 +112,10 @@ class Admin:
     def command(
         self, opcode: int, what: str, *, nsid: int = 0, prp1: int = 0, dwords: tuple[int, int] = (0, 0)
     ) -> int:
-        """Give one command, and wait for it.
+        """Give one command, and wait for its answer.
 
         Args:
-            what: It is to do, for errors.
+            what: What the command does, for errors.
             dwords: The command's dwords 10 and 11.
 
         Returns:
@@ -131,7 +131,7 @@ class Admin:
         deadline_s = time.monotonic() + self._limit_s
         while (word := int(self._words[slot, 1])) >> 48 & 1 == lap & 1:
             late = time.monotonic() > deadline_s
-            if late or self.status & at.FATAL:  # all bits are set of a disk that is off the bus
+            if late or self.status & at.FATAL:  # all bits are set when the disk is off the bus
                 why = f"no answer within {self._limit_s:g} s" if late else "the disk has failed"
                 raise ReaderUnavailable(f"{self._path} does not {what}: {why} {self._state()}", _POWER)
             time.sleep(_NAP_S)
@@ -143,7 +143,7 @@ class Admin:
         return int(self._cq["result"][slot]) & 0xFFFF_FFFF
 
     def _ring(self, which: int) -> None:
-        """Both rings have as many entries, and one command is under way: they move together."""
+        """Ring a doorbell; both queues have one size and one command under way, so they move together."""
         self._registers[at.DOORBELLS + which * self.capabilities.doorbell_stride] = self._count % _ENTRIES
 
     def _wait(self, *, ready: bool) -> None:

@@ -1,4 +1,4 @@
-"""A disk at the other end of the queues: it takes commands from their memory, and writes into ours by itself."""
+"""A disk at the other end of the queues: it fetches commands from them, and writes into our memory itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.io.nvme.libnvm.module import Module
 from penstock.io.nvme.queue_memory import MAX_QUEUES, PAGE_BYTES, Array, Doorbells, QueueMemory
 
 MAX_ENTRIES = 64
-"""As many commands as lie on one page: whole queues of these are in one piece for the disk, too."""
+"""Commands on one page: a queue of no more is in one piece for the disk too."""
 
 _PATIENCE_S = 30.0
 
@@ -23,14 +23,14 @@ class DiskController:
     """Resets a disk and gives it queues; its namespaces are read, never written.
 
     Args:
-        module: Of the disk; closed with this, also where this fails.
-        nsid: The namespace whose blocks the queues count in.
-        depth: How many commands may be under way.
-        queues: At most so many pairs, 1 to 64.
-        patience_s: In which a read is completed.
+        module: The kernel module's file of the disk; closed with this, or if this fails.
+        nsid: Namespace whose block size the queues use.
+        depth: Most commands under way.
+        queues: Most pairs of queues, 1 to 64.
+        patience_s: Time within which some read must complete.
 
     Raises:
-        ReaderUnavailable: the disk refuses, or does not answer; it is turned off again.
+        ReaderUnavailable: the disk refuses, or does not answer; it is then turned off.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DiskController:
         try:
             self._start(nsid, queues)
         except BaseException:
-            with suppress(ReaderUnavailable):  # why it could not be started tells more
+            with suppress(ReaderUnavailable):  # why it did not start says more
                 self._stop()
             raise
 
@@ -59,7 +59,7 @@ class DiskController:
         self.max_read_bytes = self._disk.max_read_bytes
         block_bytes = self._namespace(nsid).block_bytes
         entries = 1 << min(MAX_ENTRIES, admin.capabilities.entries).bit_length() - 1
-        # As many as the depth fills, each but for the entry that stays empty.
+        # As many as the depth fills; one entry of each stays empty.
         queues = admin.request_queues(min(queues, -(-self.depth // (entries - 1)), MAX_QUEUES))
         stride = admin.capabilities.doorbell_stride
         registers = module.registers((at.DOORBELLS + 2 * (queues + 1) * stride) * 4)
@@ -99,10 +99,10 @@ class DiskController:
         return self._module.map_host(memory)
 
     def wake(self) -> None:
-        """A disk is awake."""
+        """Do nothing: a disk is always awake."""
 
     def rest(self) -> None:
-        """The same."""
+        """Do nothing: a disk is always awake."""
 
     def check(self, waited_s: float) -> None:
         status = self._admin.status
@@ -127,7 +127,7 @@ class DiskController:
         """Delete the queues, turn the disk off, undo the mappings.
 
         Raises:
-            ReaderUnavailable: it does not stop; the memory stays taken until the kernel module is unloaded.
+            ReaderUnavailable: the disk does not stop; its memory stays taken until the kernel module is unloaded.
         """
         self._stop()
 

@@ -1,4 +1,4 @@
-"""What Identify tells: NVMe Base Specification 2.0, 5.17.2.1; NVM Command Set Specification 1.0, 4.1.5.1."""
+"""Identify pages: NVMe Base Specification 2.0, 5.17.2.1; NVM Command Set Specification 1.0, 4.1.5.1."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NLBAF, _FLBAS, _LBA_FORMATS = 25, 26, 128
 
 
 class Disk(NamedTuple):
-    """A controller.
+    """What a controller says of itself.
 
     Attributes:
-        max_read_bytes: The most that one command reads, as far as we use it.
-        namespaces: How many there may be.
+        max_read_bytes: Most bytes that one command reads, as far as Penstock uses it.
+        namespaces: Highest possible number of a namespace.
     """
 
     model: str
@@ -26,14 +26,14 @@ class Disk(NamedTuple):
 
 
 class Namespace(NamedTuple):
-    """Blocks that can be read."""
+    """Size of a namespace and of its blocks."""
 
     block_bytes: int
     nbytes: int
 
 
 def disk_from(data: bytes) -> Disk:
-    """From the page of a controller (CNS 1)."""
+    """Decode the Identify page of a controller (CNS 1)."""
     limit_log2 = data[_MDTS]  # in pages; 0 is no limit
     max_read_bytes = min(MAX_READ_BYTES, PAGE_BYTES << limit_log2) if limit_log2 else MAX_READ_BYTES
     (namespaces,) = struct.unpack_from("<I", data, _NN)
@@ -41,13 +41,13 @@ def disk_from(data: bytes) -> Disk:
 
 
 def namespace_from(data: bytes, name: str) -> Namespace:
-    """From the page of a namespace (CNS 0).
+    """Decode the Identify page of a namespace (CNS 0).
 
     Args:
-        name: Of the namespace, for errors.
+        name: Name of the namespace, for errors.
 
     Raises:
-        ReaderUnavailable: nothing can be read there, or not by us.
+        ReaderUnavailable: it has no blocks, or blocks with metadata.
     """
     (blocks,) = struct.unpack_from("<Q", data)
     if blocks == 0:

@@ -1,7 +1,7 @@
 """The kernel module's file of a disk: its registers, and memory that the disk may write to.
 
 Requests and their layout: github.com/enfiskutensykkel/ssd-gpu-dma, src/linux/ioctl.h,
-which github.com/ZaidQureshi/bam has kept. Of memory, the module maps whole pages,
+which github.com/ZaidQureshi/bam has kept. The module maps whole pages of memory,
 and gives the bus address of each.
 """
 
@@ -25,7 +25,7 @@ from penstock.io.nvme.queue_memory import PAGE_BYTES, Array
 from penstock.linux.fork_memory import give_to_children, keep_from_children
 
 MAP_REQUEST = struct.Struct("QQQ")
-"""Where the memory begins, how many pages it has, and where to write their bus addresses."""
+"""Address of the memory, number of its pages, and address to which their bus addresses are written."""
 UNMAP_REQUEST = struct.Struct("Q")
 
 _TYPE = 0x80
@@ -45,13 +45,13 @@ _SEE_LOG = "the kernel's log may tell more: dmesg"
 
 
 class Module(Protocol):
-    """A disk as the kernel module gives it to one process."""
+    """A disk, as the kernel module gives it to one process."""
 
     @property
     def path(self) -> str: ...
 
     def registers(self, nbytes: int) -> Array:
-        """The disk's first registers (BAR 0), whole pages of them, as words of 32 bits.
+        """Map the disk's first registers (BAR 0), in whole pages, as words of 32 bits.
 
         Raises:
             ReaderUnavailable: they cannot be mapped.
@@ -59,34 +59,34 @@ class Module(Protocol):
         ...
 
     def map_host(self, memory: ByteArray) -> Array:
-        """Let the disk write to memory of the host, which stays where it is until ``close``.
+        """Let the disk write to host memory, which stays in place until ``close``.
 
         Returns:
             The bus address of each page of 4096 bytes.
 
         Raises:
-            ReaderUnavailable: it is not made of whole pages, or the module refuses.
+            ReaderUnavailable: the memory is not made of whole pages, or the module refuses.
         """
         ...
 
     def close(self, *, unmap: bool = True) -> None:
-        """Undo all.
+        """Undo the mappings, and close the disk.
 
         Args:
-            unmap: Not where the disk may still write: the pages then stay taken until the module is unloaded.
+            unmap: False if the disk may still write: its pages then stay taken until the module is unloaded.
         """
         ...
 
 
 class LibnvmModule:
-    """The real one.
+    """A disk under BaM's kernel module.
 
-    A mapping belongs to the thread that made it, which alone can undo it (the
-    module compares ``current``), and outlives the file and the process. So one
-    thread makes and undoes all.
+    A mapping outlives the file and the process, and only the thread that made it
+    can undo it (the module compares ``current``). So one thread makes and undoes
+    all mappings.
 
     Args:
-        path: Such as ``/dev/libnvm0``.
+        path: The module's file, such as ``/dev/libnvm0``.
 
     Raises:
         ReaderUnavailable: there is no such disk, it may not be opened, or another reader has it.
@@ -101,13 +101,13 @@ class LibnvmModule:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise _refusal(path, error) from None
-            # The registers' map holds the file, too, for as long as anybody looks into it.
+            # Unlock: a view of the registers keeps the file open.
             undo.callback(fcntl.flock, self._fd, fcntl.LOCK_UN)
             self._thread = ThreadPoolExecutor(1, "penstock-libnvm")
             undo.callback(self._thread.shutdown)
             self._undo = undo.pop_all()
         self._kept_from_children: list[ByteArray] = []
-        self._mapped: dict[int, ByteArray] = {}  # by where it begins, kept until the disk has no part in it
+        self._mapped: dict[int, ByteArray] = {}  # by address, kept until the disk cannot write there
 
     def registers(self, nbytes: int) -> Array:
         nbytes = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
@@ -150,7 +150,7 @@ class LibnvmModule:
     def close(self, *, unmap: bool = True) -> None:
         with self._undo:
             if unmap:
-                # Upwards: an address also means, to the module, a mapping that begins up to 64 KiB before it.
+                # Upwards: to the module an address also names a mapping that begins up to 64 KiB before it.
                 refused = [why for start in sorted(self._mapped) if (why := self._unmap(start))]
                 for memory in self._kept_from_children:
                     give_to_children(memory)

@@ -17,16 +17,16 @@ CONFIGURATION = _SUBMISSION_ENTRY_BYTES_LOG2 << 16 | _COMPLETION_ENTRY_BYTES_LOG
 
 READY, FATAL = 1, 2
 OFF_THE_BUS = 0xFFFF_FFFF
-"""What every register says when the disk does not answer any more."""
+"""Value of every register when the disk no longer answers."""
 
 
 class Capabilities(NamedTuple):
     """Register CAP, and VS.
 
     Attributes:
-        entries: The most that a queue may have.
-        ready_limit_s: In which the disk becomes ready, or ceases to be.
-        doorbell_stride: From one doorbell to the next, in words.
+        entries: Most entries of a queue.
+        ready_limit_s: Time within which the disk becomes ready, or stops.
+        doorbell_stride: Distance from one doorbell to the next, in words.
         reads_blocks: Whether it knows the NVM command set.
         least_page_bytes: The smallest memory page that it takes.
     """
@@ -40,7 +40,7 @@ class Capabilities(NamedTuple):
 
 
 def capabilities(registers: Array) -> Capabilities:
-    """What the disk says of itself."""
+    """Read the disk's capabilities."""
     low, high, version = (int(registers[at]) for at in (CAP, CAP + 1, VS))
     return Capabilities(
         version=f"{version >> 16}.{version >> 8 & 0xFF}",
