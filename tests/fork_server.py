@@ -8,6 +8,7 @@ then in a file of the directory for answers, named for the pid.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -80,5 +81,6 @@ if __name__ == "__main__":
     sys.path[0] = sys.argv[2]
     for module in sys.argv[3:]:
         importlib.import_module(module)
+    gc.freeze()  # or each process would copy all of this when it looks for garbage
     become(order := forked())
     run(order["run"])
