@@ -30,7 +30,7 @@ from penstock.tree import Array, Branch, Constant, Node, Strings
 WINDOW = 1 << 20
 LAYOUT = Branch("dict", ("id", "names"), (Array("numpy", "<i8", ()), Strings("list")))
 NAMES = msgspec.msgpack.encode(list("abcdefghij"))
-WELCOME = wire.Welcome("feed", 1, Settings(window_bytes=WINDOW), ("host memfd",), 20, 2, 10, (0, 10))
+WELCOME = wire.Welcome("feed", 1, Settings(segments=2, window_bytes=WINDOW), ("host memfd",), 20, 2, 10, (0, 10))
 BLOCK = wire.Block(0, 0, 0, 10, 0, (0, 128), (80, len(NAMES)), 0, LAYOUT)
 NEXT = wire.Block(1, 0, 10, 10, 0, (0, 128), (80, len(NAMES)), 0)
 STARTED = wire.Started(1, 0, 0)
@@ -120,16 +120,17 @@ GREETINGS = {
     "another feed": but(WELCOME, name="other"),
     "no ring": but(WELCOME, rings=()),
     "too many rings": but(WELCOME, rings=("a", "b")),
-    "no window": but(WELCOME, settings=Settings(window_bytes=0)),
-    "negative window": but(WELCOME, settings=Settings(window_bytes=-4096)),
-    "window beyond the file": but(WELCOME, settings=Settings(window_bytes=WINDOW + 4096)),
-    "huge window": but(WELCOME, settings=Settings(window_bytes=2**63 - 1)),
+    "segments that nobody has chosen": but(WELCOME, settings=Settings(window_bytes=WINDOW)),
+    "no window": but(WELCOME, settings=Settings(segments=2, window_bytes=0)),
+    "negative window": but(WELCOME, settings=Settings(segments=2, window_bytes=-4096)),
+    "window beyond the file": but(WELCOME, settings=Settings(segments=2, window_bytes=WINDOW + 4096)),
+    "huge window": but(WELCOME, settings=Settings(segments=2, window_bytes=2**63 - 1)),
     "no samples": but(WELCOME, samples=0),
     "batch of none": but(WELCOME, batch_size=0),
     "no segment": but(WELCOME, segment_starts=()),
     "segments backwards": but(WELCOME, segment_starts=(0, 10, 5)),
     "segments beyond": but(WELCOME, segment_starts=(0, 20)),
-    "no epoch": but(WELCOME, settings=Settings(window_bytes=WINDOW, epochs=0)),
+    "no epoch": but(WELCOME, settings=Settings(segments=2, window_bytes=WINDOW, epochs=0)),
     "no fingerprint": but(WELCOME, fingerprint=Fingerprint("")),
 }
 
@@ -221,7 +222,7 @@ def test_an_error_stays_one(clean):
 
 @pytest.mark.parametrize("borrow", [False, True])
 def test_whole_batches_have_the_bytes_that_their_shapes_make(clean, borrow):
-    welcome = but(WELCOME, settings=Settings(window_bytes=WINDOW, whole_batches=True), batch_size=None)
+    welcome = but(WELCOME, settings=Settings(segments=2, window_bytes=WINDOW, whole_batches=True), batch_size=None)
     layout = Branch("dict", ("id",), (Array("numpy", "<i8", (5, 2)),))
     true = but(BLOCK, layout=layout, leaf_offsets=(0,), leaf_bytes=(80,))
     with Liar(welcome, [STARTED, true]), penstock.attach("feed", borrow=borrow) as loader:

@@ -120,7 +120,7 @@ def test_a_feeder_tells_how_each_trainer_stands(serve):
 
 def test_a_trainer_that_has_had_its_epoch_holds_nothing_of_it(serve):
     """It may be busy for long now, validating, and must not hold the others back."""
-    feeder = serve(arrays())
+    feeder = serve(arrays(), prefetch=100)
     with penstock.attach("feed", 10) as loader:
         batches = iter(loader)
         next(batches)

@@ -31,6 +31,7 @@ FROM_TRAINER: list[Any] = [
     wire.Hello(1, "0.1.0", 42, 128, True, 3, 4, "host:29500:"),
     wire.Start(1, None, 0, 0, 0, 0),
     wire.Start(2, 3, 17, 2, 2, 5),
+    wire.Read(3),
     wire.Starved(3),
     wire.Detach([4]),
     wire.Epoch(1, 2, 3),
@@ -42,7 +43,7 @@ FROM_TRAINER: list[Any] = [
 FROM_FEEDER: list[Any] = [
     wire.Welcome("a/ü", 42, Settings(), ("host memfd",), None, None, None, (0,)),
     wire.Welcome(
-        "a", 42, Settings(4, 1, 4096, 2, 0.5, 3.0, True), ("ring on GPU-1", "host twin"), 100, 10, 10, (0, 50)
+        "a", 42, Settings(4, 1, 4096, 5, 2, 0.5, 3.0, True), ("ring on GPU-1", "host twin"), 100, 10, 10, (0, 50)
     ),
     wire.Rejected("because", "0.1.0", 1),
     wire.Started(3, 1, 2),

@@ -34,9 +34,14 @@ def feed(
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="Name that trainers attach to.")],
-    segments: Annotated[int, typer.Option(help="Parts of a cycle at which a trainer may join.")] = 16,
+    segments: Annotated[
+        int | None, typer.Option(help="Parts of a cycle at which a trainer may join; by size unless given.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the order, and of the workers.")] = 0,
     window: Annotated[str, typer.Option(metavar="SIZE", help="Size of the ring, such as 2GiB.")] = DEFAULT_WINDOW,
+    prefetch: Annotated[
+        int | None, typer.Option(help="Batches kept ready for the fastest trainer; by size unless given.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs for each trainer; endless unless given.")] = None,
     linger: Annotated[
         float | None,
@@ -97,6 +102,7 @@ def feed(
         segments=segments,
         seed=seed,
         window=window,
+        prefetch=prefetch,
         epochs=epochs,
         linger=linger,
         stall_timeout=stall_timeout,
@@ -143,11 +149,11 @@ def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any
     return call(function_at(where), where)
 
 
-def _notes(source: PackedSource, segments: int, window_bytes: int) -> Iterator[str]:
+def _notes(source: PackedSource, segments: int | None, window_bytes: int) -> Iterator[str]:
     """Say what of the settings a packed data set cannot have."""
     from penstock.feed.feeder.slot_pool import RING_SHARE
 
-    if source.batches < segments:
+    if segments is not None and source.batches < segments:
         yield (
             f"{_counted(source.batches, 'segment')}, not {segments}: {source.samples:,} samples make "
             f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller --batch-size a "

@@ -24,9 +24,11 @@ class Settings(msgspec.Struct, frozen=True):
     """What decides how a feed runs and what its trainers receive.
 
     Attributes:
-        segments: Parts of a cycle at which a trainer may join.
+        segments: Parts of a cycle at which a trainer may join; None until the source has chosen.
         seed: Random seed of the order, and of the workers.
         window_bytes: Size of the ring, a multiple of the page size.
+        prefetch: Batches that the feeder keeps ready for its fastest trainer; None for two, or for 8 MiB of
+            smaller ones, at most a cycle.
         epochs: Epochs that each trainer gets; None for a feed without end.
         linger: Seconds that the feeder outlives its last trainer; None for ever.
         stall_timeout: Seconds after which a trainer that holds the feed back is
@@ -35,9 +37,10 @@ class Settings(msgspec.Struct, frozen=True):
         memory: Where the ring lies: "host", or a GPU.
     """
 
-    segments: int = 16
+    segments: int | None = None
     seed: int = 0
     window_bytes: int = 512 << 20
+    prefetch: int | None = None
     epochs: int | None = None
     linger: float | None = None
     stall_timeout: float | None = None
@@ -112,6 +115,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "segments": partial(whole_number, "segments", least=1, most=4096),
     "seed": partial(whole_number, "seed", least=-(2**63), most=2**64 - 1),
     "window": bytes_from,
+    "prefetch": partial(whole_number, "prefetch", least=1, most=10**6),
     "epochs": partial(whole_number, "epochs", least=1, most=10**6),
     "linger": partial(real_number, "linger", least=0, most=10**9),
     "stall_timeout": partial(real_number, "stall_timeout", least=0.001, most=10**9),

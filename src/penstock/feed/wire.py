@@ -19,7 +19,7 @@ from penstock.fingerprint.code import Fingerprint
 from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 6
+PROTOCOL = 7
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -72,6 +72,12 @@ class Release(msgspec.Struct, tag="release"):
     """
 
     blocks: list[Count]
+
+
+class Read(msgspec.Struct, tag="read"):
+    """I wait for a block. I have read those before this ordinal, and keep some of them."""
+
+    before: Count
 
 
 class Detach(msgspec.Struct, tag="rest"):
@@ -192,7 +198,7 @@ class Bye(msgspec.Struct, tag="bye"):
     reason: str
 
 
-FromTrainer = Hello | Start | Epoch | Release | Detach | Starved | StatisticsRequest | Stop
+FromTrainer = Hello | Start | Epoch | Release | Read | Detach | Starved | StatisticsRequest | Stop
 FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Stuck | Bye | FeederStatistics
 
 _T = TypeVar("_T")

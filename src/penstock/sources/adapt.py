@@ -18,7 +18,7 @@ PACKED = "packed:"
 """Prefix of the folder of a packed data set."""
 
 
-def adapt(thing: Any, *, segments: int, seed: int, in_order: bool = False) -> Source:
+def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False) -> Source:
     """Make the source for ``thing``.
 
     It may be a torch ``DataLoader``; a tuple, dict, dataclass, array or tensor,

@@ -24,7 +24,8 @@ class ArraySource:
         shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
         drop_last: Leave out rows that fill no block. With several segments all rows are fed, and each trainer
             leaves some out of each of its epochs.
-        segments: Parts of a cycle at which a trainer may join.
+        segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
+            than 16,000 samples to shuffle.
         seed: Random seed of the order.
 
     Raises:
@@ -41,7 +42,7 @@ class ArraySource:
         batch_size: int = 128,
         shuffle: bool = True,
         drop_last: bool = False,
-        segments: int = 16,
+        segments: int | None = None,
         seed: int = 0,
     ) -> None:
         if batch_size < 1:

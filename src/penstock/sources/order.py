@@ -17,6 +17,10 @@ Indices = npt.NDArray[np.int64]
 
 _PARTITION, _CYCLE = 0, 1
 
+_SEGMENTS = 16
+_SAMPLES_OF_A_SEGMENT = 16_000
+"""Shuffling within fewer samples, in one order of segments every cycle, costs accuracy (decision 14)."""
+
 
 def permutation(n: int, *words: int) -> Indices:
     """Draw a random order of ``range(n)`` that depends on ``words`` alone.
@@ -46,7 +50,8 @@ class Order:
     Args:
         samples: Size of the data.
         batch_size: Rows of a block.
-        segments: How many to make; no more than there are blocks.
+        segments: How many to make, at most one for each block. None makes 16; of data that is shuffled, at most
+            one for each 16,000 samples.
         seed: Any integer.
         shuffle: False keeps the data's own order.
         drop_last: Leave out rows that fill no block.
@@ -58,7 +63,7 @@ class Order:
     """
 
     def __init__(
-        self, samples: int, batch_size: int, segments: int, seed: int, *, shuffle: bool, drop_last: bool
+        self, samples: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool, drop_last: bool
     ) -> None:
         if samples < (batch_size if drop_last else 1):
             raise BadSetting(
@@ -66,6 +71,8 @@ class Order:
                 + (" with drop_last=True" if drop_last else "")
             )
         self.batches = -(-samples // batch_size)
+        if segments is None:
+            segments = min(_SEGMENTS, max(1, samples // _SAMPLES_OF_A_SEGMENT)) if shuffle else _SEGMENTS
         segments = min(segments, self.batches)
         self.drop_last = drop_last and segments > 1
         if drop_last and not self.drop_last:

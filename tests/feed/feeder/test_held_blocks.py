@@ -40,6 +40,7 @@ class Trainer:
     epoch: int = 0
     asked: bool = False
     sent: int = 0
+    read: int = 0
     held: dict[int, PublishedBlock] = field(default_factory=dict)
 
 
@@ -55,9 +56,17 @@ class FeedStateMachine(RuleBasedStateMachine):
         lines=st.integers(3, 12),
         known=st.booleans(),
         epochs=st.one_of(st.none(), st.integers(1, 3)),
+        prefetch=st.one_of(st.none(), st.integers(1, 4)),
     )
     def make(
-        self, cycle_length: int, block_rows: int, segments: int, lines: int, known: bool, epochs: int | None
+        self,
+        cycle_length: int,
+        block_rows: int,
+        segments: int,
+        lines: int,
+        known: bool,
+        epochs: int | None,
+        prefetch: int | None,
     ) -> None:
         self.length = cycle_length
         self.block_starts = list(range(0, cycle_length, block_rows))
@@ -68,7 +77,8 @@ class FeedStateMachine(RuleBasedStateMachine):
         self.samples = cycle_length if known else None
         self.epochs = epochs
         self.room = Room(lines * ALIGNMENT)
-        self.state = FeedState(self.room, self.samples, self.segment_starts, epochs)
+        self.prefetch = prefetch
+        self.state = FeedState(self.room, self.samples, self.segment_starts, epochs, prefetch=prefetch)
         self.trainers: dict[int, Trainer] = {}
         self.blocks: dict[int, PublishedBlock] = {}
         self.ids = 0
@@ -178,6 +188,22 @@ class FeedStateMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.trainers)
     @rule(data=st.data())
+    def wait(self, data: st.DataObject) -> None:
+        """A trainer has read all that it was sent, and may keep some of it."""
+        self._wait(data.draw(st.sampled_from(list(self.trainers.values()))))
+
+    def _wait(self, trainer: Trainer) -> None:
+        assert self.state.has_read(trainer.id, trainer.sent)
+        trainer.read = trainer.sent
+
+    @precondition(lambda self: self.trainers)
+    @rule(data=st.data(), more=st.integers(1, 50))
+    def read_what_was_never_sent(self, data: st.DataObject, more: int) -> None:
+        trainer = data.draw(st.sampled_from(list(self.trainers.values())))
+        assert not self.state.has_read(trainer.id, trainer.sent + more)
+
+    @precondition(lambda self: self.trainers)
+    @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.trainers)))
         self.state.leave(id)
@@ -216,6 +242,14 @@ class FeedStateMachine(RuleBasedStateMachine):
         start = max(s for s in self.block_starts if s <= needed.sample)
         stop = min((s for s in self.block_starts if s > start), default=self.length)
         nbytes = (stop - start) * 10
+        unread = {t.id: sum(n >= t.read for n in t.held) for t in self._readers()}
+        enough = self.state.has_enough(stop - start, nbytes)
+        assert not (enough and 0 in unread.values()), "who has nothing to read is fed"
+        if self.prefetch is not None:
+            worlds = {id: self.state.members[id].world for id in unread}
+            assert enough == all(unread[id] >= self.prefetch * worlds[id] for id in unread)
+        if enough:
+            return
         offset = self.state.reserve(nbytes)
         if offset is None:
             assert any(t.held for t in self.trainers.values()), "a window that nobody holds has room"
@@ -238,10 +272,11 @@ class FeedStateMachine(RuleBasedStateMachine):
         self.blocks[block.number] = block
 
     def _after(self, block: PublishedBlock) -> Cursor:
-        sample = block.at.sample + block.rows
-        if sample == self.samples:
-            return Cursor(block.at.cycle + 1, 0)
-        return Cursor(block.at.cycle, sample)
+        return self._to(block.at, block.at.sample + block.rows)
+
+    def _to(self, at: Cursor, sample: int) -> Cursor:
+        """The place of a sample of the cycle of ``at``, or of the next one's first."""
+        return Cursor(at.cycle + 1, 0) if sample == self.samples else Cursor(at.cycle, sample)
 
     def _readers(self) -> list[Trainer]:
         return [t for t in self.trainers.values() if t.next is not None and not self._had_everything(t)]
@@ -269,6 +304,7 @@ class FeedStateMachine(RuleBasedStateMachine):
             )
             mine = {block.number for block in trainer.held.values()}
             assert self.state.only_holder(id) == (bool(wanted) and mine == wanted)
+            assert member.unread == sum(n >= trainer.read for n in trainer.held)
             assert member.finished == self._had_everything(trainer)
 
     @invariant()
@@ -294,6 +330,7 @@ class FeedStateMachine(RuleBasedStateMachine):
                 break
             for trainer in self.trainers.values():
                 self._release_all(trainer)
+                self._wait(trainer)
             self._feed()
         else:
             raise AssertionError("somebody waits for ever")

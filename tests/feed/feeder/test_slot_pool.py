@@ -105,7 +105,7 @@ def test_a_loader_without_workers_collates_into_the_ring_too(serve: Any) -> None
 
 @pytest.mark.parametrize("borrow", [False, True])
 def test_the_order_and_the_bytes_are_those_of_a_feeder_that_copies(serve: Any, borrow: bool) -> None:
-    serve(loader(2), "in place", seed=7)
+    serve(loader(2), "in place", seed=7, segments=16)
     source = adapt(loader(2), segments=16, seed=7)
     serve([block.tree for block in source.open(Cursor(0, 0))], "copied")
     with penstock.attach("in place", borrow=borrow) as one, penstock.attach("copied") as other:

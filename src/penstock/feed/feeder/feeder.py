@@ -10,6 +10,8 @@ from contextlib import closing
 from io import FileIO
 from typing import Any, Self, cast
 
+import msgspec
+
 from penstock.contracts import Cursor, Gpu, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
@@ -47,11 +49,14 @@ class Feeder:
             ``Source``; or any iterable of batches that starts afresh each time.
         name: Name of the feed, any text of 1 to 1,000 characters.
         segments: Parts of a cycle (one pass over the data) at which a trainer may join, 1 to 4096. A loader that
-            shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. A source that
-            cannot be opened in its middle has one.
+            shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. None for 16, or
+            fewer where each would have less than 16,000 samples to shuffle. A source that cannot be opened in its
+            middle has one.
         seed: Random seed of the order, and of the loader's workers.
         window: Size of the ring: bytes, or text such as ``"2GiB"``. The fastest trainer can be so far ahead of the
             slowest.
+        prefetch: Batches that are kept ready for the fastest trainer; None for two, or for 8 MiB of smaller ones,
+            at most a cycle.
         epochs: Epochs that each trainer gets; None for a feed without end.
         linger: Seconds from the last trainer's end to the feed's; None for a feed that stays.
         stall_timeout: Seconds for which a trainer may hold the feed back before it is evicted; None for no limit.
@@ -81,9 +86,10 @@ class Feeder:
         loader: Any,
         name: str,
         *,
-        segments: int = 16,
+        segments: int | None = None,
         seed: int = 0,
         window: int | str = DEFAULT_WINDOW,
+        prefetch: int | None = None,
         epochs: int | None = None,
         linger: float | None = None,
         stall_timeout: float | None = None,
@@ -98,6 +104,7 @@ class Feeder:
                 segments=segments,
                 seed=seed,
                 window=window,
+                prefetch=prefetch,
                 epochs=epochs,
                 linger=linger,
                 stall_timeout=stall_timeout,
@@ -111,6 +118,9 @@ class Feeder:
         if isinstance(self._source, SizedSlotSource) and transform is None:
             rows = min(self._source.batch_size or 1, self._source.samples or 1)
             check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
+        if self.settings.segments is None:
+            chosen = len(self._source.segment_starts)
+            self.settings = msgspec.structs.replace(self.settings, segments=chosen)
         self._endpoint = Endpoint(name)
         self._pid = os.getpid()
         self._lock = _held(lock, self._endpoint)
@@ -131,6 +141,8 @@ class Feeder:
             self._source.samples,
             self._source.segment_starts,
             self.settings.epochs,
+            batches=self._source.batches,
+            prefetch=self.settings.prefetch,
             endless=self._source.samples is None and self._source.batches is None,
         )
         self._published = Throughput()

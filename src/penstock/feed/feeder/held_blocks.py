@@ -10,7 +10,10 @@ from penstock.contracts import Cursor
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.placement import Placement
-from penstock.memory.room import Room
+from penstock.memory.room import Room, aligned
+
+READY_BYTES = 8 << 20
+"""Where batches are smaller than half of this, more than two are kept ready: handing each over takes its time."""
 
 
 class FeedState:
@@ -21,6 +24,8 @@ class FeedState:
         samples: Samples in a cycle; None when unknown.
         segment_starts: Where a member may join.
         epochs: Epochs that each member gets; None for no end.
+        batches: Blocks in a cycle; None when unknown.
+        prefetch: Batches to keep ready for the fastest member; see ``Settings``.
         endless: Whether a cycle may never end: until one has ended, a late member joins at the next block.
     """
 
@@ -31,6 +36,8 @@ class FeedState:
         segment_starts: tuple[int, ...],
         epochs: int | None,
         *,
+        batches: int | None = None,
+        prefetch: int | None = None,
         endless: bool = False,
     ) -> None:
         self.room = room
@@ -40,6 +47,8 @@ class FeedState:
         self._samples = samples
         self._segment_starts = segment_starts
         self._epochs = epochs
+        self._batches = batches
+        self._prefetch = prefetch
         self._endless = endless
         self._furthest = self.position
         self._number = 0
@@ -65,6 +74,15 @@ class FeedState:
         for ordinal in ordinals:
             if ordinal in member.held:
                 self._release(member, ordinal)
+        return True
+
+    def has_read(self, id: int, before: int) -> bool:
+        """Note that a member waits, and which blocks it has read. False if it was never sent one of them."""
+        member = self.members[id]
+        if before > member.sent:
+            return False
+        member.read = max(member.read, before)
+        member.unread = sum(ordinal >= member.read for ordinal in member.held)
         return True
 
     def rest(self, id: int, keep: list[int]) -> None:
@@ -150,6 +168,22 @@ class FeedState:
     def needed(self) -> Cursor | None:
         """Return the first position that a member needs; None while nobody reads."""
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
+
+    def has_enough(self, rows: int, nbytes: int) -> bool:
+        """Whether each member that reads has as many such blocks to read as are kept ready for it.
+
+        What a member has read and keeps does not count, or it would wait for a block that never comes. One that
+        waits for the feed to come to its place has nothing to read.
+        """
+        return all(m.unread >= self._ready(m, rows, nbytes) for m in self.members.values() if m.reads)
+
+    def _ready(self, member: Subscriber, rows: int, nbytes: int) -> int:
+        """How many such blocks are kept ready for a member."""
+        blocks_per_batch = -(-(member.batch_rows or rows) * member.world // rows)
+        if self._prefetch is not None:
+            return self._prefetch * blocks_per_batch
+        small = READY_BYTES // aligned(nbytes)
+        return max(2 * blocks_per_batch, small if self._batches is None else min(small, self._batches))
 
     def reserve(self, nbytes: int, offset: int | None = None) -> int | None:
         """Reserve room for a block; None while bytes are lacking, or too many blocks are on their way.
@@ -261,6 +295,7 @@ class FeedState:
         block.holders[member.id] = block.holders.get(member.id, 0) + 1
         member.held[member.sent] = block
         member.sent += 1
+        member.unread += 1
         self._advance(member, self._end(block))
 
     def _advance(self, member: Subscriber, to: Cursor) -> None:
@@ -269,6 +304,7 @@ class FeedState:
 
     def _release(self, member: Subscriber, ordinal: int) -> None:
         block = member.held.pop(ordinal)
+        member.unread -= ordinal >= member.read
         block.holders[member.id] -= 1
         if block.holders[member.id]:
             return

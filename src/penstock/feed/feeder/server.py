@@ -101,6 +101,9 @@ class Server:
                     break
                 elif needed.sample >= at.sample + rows:
                     return NotNeeded.SKIP
+                elif self._state.has_enough(rows, nbytes):
+                    self.pace.moving(time.monotonic())
+                    self.changed.wait()
                 elif (room := self._state.reserve(nbytes, offset)) is not None:
                     self.pace.moving(time.monotonic())
                     return room
@@ -261,6 +264,9 @@ class Server:
                 self._reject(peer, "it released a block that it was never sent")
             elif self.pace.culprit == peer.id:
                 self.pace.moving(time.monotonic())
+        elif isinstance(message, wire.Read):
+            if not self._state.has_read(peer.id, message.before):
+                self._reject(peer, "it has read a block that it was never sent")
         elif isinstance(message, wire.Starved):
             self._starved[peer.id] = message.serial
         elif isinstance(message, wire.Detach):
@@ -279,7 +285,7 @@ class Server:
     def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
         peer.introduced = True
         self._trainers[peer.id] = peer, hello
-        self._state.join(Subscriber(peer.id, hello.rank, hello.world, hello.group))
+        self._state.join(Subscriber(peer.id, hello.rank, hello.world, hello.group, hello.batch_size))
         fds: list[int] = []
         try:
             for ring in self._rings:

@@ -38,6 +38,9 @@ class Subscriber:
         epoch_start: Where its epoch began, once it reads.
         serial: Serial of its newest start; 0 before the first.
         sent: How many blocks it has been sent, which numbers them in the order of sending.
+        batch_rows: Rows of its batch; None for those of a block.
+        read: It has read the blocks before this number.
+        unread: How many of ``held`` it has not read.
         held: Blocks that it has not released, by that number. A block may be there twice: it
             is sent again after a new start, while views of it live.
         pending: Whether it has asked to start, and waits for the other ranks of its group.
@@ -48,12 +51,15 @@ class Subscriber:
     rank: int = 0
     world: int = 1
     group: str = ""
+    batch_rows: int | None = None
     epoch: int = 0
     next: Cursor | None = None
     end: Cursor | None = None
     epoch_start: Cursor | None = None
     serial: int = 0
     sent: int = 0
+    read: int = 0
+    unread: int = 0
     held: dict[int, PublishedBlock] = field(default_factory=dict[int, PublishedBlock])
     held_bytes: int = 0
     held_rows: int = 0

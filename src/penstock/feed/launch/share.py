@@ -38,6 +38,7 @@ def share(
     segments: int | None = None,
     seed: int | None = None,
     window: int | str | None = None,
+    prefetch: int | None = None,
     epochs: int | None = None,
     linger: float | None = None,
     stall_timeout: float | None = None,
@@ -71,12 +72,15 @@ def share(
             as torch tensors, copied while the GPU computes. None for host memory.
         framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
             where DLPack allows. None for the source's.
-        segments: Parts of a cycle (one pass over the data) at which a trainer may join; 16 unless set. A loader
-            that shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. A source that
-            cannot be opened in its middle has one.
+        segments: Parts of a cycle (one pass over the data) at which a trainer may join. A loader that
+            shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. Unless set 16, or
+            fewer where each would have less than 16,000 samples to shuffle. A source that cannot be opened in its
+            middle has one.
         seed: Random seed of the order, and of the loader's workers; 0 unless set.
         window: Size of the ring: bytes, or text such as ``"2GiB"``; 512 MiB unless set. The fastest trainer can be
             so far ahead of the slowest.
+        prefetch: Batches that are kept ready for the fastest trainer; unless set two, or 8 MiB of smaller ones, at
+            most a cycle.
         epochs: Epochs that each trainer gets; endless unless set.
         linger: Seconds from the last trainer's end to the feed's; 30 unless set.
         stall_timeout: Seconds for which a trainer may hold the feed back before it is evicted; no limit unless
@@ -109,6 +113,7 @@ def share(
         segments=segments,
         seed=seed,
         window=window,
+        prefetch=prefetch,
         epochs=epochs,
         linger=linger,
         stall_timeout=stall_timeout,

@@ -223,6 +223,8 @@ class Connection:
 
     def _wait(self, index: int) -> None:
         self.held.flush()
+        if self.held.first < index or self.held.lent:
+            self._send(wire.Read(self._ordinal))
         self._starved = 0
         began = time.monotonic()
         while index >= self.held.end:

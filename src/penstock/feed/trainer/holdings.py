@@ -13,8 +13,9 @@ from penstock.memory.room import aligned
 
 _BLOCKS_FOR_VIEWS = 3
 _MOST_UNTOLD = 16
+_MOST_UNTOLD_BYTES = 2 << 20
 _UNTOLD_SHARE = 32
-"""Releases are told when they make one part in so many of the window, or number ``_MOST_UNTOLD``."""
+"""Releases are told when they are so many, so many bytes, or one part in so many of the window."""
 
 
 class Holdings:
@@ -59,6 +60,7 @@ class Holdings:
         self.largest_bytes = 0
         self._ring = ring
         self._window_bytes = window_bytes
+        self._most_untold_bytes = min(_MOST_UNTOLD_BYTES, window_bytes // _UNTOLD_SHARE)
         self._borrow = borrow
         self._tell = tell
         self._idle = idle
@@ -91,7 +93,7 @@ class Holdings:
             del self.items[self.first]
             self.first += 1
         self._end_loans()
-        if len(self.untold) >= _MOST_UNTOLD or sum(self.untold.values()) * _UNTOLD_SHARE >= self._window_bytes:
+        if len(self.untold) >= _MOST_UNTOLD or sum(self.untold.values()) >= self._most_untold_bytes:
             self.flush()
 
     def bytes_before(self, index: int) -> int:

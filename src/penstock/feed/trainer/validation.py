@@ -126,7 +126,7 @@ class MessageValidator:
             raise self.nonsense(f"it has {len(welcome.rings)} rings, and sent {len(fds)} descriptors")
         if starts[:1] != (0,) or any(a >= b for a, b in pairwise(starts)) or starts[-1] >= (samples or 2**48):
             raise self.nonsense(f"its segments start at {str(starts)[:100]} of {samples} samples")
-        if settings.segments < 1 or (settings.epochs is not None and settings.epochs < 1):
+        if (settings.segments or 0) < 1 or (settings.epochs is not None and settings.epochs < 1):
             raise self.nonsense(f"it gives {settings.epochs} epochs of {settings.segments} segments")
         if welcome.fingerprint is not None and len(welcome.fingerprint.digest.split()) != 2:
             raise self.nonsense("its fingerprint is malformed")

@@ -39,7 +39,8 @@ class PackedSource:
         shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
         drop_last: Leave out rows that fill no block. With several segments all rows are fed, and each trainer
             leaves some out of each of its epochs.
-        segments: Parts of a cycle at which a trainer may join.
+        segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
+            than 16,000 samples to shuffle.
         seed: Random seed of the order.
         depth: Reads under way at once; None for the advised number, or 128.
         verify: Compare each row with its checksum when it is first read.
@@ -62,7 +63,7 @@ class PackedSource:
         batch_size: int = 128,
         shuffle: bool = True,
         drop_last: bool = False,
-        segments: int = 16,
+        segments: int | None = None,
         seed: int = 0,
         depth: int | None = None,
         verify: bool = True,
@@ -71,7 +72,8 @@ class PackedSource:
         if not str(folder):
             raise BadSetting("packed: without a folder: write packed:FOLDER, as penstock pack has made it")
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-        segments = whole_number("segments", segments, 1)
+        if segments is not None:
+            segments = whole_number("segments", segments, 1)
         seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
         keep_bytes = whole_number("keep_bytes", keep_bytes, 0)
         if depth is not None:

@@ -35,14 +35,16 @@ class MapStyleSource:
 
     Args:
         loader: The loader, whose worker settings, ``collate_fn`` and ``worker_init_fn`` are kept.
-        segments: Parts of a cycle at which a trainer may join.
+        segments: Parts of a cycle at which a trainer may join; None for what ``Order`` makes.
         seed: Random seed of the order and of the workers.
         in_order: Do not shuffle, whatever the loader says.
     """
 
     seekable = True
 
-    def __init__(self, loader: DataLoader[Any], *, segments: int, seed: int, in_order: bool = False) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], *, segments: int | None, seed: int, in_order: bool = False
+    ) -> None:
         self._shuffle = isinstance(loader.sampler, RandomSampler) and not in_order
         self._dataset_size = len(loader.dataset)  # type: ignore[arg-type]
         assert loader.batch_size is not None
@@ -179,7 +181,7 @@ class SamplerSource:
 
 
 def adapt_loader(
-    loader: DataLoader[Any], *, segments: int, seed: int, in_order: bool = False
+    loader: DataLoader[Any], *, segments: int | None, seed: int, in_order: bool = False
 ) -> MapStyleSource | SamplerSource | IterableDatasetSource | WholeBatchLoader:
     """Make the source that fits this kind of loader.
 

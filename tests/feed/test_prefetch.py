@@ -1,0 +1,82 @@
+"""How far a feed runs ahead: as far as its fastest trainer needs, and never so little that one waits for ever."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+
+SAMPLES, ROWS = 200, 10
+
+
+def arrays(width: int = 1) -> penstock.ArraySource:
+    ids = np.arange(SAMPLES)
+    return penstock.ArraySource({"id": ids, "row": np.repeat(ids, width).reshape(-1, width)}, batch_size=ROWS)
+
+
+def ids_of(loader: penstock.Loader) -> list[int]:
+    return [i for batch in loader for i in batch["id"].tolist()]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 10, 35, 1000])
+def test_with_one_batch_ready_every_batch_size_gets_its_epochs(serve: Any, batch_size: int) -> None:
+    serve(arrays(), prefetch=1)
+    with penstock.attach("feed", batch_size) as loader:
+        for _ in range(2):
+            assert sorted(ids_of(loader)) == list(range(SAMPLES))
+
+
+def test_who_keeps_every_view_gets_its_epoch_too(serve: Any) -> None:
+    serve(arrays(), prefetch=1)
+    with penstock.attach("feed", borrow=True) as loader:
+        kept = list(loader)
+        assert sorted(i for batch in kept for i in batch["id"]) == list(range(SAMPLES))
+        del kept
+
+
+def test_ranks_get_their_epoch(serve: Any) -> None:
+    serve(arrays(), prefetch=1)
+
+    def of_rank(rank: int) -> list[int]:
+        with penstock.attach("feed", 25, shard=(rank, 2)) as loader:
+            return ids_of(loader)
+
+    with ThreadPoolExecutor() as threads:
+        assert sorted(i for ids in threads.map(of_rank, range(2)) for i in ids) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize(
+    ("width", "options", "batches"),
+    [(1, {"prefetch": 3}, 3), (1, {}, SAMPLES // ROWS), (100_000, {}, 2)],
+    ids=["three batches", "at most a cycle of small ones", "two large ones"],
+)
+def test_a_feed_is_no_further_ahead_of_its_trainer(serve: Any, width: int, options: Any, batches: int) -> None:
+    feeder = serve(arrays(width), **options)
+    # What a trainer has read may not have been told as released yet: sixteen blocks, or one large one.
+    untold = 2 if width > 1 else 16
+    with penstock.attach("feed") as loader:
+        seen = 0
+        for _ in range(2):
+            for batch in loader:
+                seen += len(batch["id"])
+                assert feeder.statistics().samples <= seen + (batches + untold) * ROWS
+
+
+def test_who_waits_for_the_next_cycle_is_not_kept_waiting_by_who_does_not_read(serve: Any) -> None:
+    serve(arrays(100_000), segments=1)
+    with penstock.attach("feed") as slow, penstock.attach("feed") as late:
+        batches = iter(slow)
+        first = next(batches)["id"].tolist()  # the window no longer holds the beginning of this cycle
+        assert sorted(ids_of(late)) == list(range(SAMPLES))
+        assert sorted(first + [i for batch in batches for i in batch["id"].tolist()]) == list(range(SAMPLES))
+
+
+def test_what_is_kept_ready_is_a_setting_of_the_feed(serve: Any) -> None:
+    feeder = serve(arrays(), prefetch=5)
+    assert feeder.settings.prefetch == 5
+    with pytest.raises(penstock.BadSetting, match="prefetch=0"):
+        penstock.Feeder(arrays(), "other", prefetch=0)
