@@ -1,0 +1,189 @@
+"""Measures what the order of a feed costs in accuracy: a small network on part of CIFAR-10, over many seeds.
+
+python -m benchmarks.accuracy --data cifar10 --json benchmarks/results/accuracy.json --plot accuracy.png
+
+Each seed trains one initial network with a ``DataLoader`` of its own and once on each feed. The arms of a seed are
+compared. Seeds are added until the 95% interval of each mean difference is narrow enough.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import matplotlib as mpl
+import msgspec
+import numpy as np
+import torch
+import typer
+from matplotlib import pyplot as plt
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import penstock
+from penstock.measure.machine import describe
+
+OWN = "own loader"
+FEEDS = {
+    "default": (None, False),
+    "segments=4": (4, False),
+    "segments=16": (16, False),
+    "segments=16, joined late": (16, True),
+}
+"""Arms on a feed: its segments, and whether another trainer has begun the cycle."""
+BATCH_SIZE, EPOCHS, TRAINED_ON, RATE = 64, 8, 5_000, 0.05
+WANTED_POINTS = 0.25
+_T_95 = 2.02  # of about 40 seeds
+
+
+class Arm(msgspec.Struct):
+    """Accuracies of one arm, in percent, in the order of the seeds, and how they differ from the own loader's."""
+
+    accuracies: list[float]
+    mean: float
+    difference: float
+    interval: float
+
+    @classmethod
+    def of(cls, accuracies: list[float], own: list[float]) -> Arm:
+        differences = np.subtract(accuracies, own)
+        half = _T_95 * differences.std(ddof=1) / len(own) ** 0.5
+        return cls(accuracies, float(np.mean(accuracies)), float(differences.mean()), float(half))
+
+
+def images(folder: Path, most: int | None = None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Read images, of all classes equally many, as (images_NCHW, labels); reduced to 16 by 16 pixels."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    found, labels = [], []
+    for label, path in enumerate(classes):
+        files = sorted(path.glob("*.jpg"))[: None if most is None else most // len(classes)]
+        found += [cv2.resize(cv2.imread(str(file)), (16, 16), interpolation=cv2.INTER_AREA) for file in files]
+        labels += [label] * len(files)
+    pixels_NCHW = np.stack(found).astype(np.float32).transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(pixels_NCHW / 255 - 0.47) / 0.25, np.array(labels)
+
+
+def network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * 2 * 2, 10)),
+    )
+
+
+def accuracy_of(epochs: Iterable[Iterable[Any]], seed: int, test: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Train on these epochs, with a rate that falls to zero; return the accuracy in percent."""
+    model = network(seed)
+    steps = EPOCHS * -(-TRAINED_ON // BATCH_SIZE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
+    for epoch in epochs:
+        for inputs, labels in epoch:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            schedule.step()
+    model.eval()
+    with torch.no_grad():
+        right = sum(
+            int((model(x).argmax(1) == y).sum()) for x, y in zip(*(t.split(500) for t in test), strict=True)
+        )
+    return 100 * right / len(test[1])
+
+
+@contextmanager
+def fed(loader: Any, seed: int, segments: int | None, *, late: bool) -> Iterator[penstock.Loader]:
+    """Attach to a feed of this loader; ``late`` is after the beginning of its cycle."""
+    name = f"accuracy {os.getpid()}"
+    with penstock.Feeder(loader, name, segments=segments, seed=seed, prefetch=2) as feeder:
+        thread = threading.Thread(target=feeder.run)
+        thread.start()
+        try:
+            with penstock.attach(name) as trainer:
+                if late:
+                    with penstock.attach(name) as early:
+                        for _ in zip(range(1 + seed % 70), early, strict=False):  # of 79 batches
+                            pass
+                yield trainer
+        finally:
+            feeder.close()
+            thread.join()
+
+
+def trained(task: tuple[Path, int]) -> dict[str, float]:
+    """Accuracy of each arm with one seed."""
+    data, seed = task
+    torch.set_num_threads(1)
+    train, test = (tuple(map(torch.from_numpy, images(data / part, n))) for part, n in _PARTS)
+    own = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
+    torch.manual_seed(10_000 + seed)
+    found = {OWN: accuracy_of((own for _ in range(EPOCHS)), seed, test)}
+    for arm, (segments, late) in FEEDS.items():
+        loader = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
+        with fed(loader, 10_000 + seed, segments, late=late) as feed:
+            found[arm] = accuracy_of((feed for _ in range(EPOCHS)), seed, test)
+    return found
+
+
+_PARTS = (("train", TRAINED_ON), ("test", None))
+
+
+def plot(arms: dict[str, Arm], path: Path) -> None:
+    mpl.use("Agg")
+    figure, axes = plt.subplots(figsize=(7, 2.4), layout="constrained")
+    for place, arm in enumerate(reversed(arms.values())):
+        axes.errorbar(arm.difference, place, xerr=arm.interval, fmt="o", color="tab:blue", capsize=4)
+    axes.set_yticks(range(len(arms)), [f"feed, {name}" for name in reversed(arms)])
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set_xlabel("accuracy against a loader of its own, percentage points (95% interval)")
+    axes.margins(y=0.2)
+    figure.savefig(path, dpi=150)
+
+
+def command(
+    data: Annotated[Path, typer.Option(help="Folder with train/CLASS/*.jpg and test/CLASS/*.jpg.")],
+    seeds: Annotated[int, typer.Option(help="Most seeds.")] = 48,
+    least: Annotated[int, typer.Option(help="Least seeds.")] = 24,
+    report: Annotated[Path | None, typer.Option("--json", help="Report to write.")] = None,
+    picture: Annotated[Path | None, typer.Option("--plot", help="Picture to write.")] = None,
+) -> None:
+    """Train with each seed on a loader of its own and on feeds, and compare."""
+    arms: dict[str, Arm] = {}
+    rows: list[dict[str, float]] = []
+    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
+        for row in track(pool.imap(trained, [(data, seed) for seed in range(seeds)]), "Training", total=seeds):
+            rows.append(row)
+            if len(rows) >= max(2, least):
+                own = [row[OWN] for row in rows]
+                arms = {name: Arm.of([row[name] for row in rows], own) for name in FEEDS}
+                if max(arm.interval for arm in arms.values()) <= WANTED_POINTS:
+                    break
+    table = Table(title=f"{len(rows)} seeds; own loader {np.mean([row[OWN] for row in rows]):.2f}%")
+    for heading in ("feed", "accuracy", "difference, points", "95% interval"):
+        table.add_column(heading, justify="left" if heading == "feed" else "right")
+    for name, arm in arms.items():
+        table.add_row(name, f"{arm.mean:.2f}%", f"{arm.difference:+.2f}", f"± {arm.interval:.2f}")
+    Console().print(table)
+    if report is not None:
+        own = [row[OWN] for row in rows]
+        told = {"machine": describe(), "own": own, "arms": arms}
+        report.write_text(json.dumps(msgspec.to_builtins(told), indent=1) + "\n")
+    if picture is not None:
+        plot(arms, picture)
+
+
+if __name__ == "__main__":
+    typer.run(command)
