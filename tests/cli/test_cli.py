@@ -249,6 +249,8 @@ def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path
         "one",
         "--batch-size",
         "9999",
+        "--segments",
+        "16",
         "--window",
         "4KiB",
         "--linger",
