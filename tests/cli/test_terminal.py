@@ -84,7 +84,7 @@ def test_status_fits_80_columns_and_shows_a_name_that_would_command_the_terminal
     assert not [c for c in shown if not c.isprintable() and c != "\n"]
     assert all(len(line) <= 80 for line in shown.splitlines())
     for phrase in (
-        f"feeder {os.getpid()}, host memfd\n",
+        f"feeder {os.getpid()}, host memfd, 0 MiB\n",
         "window 100%: 1,024 of 1,024 blocks, the loader is faster than the trainers\n",
         "nobody reads\n",
         "reading, views",

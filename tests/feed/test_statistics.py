@@ -89,6 +89,7 @@ def test_a_feeder_names_who_holds_it_back(serve):
         assert told.held_back_s >= 0
         (trainer,) = told.trainers
         assert trainer.held_bytes == told.used_bytes > 0
+        assert told.used_bytes <= told.resident_bytes <= told.window_bytes
         assert trainer.lag_samples == told.samples - trainer.sample
         until(lambda: feeder.statistics().trainers[0].held_back_s > 0)
         for _ in batches:

@@ -32,7 +32,10 @@ def _head(feed: FeederStatistics) -> Text:
     of_cycle = f" of {feed.samples_per_cycle:,}" if feed.samples_per_cycle else ""
     return Text.assemble(
         (printable(feed.name), "bold cyan"),
-        (f"\n  {printable(feed.source)}, feeder {feed.pid}, {feed.sharing}", "dim"),
+        (
+            f"\n  {printable(feed.source)}, feeder {feed.pid}, {feed.sharing}, {feed.resident_bytes >> 20:,} MiB",
+            "dim",
+        ),
         f"\n  cycle {feed.cycle}, sample {feed.sample:,}{of_cycle}, ",
         (f"{feed.samples_per_s:,.0f} samples/s", "bold"),
         f"\n  {_window(feed)}",

@@ -58,6 +58,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         seed: Random seed of the order.
         window_bytes: Size of the ring.
         used_bytes: Bytes of the ring that are taken.
+        resident_bytes: Host memory that the ring takes by now; it keeps a page that was written to until it ends.
         blocks_held: Blocks on their way now: published, and not released by every trainer.
         most_blocks: Most blocks that may be on their way, however small; at that number the feed waits for room,
             as it does when ``used_bytes`` reaches ``window_bytes``.
@@ -89,6 +90,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     seed: int
     window_bytes: Annotated[int, msgspec.Meta(ge=1)]
     used_bytes: int
+    resident_bytes: int
     blocks_held: int
     most_blocks: int
     blocks: int
@@ -120,6 +122,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
             seed=0,
             window_bytes=1,
             used_bytes=0,
+            resident_bytes=0,
             blocks=0,
             blocks_held=0,
             most_blocks=1,

@@ -133,6 +133,11 @@ class WritableHostRing(HostRing):
     def twin(self) -> WritableHostRing:
         return self
 
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that its pages take; 0 once it is closed."""
+        return 0 if self._mapping is None else os.fstat(self.fd).st_blocks * 512
+
     def write(self, offset: int, part: ByteArray) -> None:
         self.writable(offset, part.nbytes)[:] = part
 

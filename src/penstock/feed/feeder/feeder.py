@@ -252,6 +252,7 @@ class Feeder:
                 seed=self.settings.seed,
                 window_bytes=self.settings.window_bytes,
                 used_bytes=self._state.room.used_bytes,
+                resident_bytes=self._ring.twin.resident_bytes,
                 blocks_held=len(self._state.blocks),
                 most_blocks=MOST_BLOCKS,
                 blocks=self._published.blocks,
