@@ -53,7 +53,7 @@ def page() -> None:
         print(demo_row(read(f"demo-{name}")))
     print("\nEach arm shuffles in its own way, so accuracies differ a little from arm to arm.\n")
     print("## Sharing\n")
-    print("The targets were set beforehand.")
+    print("The targets were set before measuring.")
     print(f"{WHY_FASTER}\n")
     print_claims(share["claims"])
     print("\n![Trainers on one feed](../benchmarks/results/share.png)\n")

@@ -79,7 +79,7 @@ class _Claims:
                 ("JPEG", "penstock", 1),
                 lambda one, single: one.trainers * _cpu_s(one) / _cpu_s(single),
             )
-            what = f"JPEG, K={trainers}: K times the CPU time per delivered sample, against K=1"
+            what = f"JPEG, K={trainers}: CPU time to load one sample for all runs, relative to one run"
             yield most(f"jpeg-cpu-{trainers}", what, 1.1, "", values)
 
     def _blocks(self) -> Iterator[Claim]:
@@ -123,7 +123,7 @@ class _Claims:
 
     def _memory(self) -> Iterator[Claim]:
         uses = self._report.memory
-        what = "memory of the window in all processes, of its size, worst K"
+        what = "memory of the window in all processes together, relative to its size, worst K"
         yield most("memory-window", what, 1.0, "", _worst(uses, lambda use: use.ring_bytes / use.window_bytes))
         what = "memory of a trainer beyond its batches and the process without a feed"
         beyond = _worst(uses, lambda use: use.beyond_batches_bytes / 1e6)

@@ -94,6 +94,11 @@ class Stream(IterableDataset):
 def stream():
     return DataLoader(Stream(), batch_size=4, num_workers=2)
 
+SIZE = 3
+
+def forgetful():
+    arrays()
+
 def arrays():
     return {"x": torch.zeros(100, 3)}
 """
@@ -188,6 +193,9 @@ def test_the_table_fits_80_columns_and_ends_in_the_sentence(measured):
     [
         (["nowhere.py:small"], 2, "there is no file nowhere.py"),
         (["{}:large"], 2, "has no function 'large'; it has: "),
+        (["{}:SIZE"], 2, "'SIZE' in {} is not a function, but a value of type int"),
+        (["loaders:small"], 2, "there is no file loaders; did you mean loaders.py?"),
+        (["{}:forgetful"], 2, "make_loader returned None: was its `return` forgotten?"),
         (["{}:needs"], 2, "is called without arguments, and needs some (missing a required argument: 'folder')"),
         (["{}:raises"], 1, "raises() in {} raised KeyError: 'images'"),
         (["{}:samples"], 2, "a Numbers gives samples, not batches"),
@@ -297,28 +305,28 @@ def compare(speed: Spread, cpu: float, *, trainers: int = 4, kept: float | None 
         (
             compare(spread(2.9, 3.1, 3.3), 0.3),
             "With 4 trainers, one feed gives 3.1 (2.9–3.3) times the samples/s of separate loaders, "
-            "at 0.30 of the CPU time.",
+            "with 0.30 times the CPU time per sample.",
         ),
         (
             compare(spread(0.99, 1.01), 0.4, kept=0.97),
             "Sharing saves CPU time here, and brings no speed: with 4 trainers, one feed gives 1.00 (0.99–1.01) "
-            "times the samples/s of separate loaders, at 0.40 of the CPU time. Loading is not what limits "
-            "training here: with steps of 20 ms, separate loaders keep up.",
+            "times the samples/s of separate loaders, with 0.40 times the CPU time per sample. Loading is not "
+            "what limits training here: with steps of 20 ms, separate loaders keep up.",
         ),
         (
             compare(spread(0.98, 1.02, 1.3), 0.99, kept=0.5),
             "Sharing brings nothing here: with 4 trainers, one feed gives 1.02 (0.98–1.30) times the samples/s of "
-            "separate loaders, at 0.99 of the CPU time.",
+            "separate loaders, with 0.99 times the CPU time per sample.",
         ),
         (
             compare(spread(0.8), 1.1),
             "Sharing slows this down: with 4 trainers, one feed gives 0.80 times the samples/s of separate "
-            "loaders, at 1.10 of the CPU time.",
+            "loaders, with 1.10 times the CPU time per sample.",
         ),
         (
             compare(spread(1.1), 0.9, trainers=1),
-            "With 1 trainer, a feed gives 1.10 times the samples/s of the loader alone, at 0.90 of the CPU time. "
-            "What sharing brings shows with more.",
+            "With 1 trainer, a feed gives 1.10 times the samples/s of the loader alone, with 0.90 times the "
+            "CPU time per sample. Run with -k 2 or more to see what sharing brings.",
         ),
     ],
 )
@@ -366,3 +374,15 @@ def test_what_to_know_about_the_figures_stands_below_them(workers, quick, says, 
     printed = capsys.readouterr().out
     assert says in " ".join(printed.split())
     assert all(len(line.rstrip()) <= 80 for line in printed.splitlines())
+    assert "123,457 (123,457–123,457)" in printed
+    for whole in (
+        "workers",
+        "samples/s,",
+        "slowest trainer",
+        "together",
+        "CPU-s,",
+        "memory,",
+        "7,901,229",
+        "101,376",
+    ):
+        assert whole in printed

@@ -289,6 +289,9 @@ def test_doctor_finds_that_sharing_works_here(command):
     verdicts = {finding["what"]: finding["verdict"] for finding in json.loads(found.stdout)}
     assert verdicts["host ring"] == "works"
     assert verdicts["a feed"] == "works"
+    assert "1,000 samples, each exactly once" in found.stdout
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert "MPS" not in verdicts
 
 
 def test_doctor_fails_where_sharing_cannot_work(command, feeds_directory: Path):

@@ -106,6 +106,7 @@ def test_every_error_has_a_line_in_the_page_on_trouble_or_speaks_for_itself():
     errors = re.findall(r"^class (\w+)", (ROOT / "src" / "penstock" / "errors.py").read_text(), re.MULTILINE)
     plain = {
         "PenstockError",
+        "PinningRefused",
         "BadSetting",
         "InsecureDirectory",
         "FeedEnded",

@@ -137,7 +137,11 @@ def test_a_difference_names_what_was_asked_and_what_runs():
     assert running.difference({}) == ""
     assert running.difference({"segments": 4, "seed": 7}) == ""
     assert running.difference(checked(segments=8, seed=7, window="1GiB")) == (
-        f"segments=4 where you asked for 8, window_bytes={512 << 20} where you asked for {1 << 30}"
+        f"segments=4 where you asked for 8, window={512 << 20} where you asked for {1 << 30}. "
+        f"Pass segments=4, window={512 << 20}, leave segments and window out, or share under another name"
+    )
+    assert running.difference({"epochs": 3}) == (
+        "epochs=None where you asked for 3. Leave epochs out, or share under another name"
     )
 
 
@@ -180,7 +184,7 @@ def test_any_seed_of_64_bits_serves(serve, seed):
 
 
 def test_what_is_no_name_or_state_is_refused_in_words(serve):
-    with pytest.raises(penstock.BadSetting, match="text, not a int"):
+    with pytest.raises(penstock.BadSetting, match="must be a string, not int"):
         penstock.attach(3)  # type: ignore[arg-type]
     serve({"id": np.arange(10)})
     with penstock.attach("feed") as loader:

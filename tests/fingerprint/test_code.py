@@ -84,12 +84,19 @@ def test_an_edit_of_what_makes_the_loader_is_another_recipe(old: str, new: str) 
         ("i * 2", "i * 3", "the code of load differs"),
         ("self.folder = folder", "self.directory = folder", "the code of Photos.__init__ differs"),
         ("SIZE = 100", f"SIZE = [{'1, ' * 5000} 3]", "SIZE is 100 there and [1, 1, 1, 1, 1, 1, ...] in yours"),
-        ("np.arange(3)", "load(3, RATE)", "the code of make differs, only yours uses RATE"),
+        ("np.arange(3)", "load(3, RATE)", "the code of make differs; yours uses RATE, which the feed's does not"),
     ],
 )
 def test_what_differs_is_told(old: str, new: str, told: str) -> None:
     assert old in BEFORE
     assert fingerprint_difference(fingerprint(BEFORE), fingerprint(BEFORE.replace(old, new))) == told
+
+
+def test_what_another_function_uses_is_told_by_classes_and_functions() -> None:
+    other = fingerprint(BEFORE, "train")
+    assert fingerprint_difference(fingerprint(BEFORE), other) == (
+        "the feed's uses make, Photos, load and 4 more, which yours does not; yours uses train, RATE"
+    )
 
 
 def test_values_that_read_the_same_when_shortened_are_told_without_them() -> None:

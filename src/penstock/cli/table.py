@@ -19,7 +19,10 @@ _HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "he
 def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
     """Show all feeds, each with its trainers below it."""
     if not feeds:
-        return Text("No feed runs. Start one with penstock.share() in a training script, or with: penstock feed")
+        return Text(
+            "No feed runs. Start one with penstock.share() in a training script, or with: penstock feed\n"
+            "If a feeder was killed, its trainers that use share() start another when they next need a batch."
+        )
     return Group(*(part for feed in feeds for part in (_head(feed), _trainers(feed), Text())))
 
 

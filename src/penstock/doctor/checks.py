@@ -34,6 +34,7 @@ from penstock.memory.host_ring import HostRing, WritableHostRing
 from penstock.sources.arrays import ArraySource
 
 R = TypeVar("R", bound=WritableRing)
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def examine() -> list[Finding]:
@@ -115,7 +116,9 @@ def _share() -> Iterator[Finding]:
     yield Finding(
         "a feed",
         "works" if exact else "fails",
-        f"{len(ids)} of 1000 samples arrived, {len(set(ids.tolist()))} of them once",
+        "1,000 samples, each exactly once"
+        if exact
+        else f"{len(ids):,} of 1,000 samples arrived, {len(set(ids.tolist())):,} different ones",
     )
 
 
@@ -183,7 +186,7 @@ def _libraries() -> Iterator[Finding]:
 
 def _gpu() -> Iterator[Finding]:
     """GPU."""
-    if not Path("/proc/driver/nvidia/version").exists():
+    if not _DRIVER.exists():
         yield Finding("GPU", "limited", "no NVIDIA driver is loaded; batches end in host memory")
         return
     if not os.access("/dev/nvidiactl", os.R_OK | os.W_OK):
@@ -240,4 +243,5 @@ def _driver() -> Iterator[Finding]:
 
 def _mps() -> Iterator[Finding]:
     """MPS."""
-    yield from doctor_gpu.mps(os.environ, feeds())
+    if _DRIVER.exists():
+        yield from doctor_gpu.mps(os.environ, feeds())

@@ -47,7 +47,7 @@ class Endpoint:
     def __init__(self, name: str) -> None:
         given = cast("object", name)  # of any type: it comes from a user
         if not isinstance(given, str):
-            raise BadSetting(f"a feed's name is text, not a {type(given).__name__}")
+            raise BadSetting(f"a feed's name must be a string, not {type(given).__name__} {given!r}")
         if not name or len(name) > MAX_NAME_CHARACTERS:
             raise BadSetting(f"a feed's name has 1 to {MAX_NAME_CHARACTERS} characters, this one has {len(name)}")
         try:

@@ -48,12 +48,21 @@ class Settings(msgspec.Struct, frozen=True):
     memory: str = "host"
 
     def difference(self, asked: dict[str, Any]) -> str:
-        """Describe which of the asked values differ; empty if none does."""
-        return ", ".join(
-            f"{name}={getattr(self, name)!r} where you asked for {value!r}"
-            for name, value in asked.items()
-            if getattr(self, name) != value
+        """Say which of the asked values differ, and what to do; empty if none does."""
+        keywords = {field: keyword for keyword, field in _FIELDS.items()}
+        differs = {
+            keywords.get(field, field): (getattr(self, field), value)
+            for field, value in asked.items()
+            if getattr(self, field) != value
+        }
+        if not differs:
+            return ""
+        told = ", ".join(
+            f"{name}={runs!r} where you asked for {value!r}" for name, (runs, value) in differs.items()
         )
+        passed = ", ".join(f"{name}={runs!r}" for name, (runs, _) in differs.items() if runs is not None)
+        leave = f"eave {' and '.join(differs)} out, or share under another name"
+        return f"{told}. " + (f"Pass {passed}, l{leave}" if passed else f"L{leave}")
 
 
 def checked(**given: Any) -> dict[str, Any]:

@@ -95,18 +95,39 @@ def same_fingerprint(one: Fingerprint, other: Fingerprint) -> bool:
 
 def fingerprint_difference(feeds: Fingerprint, yours: Fingerprint) -> str:
     """Say what differs between two fingerprints, as far as their parts tell."""
-    found: list[str] = []
-    for name in {**feeds.parts, **yours.parts}:
-        one, other = feeds.parts.get(name), yours.parts.get(name)
-        if one is None or other is None:
-            lacks = feeds if one is None else yours
-            if len(lacks.parts) < _MOST_PARTS:
-                found.append(f"only {'yours' if one is None else 'that of the feed'} uses {name}")
-        elif one.digest != other.digest:
+    differ: list[str] = []
+    for name, one in feeds.parts.items():
+        other = yours.parts.get(name)
+        if other is not None and one.digest != other.digest:
             told = one.shown and other.shown and one.shown != other.shown
-            found.append(f"{name} is {one.shown} there and {other.shown} in yours" if told else f"{name} differs")
-    more = f", and {len(found) - 4} more" if len(found) > 4 else ""
-    return ", ".join(found[:4]) + more or "its code, or a value that it uses, differs"
+            differ.append(f"{name} is {one.shown} there and {other.shown} in yours" if told else f"{name} differs")
+    found = [_first(differ)] if differ else []
+    theirs, mine = _only_in(feeds, yours), _only_in(yours, feeds)
+    if theirs:
+        found.append(f"the feed's uses {_first(theirs)}, which yours does not")
+    if mine:
+        found.append(f"yours uses {_first(mine)}" + ("" if theirs else ", which the feed's does not"))
+    return "; ".join(found) or "its code, or a value that it uses, differs"
+
+
+def _only_in(one: Fingerprint, other: Fingerprint) -> list[str]:
+    """List what one function uses and the other does not, classes and functions as wholes."""
+    if len(other.parts) >= _MOST_PARTS:  # there are more parts than those
+        return []
+    known = {_whole(name) for name in other.parts}
+    only = [name for name in one.parts if name not in other.parts]
+    return list(dict.fromkeys(name if _whole(name) in known else _whole(name) for name in only))
+
+
+def _whole(part: str) -> str:
+    """Name the class or function of a part: ``Photos`` for ``the code of Photos.__init__``."""
+    name = part.removeprefix("the code of ").removeprefix("the bases of ").rpartition("<locals>.")[2]
+    return name.partition(".")[0].partition("(")[0]
+
+
+def _first(told: list[str]) -> str:
+    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    return ", ".join(told[:3]) + more
 
 
 def _digest(texts: Iterable[str], length: int) -> str:

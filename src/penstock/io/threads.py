@@ -26,7 +26,8 @@ class ThreadQueue(BlockingQueue):
 
     @property
     def path_taken(self) -> str:
-        return f"preadv, {'O_DIRECT' if self._direct else 'page cache'}, {self._limit} threads"
+        threads = f"{self._limit} thread{'s' * (self._limit != 1)}"
+        return f"preadv, {'O_DIRECT' if self._direct else 'page cache'}, {threads}"
 
     def open(self, path: str) -> Opened:
         fd, nbytes = open_file(path, direct=self._direct)

@@ -54,6 +54,10 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
             f"a {type(thing).__name__} gives samples, not batches; "
             "give a DataLoader: DataLoader(dataset, batch_size=...)"
         )
+    if thing is None:
+        raise BadSetting(
+            "make_loader returned None: was its `return` forgotten? Give a DataLoader, arrays, or batches"
+        )
     if isinstance(thing, Iterable):
         return IterableSource(thing, seed=seed)  # pyright: ignore[reportUnknownArgumentType]
     hint = "it is a function: call it first" if callable(thing) else "give a DataLoader, arrays, or batches"

@@ -287,7 +287,12 @@ class Notes:
 
 @pytest.mark.parametrize(
     ("thing", "hint"),
-    [(lambda: None, "call it first"), (3, "give a DataLoader"), (Notes(), "give a DataLoader")],
+    [
+        (lambda: None, "call it first"),
+        (None, "returned None: was its `return` forgotten"),
+        (3, "give a DataLoader"),
+        (Notes(), "give a DataLoader"),
+    ],
 )
 def test_what_cannot_be_fed_is_named(thing, hint):
     with pytest.raises(penstock.BadSetting, match=hint):

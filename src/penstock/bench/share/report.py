@@ -13,6 +13,7 @@ from penstock.measure.machine import Machine
 
 _SAME = 0.05
 _KEEPS_UP = 0.9
+_MORE = "Run with -k 2 or more to see what sharing brings."
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -125,9 +126,9 @@ def sentence(comparison: Comparison, step_ms: float) -> str:
     """Say what sharing brings with so many trainers."""
     speed, cpu = comparison.together, comparison.cpu.median
     gives = f"gives {_times(speed)} times the samples/s of"
-    at = f"at {_short(cpu)} of the CPU time"
+    at = f"with {_short(cpu)} times the CPU time per sample"
     if comparison.trainers == 1:
-        return f"With 1 trainer, a feed {gives} the loader alone, {at}. What sharing brings shows with more."
+        return f"With 1 trainer, a feed {gives} the loader alone, {at}. {_MORE}"
     with_k = f"ith {comparison.trainers} trainers, one feed"
     if speed.median >= 1 + _SAME and speed.least > 1:
         return f"W{with_k} {gives} separate loaders, {at}."

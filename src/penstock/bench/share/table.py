@@ -24,16 +24,16 @@ _ARMS: tuple[tuple[Arm, str], ...] = (
 
 def shown(report: Report) -> Group:
     """Show the cases, grouped by number of trainers, and the sentence that sums them up."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("\nfed by", no_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("\n\nfed by", no_wrap=True)
     for heading in (
-        "\nworkers",
-        "samples/s,\nslowest trainer",
-        "\ntogether",
-        "CPU-s for\n1,000 samples",
-        "memory,\nMiB",
+        "\n\nworkers",
+        "\nsamples/s,\nslowest trainer",
+        "\n\ntogether",
+        "CPU-s,\n1,000\nsamples",
+        "\nmemory,\nMiB",
     ):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap="slowest" not in heading)  # the spread may wrap
     for trainers in dict.fromkeys((1, *report.settings.trainers)):
         table.add_row(Text(f"{trainers} trainer{'s' * (trainers > 1)}", "bold"))
         for arm, words in _ARMS:
@@ -58,7 +58,7 @@ def notes(report: Report) -> list[str]:
     elif 0 < workers < max(report.settings.trainers):
         found.append(
             f"The loader has {workers} worker{'s' * (workers > 1)}: with more trainers than that, a loader each "
-            "has one, so more in all than one feed."
+            "has one, so together they have more workers than the feed."
         )
     if report.settings.quick:
         found.append("A smoke run: its figures prove nothing.")

@@ -42,7 +42,9 @@ def function_at(where: str) -> Callable[[], Any]:
         raise BadSetting(f"{where!r} names no function: write FILE.py:FUNCTION, such as train.py:make_loader")
     module = _module(Path(path))
     make = getattr(module, function, None)
-    if not callable(make):
+    if make is not None and not callable(make):
+        raise BadSetting(f"{function!r} in {path} is not a function, but a value of type {type(make).__name__}")
+    if make is None:
         named = sorted(
             name for name, thing in vars(module).items() if callable(thing) and thing.__module__ == module.__name__
         )
@@ -100,7 +102,8 @@ class _AsItIsNow(SourceFileLoader):
 
 def _module(path: Path) -> ModuleType:
     if not path.is_file():
-        raise BadSetting(f"there is no file {path}")
+        meant = path.with_name(path.name + ".py")
+        raise BadSetting(f"there is no file {path}" + (f"; did you mean {meant}?" if meant.is_file() else ""))
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:

@@ -159,9 +159,7 @@ def _check_callable(make_loader: Any) -> None:
 def _check_same(welcome: wire.Welcome, asked: dict[str, Any], fingerprint: Fingerprint) -> None:
     feed = f"feed {welcome.name!r} (feeder {welcome.pid})"
     if differs := welcome.settings.difference(asked):
-        raise SettingsDiffer(
-            f"{feed} runs with {differs}. Give its value, leave the setting out, or share under another name"
-        )
+        raise SettingsDiffer(f"{feed} runs with {differs}")
     if welcome.fingerprint and not same_fingerprint(welcome.fingerprint, fingerprint):
         differs = fingerprint_difference(welcome.fingerprint, fingerprint)
         raise SettingsDiffer(

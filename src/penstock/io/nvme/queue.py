@@ -129,7 +129,8 @@ class GpuQueue:
 
     @property
     def path_taken(self) -> str:
-        queues = f"{self._memory.queues} queues of {self._memory.entries} entries"
+        count = self._memory.queues
+        queues = f"{count} queue{'s' * (count != 1)} of {self._memory.entries} entries"
         return f"{self._submitter.label}, {queues}, {self._controller.path_taken}"
 
     def open(self, path: str) -> Opened:
