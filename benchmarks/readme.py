@@ -47,12 +47,11 @@ def page() -> None:
     print("## The demo\n")
     print("`make demo`: four models trained with a loader each, then on one feed. Each row is one run;")
     print("`penstock demo --data DIR` repeats it.\n")
-    print("| images | together, images/s | CPU-s per 1,000 images | accuracy, own loaders | accuracy, one feed |")
-    print("|---|---|---|---|---|")
+    print("| images | together, images/s | CPU-s per 1,000 images |")
+    print("|---|---|---|")
     for name in ("default", "imagenet-sample", "cifar10"):
         print(demo_row(read(f"demo-{name}")))
-    print("\nEach arm shuffles in its own way, so accuracies differ a little from arm to arm.\n")
-    print("## Sharing\n")
+    print("\n## Sharing\n")
     print("The targets were set before measuring.")
     print(f"{WHY_FASTER}\n")
     print_claims(share["claims"])
@@ -157,12 +156,7 @@ def demo_row(demo: dict) -> str:
     ratio = one["images_per_s"] / own["images_per_s"]
     speeds = f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({ratio:.1f}×)"
     costs = f"{own['cpu_s_per_1000_images']:.2f} → {one['cpu_s_per_1000_images']:.2f}"
-    return f"| {demo['data']['name']} | {speeds} | {costs} | {accuracies(own)} | {accuracies(one)} |"
-
-
-def accuracies(arm: dict) -> str:
-    found = [run["accuracy"] for run in arm["runs"]]
-    return "no classes" if None in found else ", ".join(f"{accuracy:.2f}" for accuracy in found)
+    return f"| {demo['data']['name']} | {speeds} | {costs} |"
 
 
 def number(value: float) -> str:

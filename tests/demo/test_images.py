@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.demo.images import BadImage, Crops, decode, find_images, whole
+from penstock.demo.images import BadImage, Crops, decode, find_images
 from penstock.demo.synthetic import CLASSES, cached_images, draw, make_images
 from penstock.errors import BadSetting
 
@@ -23,8 +23,8 @@ def fingerprint(root: Path) -> dict[str, str]:
     }
 
 
-def small_set(root: Path, train: int = 20, test: int = 10, seed: int = 0) -> Path:
-    make_images(root, train=train, test=test, side_px=(70, 90), seed=seed)
+def small_set(root: Path, seed: int = 0) -> Path:
+    make_images(root, images=20, side_px=(70, 90), seed=seed)
     return root
 
 
@@ -33,7 +33,7 @@ def test_the_same_seed_makes_the_same_images(tmp_path):
         fingerprint(small_set(tmp_path / name, seed=seed)) for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     assert first == second
-    assert len(first) == 30
+    assert len(first) == 20
     assert first.keys() == other.keys()
     assert not set(first.values()) & set(other.values())
 
@@ -53,7 +53,7 @@ def test_an_interrupted_making_leaves_nothing(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_images(tmp_path / "set", train=20, test=0, side_px=(70, 90), on_made=interrupt)
+        make_images(tmp_path / "set", images=20, side_px=(70, 90), on_made=interrupt)
     assert not list(tmp_path.iterdir())
 
 
@@ -76,29 +76,27 @@ def test_its_pictures_have_the_size_of_photographs():
     assert all(400 <= side <= 500 for height, width, _ in sizes for side in (height, width))
 
 
-def test_train_and_test_folders_are_read(tmp_path):
+def test_class_folders_give_the_labels(tmp_path):
     folder = find_images(small_set(tmp_path / "set"), None)
-    assert (folder.name, len(folder.train), len(folder.test)) == ("set", 20, 10)
-    assert folder.classes == sorted(CLASSES)
-    assert folder.meaningful
-    assert all(Path(path).parent.name == folder.classes[label] for path, label in [*folder.train, *folder.test])
+    assert (folder.name, len(folder.train), folder.classes) == ("set", 20, len(CLASSES))
+    assert all(Path(path).parent.name == sorted(CLASSES)[label] for path, label in folder.train)
 
 
-def test_class_folders_alone_are_split(tmp_path):
-    folder = find_images(small_set(tmp_path / "set") / "train", None)
-    assert not set(folder.train) & set(folder.test)
-    assert len(folder.train) + len(folder.test) == 20
-    assert len(folder.test) == 3
-    assert "every 6th image" in folder.note
+def test_of_a_folder_with_train_and_test_train_alone_is_used(tmp_path):
+    root = tmp_path / "set"
+    small_set(root / "train")
+    small_set(root / "test")
+    folder = find_images(root, None)
+    assert (folder.name, len(folder.train), folder.classes) == ("set", 20, len(CLASSES))
+    assert all(Path(path).is_relative_to(root / "train") for path, _ in folder.train)
 
 
 def test_jpegs_without_class_folders_get_labels_that_mean_nothing(tmp_path):
     for number, path in enumerate(sorted(small_set(tmp_path / "set").rglob("*.jpg"))):
         path.rename(tmp_path / f"{number}.JPEG")
     folder = find_images(tmp_path, None)
-    assert not folder.meaningful
-    assert len(folder.train) == 30
-    assert not folder.test
+    assert len(folder.train) == 20
+    assert all(label < folder.classes for _, label in folder.train)
     assert "no class folders" in folder.note
 
 
@@ -127,13 +125,6 @@ def test_a_file_in_place_of_a_folder_is_an_error(tmp_path):
         find_images(tmp_path / "image.jpg", None)
 
 
-def test_a_test_class_that_is_not_trained_is_an_error(tmp_path):
-    root = small_set(tmp_path / "set")
-    (root / "test" / CLASSES[0]).rename(root / "test" / "unknown")
-    with pytest.raises(BadSetting, match="'unknown'"):
-        find_images(root, None)
-
-
 def test_a_bad_jpeg_is_named(tmp_path):
     path = tmp_path / "broken.jpg"
     path.write_bytes(b"no JPEG at all")
@@ -141,10 +132,7 @@ def test_a_bad_jpeg_is_named(tmp_path):
         decode(str(path))
 
 
-def test_crops_and_whole_images_have_the_models_shape(tmp_path):
+def test_crops_have_the_models_shape(tmp_path):
     folder = find_images(small_set(tmp_path / "set"), None)
     pixels, label = Crops(folder.train, 64)[3]
     assert (pixels.shape, pixels.dtype, label) == ((3, 64, 64), np.uint8, folder.train[3][1])
-    images, labels = whole(folder.test, 64)
-    assert images.shape == (10, 3, 64, 64)
-    assert labels.tolist() == [label for _, label in folder.test]

@@ -12,8 +12,8 @@ def demo(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of class folders with JPEGs in them, or of train/ and test/ with such folders, or of "
-            "JPEGs; the demo's own images, made once in your cache directory, unless given.",
+            help="Folder of class folders with JPEGs in them, or of train/ with such folders, or of JPEGs; "
+            "the demo's own images, made once in your cache directory, unless given.",
         ),
     ] = None,
     trainers: Annotated[int, typer.Option(help="Models trained side by side.")] = 4,

@@ -30,7 +30,6 @@ class Trainer:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.events: list[Event] = []  # "progress" and "trained"
-        self.accuracy: float | None = None
         self.failure: Event | None = None
         self.ready_s: float | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -45,8 +44,6 @@ class Trainer:
                 self.events.append(event)
             elif event.kind == "ready":
                 self.ready_s = event.at_s
-            elif event.kind == "tested":
-                self.accuracy = event.accuracy
             elif event.kind == "failed":
                 self.failure = event
             yield event
@@ -190,5 +187,4 @@ def _run_result(trainer: Trainer, start_s: float, images: float) -> RunResult:
         images_per_s=images / (last.at_s - start_s),
         waiting=(last.waited_s - first.waited_s) / (last.at_s - first.at_s),
         final_loss=last.loss,
-        accuracy=trainer.accuracy,
     )

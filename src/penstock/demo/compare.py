@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from penstock.demo.arm import OnEvent, run_arm
-from penstock.demo.images import ImageFolder, whole
+from penstock.demo.images import ImageFolder
 from penstock.demo.job import Job, runs
 from penstock.demo.results import Data, Report, machine_of, ratios
 from penstock.measure.machine import describe
@@ -35,25 +32,12 @@ def compare(
     """
     machine = describe()
     workers_each = max(len(os.sched_getaffinity(0)) // trainers, 1)
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as scratch:
-        test_path = _test_file(folder, Path(scratch))
-        _read_once(folder)
-        own = [
-            Job(
-                run,
-                folder.train,
-                len(folder.classes),
-                folder.crop_px,
-                epochs,
-                workers_each,
-                test_path=test_path,
-            )
-            for run in runs(trainers)
-        ]
-        separate, _, device = run_arm(SEPARATE, own, on_arm(SEPARATE, own))
-        feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
-        shared_jobs = [msgspec.structs.replace(job, feed=feed, workers=workers_each * trainers) for job in own]
-        shared, sharing, _ = run_arm(SHARED, shared_jobs, on_arm(SHARED, shared_jobs))
+    _read_once(folder)
+    own = [Job(run, folder.train, folder.classes, folder.crop_px, epochs, workers_each) for run in runs(trainers)]
+    separate, _, device = run_arm(SEPARATE, own, on_arm(SEPARATE, own))
+    feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
+    shared_jobs = [msgspec.structs.replace(job, feed=feed, workers=workers_each * trainers) for job in own]
+    shared, sharing, _ = run_arm(SHARED, shared_jobs, on_arm(SHARED, shared_jobs))
     shared = msgspec.structs.replace(shared, loader=f"{SHARED} ({sharing})")
     return Report(
         date=machine.date,
@@ -61,8 +45,6 @@ def compare(
         data=Data(
             name=folder.name,
             train_images=len(folder.train),
-            test_images=len(folder.test),
-            classes=len(folder.classes),
             mean_bytes=folder.mean_bytes(),
             crop_px=folder.crop_px,
             note=folder.note,
@@ -72,16 +54,6 @@ def compare(
         shared=shared,
         shared_over_separate=ratios(shared, separate),
     )
-
-
-def _test_file(folder: ImageFolder, scratch: Path) -> str | None:
-    """Decode the test images once for all runs: testing is not compared."""
-    if not (folder.meaningful and folder.test):
-        return None
-    images, labels = whole(folder.test, folder.crop_px)
-    path = scratch / "test.npz"
-    np.savez(path, images=images, labels=labels)
-    return str(path)
 
 
 def _read_once(folder: ImageFolder) -> None:

@@ -6,8 +6,6 @@ import os
 import random
 import zlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,7 @@ from penstock.errors import BadSetting
 Labelled = tuple[str, int]  # path of a JPEG, number of its class
 
 _SUFFIXES = (".jpg", ".jpeg")
-_TEST_NAMES = ("test", "val", "validation")
-_EVERY_NTH_TESTS = 6
 _BUCKETS = 10
-_TEST_IMAGES_MAX = 1000
 
 
 class BadImage(BadSetting):
@@ -38,18 +33,14 @@ class ImageFolder(msgspec.Struct, frozen=True):
     Attributes:
         name: Last part of the folder's path.
         train: Files to train on, and their classes.
-        test: Files to test on, and their classes.
-        classes: Names of the classes.
-        meaningful: Whether the labels say anything about the pictures.
+        classes: Number of classes.
         crop_px: Side of the square that a model gets.
         note: What the user should know about how the folder was read; may be empty.
     """
 
     name: str
     train: list[Labelled]
-    test: list[Labelled]
-    classes: list[str]
-    meaningful: bool
+    classes: int
     crop_px: int
     note: str = ""
 
@@ -63,8 +54,7 @@ def find_images(root: Path, most: int | None) -> ImageFolder:
     """Find the JPEGs of a folder, with their classes.
 
     Args:
-        root: Holds a folder for each class; or ``train`` and ``test``, each
-            with such folders; or just JPEGs.
+        root: Holds a folder for each class; or ``train`` with such folders; or just JPEGs.
         most: Training images to use, drawn at random with a fixed seed; None for all.
 
     Raises:
@@ -75,37 +65,26 @@ def find_images(root: Path, most: int | None) -> ImageFolder:
     if not root.is_dir():
         raise BadSetting(f"--data {root}: this is a file; give the folder that holds the JPEGs")
     inner = root / "train"
-    by_class = _class_folders(inner if inner.is_dir() else root)
-    note = ""
+    searched = inner if inner.is_dir() else root
+    by_class = _class_folders(searched)
+    notes: list[str] = []
     if by_class:
-        classes = list(by_class)
+        classes = len(by_class)
         train = [(path, label) for label, paths in enumerate(by_class.values()) for path in paths]
-        folder = next((root / name for name in _TEST_NAMES if inner.is_dir() and (root / name).is_dir()), None)
-        if folder is not None:
-            test = _labelled_as(classes, folder)
-        else:
-            note = f"{root.name} has no test folder: every {_EVERY_NTH_TESTS}th image is kept for testing"
-            test = train[_EVERY_NTH_TESTS - 1 :: _EVERY_NTH_TESTS]
-            kept = set(test)
-            train = [image for image in train if image not in kept]
     else:
-        paths = _jpegs(inner if inner.is_dir() else root)
+        paths = _jpegs(searched)
         if not paths:
             raise BadSetting(
                 f"--data {root}: no JPEGs (*.jpg, *.jpeg) here. Give a folder of class folders with JPEGs in "
-                "them, one that holds train/ and test/ of that kind, or one with JPEGs"
+                "them, one that holds train/ of that kind, or one with JPEGs"
             )
-        note = f"{root.name} has no class folders: labels are made from file names, so accuracy would mean nothing"
+        notes.append(f"{root.name} has no class folders: labels are made from file names, and teach nothing")
+        classes = _BUCKETS
         train = [(path, zlib.crc32(os.path.basename(path).encode()) % _BUCKETS) for path in paths]
-        classes, test = [f"bucket {number}" for number in range(_BUCKETS)], []
-    drawn = random.Random(0)
     if most is not None and len(train) > most:
-        also = f"{most:,} of {len(train):,} training images are used; --images sets how many"
-        note = f"{note}. {also}" if note else also
-        train = sorted(drawn.sample(train, most))
-    if len(test) > _TEST_IMAGES_MAX:
-        test = sorted(drawn.sample(test, _TEST_IMAGES_MAX))
-    return ImageFolder(root.resolve().name, train, test, classes, bool(by_class), _crop_px(train), note)
+        notes.append(f"{most:,} of {len(train):,} training images are used; --images sets how many")
+        train = sorted(random.Random(0).sample(train, most))
+    return ImageFolder(root.resolve().name, train, classes, _crop_px(train), ". ".join(notes))
 
 
 def _jpegs(folder: Path) -> list[str]:
@@ -120,13 +99,6 @@ def _class_folders(folder: Path) -> dict[str, list[str]]:
         names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     found = {name: _jpegs(folder / name) for name in names}
     return {name: paths for name, paths in found.items() if paths}
-
-
-def _labelled_as(classes: list[str], folder: Path) -> list[Labelled]:
-    by_class = _class_folders(folder)
-    if unknown := sorted(set(by_class) - set(classes)):
-        raise BadSetting(f"{folder} holds class {unknown[0]!r}, which the training images have not")
-    return [(path, classes.index(name)) for name, paths in by_class.items() for path in paths]
 
 
 def _crop_px(train: Sequence[Labelled]) -> int:
@@ -194,17 +166,6 @@ class Crops:
 def _resized(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     method = cv2.INTER_AREA if min(image.shape[:2]) > side else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(image, (side, side), interpolation=method), np.uint8)
-
-
-def whole(images: Sequence[Labelled], crop_px: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Decode and resize whole images for testing; return (n x 3 x side x side, n classes)."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        pixels = list(pool.map(partial(_whole, crop_px=crop_px), images))
-    return np.stack(pixels), np.array([label for _, label in images])
-
-
-def _whole(image: Labelled, crop_px: int) -> NDArray[np.uint8]:
-    return _resized(decode(image[0]), crop_px).transpose(2, 0, 1)
 
 
 def prepare_worker(*_: Any) -> None:

@@ -22,7 +22,6 @@ class Job(msgspec.Struct, frozen=True):
     Attributes:
         train: The training images.
         classes: Number of classes.
-        test_path: A file of ``numpy.savez``, with ``images`` and ``labels``; None for no test.
         workers: Workers of this trainer's own loader, or of the feed's.
         feed: Name of the feed to share; None for its own loader.
         window: Size of the feed's ring.
@@ -35,7 +34,6 @@ class Job(msgspec.Struct, frozen=True):
     epochs: int
     workers: int
     seed: int = 0
-    test_path: str | None = None
     feed: str | None = None
     window: str = "16MiB"
 
@@ -44,8 +42,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """A report of a trainer.
 
     Attributes:
-        kind: "ready" (to start), "progress", "trained" (has had all its
-            images), "tested", or "failed".
+        kind: "ready" (to start), "progress", "trained" (has had all its images), or "failed".
         at_s: ``time.monotonic()`` of the report.
         images: Images received until then.
         waited_s: Time spent waiting for them.
@@ -61,7 +58,6 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     waited_s: float = 0.0
     sharing: str = ""
     device: str = ""
-    accuracy: float | None = None
     message: str = ""
     bad_data: bool = False
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ def save_picture(report: Report, path: Path) -> None:
     """Draw the report: each run, and what all of them take together."""
     figure = Figure(figsize=(12, 7.4), facecolor="white")
     FigureCanvasAgg(figure)
-    meaningful = report.shared.runs[0].accuracy is not None
-    count = len(report.shared.runs)
     figure.text(
         0.06,
         0.945,
@@ -43,30 +41,11 @@ def save_picture(report: Report, path: Path) -> None:
         color=_FAINT,
     )
     grid = figure.add_gridspec(
-        2, 6, left=0.06, right=0.965, top=0.79, bottom=0.075, hspace=0.62, wspace=0.9, height_ratios=(1.15, 1)
+        2, 1, left=0.06, right=0.965, top=0.79, bottom=0.075, hspace=0.62, height_ratios=(1.15, 1)
     )
-    axes = figure.add_subplot(grid[0, :] if not meaningful else grid[0, :3])
-    _pairs(
-        axes,
-        "Images per second, each run",
-        [run.images_per_s for run in report.separate.runs],
-        [run.images_per_s for run in report.shared.runs],
-        _names(report),
-        lambda value: f"{value:,.0f}",
-    )
-    if meaningful:
-        axes = figure.add_subplot(grid[0, 3:])
-        _pairs(
-            axes,
-            f"Accuracy on {data.test_images:,} test images",
-            [100 * (run.accuracy or 0) for run in report.separate.runs],
-            [100 * (run.accuracy or 0) for run in report.shared.runs],
-            _names(report),
-            lambda value: f"{value:.0f}%",
-        )
-        axes.axhline(100 / data.classes, color=_FAINT, linewidth=0.8, linestyle=(0, (4, 3)), xmax=0.985)
-        axes.text(count - 0.5, 100 / data.classes, "chance", fontsize=8.5, color=_FAINT, va="center")
-    _totals(figure, grid, report)
+    axes = figure.add_subplot(grid[0])
+    _runs(axes, report)
+    _totals(figure, grid[1], report)
     figure.legend(
         handles=_handles(axes),
         loc="upper left",
@@ -87,10 +66,6 @@ def _title(report: Report) -> str:
     return f"{feed}: {ratio.cpu_s_per_1000_images:.0%} of the CPU time per image"
 
 
-def _names(report: Report) -> list[str]:
-    return [f"width {run.width}\nlr {run.learning_rate:g}\nbatch {run.batch_size}" for run in report.shared.runs]
-
-
 def _handles(axes: Any) -> list[Any]:
     before, after = axes.containers[:2]
     before.set_label("a DataLoader for each run")
@@ -98,7 +73,7 @@ def _handles(axes: Any) -> list[Any]:
     return [before, after]
 
 
-def _totals(figure: Figure, grid: Any, report: Report) -> None:
+def _totals(figure: Figure, place: Any, report: Report) -> None:
     panels: tuple[tuple[str, Callable[[Any], float], Callable[[float], str], bool], ...] = (
         ("Images per second,\nall together", lambda arm: arm.images_per_s, lambda value: f"{value:,.0f}", True),
         (
@@ -114,7 +89,7 @@ def _totals(figure: Figure, grid: Any, report: Report) -> None:
             False,
         ),
     )
-    inner = grid[1, :].subgridspec(1, len(panels), wspace=0.28)
+    inner = place.subgridspec(1, len(panels), wspace=0.28)
     for number, (title, value_of, show, more_is_better) in enumerate(panels):
         before, after = value_of(report.separate), value_of(report.shared)
         axes = figure.add_subplot(inner[number])
@@ -133,24 +108,20 @@ def _totals(figure: Figure, grid: Any, report: Report) -> None:
         )
 
 
-def _pairs(
-    axes: Any,
-    title: str,
-    before: Sequence[float],
-    after: Sequence[float],
-    names: list[str],
-    show: Callable[[float], str],
-) -> None:
+def _runs(axes: Any, report: Report) -> None:
+    before = [run.images_per_s for run in report.separate.runs]
+    after = [run.images_per_s for run in report.shared.runs]
+    names = [f"width {run.width}\nlr {run.learning_rate:g}\nbatch {run.batch_size}" for run in report.shared.runs]
     small = len(names) > 6
     for offset, values, color in ((-_BAR / 2, before, _BEFORE), (_BAR / 2, after, _AFTER)):
         bars = axes.bar([number + offset for number in range(len(values))], values, _BAR - 0.02, color=color)
         axes.bar_label(
-            bars, [show(value) for value in values], padding=2, fontsize=7 if small else 9.5, color=_INK
+            bars, [f"{value:,.0f}" for value in values], padding=2, fontsize=7 if small else 9.5, color=_INK
         )
     axes.set_xticks(range(len(names)), names, fontsize=7 if small else 9, color=_FAINT)
     axes.set_ylim(0, 1.12 * max(*before, *after))
     axes.set_yticks([])
-    _plain(axes, title, "bottom")
+    _plain(axes, "Images per second, each run", "bottom")
 
 
 def _plain(axes: Any, title: str, line: str) -> None:

@@ -78,16 +78,14 @@ class _Follower:
 
     def follow(self, event: Event) -> None:
         """Show a report of the run."""
-        if event.kind == "tested":
-            state = "done" if event.accuracy is None else f"done, accuracy {event.accuracy:.1%}"
-            self._progress.update(self._task, state=state)
-        elif event.kind in ("progress", "trained"):
+        if event.kind in ("progress", "trained"):
             self._recent.append((event.at_s, event.images))
             while self._recent[0][0] < event.at_s - _RATE_OVER_S:
                 self._recent.popleft()
             (from_s, images), spent_s = self._recent[0], event.at_s - self._recent[0][0]
             rate = f"{(event.images - images) / spent_s:6,.0f} images/s" if from_s < event.at_s else ""
             state = f"epoch {min(event.epoch + 1, self._epochs)}/{self._epochs}, loss {event.loss:.2f}"
-            self._progress.update(self._task, completed=event.images, rate=rate, state=state)
             if event.kind == "trained":
+                state = "done"
                 self._progress.stop_task(self._task)
+            self._progress.update(self._task, completed=event.images, rate=rate, state=state)

@@ -41,7 +41,7 @@ def headline(report: Report) -> str:
 
 def _runs_table(report: Report) -> Table:
     table = _table("\nrun", "\nwidth", "learning\nrate", "\nbatch")
-    for title in ("images/s,\neach its", "one\nfeed", "\ntimes", "accuracy,\neach its", "one\nfeed"):
+    for title in ("images/s,\neach its", "one\nfeed", "\ntimes"):
         table.add_column(title, justify="right", no_wrap=True)
     for before, after in zip(report.separate.runs, report.shared.runs, strict=True):
         table.add_row(
@@ -52,8 +52,6 @@ def _runs_table(report: Report) -> Table:
             f"{before.images_per_s:,.0f}",
             f"{after.images_per_s:,.0f}",
             f"{after.images_per_s / before.images_per_s:.2f}",
-            percent(before.accuracy),
-            percent(after.accuracy),
         )
     return table
 
@@ -87,8 +85,3 @@ def _table(heading: str, *headings: str) -> Table:
     for each in headings:
         table.add_column(each, justify="right", no_wrap=True)
     return table
-
-
-def percent(share: float | None) -> str:
-    """Format a share as a percentage; a dash for None."""
-    return "–" if share is None else f"{share:.1%}"

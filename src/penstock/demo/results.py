@@ -16,7 +16,6 @@ class RunResult(msgspec.Struct, frozen=True):
         images: Images that it received in all its epochs.
         images_per_s: Images per second, from the moment when every run of the arm had its first batch.
         waiting: Share of the run's time in which it waited for its loader.
-        accuracy: Accuracy on the test images; None without any, or if labels mean nothing.
     """
 
     name: str
@@ -27,7 +26,6 @@ class RunResult(msgspec.Struct, frozen=True):
     images_per_s: float
     waiting: float
     final_loss: float
-    accuracy: float | None
 
 
 class ArmResult(msgspec.Struct, frozen=True):
@@ -37,7 +35,7 @@ class ArmResult(msgspec.Struct, frozen=True):
         loader: What fed the runs, in words.
         workers: Loader workers, all together.
         images_per_s: Images per second of all runs, from the moment when all had their first batch.
-        wall_s: Time from starting the first process to the end of the last run, imports and test included.
+        wall_s: Time from starting the first process to the end of the last run, imports included.
         cpu_s: CPU time of all processes in that time: trainers, loader workers, feeder.
         cpu_s_per_1000_images: CPU time for each 1,000 images received, both from that moment on.
         peak_pss_bytes: Memory of all processes together; a shared page counts once.
@@ -71,8 +69,6 @@ class Data(msgspec.Struct, frozen=True):
 
     name: str
     train_images: int
-    test_images: int
-    classes: int
     mean_bytes: int
     crop_px: int
     note: str

@@ -33,7 +33,7 @@ CLASSES = (
     "crescent-grid",
     "diamond-spots",
 )
-TRAIN_IMAGES, TEST_IMAGES = 2000, 400
+IMAGES = 2000
 SIDE_PX = (400, 500)
 _QUALITY = 90
 _NOISE_PX = 1024  # side of the fields that grounds are cut from
@@ -55,13 +55,12 @@ def cached_images(on_made: Callable[[int, int], None] = lambda done, of: None) -
 def make_images(
     root: Path,
     *,
-    train: int = TRAIN_IMAGES,
-    test: int = TEST_IMAGES,
+    images: int = IMAGES,
     side_px: tuple[int, int] = SIDE_PX,
     seed: int = 0,
     on_made: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
-    """Make ``root/{train,test}/<class>/*.jpg``, all of it or nothing.
+    """Make ``root/<class>/*.jpg``, all of it or nothing.
 
     Equal arguments give equal pictures. Two processes may make one folder at a
     time: the first to finish wins.
@@ -70,12 +69,7 @@ def make_images(
     _sweep(root)
     making = root.parent / f".{root.name}.{os.getpid()}"
     jobs = [
-        (
-            making / part / CLASSES[index % len(CLASSES)] / f"{index:05}.jpg",
-            index % len(CLASSES),
-            (seed, number, index),
-        )
-        for number, (part, images) in enumerate((("train", train), ("test", test)))
+        (making / CLASSES[index % len(CLASSES)] / f"{index:05}.jpg", index % len(CLASSES), (seed, index))
         for index in range(images)
     ]
     try:
