@@ -42,9 +42,18 @@ FEEDS = {
     "segments=16, joined late": (16, True),
 }
 """Arms on a feed: its segments, and whether another trainer has begun the cycle."""
-BATCH_SIZE, EPOCHS, TRAINED_ON, RATE = 64, 8, 5_000, 0.05
+BATCH_SIZE, RATE = 64, 0.05
 WANTED_POINTS = 0.25
 _T_95 = 2.02  # of about 40 seeds
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What is trained with one seed: on so many images of a folder, for so many epochs."""
+
+    data: str
+    images: int
+    epochs: int
+    seed: int = 0
 
 
 class Arm(msgspec.Struct):
@@ -84,14 +93,14 @@ def network(seed: int) -> nn.Module:
     )
 
 
-def accuracy_of(epochs: Iterable[Iterable[Any]], seed: int, test: tuple[torch.Tensor, torch.Tensor]) -> float:
-    """Train on these epochs, with a rate that falls to zero; return the accuracy in percent."""
-    model = network(seed)
-    steps = EPOCHS * -(-TRAINED_ON // BATCH_SIZE)
+def accuracy_of(loader: Iterable[Any], task: Task, test: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Train for some epochs, with a rate that falls to zero; return the accuracy in percent."""
+    model = network(task.seed)
+    steps = task.epochs * -(-task.images // BATCH_SIZE)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
-    for epoch in epochs:
-        for inputs, labels in epoch:
+    for _ in range(task.epochs):
+        for inputs, labels in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs), labels).backward()
             optimizer.step()
@@ -123,22 +132,19 @@ def fed(loader: Any, seed: int, segments: int | None, *, late: bool) -> Iterator
             thread.join()
 
 
-def trained(task: tuple[Path, int]) -> dict[str, float]:
-    """Accuracy of each arm with one seed."""
-    data, seed = task
+def trained(task: Task) -> dict[str, float]:
+    """Return the accuracy of each arm with one seed."""
     torch.set_num_threads(1)
-    train, test = (tuple(map(torch.from_numpy, images(data / part, n))) for part, n in _PARTS)
-    own = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
-    torch.manual_seed(10_000 + seed)
-    found = {OWN: accuracy_of((own for _ in range(EPOCHS)), seed, test)}
+    parts = ("train", task.images), ("test", None)
+    train, test = (tuple(map(torch.from_numpy, images(Path(task.data, part), n))) for part, n in parts)
+    order_seed = 10_000 + task.seed
+    torch.manual_seed(order_seed)
+    found = {OWN: accuracy_of(DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True), task, test)}
     for arm, (segments, late) in FEEDS.items():
         loader = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
-        with fed(loader, 10_000 + seed, segments, late=late) as feed:
-            found[arm] = accuracy_of((feed for _ in range(EPOCHS)), seed, test)
+        with fed(loader, order_seed, segments, late=late) as feed:
+            found[arm] = accuracy_of(feed, task, test)
     return found
-
-
-_PARTS = (("train", TRAINED_ON), ("test", None))
 
 
 def plot(arms: dict[str, Arm], path: Path) -> None:
@@ -153,34 +159,49 @@ def plot(arms: dict[str, Arm], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def compared(rows: list[dict[str, float]]) -> dict[str, Arm]:
+    own = [row[OWN] for row in rows]
+    return {name: Arm.of([row[name] for row in rows], own) for name in FEEDS}
+
+
+def saved(rows: list[dict[str, float]], task: Task, path: Path) -> None:
+    told = {
+        "machine": describe(),
+        "images": task.images,
+        "epochs": task.epochs,
+        "own": [row[OWN] for row in rows],
+        "feeds": compared(rows),
+    }
+    path.write_text(json.dumps(msgspec.to_builtins(told), indent=1) + "\n")
+
+
 def command(
     data: Annotated[Path, typer.Option(help="Folder with train/CLASS/*.jpg and test/CLASS/*.jpg.")],
-    seeds: Annotated[int, typer.Option(help="Most seeds.")] = 48,
-    least: Annotated[int, typer.Option(help="Least seeds.")] = 24,
-    report: Annotated[Path | None, typer.Option("--json", help="Report to write.")] = None,
+    seeds: Annotated[int, typer.Option(min=2, help="Most seeds.")] = 48,
+    least: Annotated[int, typer.Option(min=2, help="Least seeds.")] = 24,
+    image_count: Annotated[int, typer.Option("--images", help="Images to train on.")] = 5_000,
+    epochs: Annotated[int, typer.Option(help="Epochs to train for.")] = 8,
+    report: Annotated[Path | None, typer.Option("--json", help="Report to write, after each seed.")] = None,
     picture: Annotated[Path | None, typer.Option("--plot", help="Picture to write.")] = None,
 ) -> None:
     """Train with each seed on a loader of its own and on feeds, and compare."""
-    arms: dict[str, Arm] = {}
+    task = Task(str(data), image_count, epochs)
+    tasks = [msgspec.structs.replace(task, seed=seed) for seed in range(seeds)]
     rows: list[dict[str, float]] = []
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        for row in track(pool.imap(trained, [(data, seed) for seed in range(seeds)]), "Training", total=seeds):
+        for row in track(pool.imap(trained, tasks), "Training", total=seeds):
             rows.append(row)
-            if len(rows) >= max(2, least):
-                own = [row[OWN] for row in rows]
-                arms = {name: Arm.of([row[name] for row in rows], own) for name in FEEDS}
-                if max(arm.interval for arm in arms.values()) <= WANTED_POINTS:
-                    break
+            if report is not None and len(rows) > 1:
+                saved(rows, task, report)
+            if len(rows) >= least and max(arm.interval for arm in compared(rows).values()) <= WANTED_POINTS:
+                break
+    arms = compared(rows)
     table = Table(title=f"{len(rows)} seeds; own loader {np.mean([row[OWN] for row in rows]):.2f}%")
     for heading in ("feed", "accuracy", "difference, points", "95% interval"):
         table.add_column(heading, justify="left" if heading == "feed" else "right")
     for name, arm in arms.items():
         table.add_row(name, f"{arm.mean:.2f}%", f"{arm.difference:+.2f}", f"± {arm.interval:.2f}")
     Console().print(table)
-    if report is not None:
-        own = [row[OWN] for row in rows]
-        told = {"machine": describe(), "own": own, "arms": arms}
-        report.write_text(json.dumps(msgspec.to_builtins(told), indent=1) + "\n")
     if picture is not None:
         plot(arms, picture)
 

@@ -1,0 +1,44 @@
+"""The accuracy benchmark trains on real feeds; what its figures are is not for a test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.whole
+
+
+def test_all_arms_are_trained_with_each_seed_and_compared(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for folder in ("train/a", "train/b", "test/a", "test/b"):
+        tmp_path.joinpath(folder).mkdir(parents=True)
+        for i in range(70 if folder.startswith("train") else 5):
+            cv2.imwrite(str(tmp_path / folder / f"{i}.jpg"), draw.integers(0, 256, (32, 32, 3), np.uint8))
+    report, picture = tmp_path / "report.json", tmp_path / "picture.png"
+    words = ["--data", tmp_path, "--seeds", "2", "--images", "140", "--epochs", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.accuracy", *words, "--json", report, "--plot", picture],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(report.read_text())
+    assert len(found["own"]) == 2
+    assert set(found["feeds"]) == {"default", "segments=4", "segments=16", "segments=16, joined late"}
+    for arm in found["feeds"].values():
+        assert len(arm["accuracies"]) == 2
+        assert arm["difference"] == pytest.approx(arm["mean"] - np.mean(found["own"]))
+    # 140 images are one segment unless asked: the loader's own order, and so its very accuracy.
+    assert found["feeds"]["default"]["accuracies"] == found["own"]
+    assert picture.stat().st_size > 1000
