@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Most tests wait more than they compute. A process that hangs is killed and replaced, which ends well with worksteal
 # only: of xdist 3.8's other ways, those that keep a file's tests together run the test that hung again, or hang too.
-PYTEST := $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
+# torch's threads would spin for each other, and take the others' turns away: one each.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
 DOCS := $(VENV)/.docs
 
 # What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.

