@@ -16,6 +16,7 @@ from penstock.sizes import size_from, whole_number
 
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0
+MOST_SEGMENTS = 4096
 MOST_BLOCKS = 1024
 """Most blocks on their way at once, however small: each also waits as a message."""
 
@@ -61,8 +62,11 @@ class Settings(msgspec.Struct, frozen=True):
             f"{name}={runs!r} where you asked for {value!r}" for name, (runs, value) in differs.items()
         )
         passed = ", ".join(f"{name}={runs!r}" for name, (runs, _) in differs.items() if runs is not None)
+        unset = " and ".join(name for name, (runs, _) in differs.items() if runs is None)
         leave = f"eave {' and '.join(differs)} out, or share under another name"
-        return f"{told}. " + (f"Pass {passed}, l{leave}" if passed else f"L{leave}")
+        if not passed:
+            return f"{told}. L{leave}"
+        return f"{told}. Pass {passed}" + (f" and leave {unset} out" if unset else "") + f", l{leave}"
 
 
 def checked(**given: Any) -> dict[str, Any]:
@@ -121,7 +125,7 @@ def _memory(memory: Any) -> str:
 
 _FIELDS = {"window": "window_bytes"}
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "segments": partial(whole_number, "segments", least=1, most=4096),
+    "segments": partial(whole_number, "segments", least=1, most=MOST_SEGMENTS),
     "seed": partial(whole_number, "seed", least=-(2**63), most=2**64 - 1),
     "window": bytes_from,
     "prefetch": partial(whole_number, "prefetch", least=1, most=10**6),

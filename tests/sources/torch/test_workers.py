@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from penstock.contracts import Cursor
 from penstock.sources.torch.loader import adapt_loader
@@ -35,4 +35,21 @@ def test_a_worker_that_dies_while_it_sends_a_batch_is_named(dataset):
     loader = DataLoader(dataset, batch_size=1, num_workers=1, collate_fn=list)
     source = adapt_loader(loader, segments=1, seed=0)
     with pytest.raises(RuntimeError, match=r"worker \(pid \d+\) (was ended|is killed by signal): Killed"):
+        list(source.open(Cursor(0, 0)))
+
+
+class Truncated(IterableDataset[Any]):
+    """The first worker's part ends at once, and the second's breaks."""
+
+    def __iter__(self) -> Any:
+        worker = get_worker_info()
+        assert worker is not None
+        yield from range(20 * worker.id)
+        if worker.id:
+            raise EOFError("shard 7 is truncated")
+
+
+def test_an_error_of_the_dataset_is_told_as_it_is():
+    source = adapt_loader(DataLoader(Truncated(), batch_size=1, num_workers=2), segments=1, seed=0)
+    with pytest.raises(EOFError, match="shard 7 is truncated"):
         list(source.open(Cursor(0, 0)))

@@ -23,7 +23,7 @@ from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
 from penstock.feed.feeder.throughput import Throughput
 from penstock.feed.feeder.transform import DeviceTransform
 from penstock.feed.feeder.writer import BlockWriter, check_fits
-from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, Settings, check_memory, checked
+from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, MOST_SEGMENTS, Settings, check_memory, checked
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
 from penstock.memory.cuda import gpu_of
@@ -119,7 +119,7 @@ class Feeder:
             rows = min(self._source.batch_size or 1, self._source.samples or 1)
             check_fits(self._source.block_bytes, rows, self.settings.window_bytes)
         if self.settings.segments is None:
-            chosen = len(self._source.segment_starts)
+            chosen = min(len(self._source.segment_starts), MOST_SEGMENTS)
             self.settings = msgspec.structs.replace(self.settings, segments=chosen)
         self._endpoint = Endpoint(name)
         self._pid = os.getpid()

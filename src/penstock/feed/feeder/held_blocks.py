@@ -12,7 +12,7 @@ from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.placement import Placement
 from penstock.memory.room import Room, aligned
 
-READY_BYTES = 8 << 20
+_READY_BYTES = 8 << 20
 """Where batches are smaller than half of this, more than two are kept ready: handing each over takes its time."""
 
 
@@ -180,9 +180,11 @@ class FeedState:
     def _ready(self, member: Subscriber, rows: int, nbytes: int) -> int:
         """How many such blocks are kept ready for a member."""
         blocks_per_batch = -(-(member.batch_rows or rows) * member.world // rows)
+        if self._batches is not None:
+            blocks_per_batch = min(blocks_per_batch, self._batches)
         if self._prefetch is not None:
             return self._prefetch * blocks_per_batch
-        small = READY_BYTES // aligned(nbytes)
+        small = _READY_BYTES // aligned(nbytes)
         return max(2 * blocks_per_batch, small if self._batches is None else min(small, self._batches))
 
     def reserve(self, nbytes: int, offset: int | None = None) -> int | None:

@@ -64,12 +64,14 @@ def naming_who_died(iterator: Any) -> Generator[None]:
     try:
         yield
     except (EOFError, ConnectionError) as error:
-        workers = workers_of(iterator)
-        ended = wait([worker.sentinel for worker in workers], _DEATH_S)
+        if str(error).startswith("Caught "):  # the dataset's own, as torch brings it from the worker
+            raise
+        workers = [worker for worker in workers_of(iterator) if worker.exitcode != 0]
+        ended = wait([worker.sentinel for worker in workers], _DEATH_S) if workers else []
         for worker in workers:
             if worker.sentinel in ended:
                 worker.join()  # its end is seen before its exit status can be had
-                assert worker.exitcode is not None
-                how = signal.strsignal(-worker.exitcode) if worker.exitcode < 0 else f"status {worker.exitcode}"
+                status = worker.exitcode
+                how = signal.strsignal(-status) if status and status < 0 else f"status {status}"
                 raise RuntimeError(f"DataLoader worker (pid {worker.pid}) was ended: {how}") from error
         raise
