@@ -55,6 +55,10 @@ class Task(msgspec.Struct, frozen=True):
     epochs: int
     seed: int = 0
 
+    @property
+    def order_seed(self) -> int:
+        return 10_000 + self.seed
+
 
 class Arm(msgspec.Struct):
     """Accuracies of one arm, in percent, in the order of the seeds, and how they differ from the own loader's."""
@@ -96,6 +100,7 @@ def network(seed: int) -> nn.Module:
 def accuracy_of(loader: Iterable[Any], task: Task, test: tuple[torch.Tensor, torch.Tensor]) -> float:
     """Train for some epochs, with a rate that falls to zero; return the accuracy in percent."""
     model = network(task.seed)
+    torch.manual_seed(task.order_seed)  # a loader of its own has the order of a feed of one segment
     steps = task.epochs * -(-task.images // BATCH_SIZE)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
@@ -137,12 +142,10 @@ def trained(task: Task) -> dict[str, float]:
     torch.set_num_threads(1)
     parts = ("train", task.images), ("test", None)
     train, test = (tuple(map(torch.from_numpy, images(Path(task.data, part), n))) for part, n in parts)
-    order_seed = 10_000 + task.seed
-    torch.manual_seed(order_seed)
     found = {OWN: accuracy_of(DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True), task, test)}
     for arm, (segments, late) in FEEDS.items():
         loader = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
-        with fed(loader, order_seed, segments, late=late) as feed:
+        with fed(loader, task.order_seed, segments, late=late) as feed:
             found[arm] = accuracy_of(feed, task, test)
     return found
 
@@ -154,7 +157,7 @@ def plot(arms: dict[str, Arm], path: Path) -> None:
         axes.errorbar(arm.difference, place, xerr=arm.interval, fmt="o", color="tab:blue", capsize=4)
     axes.set_yticks(range(len(arms)), [f"feed, {name}" for name in reversed(arms)])
     axes.axvline(0, color="grey", linewidth=0.8)
-    axes.set_xlabel("accuracy against a loader of its own, percentage points (95% interval)")
+    axes.set_xlabel("points of accuracy against own loaders (95% interval)")
     axes.margins(y=0.2)
     figure.savefig(path, dpi=150)
 

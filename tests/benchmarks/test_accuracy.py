@@ -20,7 +20,7 @@ def test_all_arms_are_trained_with_each_seed_and_compared(tmp_path: Path) -> Non
     draw = np.random.default_rng(0)
     for folder in ("train/a", "train/b", "test/a", "test/b"):
         tmp_path.joinpath(folder).mkdir(parents=True)
-        for i in range(70 if folder.startswith("train") else 5):
+        for i in range(70 if folder.startswith("train") else 100):
             cv2.imwrite(str(tmp_path / folder / f"{i}.jpg"), draw.integers(0, 256, (32, 32, 3), np.uint8))
     report, picture = tmp_path / "report.json", tmp_path / "picture.png"
     words = ["--data", tmp_path, "--seeds", "2", "--images", "140", "--epochs", "1"]
