@@ -93,8 +93,9 @@ def test_images_are_loaded_and_trained_on_and_their_bytes_counted(tmp_path: Path
         (what, arm) for what in ("JPEG", "training") for arm in ("separate", "host ring", "GPU ring")
     }
     for which, nbytes in found.items():
-        # One batch may be copied ahead, and a slow machine counts no more than one.
-        assert 0 < nbytes <= 2 * (IMAGES_BYTES + LABELS_BYTES), which
+        # A slow machine counts one batch, and what is copied ahead falls into its time, or before it.
+        assert 0 <= nbytes <= 2 * (IMAGES_BYTES + LABELS_BYTES), which
+    assert sum(found.values()) > 0
 
 
 def one(workload: str, arm: str, trainers: int, repeat: int, **fields: Any) -> Measured:
