@@ -8,6 +8,7 @@ compared. Seeds are added until the 95% interval of each mean difference is narr
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
@@ -75,6 +76,7 @@ class Arm(msgspec.Struct):
         return cls(accuracies, float(np.mean(accuracies)), float(differences.mean()), float(half))
 
 
+@functools.cache
 def images(folder: Path, most: int | None = None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Read images, of all classes equally many, as (images_NCHW, labels); reduced to 16 by 16 pixels."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
@@ -142,9 +144,9 @@ def trained(task: Task) -> dict[str, float]:
     torch.set_num_threads(1)
     parts = ("train", task.images), ("test", None)
     train, test = (tuple(map(torch.from_numpy, images(Path(task.data, part), n))) for part, n in parts)
-    found = {OWN: accuracy_of(DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True), task, test)}
+    loader = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
+    found = {OWN: accuracy_of(loader, task, test)}
     for arm, (segments, late) in FEEDS.items():
-        loader = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
         with fed(loader, task.order_seed, segments, late=late) as feed:
             found[arm] = accuracy_of(feed, task, test)
     return found

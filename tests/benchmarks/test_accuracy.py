@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from tests.benchmarks.reports import report_of
 
 pytestmark = pytest.mark.whole
 
@@ -23,17 +19,8 @@ def test_all_arms_are_trained_with_each_seed_and_compared(tmp_path: Path) -> Non
         for i in range(70 if folder.startswith("train") else 100):
             cv2.imwrite(str(tmp_path / folder / f"{i}.jpg"), draw.integers(0, 256, (32, 32, 3), np.uint8))
     report, picture = tmp_path / "report.json", tmp_path / "picture.png"
-    words = ["--data", tmp_path, "--seeds", "2", "--images", "140", "--epochs", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.accuracy", *words, "--json", report, "--plot", picture],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(report.read_text())
+    words = ["--data", tmp_path, "--seeds", "2", "--images", "140", "--epochs", "1", "--plot", picture]
+    found = report_of("accuracy", report, *words)
     assert len(found["own"]) == 2
     assert set(found["feeds"]) == {"default", "segments=4", "segments=16", "segments=16, joined late"}
     for arm in found["feeds"].values():

@@ -148,7 +148,7 @@ def test_what_a_loaders_workers_write_is_right_in_the_ring_and_in_its_twin(serve
     ):
         list(threads.map(loop, (on_it, elsewhere, on_host)))
         statistics = feeder.statistics()
-    assert statistics.blocks_in_place
+    assert 1 <= statistics.blocks - statistics.blocks_in_place <= 2 * 2 + 1
 
 
 def test_views_of_a_ring_that_cannot_be_mapped_are_an_error_that_says_what_to_do(serve: Any) -> None:

@@ -81,7 +81,8 @@ def test_workers_write_blocks_into_the_ring(serve: Any, persistent: bool) -> Non
         orders = [epoch_of(trainer) for _ in range(3)]
         statistics = feeder.statistics()
     assert all(sorted(order) == list(range(SAMPLES)) for order in orders)
-    assert statistics.blocks_in_place
+    # The first tells the size of a slot; those collated before it is published are copied.
+    assert 1 <= statistics.blocks - statistics.blocks_in_place <= 2 * 2 + 1
     assert_holds_only_what_is_under_way(feeder, 2)
 
 
