@@ -19,7 +19,7 @@ from penstock.fingerprint.code import Fingerprint
 from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 7
+PROTOCOL = 8
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -30,7 +30,10 @@ Some = Annotated[int, msgspec.Meta(ge=1, le=2**48)]
 
 
 class Hello(msgspec.Struct, tag="hello"):
-    """A trainer introduces itself. Every version understands these fields."""
+    """A trainer introduces itself. Every version understands the first three fields.
+
+    ``registers`` says that it may register the ring with a GPU.
+    """
 
     protocol: int
     version: str
@@ -40,6 +43,7 @@ class Hello(msgspec.Struct, tag="hello"):
     rank: Count = 0
     world: Positive = 1
     group: str = ""
+    registers: bool = False
 
 
 class Start(msgspec.Struct, tag="start"):

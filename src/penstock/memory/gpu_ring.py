@@ -79,6 +79,7 @@ class WritableDeviceRing(DeviceRing):
         except BaseException:
             super().close()
             raise
+        self.twin.registered = True
         self._pinned: ByteArray | None = self.twin.readable(0, capacity_bytes)
         self.path = f"{self.kind}, copied from its pinned twin on the host"
         try:

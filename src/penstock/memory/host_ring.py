@@ -108,9 +108,15 @@ class HostRing:
 
 
 class WritableHostRing(HostRing):
-    """The bytes of a window on the host, as the feeder and its loader's workers write them."""
+    """The bytes of a window on the host, as the feeder and its loader's workers write them.
+
+    Attributes:
+        registered: Whether a GPU or the kernel may have registered its pages, and so would go on using those that
+            are given back.
+    """
 
     path = HostRing.kind
+    registered = False
 
     def __init__(self, fd: int, capacity_bytes: int) -> None:
         """Map ``fd`` and take ownership of it; see ``create``."""
@@ -137,6 +143,12 @@ class WritableHostRing(HostRing):
     def resident_bytes(self) -> int:
         """Memory that its pages take; 0 once it is closed."""
         return 0 if self._mapping is None else os.fstat(self.fd).st_blocks * 512
+
+    def give_back(self, start: int) -> None:
+        """Give the pages from ``start`` on back to the kernel; they hold zeros until they are written again."""
+        assert not self.registered
+        assert self._mapping is not None
+        self._mapping.madvise(mmap.MADV_REMOVE, start, self.capacity_bytes - start)
 
     def write(self, offset: int, part: ByteArray) -> None:
         self.writable(offset, part.nbytes)[:] = part

@@ -22,16 +22,29 @@ class Room:
 
     Args:
         capacity_bytes: Size of the ring.
+
+    Attributes:
+        peak: The highest ``top`` since ``forget_peak``.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self._gaps: list[tuple[int, int]] = [(0, capacity_bytes)]  # (start, stop), sorted, disjoint
         self._taken: dict[int, int] = {}
+        self.peak = 0
 
     @property
     def used_bytes(self) -> int:
         return sum(self._taken.values())
+
+    @property
+    def top(self) -> int:
+        """Where the last reservation ends; nothing beyond is in use."""
+        start, stop = self._gaps[-1] if self._gaps else (0, 0)
+        return start if stop == self.capacity_bytes else self.capacity_bytes
+
+    def forget_peak(self) -> None:
+        self.peak = self.top
 
     def reserve(self, nbytes: int) -> int | None:
         """Reserve ``nbytes`` and return their offset; None while no gap is large enough."""
@@ -43,6 +56,7 @@ class Room:
                 else:
                     self._gaps[i] = (start + need, stop)
                 self._taken[start] = need
+                self.peak = max(self.peak, start + need)
                 return start
         return None
 

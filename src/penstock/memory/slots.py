@@ -88,7 +88,8 @@ class Slots:
 
     @property
     def ring_memory(self) -> ByteArray:
-        """All bytes of the ring; only those of a slot that was taken may be written."""
+        """All bytes of the ring, which may be registered; only those of a slot that was taken may be written."""
+        self._ring.registered = True
         return self._ring.writable(0, self._ring.capacity_bytes)
 
     def memory(self, slot: Slot) -> ByteArray:

@@ -31,6 +31,7 @@ from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
+from penstock.memory.unused_pages import UnusedPages
 from penstock.sources.adapt import adapt
 from penstock.sources.seeds import data_seed, seed_process
 from penstock.tracebacks import users_traceback
@@ -167,8 +168,11 @@ class Feeder:
             order=getattr(self._source, "order", ""),
             fingerprint=fingerprint,
         )
+        unused_pages = UnusedPages(self._state.room, self._ring.twin)
         try:
-            self._server = Server(self._endpoint, self._state, welcome, list(rings.values()), self.statistics)
+            self._server = Server(
+                self._endpoint, self._state, welcome, list(rings.values()), unused_pages, self.statistics
+            )
         except BaseException:
             self._endpoint.remove(self._lock)
             self._source.close()

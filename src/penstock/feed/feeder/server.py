@@ -27,6 +27,7 @@ from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.memory.placement import Placement
+from penstock.memory.unused_pages import UnusedPages
 
 _FIRST_TRAINER_S = 60.0
 """A lingering feeder waits at least this long for its first trainer."""
@@ -40,6 +41,7 @@ class Server:
         state: Who reads what; guarded by ``changed`` from now on.
         welcome: What each trainer is told.
         rings: The rings that the welcome names; a trainer gets their descriptors.
+        unused_pages: Gives back the pages of the last of them.
         statistics: Returns the feed's statistics.
 
     Attributes:
@@ -54,6 +56,7 @@ class Server:
         state: FeedState,
         welcome: wire.Welcome,
         rings: Sequence[WritableRing],
+        unused_pages: UnusedPages,
         statistics: Callable[[], FeederStatistics],
     ) -> None:
         self.changed = threading.Condition()
@@ -64,6 +67,7 @@ class Server:
         self._settings: Settings = welcome.settings
         self._welcome = welcome
         self._rings = rings
+        self._unused_pages = unused_pages
         self._statistics = statistics
         self._failed: wire.Failed | None = None
         self._crash: BaseException | None = None
@@ -202,6 +206,8 @@ class Server:
         try:
             while not self._has_closed():
                 self._connections.poll_once(self._timeout_s())
+                with self.changed:
+                    self._unused_pages.give_back(time.monotonic())
         except BaseException as error:
             self._crash = error
         with self.changed:
@@ -223,10 +229,11 @@ class Server:
             return self.closing != "" or self._connections.all_sent
 
     def _timeout_s(self) -> float | None:
-        linger = self._settings.linger
-        if linger is None or self._state.attended or self.closing is not None:
-            return None
-        return max(0.0, self._empty_since_s + linger - time.monotonic()) + 0.01
+        now, linger = time.monotonic(), self._settings.linger
+        timeouts_s = [self._unused_pages.timeout_s(now)]
+        if linger is not None and not self._state.attended and self.closing is None:
+            timeouts_s.append(max(0.0, self._empty_since_s + linger - now) + 0.01)
+        return min((each for each in timeouts_s if each is not None), default=None)
 
     def _connected(self, peer: Peer) -> None:
         if peer.uid != os.getuid():
@@ -284,6 +291,8 @@ class Server:
 
     def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
         peer.introduced = True
+        if hello.registers:
+            self._unused_pages.keep()
         self._trainers[peer.id] = peer, hello
         self._state.join(Subscriber(peer.id, hello.rank, hello.world, hello.group, hello.batch_size))
         fds: list[int] = []

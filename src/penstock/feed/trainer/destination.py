@@ -39,6 +39,11 @@ class Destination(Protocol):
         """Whether batches can be views of the ring."""
         ...
 
+    @property
+    def registers(self) -> bool:
+        """Whether it may register a ring with a GPU."""
+        ...
+
     def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
         """Map one of a feed's rings, from which blocks come from now on; it then owns its descriptor.
 
@@ -90,6 +95,7 @@ class OnHost:
     handed = "private copy"
     runs_ahead = False
     lends = True
+    registers = False
 
     def __init__(self) -> None:
         self._recycler = Recycler()
@@ -139,6 +145,7 @@ class OnGpu:
     """
 
     runs_ahead = True
+    registers = True
 
     def __init__(self, gpu: Gpu, *, views: bool = False) -> None:
         self._gpu = gpu

@@ -49,6 +49,7 @@ class Loader:
     def __init__(self, connect: Connect, options: LoaderOptions, *, failover: bool = False) -> None:
         self._options = options
         self._pid = os.getpid()
+        destination = _destination(options)
         hello = wire.Hello(
             wire.PROTOCOL,
             __version__,
@@ -58,8 +59,9 @@ class Loader:
             options.rank,
             options.world,
             group_of_ranks() if options.world > 1 else "",
+            destination.registers,
         )
-        self._rows = RowStream(connect, hello, _destination(options), failover=failover)
+        self._rows = RowStream(connect, hello, destination, failover=failover)
         self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
         welcome = self._rows.connection.welcome
         self.name = welcome.name
