@@ -52,6 +52,7 @@ class HostRing:
         with suppress(OSError):  # disks read faster into huge pages
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._address = int(np.frombuffer(self._mapping, np.uint8).ctypes.data)
+        self._bytes = np.asarray(_Span(self._mapping, self._address, capacity_bytes))
 
     @classmethod
     def attach(cls, fd: int, capacity_bytes: int) -> HostRing:
@@ -92,11 +93,14 @@ class HostRing:
 
     def readable(self, offset: int, nbytes: int) -> ByteArray:
         assert 0 <= offset and offset + nbytes <= self.capacity_bytes
-        assert self._mapping is not None
-        return np.asarray(_Span(self._mapping, self._address + offset, nbytes))
+        return self._bytes[offset : offset + nbytes]
 
     def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> ByteArray:
-        memory = self.readable(offset, nbytes)
+        assert 0 <= offset and offset + nbytes <= self.capacity_bytes
+        assert self._mapping is not None
+        memory = np.asarray(
+            _Span(self._mapping, self._address + offset, nbytes)
+        )  # views of it keep it
         when_dead(memory, ended)
         return memory
 
@@ -105,6 +109,7 @@ class HostRing:
         if self._mapping is not None:
             os.close(self.fd)
             self._mapping = None
+            del self._bytes
 
 
 class WritableHostRing(HostRing):

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -24,21 +25,26 @@ def leaf_from_bytes(node: Array, memory: ByteArray, rows: int | None, *, writabl
     """Make an array or tensor over ``memory``, which it keeps alive; ``rows`` is its first axis unless None."""
     shape = node.shape if rows is None else (rows, *node.shape)
     if node.library == "torch":
-        try:
-            import torch
-        except ImportError:
-            raise UnsupportedLeaf(
-                "the feed's batches hold torch tensors, and torch is not installed in this process: "
-                'pip install "penstock[torch]"'
-            ) from None
-
-        dtype = getattr(torch, node.dtype)
+        torch, dtype = _torch(node.dtype)
         if memory.nbytes == 0:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(memory, dtype=dtype).view(shape)
     array = memory.view(np.dtype(node.dtype)).reshape(shape)
     array.flags.writeable = writable
     return array[()] if node.library == "numpy scalar" else array
+
+
+@cache
+def _torch(dtype: str) -> tuple[Any, Any]:
+    """Import torch; return it, and its type of this name."""
+    try:
+        import torch
+    except ImportError:
+        raise UnsupportedLeaf(
+            "the feed's batches hold torch tensors, and torch is not installed in this process: "
+            'pip install "penstock[torch]"'
+        ) from None
+    return torch, getattr(torch, dtype)
 
 
 def device_leaf(node: Array, memory: DeviceBytes, rows: int | None) -> Any:

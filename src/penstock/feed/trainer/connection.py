@@ -149,8 +149,8 @@ class Connection:
         return self.held.items[index]
 
     def has(self, index: int) -> bool:
-        """Whether ``item`` would return at once."""
-        return index < self.held.end
+        """Whether ``item`` would return at once; receives what has come."""
+        return index < self.held.end or (self._receive(wait=False) and index < self.held.end)
 
     def present(self, index: int) -> list[ReceivedBlock]:
         """Return the blocks that are there from this index on, up to the end of a cycle."""

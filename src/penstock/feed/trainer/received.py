@@ -9,7 +9,6 @@ import msgspec
 from penstock.contracts import Cursor
 from penstock.feed import wire
 from penstock.feed.trainer.validation import MessageValidator
-from penstock.memory.placement import Placement
 from penstock.tree import Scalar
 
 
@@ -48,7 +47,7 @@ class ReceivedBlock:
     )
 
     def __init__(self, message: wire.Block, ordinal: int, validator: MessageValidator) -> None:
-        assert validator.layout is not None
+        assert validator.placement is not None
         self._validator = validator
         self.at = Cursor(message.cycle, message.sample)
         self.rows = message.rows
@@ -56,7 +55,7 @@ class ReceivedBlock:
         self.nodes = validator.nodes
         self.published_ns = message.published_ns
         self.offset = message.offset
-        self.placement = Placement(validator.layout, message.leaf_offsets, message.leaf_bytes, message.nbytes)
+        self.placement = validator.placement
         self.leaves: list[Any] = []
         self.loans: set[object] = set()
         self.released = False

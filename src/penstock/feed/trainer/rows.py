@@ -19,6 +19,8 @@ from penstock.tracebacks import users_stacklevel
 Connect = Callable[[wire.Hello, OpenRing, Settings | None], Connection]
 """Finds a feeder, or under ``share`` starts one (with these settings, if it replaces another)."""
 
+_POLLED_EVERY = 16
+"""Blocks after which a trainer that has enough of them looks whether the feed has ended."""
 _KEPT_SHARE = 8
 """Blocks of an unfinished batch are kept while they, and the largest block, take less than one part in so many of
 the window, and of the blocks that may be on their way: the next block then has room, however they lie."""
@@ -160,7 +162,9 @@ class RowStream:
     def verify(self) -> None:
         """Check that what was just copied was valid: an eviction is announced before bytes are overwritten.
 
-        Asynchronous copies are waited for if the feed evicts trainers.
+        Where the feed evicts nobody, this only tells of its end, now and then.
+
+        If the feed evicts trainers, asynchronous copies are waited for.
 
         Raises:
             TrainerEvicted: it may not have been.
@@ -169,6 +173,8 @@ class RowStream:
         evicts = self.connection.welcome.settings.stall_timeout is not None
         if evicts:
             self.destination.synchronize()
+        elif self.place.next_item % _POLLED_EVERY:
+            return
         try:
             self.connection.poll()
         except FeederLost as lost:

@@ -15,6 +15,7 @@ from penstock.contracts import Cursor
 from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.statistics import FeederStatistics
+from penstock.memory.placement import Placement
 from penstock.memory.room import ALIGNMENT
 from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
 
@@ -37,6 +38,7 @@ class MessageValidator:
         asked: Whether the feeder was asked for its statistics.
         layout: The tree of the newest block.
         nodes: That tree's arrays and lists, in order.
+        placement: How the newest block lies in memory.
     """
 
     def __init__(self, name: str, pid: int) -> None:
@@ -44,6 +46,7 @@ class MessageValidator:
         self.asked = False
         self.layout: Node | None = None
         self.nodes: list[Array | Strings] = []
+        self.placement: Placement | None = None
         self._name = name
         self._pid = pid
         self._window_bytes = 0
@@ -152,8 +155,10 @@ class MessageValidator:
         checked = (self.layout, block.rows, block.leaf_offsets, block.leaf_bytes)
         if block.layout is not None or checked != self._checked:
             self._check_leaves(block)
+            self.placement = Placement(self.layout, block.leaf_offsets, block.leaf_bytes, block.nbytes)
             self._checked = checked
-        nbytes = block.nbytes
+        assert self.placement is not None
+        nbytes = self.placement.nbytes
         if block.offset % ALIGNMENT or block.offset + nbytes > self._window_bytes:
             raise self.nonsense(
                 f"a block of {nbytes:,} bytes at {block.offset:,} does not lie in its window of "
