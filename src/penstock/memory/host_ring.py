@@ -98,9 +98,7 @@ class HostRing:
     def lend(self, offset: int, nbytes: int, ended: Callable[[], None]) -> ByteArray:
         assert 0 <= offset and offset + nbytes <= self.capacity_bytes
         assert self._mapping is not None
-        memory = np.asarray(
-            _Span(self._mapping, self._address + offset, nbytes)
-        )  # views of it keep it
+        memory = np.asarray(_Span(self._mapping, self._address + offset, nbytes))  # views of it keep it
         when_dead(memory, ended)
         return memory
 
