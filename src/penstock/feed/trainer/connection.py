@@ -27,7 +27,7 @@ from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, credentials
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.trainer.error_texts import again, failure, not_found, refusal, silent
-from penstock.feed.trainer.holdings import Holdings
+from penstock.feed.trainer.holdings import MOST_UNTOLD, Holdings
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.slowness import slowness
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
@@ -103,6 +103,7 @@ class Connection:
         self.held = Holdings(
             self.ring,
             self.welcome.settings.window_bytes,
+            most_untold=_most_untold(self.welcome),
             borrow=hello.borrow,
             tell=self._tell_released,
             idle=self._no_loans,
@@ -369,6 +370,12 @@ class Connection:
 
 
 _SIZE = (wire.MAX_PACKET_BYTES,)
+
+
+def _most_untold(welcome: wire.Welcome) -> int:
+    """Return how many releases may wait: few of those that the feeder keeps ready, or blocks come in bursts."""
+    ready = min(welcome.settings.prefetch or 4 * MOST_UNTOLD, welcome.batches or 4 * MOST_UNTOLD)
+    return min(MOST_UNTOLD, max(1, ready // 4))
 
 
 def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple[Ring, str]:

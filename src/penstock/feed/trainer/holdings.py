@@ -12,10 +12,10 @@ from penstock.memory.array_lifetimes import notice_dead
 from penstock.memory.room import aligned
 
 _BLOCKS_FOR_VIEWS = 3
-_MOST_UNTOLD = 16
+MOST_UNTOLD = 16
 _MOST_UNTOLD_BYTES = 2 << 20
 _UNTOLD_SHARE = 32
-"""Releases are told when they are so many, so many bytes, or one part in so many of the window."""
+"""Releases are told when they are so many (or fewer), so many bytes, or one part in so many of the window."""
 
 
 class Holdings:
@@ -33,6 +33,7 @@ class Holdings:
     Args:
         ring: Where the blocks lie.
         window_bytes: Size of the ring.
+        most_untold: Releases that wait until they are told.
         borrow: Whether leaves are views that the trainer may keep.
         tell: Sends the ordinals of released blocks to the feeder.
         idle: Called when the last of the loans has ended.
@@ -50,6 +51,7 @@ class Holdings:
         ring: Ring,
         window_bytes: int,
         *,
+        most_untold: int,
         borrow: bool,
         tell: Callable[[list[int]], None],
         idle: Callable[[], None],
@@ -60,6 +62,7 @@ class Holdings:
         self.largest_bytes = 0
         self._ring = ring
         self._window_bytes = window_bytes
+        self._most_untold = most_untold
         self._most_untold_bytes = min(_MOST_UNTOLD_BYTES, window_bytes // _UNTOLD_SHARE)
         self._borrow = borrow
         self._tell = tell
@@ -93,7 +96,7 @@ class Holdings:
             del self.items[self.first]
             self.first += 1
         self._end_loans()
-        if len(self.untold) >= _MOST_UNTOLD or sum(self.untold.values()) >= self._most_untold_bytes:
+        if len(self.untold) >= self._most_untold or sum(self.untold.values()) >= self._most_untold_bytes:
             self.flush()
 
     def bytes_before(self, index: int) -> int:
