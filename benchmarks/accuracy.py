@@ -38,6 +38,7 @@ from penstock.measure.machine import describe
 OWN = "own loader"
 FEEDS = {
     "default": (None, False),
+    "default, joined late": (None, True),
     "segments=4": (4, False),
     "segments=16": (16, False),
     "segments=16, joined late": (16, True),
@@ -54,7 +55,13 @@ class Task(msgspec.Struct, frozen=True):
     data: str
     images: int
     epochs: int
+    feeds: tuple[str, ...]
+    mirrored: bool = False
     seed: int = 0
+
+    @property
+    def batches(self) -> int:
+        return -(-self.images * (1 + self.mirrored) // BATCH_SIZE)
 
     @property
     def order_seed(self) -> int:
@@ -77,8 +84,13 @@ class Arm(msgspec.Struct):
 
 
 @functools.cache
-def images(folder: Path, most: int | None = None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Read images, of all classes equally many, as (images_NCHW, labels); reduced to 16 by 16 pixels."""
+def images(
+    folder: Path, most: int | None = None, *, mirrored: bool = False
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Read images, of all classes equally many, as (images_NCHW, labels); reduced to 16 by 16 pixels.
+
+    With ``mirrored``, each comes as its mirror image too.
+    """
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     found, labels = [], []
     for label, path in enumerate(classes):
@@ -86,6 +98,8 @@ def images(folder: Path, most: int | None = None) -> tuple[NDArray[np.float32], 
         found += [cv2.resize(cv2.imread(str(file)), (16, 16), interpolation=cv2.INTER_AREA) for file in files]
         labels += [label] * len(files)
     pixels_NCHW = np.stack(found).astype(np.float32).transpose(0, 3, 1, 2)
+    if mirrored:
+        pixels_NCHW, labels = np.concatenate([pixels_NCHW, pixels_NCHW[..., ::-1]]), labels * 2
     return np.ascontiguousarray(pixels_NCHW / 255 - 0.47) / 0.25, np.array(labels)
 
 
@@ -103,7 +117,7 @@ def accuracy_of(loader: Iterable[Any], task: Task, test: tuple[torch.Tensor, tor
     """Train for some epochs, with a rate that falls to zero; return the accuracy in percent."""
     model = network(task.seed)
     torch.manual_seed(task.order_seed)  # a loader of its own has the order of a feed of one segment
-    steps = task.epochs * -(-task.images // BATCH_SIZE)
+    steps = task.epochs * task.batches
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
     for _ in range(task.epochs):
@@ -121,17 +135,18 @@ def accuracy_of(loader: Iterable[Any], task: Task, test: tuple[torch.Tensor, tor
 
 
 @contextmanager
-def fed(loader: Any, seed: int, segments: int | None, *, late: bool) -> Iterator[penstock.Loader]:
-    """Attach to a feed of this loader; ``late`` is after the beginning of its cycle."""
+def fed(loader: Any, task: Task, segments: int | None, *, late: bool) -> Iterator[penstock.Loader]:
+    """Attach to a feed of this loader; ``late`` is within its cycle, in another place for each seed."""
     name = f"accuracy {os.getpid()}"
-    with penstock.Feeder(loader, name, segments=segments, seed=seed, prefetch=2) as feeder:
+    with penstock.Feeder(loader, name, segments=segments, seed=task.order_seed, prefetch=2) as feeder:
         thread = threading.Thread(target=feeder.run)
         thread.start()
         try:
             with penstock.attach(name) as trainer:
                 if late:
                     with penstock.attach(name) as early:
-                        for _ in zip(range(1 + seed % 70), early, strict=False):  # of 79 batches
+                        passed = 1 + task.seed % 70 * max(1, task.batches // 80)
+                        for _ in zip(range(passed), early, strict=False):
                             pass
                 yield trainer
         finally:
@@ -142,12 +157,16 @@ def fed(loader: Any, seed: int, segments: int | None, *, late: bool) -> Iterator
 def trained(task: Task) -> dict[str, float]:
     """Return the accuracy of each arm with one seed."""
     torch.set_num_threads(1)
-    parts = ("train", task.images), ("test", None)
-    train, test = (tuple(map(torch.from_numpy, images(Path(task.data, part), n))) for part, n in parts)
+    parts = ("train", task.images, task.mirrored), ("test", None, False)
+    train, test = (
+        tuple(map(torch.from_numpy, images(Path(task.data, part), most, mirrored=mirrored)))
+        for part, most, mirrored in parts
+    )
     loader = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
     found = {OWN: accuracy_of(loader, task, test)}
-    for arm, (segments, late) in FEEDS.items():
-        with fed(loader, task.order_seed, segments, late=late) as feed:
+    for arm in task.feeds:
+        segments, late = FEEDS[arm]
+        with fed(loader, task, segments, late=late) as feed:
             found[arm] = accuracy_of(feed, task, test)
     return found
 
@@ -166,13 +185,14 @@ def plot(arms: dict[str, Arm], path: Path) -> None:
 
 def compared(rows: list[dict[str, float]]) -> dict[str, Arm]:
     own = [row[OWN] for row in rows]
-    return {name: Arm.of([row[name] for row in rows], own) for name in FEEDS}
+    return {name: Arm.of([row[name] for row in rows], own) for name in rows[0] if name != OWN}
 
 
 def saved(rows: list[dict[str, float]], task: Task, path: Path) -> None:
     told = {
         "machine": describe(),
         "images": task.images,
+        "mirrored": task.mirrored,
         "epochs": task.epochs,
         "own": [row[OWN] for row in rows],
         "feeds": compared(rows),
@@ -185,12 +205,14 @@ def command(
     seeds: Annotated[int, typer.Option(min=2, help="Most seeds.")] = 48,
     least: Annotated[int, typer.Option(min=2, help="Least seeds.")] = 24,
     image_count: Annotated[int, typer.Option("--images", help="Images to train on.")] = 5_000,
+    mirrored: Annotated[bool, typer.Option("--mirrored", help="Train on their mirror images too.")] = False,
     epochs: Annotated[int, typer.Option(help="Epochs to train for.")] = 8,
+    feeds: Annotated[str, typer.Option(help="Feeds to compare, separated by semicolons.")] = ";".join(FEEDS),
     report: Annotated[Path | None, typer.Option("--json", help="Report to write, after each seed.")] = None,
     picture: Annotated[Path | None, typer.Option("--plot", help="Picture to write.")] = None,
 ) -> None:
     """Train with each seed on a loader of its own and on feeds, and compare."""
-    task = Task(str(data), image_count, epochs)
+    task = Task(str(data), image_count, epochs, tuple(feeds.split(";")), mirrored)
     tasks = [msgspec.structs.replace(task, seed=seed) for seed in range(seeds)]
     rows: list[dict[str, float]] = []
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:

@@ -22,7 +22,13 @@ def test_all_arms_are_trained_with_each_seed_and_compared(tmp_path: Path) -> Non
     words = ["--data", tmp_path, "--seeds", "2", "--images", "140", "--epochs", "1", "--plot", picture]
     found = report_of("accuracy", report, *words)
     assert len(found["own"]) == 2
-    assert set(found["feeds"]) == {"default", "segments=4", "segments=16", "segments=16, joined late"}
+    assert set(found["feeds"]) == {
+        "default",
+        "default, joined late",
+        "segments=4",
+        "segments=16",
+        "segments=16, joined late",
+    }
     for arm in found["feeds"].values():
         assert len(arm["accuracies"]) == 2
         assert arm["difference"] == pytest.approx(arm["mean"] - np.mean(found["own"]))
