@@ -32,6 +32,7 @@ from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.slowness import slowness
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.fork import close_in_children
+from penstock.measure.waits import waited
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which the ring then owns."""
@@ -233,7 +234,8 @@ class Connection:
         newest = self.held.items[self.held.end - 1]
         if isinstance(newest, ReceivedBlock):
             self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9
-        self.wait_s += time.monotonic() - began
+        self.wait_s += (passed_s := time.monotonic() - began)
+        waited(passed_s)
 
     def _wait_once(self, began: float) -> None:
         """Wait for a packet, for at most a second; after 30 s ask the feeder why none comes."""
