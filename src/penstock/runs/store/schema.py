@@ -88,12 +88,12 @@ def told(path: Path) -> Generator[None]:
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Generator[None]:
     """Hold the one lock of all writers, and commit at the end; an exception undoes what was done."""
-    connection.execute("BEGIN IMMEDIATE")
     try:
+        connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # a full disk has undone it already
+        with suppress(sqlite3.Error):  # nothing was begun, or a full disk has undone it
             connection.execute("ROLLBACK")
         raise
 
