@@ -14,6 +14,8 @@ from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.feed import feed
 from penstock.cli.pack import pack
+from penstock.cli.runs_compare import compare
+from penstock.cli.runs_top import top as runs_top
 from penstock.cli.status import status
 from penstock.cli.stop import stop
 from penstock.cli.top import top
@@ -48,3 +50,5 @@ for verb in (feed, pack, status, top, stop, doctor, advise, demo):
     app.command(cls=Command)(verb)
 app.add_typer(bench.app, name="bench")
 app.add_typer(runs.app, name="runs")
+for verb in (runs_top, compare):
+    runs.app.command(cls=Command)(verb)

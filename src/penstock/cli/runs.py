@@ -49,7 +49,7 @@ def ls(
     with Store.open(store) as opened:
         found = [run for run in opened.runs(group) if status in {None, run.status}]
     if as_json:
-        _print_json([_fields(run) for run in found])
+        print_json([_fields(run) for run in found])
         return
     from penstock.cli.runs_table import runs_table
     from penstock.terminal import console
@@ -73,7 +73,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
     path = folder / "environment.json"
     environment: Any = msgspec.json.decode(path.read_bytes()) if path.exists() else None
     if as_json:
-        _print_json(
+        print_json(
             {
                 **_fields(run),
                 "plan": run.plan,
@@ -170,7 +170,7 @@ def _fields(run: RunRecord) -> dict[str, Any]:
     return {name: getattr(run, name) for name in names.split()}
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     # NaN and infinities, which JSON lacks, become null.
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 

@@ -13,9 +13,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.runs.compare import Comparison
+from penstock.runs.glance import Glance
 from penstock.runs.record import RunRecord
 from penstock.terminal import printable
 
+_MUCH_WAITING = 0.2
 _STYLES = {"running": "bold cyan", "finished": "green", "waiting": "dim"}
 
 
@@ -83,3 +86,50 @@ def _status(run: RunRecord) -> Text:
 
 def _began(run: RunRecord) -> str:
     return "" if run.began is None else f"{datetime.fromtimestamp(run.began):%m-%d %H:%M:%S}"
+
+
+def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
+    """Show runs that go on, and what they do."""
+    if not runs:
+        return Text("No run goes on. Start one with: penstock run SCRIPT.py")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    for heading in ("\nid", "\nname", "\nstatus"):
+        table.add_column(heading, no_wrap=heading != "\nname", overflow="fold")
+    for heading in ("\nseconds", "CPU,\ncores", "memory,\nMiB", "read,\nMiB/s", "waits\nfor data"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("\nlogged", overflow="fold")
+    for run, now in runs:
+        waiting = "" if now.waiting is None else f"{now.waiting:.0%}"
+        table.add_row(
+            run.id,
+            printable(run.name),
+            _status(run),
+            "" if run.seconds is None else f"{run.seconds:,.0f}",
+            "" if now.cores is None else f"{now.cores:.2f}",
+            "" if now.rss_bytes is None else f"{now.rss_bytes / 2**20:,.0f}",
+            "" if now.read_bytes_per_s is None else f"{now.read_bytes_per_s / 2**20:,.1f}",
+            Text(waiting, "bold yellow" if (now.waiting or 0) >= _MUCH_WAITING else ""),
+            printable(" ".join(f"{name}={value:.4g}" for name, value in sorted(now.logged.items())[:4])),
+        )
+    return table
+
+
+def comparison_page(comparison: Comparison) -> RenderableType:
+    """Show groups beside each other, and what that says."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    for heading in ("\ngroup", "\nmode"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("\nruns", "all,\nseconds", "each,\nseconds", "CPU,\nseconds", "waits for data,\nworst run"):
+        table.add_column(heading, justify="right")
+    for group in comparison.groups:
+        waits = [run.waiting for run in group.runs if run.waiting is not None]
+        table.add_row(
+            printable(group.name),
+            group.mode,
+            str(len(group.runs)),
+            f"{group.seconds:,.1f}",
+            f"{group.each_s:,.1f}",
+            "" if group.cpu_s is None else f"{group.cpu_s:,.1f}",
+            f"{max(waits):.0%}" if waits else "",
+        )
+    return Group(table, Text(), *(Text(printable(sentence), "bold green") for sentence in comparison.sentences))
