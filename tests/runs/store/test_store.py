@@ -163,7 +163,7 @@ def test_pruning_removes_the_oldest_that_have_ended_and_says_how_much_room_that_
 
 def test_what_a_killed_removal_left_is_removed_with_the_next(store):
     (run,) = store.add(group(1))
-    left, mine = store.folder / "abcdef", store.folder / "notes of mine"
+    left, mine = store.folder / "abcdef.removed", store.folder / "sunset"
     left.mkdir()
     mine.mkdir()
     store.ended(run.id, "killed", 137)
