@@ -80,7 +80,7 @@ class Spec:
         self.groups = [group for _, group in planned]
 
     def tell(self, group: int, record: RunRecord) -> None:
-        """Write what has become of a run into its row's Status and Run, wholly or not at all; YAML has no such place.
+        """Write what has become of a run into its row's Status and Run, wholly or not at all; YAML has no place.
 
         Args:
             group: Place of its group in ``groups``.
@@ -96,7 +96,7 @@ class Spec:
         now, cells = rows[row.number] if row.number < len(rows) else (None, None)
         if now is None or cells is None or now.untouched() != row.untouched():
             raise PenstockError(
-                f"{row.where} was edited while run {record.id} ran: its Status, {radt.status_of(record)}, is not in it"
+                f"{row.where} was edited while {record.id} ran: its Status, {radt.status_of(record)}, is not in it"
             )
         news = {"Status": radt.status_of(record), "Run": record.id}
         self._replace(replaced(text, {cells.cells[columns[column]]: new for column, new in news.items()}))
