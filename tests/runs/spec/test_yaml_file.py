@@ -122,7 +122,7 @@ def test_a_mistake_is_one_error_with_file_line_and_key(spec: Path, line: str, sa
         ("groups: [{command: 'a \"b'}]", "1: command: No closing quotation"),
         ("x: !!python/object/apply:os.system [ls]", "1: there is no key x"),
         ("groups: []\n---\n", "2: no YAML:"),
-        ("[" * 5000, ""),
+        ("[" * 5000, "1: more than 20 levels"),
         ("groups: " + "[" * 30 + "]" * 30, "1: more than 20 levels"),
     ],
 )

@@ -42,18 +42,20 @@ def read_yaml(path: Path, text: str) -> YamlText:
     import yaml as untyped
 
     yaml: Any = untyped
+    depth = 0
     try:
-        if alias := next(
-            (event for event in yaml.parse(text, yaml.SafeLoader) if isinstance(event, yaml.AliasEvent)), None
-        ):
-            raise BadSetting(f"{path}:{alias.start_mark.line + 1}: *{alias.anchor}: write out what it stands for")
+        for event in yaml.parse(text, yaml.SafeLoader):
+            where = f"{path}:{event.start_mark.line + 1}"
+            if isinstance(event, yaml.AliasEvent):
+                raise BadSetting(f"{where}: *{event.anchor}: write out what it stands for")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise BadSetting(f"{where}: more than {_DEEPEST} levels deep")
         node = yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise BadSetting(f"{path}:{mark.line + 1 if mark else 1}: no YAML: {problem}") from None
-    except RecursionError:
-        raise BadSetting(f"{path}: lists in lists, hundreds deep") from None
     lines = {"$": 1}
     return YamlText(_plain(path, node, "$", lines), lines)
 
@@ -64,8 +66,6 @@ def _plain(path: Path, node: Any, at: str, lines: dict[str, int]) -> Any:
     line = lines[at] = node.start_mark.line + 1 if node else 1
     if node is None or isinstance(node, yaml.ScalarNode):
         return None if node is None or node.tag == "tag:yaml.org,2002:null" else str(node.value)
-    if at.count(".") + at.count("[") > _DEEPEST:
-        raise BadSetting(f"{path}:{line}: more than {_DEEPEST} levels deep")
     if isinstance(node, yaml.SequenceNode):
         return [_plain(path, part, f"{at}[{i}]", lines) for i, part in enumerate(node.value)]
     tree: dict[str, Any] = {}
