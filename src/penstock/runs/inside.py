@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
 import threading
@@ -23,7 +24,6 @@ _EVERY_S = 0.5
 _MOST_WAITING = 100_000
 _MOST_SAID = 20
 _PATIENCE_S = 5.0
-_PARAMETER = "PENSTOCK_PARAM_"
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Run(msgspec.Struct, frozen=True):
 
     Attributes:
         id: Its key in the store.
-        name: What people call it; its id, if nobody has told.
+        name: What people call it.
         index: Its place in its group, from 0.
         parameters: What a grid filled in, by name, as text.
         folder: Folder for its own output.
@@ -53,9 +53,7 @@ def run() -> Run | None:
         id=id,
         name=os.environ.get("PENSTOCK_RUN_NAME", id),
         index=int(index) if index.isdecimal() else 0,
-        parameters={
-            key.removeprefix(_PARAMETER): value for key, value in os.environ.items() if key.startswith(_PARAMETER)
-        },
+        parameters=json.loads(os.environ.get("PENSTOCK_RUN_PARAMETERS", "{}")),
         folder=Path(os.environ.get("PENSTOCK_RUN_FOLDER") or store / id / "files"),
     )
 
