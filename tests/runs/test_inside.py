@@ -104,7 +104,8 @@ def test_nan_is_kept_and_what_is_no_number_is_left_out_and_said_once(script: Scr
         "class Bad:\n"
         "    def __float__(self): raise RuntimeError('no')\n"
         "for _ in range(3):\n"
-        "    penstock.log(a=float('nan'), b=float('inf'), c='3', d=None, e=[1], f=b'3', g=Bad(), h=10**400, i=1j, k=5)"
+        "    penstock.log(a=float('nan'), b=float('inf'), c='3',"
+        " d=None, e=[1], f=b'3', g=Bad(), h=10**400, i=1j, k=5)"
     )
     assert all(map(math.isnan, script.series("a"))) and len(script.series("a")) == 3
     assert script.series("b") == [math.inf] * 3 and script.series("k") == [5.0] * 3
@@ -192,6 +193,7 @@ def test_forked_children_log_anew_and_write_nothing_of_their_parent_s(script: Sc
 def test_forks_amid_many_points_neither_lose_nor_repeat_one(script: Script):
     script.run(
         "import threading\n"
+        "penstock.log(first=1)\n"  # or a fork during the thread's import would hang Python itself
         "def work():\n"
         "    for i in range(20000): penstock.log(i=i)\n"
         "thread = threading.Thread(target=work); thread.start()\n"
@@ -216,7 +218,7 @@ def test_what_is_logged_while_the_interpreter_ends_is_kept(script: Script):
 
 
 def test_a_script_that_logs_only_in_an_exit_handler_is_heard(script: Script):
-    script.run("import atexit\natexit.register(lambda: penstock.log(last=1))")
+    script.run("import atexit, threading\natexit.register(lambda: penstock.log(last=1))")
     assert script.series("last") == [1]
 
 
