@@ -56,9 +56,7 @@ def read_signals(fd: int) -> list[Received]:
         data = os.read(fd, _SIGINFO_BYTES * 16)
     return [
         Received(number, pid)
-        for number, pid in (
-            struct.unpack_from("=I8xI", data, at) for at in range(0, len(data), _SIGINFO_BYTES)
-        )
+        for number, pid in (struct.unpack_from("=I8xI", data, at) for at in range(0, len(data), _SIGINFO_BYTES))
     ]
 
 
@@ -90,13 +88,3 @@ def command_line(pid: int) -> bytes:
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         return file.read()
     return b""
-
-
-def start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot.
-
-    Raises:
-        OSError: there is no such process.
-    """
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])

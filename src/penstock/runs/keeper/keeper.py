@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.linux.oom_kills import oom_kills
-from penstock.linux.process import descendants, read_signals, signals_as_file, start_ticks
+from penstock.linux.process import descendants, read_signals, signals_as_file
 from penstock.runs.keeper.command import start
 from penstock.runs.keeper.order import Order
 from penstock.runs.keeper.output import Output
@@ -76,7 +76,7 @@ class Keeper:
             self._report(ended=True)
             return
         self._let_go_of_standard_descriptors()
-        self._record_began()
+        self._record_began(time.time())
         limit_s = self._order.time_limit_s
         limit_at = began_s + limit_s if limit_s is not None else None
         while self._returned is None:
@@ -189,7 +189,13 @@ class Keeper:
             self._obey(**json.loads(packet))
 
     def _obey(
-        self, *, signal: int = 0, kill: bool = False, why: str = "", size: list[int] | None = None, raw: bool = False
+        self,
+        *,
+        signal: int = 0,
+        kill: bool = False,
+        why: str = "",
+        size: list[int] | None = None,
+        raw: bool = False,
     ) -> None:
         if kill:
             self._ended_as, self._why = "killed", why
@@ -224,10 +230,6 @@ class Keeper:
         gone = "penstock run, which had started it, has disappeared"
         if self._order.orphans == "end":
             self._end("killed", gone)
-        if self._order.after:
-            with self._store() as store:
-                for id in self._order.after:
-                    store.ended(id, "killed", None, "never began: penstock run has disappeared")
 
     def _end(self, ended_as: str, why: str) -> None:
         if self._ended_as not in ("killed", "timed_out"):
@@ -285,13 +287,16 @@ class Keeper:
 
         return Store.open(Path(self._order.store))
 
-    def _record_began(self) -> None:
-        pid = os.getpid()
+    def _record_began(self, time_s: float) -> None:
         try:
             with self._store() as store:
-                store.began(self._order.id, keeper=(pid, start_ticks(pid)), pid=self._command.pid)
+                from penstock.runs.store.alive import this_process
+
+                keeper = this_process()
+                known_by = (keeper.pid, keeper.started_ticks)
+                store.began(self._order.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
                 status: Status = store.run(self._order.id).status
-        except Exception as error:
+        except Exception as error:  # a full disk is no reason for the run to end
             self._report(said=f"could not be recorded: {error}")
             return
         self._report(began=self._command.pid)

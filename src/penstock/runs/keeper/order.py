@@ -21,7 +21,6 @@ class Order(NamedTuple):
         time_limit_s: Seconds after which it is ended.
         orphans: What becomes of the run if what started it disappears: "end" or "keep".
         terminal: Which of descriptors 0 to 2 are to be a terminal of its own.
-        after: Runs that wait in the store, and which nobody starts if what started this one disappears.
     """
 
     id: str
@@ -34,7 +33,6 @@ class Order(NamedTuple):
     time_limit_s: float | None = None
     orphans: str = "end"
     terminal: tuple[bool, bool, bool] = (False, False, False)
-    after: list[str] = []
 
     def to_file(self) -> int:
         """Write the order into memory; return its descriptor."""
