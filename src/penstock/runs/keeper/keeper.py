@@ -186,26 +186,19 @@ class Keeper:
         elif packet.startswith(b"i"):
             self._type(packet[1:])
         else:
-            self._obey(**json.loads(packet))
+            self._obey(json.loads(packet))
 
-    def _obey(
-        self,
-        *,
-        signal: int = 0,
-        kill: bool = False,
-        why: str = "",
-        size: list[int] | None = None,
-        raw: bool = False,
-    ) -> None:
-        if kill:
-            self._ended_as, self._why = "killed", why
+    def _obey(self, said: dict[str, Any]) -> None:
+        terminal = self._command.terminal
+        if "kill" in said:
+            self._ended_as, self._why = "killed", said["kill"]
             self._kill_at = time.monotonic()
-        elif signal:
-            self._ended_as, self._why = self._ended_as or "signalled", self._why or why
-            self._signal_group(signal)
-        elif size is not None and self._command.terminal in self._command.outputs:
-            fcntl.ioctl(self._command.terminal, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
-        elif raw:
+        elif "signal" in said:
+            self._ended_as, self._why = self._ended_as or "signalled", self._why or said["why"]
+            self._signal_group(said["signal"])
+        elif "size" in said and terminal in self._command.outputs:
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", *said["size"], 0, 0))
+        elif "raw" in said:
             self._raw = termios.tcgetattr(0)
 
     def _type(self, data: bytes) -> None:

@@ -96,7 +96,7 @@ class KeptRun:
 
     def kill(self, why: str) -> None:
         """Kill the run; its keeper too if that does not listen."""
-        if not self.send(kill=True, why=why):
+        if not self.send(kill=why):
             with suppress(ProcessLookupError):
                 os.killpg(self._keeper.pid, signal.SIGKILL)
 
