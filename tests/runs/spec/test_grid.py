@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadSetting
-from penstock.runs.spec.command import named, runs_of, started
+from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.grid import Grid, combinations, fill, grid_from
 
 NAMES = st.sampled_from(["lr", "width", "_x", "L2"])
@@ -139,27 +138,3 @@ def test_names_are_unique_short_and_printable(given_names: list[str]):
     ]
     assert len(set(names)) == len(names)
     assert all(len(name) < 55 and name.isprintable() for name in names)
-
-
-def test_a_script_runs_under_this_python_and_a_program_as_it_is(tmp_path: Path):
-    (tmp_path / "train.py").touch()
-    assert started("it", ["train.py", "-x"], str(tmp_path)) == (sys.executable, "train.py", "-x")
-    assert started("it", ["sh", "train.py"], str(tmp_path)) == ("sh", "train.py")
-    (tmp_path / "go.sh").touch(0o755)
-    assert started("it", ["./go.sh"], str(tmp_path)) == ("./go.sh",)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["no.py"], "there is no script"),
-        (["no-such-program"], "there is no program no-such-program"),
-        (["./no"], "is not there"),
-        (["./plain"], "is not executable"),
-    ],
-)
-def test_what_cannot_be_started_is_told_before_anything_starts(words: list[str], said: str, tmp_path: Path):
-    (tmp_path / "plain").touch(0o644)
-    with pytest.raises(BadSetting) as error:
-        started("spec.yaml:3: command", words, str(tmp_path))
-    assert str(error.value).startswith("spec.yaml:3: command: ") and said in str(error.value)

@@ -207,10 +207,10 @@ def test_a_killed_process_holds_no_spec(file: Path):
         ("0,1,x,,,0,-,no.py,smi,", "2, column File: there is no script"),
         ("0,1,x,,,0,-,,smi,", "2, column File: there is none"),
         ("0,1,x,,,0,XPS,train.py,smi,", "2, column Collocation: 'XPS' is none of -, MPS and a MIG profile"),
-        ("0,1,x,,,0,MPS,train.py,smi,", "2, column Collocation: runs cannot be started in mode mps yet"),
+        ("0,1,x,,,0,MPS,train.py,smi,", "2, column Collocation='mps': there are alone"),
         (
             "0,1,x,,,0,3g.20gb,train.py,smi,",
-            "2, column Collocation: runs cannot be started in mode mig:3g.20gb yet",
+            "2, column Collocation='mig:3g.20gb': there are alone",
         ),
         ("0,1,,,,0,-,train.py,,\n0,1,,,,0,MPS,train.py,,", "3, column Collocation: 'MPS' beside '-'"),
         ("0,1,x,,,first,-,train.py,smi,", "2, column Devices: 'first' is no GPU"),
@@ -249,7 +249,7 @@ def test_a_wrong_table_is_one_error_with_its_line(file: Path, header: str, said:
 
 def test_mig_profiles_that_differ_are_planned_as_one_mode(file: Path):
     file.write_text(HEADER + "0,1,,,,0,1g.5gb,train.py,,\n0,1,,,,0,3g.20gb,train.py,,\n")
-    with pytest.raises(BadSetting, match=r"mode mig:1g.5gb,3g.20gb yet; there are alone .* and plain"):
+    with pytest.raises(BadSetting, match=r"'mig:1g.5gb,3g.20gb': there are alone .* and plain"):
         Spec(file)
 
 
@@ -262,7 +262,7 @@ def test_a_yaml_file_is_held_too_and_has_no_status(file: Path):
         spec.tell(0, record(spec, 0, 0, "finished"))
     assert spec_path.read_text() == text
     spec_path.write_text("groups:\n- command: train.py\n  mode: mps")
-    with pytest.raises(BadSetting, match=r"spec.yaml:3: mode: runs cannot be started in mode mps yet"):
+    with pytest.raises(BadSetting, match=r"spec.yaml:3: mode='mps': there are alone"):
         Spec(spec_path)
 
 

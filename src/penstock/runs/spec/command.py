@@ -1,43 +1,16 @@
-"""Commands as people write them, and as they are started."""
+"""The runs of one command."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from penstock.errors import BadSetting
+from penstock.runs.command_line import command as executed
 from penstock.runs.plan import RunPlan
 from penstock.runs.spec.grid import Grid, combinations, fill
 from penstock.runs.spec.names import base_name, unique, varied
-
-
-def started(what: str, words: Sequence[str], directory: str) -> tuple[str, ...]:
-    """Return a command as it is started: a ``.py`` runs under this Python.
-
-    Args:
-        what: What has the command; the error's first words.
-        words: Program and arguments, as people write them.
-        directory: Where it is started.
-
-    Raises:
-        BadSetting: there is no such script or program.
-    """
-    first = words[0]
-    path = Path(directory, first)
-    if first.endswith(".py"):
-        if not path.is_file():
-            raise BadSetting(f"{what}: there is no script {path}")
-        return (sys.executable, *words)
-    if os.sep in first and not (path.is_file() and os.access(path, os.X_OK)):
-        raise BadSetting(f"{what}: {path} {'is not executable' if path.exists() else 'is not there'}")
-    if os.sep not in first and shutil.which(first) is None:
-        raise BadSetting(f"{what}: there is no program {first} in PATH; for a file of yours, write ./{first}")
-    return tuple(words)
 
 
 def runs_of(
@@ -66,18 +39,22 @@ def runs_of(
         raise BadSetting(f"{what}: repeats must be above 0, not {repeats}")
     sets = combinations(what, command, grid or {}, take, seed)
     names = varied(name or base_name(command), sets)
-    return [
-        RunPlan(
-            command=started(what, [fill(word, parameters) for word in command], directory),
+    runs: list[RunPlan] = []
+    for parameters, label in zip(sets, names, strict=True):
+        try:
+            words = executed([fill(word, parameters) for word in command], directory)
+        except BadSetting as error:
+            raise BadSetting(f"{what}: {error}") from None
+        run = RunPlan(
+            command=words,
             name=f"{name},{label}" if name and label != name else label,
             parameters=parameters,
             devices=tuple(devices),
             directory=directory,
             time_limit_s=time_limit_s,
         )
-        for parameters, label in zip(sets, names, strict=True)
-        for _ in range(repeats)
-    ]
+        runs += [run] * repeats
+    return runs
 
 
 def named(runs: Sequence[RunPlan]) -> tuple[RunPlan, ...]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from penstock.errors import BadSetting, PenstockError
+from penstock.runs.command_line import check_mode
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.spec import radt
 from penstock.runs.spec.csv_text import replaced
-from penstock.runs.spec.modes import require_mode
 from penstock.runs.spec.yaml_file import plan_yaml
 
 SUFFIXES = (".yaml", ".yml", ".csv")
@@ -76,7 +76,7 @@ class Spec:
                     f"{self.path}: its folder cannot be written to, so Status could not be kept in it"
                 )
         for where, group in planned:
-            require_mode(where, group.mode)
+            check_mode(where, group.mode)
         self.groups = [group for _, group in planned]
 
     def tell(self, group: int, record: RunRecord) -> None:

@@ -15,7 +15,6 @@ from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.csv_text import BadCell, Record, records_of
-from penstock.runs.spec.modes import MIG_PROFILE
 
 COLUMNS = ("Experiment", "Workload", "Status", "Run", "Devices", "Collocation", "File", "Listeners", "Params")
 _OPTIONAL = ("Name",)
@@ -29,6 +28,7 @@ _LISTENERS = {
 }
 """What stands for each listener of radT's; its successors' own names are taken too."""
 _PROFILERS = ("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach")
+_MIG_PROFILE = re.compile(r"\d+g\.\d+gb(?:\+[\w.]+)?")
 _DEVICE = re.compile(r"\d+|(?:GPU|MIG)-[\w-]+")
 
 
@@ -149,7 +149,7 @@ def _run(path: Path, row: Row) -> RunPlan:
 def _mode(rows: Sequence[Row]) -> str:
     words = [row.cells["Collocation"] for row in rows]
     for row, word in zip(rows, words, strict=True):
-        if word not in {"", "-"} and word.lower() != "mps" and not MIG_PROFILE.fullmatch(word):
+        if word not in {"", "-"} and word.lower() != "mps" and not _MIG_PROFILE.fullmatch(word):
             raise row.wrong("Collocation", f"{word!r} is none of -, MPS and a MIG profile such as 3g.20gb")
         if _kind(word) != _kind(words[0]):
             raise row.wrong(

@@ -10,11 +10,10 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadSetting
+from penstock.runs.command_line import seconds_from
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.spec.command import named, runs_of
-from penstock.runs.spec.duration import seconds_from
 from penstock.runs.spec.grid import values_from
-from penstock.runs.spec.modes import mode_from
 from penstock.runs.spec.yaml_text import YamlText, read_yaml
 
 Text = str | list[str]
@@ -78,7 +77,7 @@ def _groups(path: Path, read: YamlText, at: str, group: _Group, name: str) -> li
     if group.mode and group.modes:
         raise BadSetting(f"{_where(path, read, at, 'modes')}: leave out mode, or add it to modes")
     where = _where(path, read, at, "modes" if group.modes else "mode")
-    modes = [mode_from(where, mode) for mode in group.modes or [group.mode or "plain"]]
+    modes = group.modes or [group.mode or "plain"]
     if len(set(modes)) < len(modes):
         raise BadSetting(f"{where}: one of them stands there twice")
     if group.runs:
