@@ -119,7 +119,9 @@ def environment_of(record: RunRecord, store: Store) -> dict[str, str]:
         **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),
         **parameters,
         "PENSTOCK_RUN_ID": record.id,
+        "PENSTOCK_RUN_NAME": record.name,
         "PENSTOCK_RUN_INDEX": str(record.index),
+        "PENSTOCK_RUN_PARAMETERS": json.dumps(plan.parameters),  # with their names as they were written
         "PENSTOCK_RUN_FOLDER": str(store.folder_of(record.id) / "files"),
         "PENSTOCK_STORE": str(store.folder),
     }
