@@ -26,14 +26,14 @@ def written(table: list[list[str]], end: str, quoting: int) -> str:
     return file.getvalue()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(TABLES, ENDS)
 def test_any_text_that_the_csv_module_quotes_is_read_as_it_was(table: list[list[str]], end: str):
     read = records_of(written(table, end, csv.QUOTE_ALL))
     assert [[cell.text for cell in record.cells] for record in read] == table
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(TABLES, ENDS, QUOTING, st.booleans(), st.data())
 def test_replacing_one_cell_changes_no_other_byte(
     table: list[list[str]], end: str, quoting: int, has_end: bool, data: st.DataObject

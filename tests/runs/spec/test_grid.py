@@ -102,6 +102,8 @@ def test_all_integers_of_a_range_can_be_drawn_on_a_log_scale_too():
         (["lr=0..1:log", "width=2"], None, "from above 0"),
         (["lr=1..2", "width=2"], None, "lr is a range"),
         (["lr=1,2", "width=2"], 3, "random 3 of 2 combinations"),
+        ([f"{name}={','.join(map(str, range(999)))}" for name in ("lr", "width")], None, "would be 998,001 runs"),
+        (["lr=1..2", "width=2.0..3"], 10**6, "would be 1,000,000 runs"),
         (["lr=1,2", "width=2"], 0, "must be above 0, not 0"),
         ([], 2, "there is none"),
         (["lr=1.00001..1.00002", "width=2"], 5, "found only"),

@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import BadSetting
 from penstock.runs.command_line import command as executed
 from penstock.runs.plan import RunPlan
-from penstock.runs.spec.grid import Grid, combinations, fill
+from penstock.runs.spec.grid import Grid, check_count, combinations, fill
 from penstock.runs.spec.names import base_name, unique, varied
 
 
@@ -38,6 +38,7 @@ def runs_of(
     if repeats < 1:
         raise BadSetting(f"{what}: repeats must be above 0, not {repeats}")
     sets = combinations(what, command, grid or {}, take, seed)
+    check_count(what, len(sets) * repeats)
     names = varied(name or base_name(command), sets)
     runs: list[RunPlan] = []
     for parameters, label in zip(sets, names, strict=True):

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ _PLACE = re.compile(r"\{(\{)?([A-Za-z_][A-Za-z0-9_]*)\}(?(1)\})")
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 _LIKE_RANGE = re.compile(rf"{_NUMBER}\.\.")
+_MOST_RUNS = 10_000
 _TRIES = 100
 """Draws for each combination that was asked for; the rarest of a thousand integers on a log scale needs 70."""
 
@@ -116,24 +117,28 @@ def combinations(
         raise BadSetting(
             f"{what}: {{{name}}} has no values; give it some in the grid, or write {{{{{name}}}}} if it is text"
         )
+    there = math.prod(_count(values) for values in grid.values())
     if take is None:
         if ranges := [name for name, values in grid.items() if isinstance(values, Range)]:
             raise BadSetting(
                 f"{what}: {ranges[0]} is a range: say how many to draw with random, or list its values"
             )
-        return list(_every(grid))
+        check_count(what, there)
+        lists = [values for values in grid.values() if not isinstance(values, Range)]
+        return [dict(zip(grid, texts, strict=True)) for texts in itertools.product(*lists)]
+    if take > there:
+        raise BadSetting(f"{what}: random {take} of {there:.0f} combinations; ask for {there:.0f} at most")
+    check_count(what, take)
     return _drawn(what, grid, take, random.Random(seed))
 
 
-def _every(grid: Mapping[str, Values]) -> Iterator[dict[str, str]]:
-    lists = [values for values in grid.values() if not isinstance(values, Range)]
-    return (dict(zip(grid, texts, strict=True)) for texts in itertools.product(*lists))
+def check_count(what: str, runs: float) -> None:
+    """Refuse more runs than anybody means to start."""
+    if runs > _MOST_RUNS:
+        raise BadSetting(f"{what}: these would be {runs:,.0f} runs; {_MOST_RUNS:,} at most")
 
 
 def _drawn(what: str, grid: Grid, take: int, draws: random.Random) -> list[dict[str, str]]:
-    there = math.prod(_count(values) for values in grid.values())
-    if take > there:
-        raise BadSetting(f"{what}: random {take} of {there:.0f} combinations; ask for {there:.0f} at most")
     drawn: dict[tuple[str, ...], None] = {}
     for _ in range(_TRIES * (take + 10)):
         texts = (v.draw(draws) if isinstance(v, Range) else draws.choice(v) for v in grid.values())

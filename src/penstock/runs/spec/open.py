@@ -126,9 +126,12 @@ class Spec:
 
 
 def _read(path: Path) -> str:
-    content = path.read_bytes()
+    content = b""
     try:
+        content = path.read_bytes()
         return content.decode()
+    except OSError as error:
+        raise BadSetting(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise BadSetting(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
