@@ -66,7 +66,7 @@ def test_groups_run_in_order_and_one_can_have_several_commands(spec: Path):
     assert (first.name, second.name) == ("spec-0", "spec-1")
     assert first.runs[0].command[1:] == ("train.py", "a b")
     assert first.mode == second.mode == "plain" and first.listeners is None
-    assert [run.name for run in second.runs] == ["train", "the_other#0", "the_other#1"]
+    assert [run.name for run in second.runs] == ["train", "the other#0", "the other#1"]
     assert second.runs[1].directory == str(spec.parent / "deep")
 
 

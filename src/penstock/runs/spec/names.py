@@ -25,8 +25,8 @@ def varied(base: str, all_parameters: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Shorten names to printable words, and number those that come more than once: ``train#0``, ``train#1``."""
-    words = ["".join(c if c.isprintable() and not c.isspace() else "_" for c in name) for name in names]
+    """Shorten names, make them printable, and number those that come more than once: ``train#0``, ``train#1``."""
+    words = ["".join(c if c.isprintable() else "_" for c in name) for name in names]
     short = [word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…" for word in words]
     times, seen = Counter(short), Counter[str]()
     taken, result = {name for name in short if times[name] == 1}, list[str]()
