@@ -32,7 +32,9 @@ def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
 
 
 def test_a_script_runs_under_this_python_and_its_options_are_its_own(launch, tmp_path: Path):
-    tmp_path.joinpath("train.py").write_text("import sys; print(sys.executable, sys.argv, sys.stdout.write_through)")
+    tmp_path.joinpath("train.py").write_text(
+        "import sys; print(sys.executable, sys.argv, sys.stdout.write_through)"
+    )
     one = ended(launch, "--name", "first", "train.py", "--name", "its", "-n", "3")
     assert one.output == f"{sys.executable} ['train.py', '--name', 'its', '-n', '3'] True\n"
     assert (one.record().name, one.record().group, one.record().mode) == ("first", "first", "alone")
@@ -51,7 +53,9 @@ def test_a_run_finds_what_it_is_in_its_environment(launch, tmp_path: Path):
 
 
 def test_several_runs_are_told_apart_and_the_first_that_fails_gives_the_exit_code(launch):
-    program = "echo begins; cat; printf 'half\\rwhole'; [ $PENSTOCK_RUN_INDEX = 0 ] || exit $((4 + PENSTOCK_RUN_INDEX))"
+    program = (
+        "echo begins; cat; printf 'half\\rwhole'; [ $PENSTOCK_RUN_INDEX = 0 ] || exit $((4 + PENSTOCK_RUN_INDEX))"
+    )
     several = ended(launch, "-n", "3", "--name", "r", "sh", "-c", program)
     assert several.wait() == 5
     lines = several.output.splitlines()
@@ -63,7 +67,9 @@ def test_several_runs_are_told_apart_and_the_first_that_fails_gives_the_exit_cod
 @pytest.mark.parametrize(("mode", "most"), [("alone", 1), ("plain", 2)])
 def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int):
     # Each waits for the other to be there; alone, it sees that nobody is.
-    program = "mkdir $0/$PENSTOCK_RUN_INDEX; [ $1 = 1 ] || until [ -d $0/0 -a -d $0/1 ]; do sleep 0.01; done; ls $0"
+    program = (
+        "mkdir $0/$PENSTOCK_RUN_INDEX; [ $1 = 1 ] || until [ -d $0/0 -a -d $0/1 ]; do sleep 0.01; done; ls $0"
+    )
     both = ended(launch, "-n", "2", "--mode", mode, "sh", "-c", program, str(tmp_path), str(most))
     assert both.wait() == 0, both.output
     assert both.kept(1).count("1\n") == 1
@@ -182,7 +188,16 @@ def test_the_environment_of_a_run_is_kept_without_secrets(launch, tmp_path: Path
     words = ["sh", "-c", "sleep 0.3", "--api-key", "X123", f"--data=s3://{secret}", "token=T456", "--lr=3"]
     one = ended(launch, *words, MY_PRIVATE="p", WANDB_API_KEY="wandb-secret", CUDA_DEVICE_ORDER="PCI_BUS_ID")
     record = json.loads((tmp_path / "store" / one.record().id / "environment.json").read_text())
-    assert record["command"] == ["sh", "-c", "sleep 0.3", "--api-key", "***", "--data=s3://***", "token=***", "--lr=3"]
+    assert record["command"] == [
+        "sh",
+        "-c",
+        "sleep 0.3",
+        "--api-key",
+        "***",
+        "--data=s3://***",
+        "token=***",
+        "--lr=3",
+    ]
     assert list(one.record().plan.command) == record["command"]
     assert record["directory"] == str(tmp_path)
     assert "+lr=2\n+api_key: ***\n" in record["git"]["diff"]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock._version import __version__
-from penstock.cli import bench
+from penstock.cli import bench, runs
 from penstock.cli.advise import advise
 from penstock.cli.command import Command, Group
 from penstock.cli.demo import demo
@@ -49,3 +49,4 @@ for verb in (feed, pack, status, top, stop, doctor, advise, demo):
     app.command(cls=Command)(verb)
 app.command(cls=Command, context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(bench.app, name="bench")
+app.add_typer(runs.app, name="runs")
