@@ -10,6 +10,7 @@ os.setsid()
 terminal = os.open(sys.argv.pop(1), os.O_RDWR)
 fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 if child := os.fork():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.write(1, b"%d\n" % child)
     if (status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) < 0:
         signal.pause()  # the terminal would be closed with its session
