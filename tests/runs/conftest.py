@@ -36,6 +36,5 @@ def in_terminal(servers: dict[str, ForkServer], tmp_path: Path) -> Iterator[Call
 
     yield start
     for each in launched:
-        each.kill()
         each.close()
     nothing_is_left(tmp_path)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
@@ -103,6 +104,9 @@ class InTerminal(Launch):
             environment=environment,
         )
 
+        self._leader = self.pid
+        self.pid = int(eventually(lambda: self.output.endswith("\n") and self.output))
+
     def resize(self, lines: int, columns: int) -> None:
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
 
@@ -113,7 +117,8 @@ class InTerminal(Launch):
         os.write(self.terminal, data)
 
     def wait_until_said(self, text: str) -> None:
-        eventually(lambda: text in self.read(), f"never said {text!r}: {self.shown!r} {self.errors}")
+        eventually(lambda: text in self.read() or self.ended)
+        assert text in self.read(), self.shown
 
     def read(self) -> str:
         while select.select([self.terminal], [], [], 0)[0]:
@@ -121,6 +126,10 @@ class InTerminal(Launch):
         return self.shown.decode(errors="replace")
 
     def close(self) -> None:
+        self.signal("SIGKILL")
+        with suppress(ProcessLookupError):
+            os.kill(self._leader, signal.SIGKILL)
+        self.wait()
         os.close(self.terminal)
         os.close(self.theirs)
 

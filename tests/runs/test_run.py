@@ -47,7 +47,9 @@ def test_a_run_finds_what_it_is_in_its_environment(launch, tmp_path: Path):
         assert one.kept(index).split()[-2:] == [str(tmp_path), str(files)]
         assert set(one.kept(index).split()[:-2]) == {
             f"PENSTOCK_RUN_ID={record.id}",
+            f"PENSTOCK_RUN_NAME={record.name}",
             f"PENSTOCK_RUN_INDEX={index}",
+            "PENSTOCK_RUN_PARAMETERS={}",
             f"PENSTOCK_RUN_FOLDER={files}",
         }
 

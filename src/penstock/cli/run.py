@@ -75,7 +75,7 @@ def _run(store: Store, records: list[list[RunRecord]]) -> int:
 
     ended = Launcher(store, records).run()
     if len(ended) > 1:
-        from penstock.cli.runs_table import ended_table
+        from penstock.cli.ended_table import ended_table
         from penstock.terminal import console
 
         console().print(ended_table(ended), soft_wrap=True)

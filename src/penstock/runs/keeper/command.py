@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import struct
 import termios
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from penstock.linux.process import die_with_parent
@@ -36,6 +38,7 @@ def start(order: Order) -> Started:
     terminal, theirs = os.openpty() if any(order.terminal) else (None, None)
     if terminal is not None:
         outputs[terminal] = 1
+        resize(terminal, order.size)
     for number, wanted in enumerate(order.terminal):
         if wanted and theirs is not None:
             given[number] = theirs
@@ -58,6 +61,11 @@ def start(order: Order) -> Started:
             os.close(fd)
         raise OSError(int(error), os.strerror(int(error)))
     return Started(pid, outputs, terminal)
+
+
+def resize(terminal: int, size: Sequence[int]) -> None:
+    """Give a terminal so many lines and columns; what runs there is told."""
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
 
 
 def _become(order: Order, given: list[int], terminal: int | None, told: int, keeper: int) -> NoReturn:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
 import signal
-import struct
 import sys
 import termios
 import time
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.linux.oom_kills import oom_kills
 from penstock.linux.process import descendants, read_signals, signals_as_file
-from penstock.runs.keeper.command import start
+from penstock.runs.keeper.command import resize, start
 from penstock.runs.keeper.order import Order
 from penstock.runs.keeper.output import Output
 from penstock.runs.keeper.sender import who
@@ -59,12 +57,12 @@ class Keeper:
         self._returned: int | None = None
         self._ended_as = self._why = ""
         self._kill_at: float | None = None
-        self._raw: list[Any] | None = None
         self._cooked = termios.tcgetattr(0) if order.terminal[0] else None
         self._output = Output(f"{order.folder}/output")
 
     def keep(self) -> None:
         """Run the command to its end, and record that."""
+        self._report(keeper=os.getpid())
         oom_before = oom_kills()
         began_s = time.monotonic()
         try:
@@ -197,9 +195,7 @@ class Keeper:
             self._ended_as, self._why = self._ended_as or "signalled", self._why or said["why"]
             self._signal_group(said["signal"])
         elif "size" in said and terminal in self._command.outputs:
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", *said["size"], 0, 0))
-        elif "raw" in said:
-            self._raw = termios.tcgetattr(0)
+            resize(terminal, said["size"])
 
     def _type(self, data: bytes) -> None:
         self._typed += data
@@ -218,8 +214,10 @@ class Keeper:
         os.close(self._link)
         self._link = None
         self._waiting.clear()
-        if self._raw is not None and termios.tcgetattr(0) == self._raw:  # else its shell has set it already
-            termios.tcsetattr(0, termios.TCSANOW, self._cooked)  # pyright: ignore[reportArgumentType]
+        with suppress(termios.error):  # it may have been closed
+            # Raw as penstock run had set it; as a shell's line editor sets it, output is still processed.
+            if self._cooked and not termios.tcgetattr(0)[1] & termios.OPOST:
+                termios.tcsetattr(0, termios.TCSANOW, self._cooked)
         gone = "penstock run, which had started it, has disappeared"
         if self._order.orphans == "end":
             self._end("killed", gone)

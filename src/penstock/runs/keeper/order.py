@@ -21,6 +21,7 @@ class Order(NamedTuple):
         time_limit_s: Seconds after which it is ended.
         orphans: What becomes of the run if what started it disappears: "end" or "keep".
         terminal: Which of descriptors 0 to 2 are to be a terminal of its own.
+        size: Lines and columns of that terminal.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Order(NamedTuple):
     time_limit_s: float | None = None
     orphans: str = "end"
     terminal: tuple[bool, bool, bool] = (False, False, False)
+    size: tuple[int, int] = (0, 0)
 
     def to_file(self) -> int:
         """Write the order into memory; return its descriptor."""

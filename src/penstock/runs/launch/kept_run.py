@@ -35,6 +35,7 @@ class KeptRun:
     Attributes:
         record: The run, as it was before it began.
         link: A socket to its keeper.
+        keeper: Process of its keeper, once that has told it.
     """
 
     def __init__(
@@ -55,10 +56,13 @@ class KeptRun:
             time_limit_s=record.plan.time_limit_s,
             orphans=orphans,
             terminal=terminal,
+            size=terminal_size(terminal.index(True)) if any(terminal) else (0, 0),
         ).to_file()
+        self.keeper: int | None = None
+        self._killed = False
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, open(order, closefd=True):
-            self._keeper = subprocess.Popen(
+            self._guard = subprocess.Popen(
                 # Nothing that the run's environment says of Python is meant for its keeper.
                 [sys.executable, "-I", "-S", str(_KEEPER), str(order), str(theirs.fileno())],
                 stdin=None if alone else subprocess.DEVNULL,
@@ -95,15 +99,25 @@ class KeptRun:
             self.link.send(b"i" + data)
 
     def kill(self, why: str) -> None:
-        """Kill the run; its keeper too if that does not listen."""
-        if not self.send(kill=why):
+        """Kill the run; when asked again, the keeper, which does not listen."""
+        if not self._killed:
+            self._killed = True
+            self.send(kill=why)
+        elif self.keeper is not None:
             with suppress(ProcessLookupError):
-                os.killpg(self._keeper.pid, signal.SIGKILL)
+                os.kill(self.keeper, signal.SIGKILL)
+                self._guard.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """Wait until nothing is left of the keeper."""
-        self._keeper.wait()
+        self._guard.wait()
         self.link.close()
+
+
+def terminal_size(fd: int) -> tuple[int, int]:
+    """Return lines and columns of a terminal."""
+    columns, lines = os.get_terminal_size(fd)
+    return lines, columns
 
 
 def environment_of(record: RunRecord, store: Store) -> dict[str, str]:

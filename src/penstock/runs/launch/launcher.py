@@ -66,6 +66,7 @@ class Launcher:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         passed = Terminal(self._running[0], terminal) if any(terminal) and self._running else None
         if passed:
+            self._hear(self._running[0])  # it knows now what the terminal is to be like again
             passed.open()
         try:
             describe()
@@ -96,6 +97,8 @@ class Launcher:
         said = run.receive()
         if isinstance(said, tuple):
             self._show(run, *said)
+        elif said and "keeper" in said:
+            run.keeper = said["keeper"]
         elif said and "said" in said:
             self._show(run, 2, f"penstock: run {run.record.id}: {said['said']}\n".encode())
         return said is not None

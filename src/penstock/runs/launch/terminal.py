@@ -8,7 +8,7 @@ import termios
 import tty
 from typing import Any
 
-from penstock.runs.launch.kept_run import KeptRun
+from penstock.runs.launch.kept_run import KeptRun, terminal_size
 
 
 def terminals() -> tuple[bool, bool, bool]:
@@ -47,12 +47,11 @@ class Terminal:
 
     def open(self) -> None:
         """Pass all on from now."""
-        self._resize()
         self._resized = signal.signal(signal.SIGWINCH, self._resize)
+        self._resize()  # it may have changed meanwhile
         if self._typed_at is not None:
             self._before = termios.tcgetattr(self._typed_at)
             tty.setraw(self._typed_at, termios.TCSADRAIN)
-            self._run.send(raw=True)
 
     def read(self) -> bool:
         """Pass on what was typed; return False once the terminal is gone."""
@@ -71,5 +70,4 @@ class Terminal:
             termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
     def _resize(self, *_: object) -> None:
-        columns, lines = os.get_terminal_size(self._shown_at)
-        self._run.send(size=[lines, columns])
+        self._run.send(size=terminal_size(self._shown_at))

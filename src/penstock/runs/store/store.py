@@ -134,8 +134,7 @@ class Store:
         Raises:
             NoSuchRun: there is none, or several.
         """
-        exact = self._read("WHERE runs.id = ?", id)
-        found = exact or self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id)
+        found = self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id) if id else []
         if len(found) == 1:
             return self._record(found[0])
         if found:
