@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from penstock.feed.launch.share import share as share
     from penstock.feed.trainer.loader import Loader as Loader
     from penstock.packing.packing import pack as pack
+    from penstock.runs.inside import log as log
+    from penstock.runs.inside import run as run
     from penstock.sources.arrays import ArraySource as ArraySource
     from penstock.sources.packed import PackedSource as PackedSource
 
@@ -85,7 +87,9 @@ _HOMES = {
     "attach": "penstock.feed.launch.attach",
     "PackedSource": "penstock.sources.packed",
     "feeds": "penstock.feed.launch.feeds",
+    "log": "penstock.runs.inside",
     "pack": "penstock.packing.packing",
+    "run": "penstock.runs.inside",
     "share": "penstock.feed.launch.share",
     "stop": "penstock.feed.launch.feeds",
     **dict.fromkeys(_ERRORS, "penstock.errors"),

@@ -14,6 +14,7 @@ from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.feed import feed
 from penstock.cli.pack import pack
+from penstock.cli.run import run
 from penstock.cli.runs_compare import compare
 from penstock.cli.runs_top import top as runs_top
 from penstock.cli.status import status
@@ -48,6 +49,7 @@ def options(
 
 for verb in (feed, pack, status, top, stop, doctor, advise, demo):
     app.command(cls=Command)(verb)
+app.command(cls=Command, context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(bench.app, name="bench")
 app.add_typer(runs.app, name="runs")
 for verb in (runs_top, compare):

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from penstock.cli.command import Command, Group
+from penstock.cli.runs_stop import stop
 from penstock.errors import BadSetting
 from penstock.runs.record import ENDED, STATUSES, RunRecord
 from penstock.runs.store import Store
@@ -34,6 +35,9 @@ _POLL_S = 0.2
 @app.callback()
 def runs() -> None:
     """What has become of runs."""
+
+
+app.command(cls=Command)(stop)
 
 
 @app.command(cls=Command)

@@ -98,19 +98,20 @@ class Store:
         """Take over from the process that added a group: its waiting runs are lost if this process dies."""
         self._write("UPDATE groups SET owner = ? WHERE id = ?", _json(this_process()), group_id)
 
-    def began(self, id: str, *, keeper: tuple[int, int], pid: int) -> None:
+    def began(self, id: str, *, keeper: tuple[int, int], pid: int, time_s: float | None = None) -> None:
         """Note that a waiting run has begun.
 
         Args:
             id: The run.
             keeper: Process that keeps it, in this namespace, and when that started in clock ticks since boot.
             pid: Process of its command.
+            time_s: When it began, in seconds since 1970; now, if None.
         """
         noted = _json(Noted(*keeper, this_place()))
         self._write(
             "UPDATE runs SET status = 'running', began = ?, keeper = ?, pid = ? "
             "WHERE id = ? AND status = 'waiting'",
-            *(time.time(), noted, pid, id),
+            *(time.time() if time_s is None else time_s, noted, pid, id),
         )
 
     def ended(self, id: str, status: Status, exit_code: int | None, reason: str = "") -> None:
