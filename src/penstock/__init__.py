@@ -5,6 +5,7 @@ Names are loaded when first used, so that ``import penstock`` costs nothing.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +95,15 @@ _HOMES = {
     "stop": "penstock.feed.launch.feeds",
     **dict.fromkeys(_ERRORS, "penstock.errors"),
 }
+_LOADERS = {"Loader", "attach", "share"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
+    if name in _LOADERS and "PENSTOCK_RUN_ID" in os.environ:
+        import_module("penstock.runs.inside").watch_waits()
     globals()[name] = value
     return value
 

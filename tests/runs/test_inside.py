@@ -253,3 +253,35 @@ def test_a_store_that_is_gone_or_full_fails_no_script(script: Script):
 
 def test_here_is_no_run():
     assert penstock.run() is None
+
+
+def test_how_long_a_script_waits_for_data_is_kept(script: Script) -> None:
+    script.run(
+        """
+import threading, time
+import numpy as np
+class Slow:
+    def __iter__(self):
+        for i in range(8):
+            time.sleep(0.2)
+            yield {"id": np.arange(4)}
+feeder = penstock.Feeder(Slow(), "waits", epochs=1)
+thread = threading.Thread(target=feeder.run)
+thread.start()
+with penstock.attach("waits") as loader:
+    assert len(list(loader)) == 8
+    waited = loader.statistics().wait_s
+thread.join()
+print(waited, file=open(os.environ["WAITED"], "w"))
+""",
+        WAITED=str(script.store.folder / "waited"),
+    )
+    waits = script.series("feed.wait_s")
+    assert waits == sorted(waits)
+    assert len(waits) >= 3, "also while it waits"
+    assert waits[-1] == pytest.approx(float((script.store.folder / "waited").read_text()))
+
+
+def test_a_script_that_waits_for_no_data_keeps_nothing_of_it(script: Script) -> None:
+    script.run("penstock.log(loss=1.0)")
+    assert set(script.store.series(script.id)) == {"loss"}

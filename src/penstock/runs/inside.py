@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import BadSetting, PenstockError
+from penstock.measure.waits import waited_s
 
 if TYPE_CHECKING:
     from penstock.runs.store import SeriesWriter
@@ -78,6 +79,13 @@ def log(**values: object) -> None:
         recorder.add(values)
 
 
+def watch_waits() -> None:
+    """Keep how long this process waits for data, in the series ``feed.wait_s`` of its run."""
+    recorder = _here.recorder or _here.begin()
+    if recorder is not None:
+        recorder.watches_waits = True
+
+
 def _store() -> Path | None:
     folder = os.environ.get("PENSTOCK_STORE")
     return Path(folder) if folder and os.environ.get("PENSTOCK_RUN_ID") else None
@@ -96,6 +104,7 @@ class _Recorder:
         self._writer: SeriesWriter | None = None
         self._writing = threading.Lock()
         self._is_held = False
+        self.watches_waits = False
         self._said: set[str] = set()
         self._is_over = not threading.main_thread().is_alive()  # in an exit handler, where threads are too late
         if not self._is_over:
@@ -159,11 +168,17 @@ class _Recorder:
     def _keep_writing(self) -> None:
         while not self._is_over:
             time.sleep(_EVERY_S)
+            self._note_waits()
             if self._waiting:
                 self.write()
 
+    def _note_waits(self) -> None:
+        if self.watches_waits:
+            self._waiting.append((time.time(), {"feed.wait_s": waited_s()}))
+
     def _end(self) -> None:
         self._is_over = True
+        self._note_waits()
         self.write()
         if self._writer and self._writer.dropped:
             self._say("dropped", f"the disk did not take {self._writer.dropped:,} points; they are lost")
