@@ -14,6 +14,8 @@ import pytest
 from tests.forked import ForkServer, eventually
 from tests.runs.running import Launch, left, nothing_is_left, records
 
+import penstock
+
 LEAVES = """
 sh -c 'trap "" TERM; echo stubborn; while :; do sleep 60; done' &
 setsid sh -c 'sleep 60' &
@@ -82,6 +84,23 @@ def test_when_a_detached_penstock_run_is_killed_its_run_goes_on_and_no_other_beg
     tmp_path.joinpath("go").touch()
     eventually(lambda: launched.records()[0].status == "finished")
     nothing_is_left(tmp_path)
+
+
+SHARES = """
+import numpy as np, penstock
+def make_loader():
+    return penstock.ArraySource({"id": np.arange(10)}, batch_size=5)
+with penstock.share(make_loader, name="shared") as loader:
+    print(len(next(iter(loader))["id"]))
+"""
+
+
+def test_a_feeder_that_a_run_has_started_goes_on_for_others(launch, tmp_path: Path):
+    tmp_path.joinpath("train.py").write_text(SHARES)
+    one = launch("train.py")
+    assert (one.wait(), one.output) == (0, "5\n"), one.errors
+    assert [feed.name for feed in penstock.feeds()] == ["shared"]
+    penstock.stop("shared")
 
 
 def test_a_command_that_ignores_the_end_is_killed(launch):

@@ -113,6 +113,7 @@ def test_what_cannot_be_executed_has_failed(launch, tmp_path: Path):
     ("program", "status", "code", "reason"),
     [
         ("kill -9 $$", "killed", 137, "died of SIGKILL, which penstock did not send"),
+        ("printf 'no end of line'; exit 5", "failed", 5, "no end of line"),
         ("kill -SEGV $$", "failed", 139, "died of SIGSEGV"),
         ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out_of_memory", 1, "torch.Out"),
         ("trap 'exit 9' TERM; sleep 60 & wait", "timed_out", 9, "ran longer than its time limit of 0.2 s"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def run(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="SCRIPT.py|COMMAND [ARGS]...", help="What to run; options after it are its own."),
+        typer.Argument(metavar="COMMAND", help="A script (*.py) or a command; what comes after is its own."),
     ],
     repeat: Annotated[int, typer.Option("-n", "--repeat", min=1, help="Number of runs.")] = 1,
     name: Annotated[str, typer.Option(help="Name of the run, instead of the script's.")] = "",

@@ -13,7 +13,10 @@ import msgspec
 import typer
 
 from penstock.cli.command import Command, Group
+from penstock.cli.runs_compare import compare
+from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.cli.runs_stop import stop
+from penstock.cli.runs_top import top
 from penstock.errors import BadSetting
 from penstock.runs.record import ENDED, STATUSES, RunRecord
 from penstock.runs.store import Store
@@ -22,11 +25,6 @@ from penstock.sizes import size_from, size_text
 
 app = typer.Typer(cls=Group, help="What has become of runs.", no_args_is_help=True)
 
-StoreFolder = Annotated[
-    Path | None,
-    typer.Option("--store", metavar="DIR", help="Folder of the store; PENSTOCK_STORE unless given."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the run; its first letters are enough.")]
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _POLL_S = 0.2
@@ -37,7 +35,8 @@ def runs() -> None:
     """What has become of runs."""
 
 
-app.command(cls=Command)(stop)
+for verb in (stop, top, compare):
+    app.command(cls=Command)(verb)
 
 
 @app.command(cls=Command)
@@ -180,11 +179,6 @@ def _environment(path: Path) -> dict[str, Any] | None:
 def _fields(run: RunRecord) -> dict[str, Any]:
     names = "id name group group_id index mode status exit_code reason began seconds pid"
     return {name: getattr(run, name) for name in names.split()}
-
-
-def print_json(value: Any) -> None:
-    # NaN and infinities, which JSON lacks, become null.
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def _tell_removed(removed: list[Removed], dry_run: bool = False) -> None:

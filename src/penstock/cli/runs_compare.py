@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.runs import AsJson, StoreFolder, print_json
+from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.errors import NoSuchRun
 from penstock.runs.store import Store
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.cli.runs_options import StoreFolder
+
 
 def stop(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs, by the beginning of their ids.")],
-    store: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
-    ] = None,
+    store: StoreFolder = None,
 ) -> None:
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.record import ENDED

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.runs import StoreFolder
+from penstock.cli.runs_options import StoreFolder
 from penstock.feed.settings import real_number
 from penstock.runs.store import Store
 

@@ -28,7 +28,6 @@ def main(order_fd: int, link: int) -> None:
         _guard(keeper)
     else:
         adopt_orphans()
-        os.set_inheritable(link, False)
         Keeper(Order.from_file(order_fd), link).keep()
 
 

@@ -9,13 +9,13 @@ import signal
 import sys
 import termios
 import time
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.linux.oom_kills import oom_kills
 from penstock.linux.process import descendants, read_signals, signals_as_file
 from penstock.runs.keeper.command import resize, start
+from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link
 from penstock.runs.keeper.order import Order
 from penstock.runs.keeper.output import Output
 from penstock.runs.keeper.sender import who
@@ -28,8 +28,6 @@ GRACE_S = 5.0
 """How long a command may take to end once it has been told to."""
 
 _LEFTOVERS_GRACE_S = 2.0
-CHUNK_BYTES = 1 << 16
-_MOST_WAITING = 16
 
 FEEDER = b"penstock.feed.launch"
 """In the command line of a feeder that ``share()`` started: it serves other runs too, and ends without help."""
@@ -40,19 +38,15 @@ class Keeper:
 
     Args:
         order: The run.
-        link: A sequenced socket to what started the run. From there come what is typed (``i`` and the bytes),
-            signals and sizes of the terminal (JSON); to there go the output (``1`` or ``2`` and the bytes) and
-            reports (JSON).
+        link: A sequenced socket to what started the run.
     """
 
     def __init__(self, order: Order, link: int) -> None:
         self._order = order
-        self._link: int | None = link
-        os.set_blocking(link, False)
+        self._link = Link(link)
         self._signals = signals_as_file(
             (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
         )
-        self._waiting: deque[bytes] = deque()
         self._typed = b""
         self._returned: int | None = None
         self._ended_as = self._why = ""
@@ -62,7 +56,7 @@ class Keeper:
 
     def keep(self) -> None:
         """Run the command to its end, and record that."""
-        self._report(keeper=os.getpid())
+        self._link.report(keeper=os.getpid())
         oom_before = oom_kills()
         began_s = time.monotonic()
         try:
@@ -71,7 +65,7 @@ class Keeper:
             code = 127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126
             self._returned = code
             self._record_ended(Verdict("failed", code, f"could not be started: {error}"))
-            self._report(ended=True)
+            self._link.report(ended=True)
             return
         self._let_go_of_standard_descriptors()
         self._record_began(time.time())
@@ -99,18 +93,17 @@ class Keeper:
         self._read_all()
         self._output.close()
         if self._output.failed:
-            self._report(said=f"not all of its output is kept: {self._output.failed}")
-        self._report(ended=True)
-        while self._link is not None and self._waiting:
+            self._link.report(said=f"not all of its output is kept: {self._output.failed}")
+        self._link.report(ended=True)
+        while not self._link.idle:
             self._step(None)
 
     def _step(self, until: float | None) -> None:
         """Do what there is to do; wait for it, until a moment of the monotonic clock."""
         poll, outputs, terminal = select.poll(), self._command.outputs, self._command.terminal
         poll.register(self._signals, select.POLLIN)
-        if self._link is not None:
-            poll.register(self._link, select.POLLIN | (select.POLLOUT if self._waiting else 0))
-        if len(self._waiting) < _MOST_WAITING:  # else what reads our output is slow, and so is the run
+        self._link.register(poll)
+        if not self._link.full:  # else what reads our output is slow, and so is the run
             for fd in outputs:
                 poll.register(fd, select.POLLIN)
         if self._typed and terminal in outputs:
@@ -119,7 +112,7 @@ class Keeper:
         for fd, events in poll.poll(timeout_ms):
             if fd == self._signals:
                 self._hear_signals()
-            elif fd == self._link:
+            elif fd == self._link.fd:
                 self._talk(events)
             elif fd in outputs:
                 if events & select.POLLOUT:
@@ -140,50 +133,27 @@ class Keeper:
             os.close(fd)
             return False
         self._output.add(data)
-        self._send(b"%d" % self._command.outputs[fd] + data)
+        self._link.send(b"%d" % self._command.outputs[fd] + data)
         return True
 
     def _read_all(self) -> None:
         """Take what was printed until now, and no more: something of the run may print for ever."""
         for fd in list(self._command.outputs):
-            for _ in range(_MOST_WAITING):
+            for _ in range(MOST_WAITING):
                 if not self._read(fd):
                     break
 
-    def _send(self, packet: bytes) -> None:
-        if self._link is not None:
-            self._waiting.append(packet)
-            self._flush()
-
-    def _report(self, **words: Any) -> None:
-        self._send(json.dumps(words).encode())
-
-    def _flush(self) -> None:
-        try:
-            while self._waiting and self._link is not None:
-                os.write(self._link, self._waiting[0])
-                self._waiting.popleft()
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._abandoned()
-
     def _talk(self, events: int) -> None:
-        if self._waiting and events & select.POLLOUT:
-            self._flush()
-        if self._link is None or not events & ~select.POLLOUT:
+        if events & select.POLLOUT:
+            self._link.flush()
+        if not events & ~select.POLLOUT:
             return
-        try:
-            packet = os.read(self._link, 2 * CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            packet = b""
-        if not packet:
+        packet = self._link.receive()
+        if packet == b"":
             self._abandoned()
-        elif packet.startswith(b"i"):
+        elif packet and packet.startswith(b"i"):
             self._type(packet[1:])
-        else:
+        elif packet:
             self._obey(json.loads(packet))
 
     def _obey(self, said: dict[str, Any]) -> None:
@@ -210,10 +180,6 @@ class Keeper:
 
     def _abandoned(self) -> None:
         """Go on, or end, without what started the run."""
-        assert self._link is not None
-        os.close(self._link)
-        self._link = None
-        self._waiting.clear()
         with suppress(termios.error):  # it may have been closed
             # Raw as penstock run had set it; as a shell's line editor sets it, output is still processed.
             if self._cooked and not termios.tcgetattr(0)[1] & termios.OPOST:
@@ -288,9 +254,9 @@ class Keeper:
                 store.began(self._order.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
                 status: Status = store.run(self._order.id).status
         except Exception as error:  # a full disk is no reason for the run to end
-            self._report(said=f"could not be recorded: {error}")
+            self._link.report(said=f"could not be recorded: {error}")
             return
-        self._report(began=self._command.pid)
+        self._link.report(began=self._command.pid)
         if status != "running":
             self._end("killed", "was ended before it began")
 
@@ -299,4 +265,4 @@ class Keeper:
             with self._store() as store:
                 store.ended(self._order.id, ended.status, ended.exit_code, ended.reason)
         except Exception as error:
-            self._report(said=f"its end ({ended.status}, {ended.reason}) could not be recorded: {error}")
+            self._link.report(said=f"its end ({ended.status}, {ended.reason}) could not be recorded: {error}")

@@ -40,12 +40,11 @@ class Output:
         tail: Most bytes that are kept from the end, half as many at least.
 
     Attributes:
-        recent: The last 16 KiB of it.
         failed: Why it could not be written; empty as long as it could.
     """
 
     def __init__(self, path: str, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
-        self.recent = b""
+        self._recent = b""
         self.failed = ""
         self._head, self._tail = head, tail
         self._tail_begins = 0
@@ -58,12 +57,17 @@ class Output:
         except OSError as error:
             self.failed = str(error)
 
+    @property
+    def recent(self) -> bytes:
+        """The last 16 KiB of it."""
+        return (self._recent + last_state(self._line))[-_RECENT_BYTES:]
+
     def add(self, data: bytes) -> None:
         """Keep this too."""
         whole, self._line = collapse(self._line + data)
         if len(self._line) > _LONGEST_LINE:
             whole, self._line = whole + self._line, b""
-        self.recent = (self.recent + whole)[-_RECENT_BYTES:]
+        self._recent = (self._recent + whole)[-_RECENT_BYTES:]
         if not self.failed:
             try:
                 self._write(whole)
@@ -72,7 +76,6 @@ class Output:
 
     def close(self) -> None:
         """End the file; what stands in it stays."""
-        self.recent += last_state(self._line)
         if self._fd >= 0:
             os.close(self._fd)
 

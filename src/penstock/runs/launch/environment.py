@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
@@ -34,26 +34,8 @@ _SHOWN = re.compile(
 """The only variables that are kept."""
 
 
-@contextmanager
-def describing(store: Store, records: Sequence[RunRecord]) -> Generator[Callable[[], None]]:
-    """Give what begins, in a thread, to write each run's ``environment.json``; wait for it at the end."""
-    thread = threading.Thread(target=_describe_all, args=(store, records), name="penstock-environment")
-    began = False
-
-    def begin() -> None:
-        nonlocal began
-        if not began:
-            began = True
-            thread.start()
-
-    try:
-        yield begin
-    finally:
-        if began:
-            thread.join()
-
-
-def _describe_all(store: Store, records: Sequence[RunRecord]) -> None:
+def describe_all(store: Store, records: Sequence[RunRecord]) -> None:
+    """Write each run's ``environment.json``."""
     shared = {"machine": msgspec.to_builtins(describe()), "driver": driver()}
     for record in records:
         with suppress(OSError):  # a full disk, or the run was removed: no reason to stop any

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from penstock.runs.launch.environment import describing
 from penstock.runs.launch.kept_run import KeptRun
 from penstock.runs.launch.shown import AsItIs, Prefixed, Shown
 from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
@@ -40,13 +40,16 @@ class Launcher:
         self._ended_by = ""
         self._shown: Shown = AsItIs() if self._one else Prefixed([record.name for record in self._records])
         self._shows = True
+        self._describing: threading.Thread | None = None
 
     def run(self) -> list[RunRecord]:
         """Run all to their end; return what has become of them."""
-        with self._forwarding(), describing(self._store, self._records) as describe:
+        with self._forwarding():
             for group in self._groups:
                 for together in [[record] for record in group] if group[0].mode == "alone" else [group]:
-                    self._run_together(together, describe)
+                    self._run_together(together)
+            if self._describing:
+                self._describing.join()
         return [self._store.run(record.id) for record in self._records]
 
     def _waits(self, record: RunRecord) -> bool:
@@ -55,7 +58,7 @@ class Launcher:
             self._store.ended(record.id, "killed", None, f"never began: {self._ended_by}")
         return self._store.run(record.id).status == "waiting"
 
-    def _run_together(self, records: Sequence[RunRecord], describe: Callable[[], None]) -> None:
+    def _run_together(self, records: Sequence[RunRecord]) -> None:
         terminal = terminals() if self._one else _NO_TERMINAL
         alone = self._one and stdin_is_ours()
         for record in records:
@@ -69,7 +72,9 @@ class Launcher:
             self._hear(self._running[0])  # it knows now what the terminal is to be like again
             passed.open()
         try:
-            describe()
+            if not self._describing:
+                self._describing = threading.Thread(target=self._describe, name="penstock-environment")
+                self._describing.start()
             self._wait(passed if terminal[0] else None)
         finally:
             if passed:
@@ -102,6 +107,12 @@ class Launcher:
         elif said and "said" in said:
             self._show(run, 2, f"penstock: run {run.record.id}: {said['said']}\n".encode())
         return said is not None
+
+    def _describe(self) -> None:
+        """Keep what the runs run in, without letting them wait for it."""
+        from penstock.runs.launch.environment import describe_all
+
+        describe_all(self._store, self._records)
 
     def _show(self, run: KeptRun, descriptor: int, data: bytes) -> None:
         if self._shows:
