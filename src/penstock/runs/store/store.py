@@ -1,0 +1,202 @@
+"""The store of runs: a folder with a database, and a folder for each run."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, Self, cast
+
+import msgspec
+
+from penstock.errors import NoSuchRun
+from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import ENDED, RunRecord, Status
+from penstock.runs.store.alive import Noted, this_place, this_process
+from penstock.runs.store.folder import chosen_folder, private_folder, usable
+from penstock.runs.store.schema import connect, told, writing
+
+_FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
+_ID = re.compile(f"[{_FIRST}][{_LETTERS}]{{5}}")
+_SELECT = (
+    "SELECT runs.*, groups.name AS group_name, groups.mode, groups.owner, groups.added "
+    "FROM runs JOIN groups ON groups.id = runs.group_id"
+)
+
+
+class Removed(NamedTuple):
+    """A run that was removed, and the bytes that it took on the disk."""
+
+    run: RunRecord
+    nbytes: int
+
+
+class Store:
+    """What runs there were and are, whoever started them; any number of processes use one at the same time.
+
+    A run is "lost" if it is said to run and its keeper does not live, or to
+    wait and the process that would start it does not.
+
+    Attributes:
+        folder: Where it lies.
+    """
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
+        self.folder = folder
+        self._database = folder / "runs.sqlite"
+        self._connection = connection
+        self._connection.row_factory = sqlite3.Row
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, folder: Path | None = None) -> Self:
+        """Open a store, made or migrated if needed.
+
+        Args:
+            folder: Where it lies; ``$PENSTOCK_STORE`` or the user's data directory, if None.
+
+        Raises:
+            InsecureDirectory: the folder belongs to another user, or others may enter it.
+            StoreUnusable: it cannot be made, or a newer Penstock has written it.
+        """
+        folder = folder.absolute() if folder else chosen_folder()
+        private_folder(folder)
+        return cls(folder, connect(folder / "runs.sqlite"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+    def add(self, group: GroupPlan) -> list[RunRecord]:
+        """Add a group, all of whose runs wait for this process, or one that it tells, to start them."""
+        group_id = _new_id()
+        ids = [_new_id() for _ in group.runs]
+        listeners = msgspec.json.encode(group.listeners).decode()
+        with self._lock, told(self._database), writing(self._connection):
+            self._connection.execute(
+                "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?)",
+                (group_id, group.name, group.mode, listeners, time.time(), _json(this_process())),
+            )
+            self._connection.executemany(
+                "INSERT INTO runs (id, group_id, position, plan) VALUES (?, ?, ?, ?)",
+                [(id, group_id, i, _json(run)) for i, (id, run) in enumerate(zip(ids, group.runs, strict=True))],
+            )
+        for id in ids:
+            with usable(self.folder_of(id)):
+                self.folder_of(id).mkdir(mode=0o700)
+        return self.runs(group_id)
+
+    def own(self, group_id: str) -> None:
+        """Take over from the process that added a group: its waiting runs are lost if this process dies."""
+        self._write("UPDATE groups SET owner = ? WHERE id = ?", _json(this_process()), group_id)
+
+    def began(self, id: str, *, keeper: tuple[int, int], pid: int) -> None:
+        """Note that a waiting run has begun.
+
+        Args:
+            id: The run.
+            keeper: Process that keeps it, in this namespace, and when that started in clock ticks since boot.
+            pid: Process of its command.
+        """
+        noted = _json(Noted(*keeper, this_place()))
+        self._write(
+            "UPDATE runs SET status = 'running', began = ?, keeper = ?, pid = ? "
+            "WHERE id = ? AND status = 'waiting'",
+            *(time.time(), noted, pid, id),
+        )
+
+    def ended(self, id: str, status: Status, exit_code: int | None, reason: str = "") -> None:
+        """Note how a run has ended; of several words the first counts."""
+        assert status in ENDED
+        self._write(
+            "UPDATE runs SET status = ?, exit_code = ?, reason = ?, ended = ? "
+            "WHERE id = ? AND status IN ('waiting', 'running')",
+            *(status, exit_code, reason, time.time(), id),
+        )
+
+    def run(self, id: str) -> RunRecord:
+        """Return a run by its id, or by the first letters of it that no other run's id begins with.
+
+        Raises:
+            NoSuchRun: there is none, or several.
+        """
+        exact = self._read("WHERE runs.id = ?", id)
+        found = exact or self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id)
+        if len(found) == 1:
+            return self._record(found[0])
+        if found:
+            raise NoSuchRun(
+                f"{len(found)} runs or more begin with {id!r}: {', '.join(row['id'] for row in found)}"
+            )
+        raise NoSuchRun(f"the store {self.folder} has no run {id!r}; `penstock runs ls` shows those it has")
+
+    def runs(self, group: str | None = None) -> list[RunRecord]:
+        """List runs in the order in which they were added, all or those of groups of a name or id."""
+        order = "ORDER BY groups.number, runs.position"
+        if group is None:
+            rows = self._read(order)
+        else:
+            rows = self._read(f"WHERE groups.id = ? OR groups.name = ? {order}", group, group)
+        return [self._record(row) for row in rows]
+
+    def folder_of(self, id: str) -> Path:
+        """Return the folder of a run, by its whole id."""
+        return self.folder / id
+
+    def _write(self, statement: str, *values: object) -> None:
+        with self._lock, told(self._database), writing(self._connection):
+            self._connection.execute(statement, values)
+
+    def _read(self, condition: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock, told(self._database), closing(self._connection.cursor()) as cursor:
+            return cursor.execute(f"{_SELECT} {condition}", values).fetchall()
+
+    def _record(self, row: sqlite3.Row) -> RunRecord:
+        status, began, ended = cast(Status, row["status"]), cast(float | None, row["began"]), row["ended"]
+        keeper = msgspec.json.decode(row["keeper"], type=Noted) if row["keeper"] else None
+        watched = keeper or msgspec.json.decode(row["owner"], type=Noted)
+        if status not in ENDED and not watched.lives():
+            status, ended = "lost", self._last_sign(row["id"], began)
+        plan = msgspec.json.decode(row["plan"], type=RunPlan)
+        return RunRecord(
+            id=row["id"],
+            name=plan.name,
+            group=row["group_name"],
+            group_id=row["group_id"],
+            mode=row["mode"],
+            index=row["position"],
+            status=status,
+            exit_code=row["exit_code"],
+            reason=row["reason"],
+            began=began,
+            seconds=None if began is None else max(0.0, (ended or time.time()) - began),
+            plan=plan,
+            keeper=(keeper.pid, keeper.started_ticks) if keeper else None,
+            pid=row["pid"],
+        )
+
+    def _last_sign(self, id: str, began: float | None) -> float | None:
+        """Return when a lost run last wrote something."""
+        folder = self.folder_of(id)
+        if began is None:
+            return None
+        seen = (path.stat().st_mtime for path in (*folder.glob("*"), *folder.glob("series/*")))
+        return max(seen, default=began)
+
+
+def _new_id() -> str:
+    return secrets.choice(_FIRST) + "".join(secrets.choice(_LETTERS) for _ in range(5))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
