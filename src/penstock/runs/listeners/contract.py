@@ -1,4 +1,4 @@
-"""The seam of what is sampled: a listener is asked at each tick, and returns values of the runs and of the host."""
+"""The seam of what is sampled: a listener returns values of each run and of the host at each tick."""
 
 from __future__ import annotations
 

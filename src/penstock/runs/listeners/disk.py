@@ -28,9 +28,7 @@ class DiskListener:
 
     name = "disk"
 
-    def __init__(
-        self, diskstats: Path = Path("/proc/diskstats"), disks: Path = Path("/sys/block")
-    ) -> None:
+    def __init__(self, diskstats: Path = Path("/proc/diskstats"), disks: Path = Path("/sys/block")) -> None:
         self._diskstats = diskstats
         self._disks = disks
         self._before: dict[str, _Figures] = {}
@@ -59,12 +57,11 @@ class DiskListener:
             counters[f"{disk}.busy_s"] = figures[9] / 1000
             if len(figures) > 15:  # Linux 5.5 and later
                 counters[f"{disk}.flushes"] = figures[15]
-            if before := self._before.get(name):
-                if now.reads > before.reads:
-                    gauges[f"{disk}.read_latency_s"] = (now.read_s - before.read_s) / (now.reads - before.reads)
-                if now.writes > before.writes:
-                    gauges[f"{disk}.write_latency_s"] = (now.write_s - before.write_s) / (now.writes - before.writes)
-            self._before[name] = now
+            before, self._before[name] = self._before.get(name, now), now
+            if reads := now.reads - before.reads:
+                gauges[f"{disk}.read_latency_s"] = (now.read_s - before.read_s) / reads
+            if writes := now.writes - before.writes:
+                gauges[f"{disk}.write_latency_s"] = (now.write_s - before.write_s) / writes
         return Sample(Values(counters, gauges))
 
     def close(self) -> None:

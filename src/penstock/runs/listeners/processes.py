@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
 
@@ -136,7 +135,7 @@ class _Tree:
         # The keeper's own time is not the run's, nor is what it wrote itself: the run's output.
         cpu_ticks = int(keeper[13]) + int(keeper[14])
         own = _io_bytes(self._thread_io)
-        read_bytes, write_bytes = (max(0, all - mine) for all, mine in zip(self.keeper.io_bytes(), own, strict=True))
+        read_bytes, write_bytes = (max(0, b - a) for a, b in zip(own, self.keeper.io_bytes(), strict=True))
         pids: list[int] = []
         rss_pages = threads = 0
         for pid, process in list(self.members.items()):
