@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock._version import __version__
-from penstock.cli import bench
+from penstock.cli import bench, runs
 from penstock.cli.advise import advise
 from penstock.cli.command import Command, Group
 from penstock.cli.demo import demo
@@ -47,3 +47,4 @@ def options(
 for verb in (feed, pack, status, top, stop, doctor, advise, demo):
     app.command(cls=Command)(verb)
 app.add_typer(bench.app, name="bench")
+app.add_typer(runs.app, name="runs")

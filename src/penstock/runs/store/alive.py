@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from functools import cache
 from pathlib import Path
 
@@ -48,7 +47,7 @@ def start_ticks(pid: int) -> int | None:
 def this_place() -> Place:
     """Return where this process runs."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return Place(platform.node(), boot, os.readlink("/proc/self/ns/pid"))
+    return Place(os.uname().nodename, boot, os.readlink("/proc/self/ns/pid"))
 
 
 def this_process() -> Noted:

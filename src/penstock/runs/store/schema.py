@@ -59,15 +59,15 @@ def connect(path: Path) -> sqlite3.Connection:
             wanted = "delete" if network else "wal"
             if _version(connection, path) < len(STEPS) or _mode(connection) != wanted:
                 with _locked(path.with_name("lock")):
-                    _migrate(connection, path)
-                    if _mode(connection) != wanted:
-                        connection.execute(f"PRAGMA journal_mode = {wanted}")
-                        if network:
-                            warnings.warn(
-                                f"the store {path.parent} lies on {network}: it works without a write-ahead log "
-                                "there, slower with many runs. PENSTOCK_STORE may name a folder on a local disk",
-                                stacklevel=4,
-                            )
+                    before = _version(connection, path), _mode(connection)
+                    _migrate(connection, path, before[0])
+                    connection.execute(f"PRAGMA journal_mode = {wanted}")
+                if network and (not before[0] or before[1] != wanted):
+                    warnings.warn(
+                        f"the store {path.parent} lies on {network}: it works without a write-ahead log there, "
+                        "slower with many runs. PENSTOCK_STORE may name a folder on a local disk",
+                        stacklevel=4,
+                    )
             if not network:  # with a log, no death of a process needs more
                 connection.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
@@ -88,12 +88,12 @@ def told(path: Path) -> Generator[None]:
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Generator[None]:
     """Hold the one lock of all writers, and commit at the end; an exception undoes what was done."""
-    connection.execute("BEGIN IMMEDIATE")
     try:
+        connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # a full disk has undone it already
+        with suppress(sqlite3.Error):  # nothing was begun, or a full disk has undone it
             connection.execute("ROLLBACK")
         raise
 
@@ -112,9 +112,8 @@ def _mode(connection: sqlite3.Connection) -> str:
     return connection.execute("PRAGMA journal_mode").fetchone()[0]
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Bring the database to the last version; a copy of what it was is kept beside it."""
-    version = _version(connection, path)
     if 0 < version < len(STEPS):
         copy = path.with_name(f"{path.name}.version-{version}")
         half = copy.with_name(copy.name + ".half")
@@ -123,7 +122,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.backup(target)
         half.replace(copy)
     with writing(connection):
-        for step in STEPS[_version(connection, path) :]:
+        for step in STEPS[version:]:
             for statement in step.split(";"):
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(STEPS)}")

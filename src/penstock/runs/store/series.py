@@ -1,4 +1,4 @@
-"""The series of a run, whoever wrote them: whole blocks of the writers' files, and what has been compacted."""
+"""A series of a run. This module imports no NumPy, so that a keeper starts quickly."""
 
 from __future__ import annotations
 

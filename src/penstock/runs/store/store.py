@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 
-from penstock.errors import NoSuchRun
+from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store.alive import Noted, this_place, this_process
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
 from penstock.runs.store.schema import connect, told, writing
+from penstock.runs.store.series import Series
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 _ID = re.compile(f"[{_FIRST}][{_LETTERS}]{{5}}")
@@ -130,8 +133,7 @@ class Store:
         Raises:
             NoSuchRun: there is none, or several.
         """
-        exact = self._read("WHERE runs.id = ?", id)
-        found = exact or self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id)
+        found = self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id) if id else []
         if len(found) == 1:
             return self._record(found[0])
         if found:
@@ -152,6 +154,80 @@ class Store:
     def folder_of(self, id: str) -> Path:
         """Return the folder of a run, by its whole id."""
         return self.folder / id
+
+    def remove(self, ids: Iterable[str]) -> list[Removed]:
+        """Remove runs that have ended, with their folders.
+
+        Raises:
+            BadSetting: one waits or runs; nothing is removed.
+        """
+        runs = {run.id: run for run in map(self.run, ids)}.values()
+        if alive := [f"{run.id} ({run.status})" for run in runs if run.status not in ENDED]:
+            raise BadSetting(f"not ended yet: {', '.join(alive)}. Stop them first, or wait; nothing was removed")
+        removed = [Removed(run, self._nbytes(run.id)) for run in runs]
+        self._remove(removed)
+        return removed
+
+    def prune(
+        self, *, keep_s: float | None = None, max_bytes: int | None = None, dry_run: bool = False
+    ) -> list[Removed]:
+        """Remove the oldest runs that have ended, until those left are young and small enough.
+
+        Args:
+            keep_s: Seconds since its end for which a run is kept, if the bytes allow.
+            max_bytes: Bytes that the folders of all runs may take.
+            dry_run: Remove nothing.
+        """
+        runs = [Removed(run, self._nbytes(run.id)) for run in self.runs()]
+        total = sum(nbytes for _, nbytes in runs)
+        ends = {run.id: self._end_of(run) for run, _ in runs if run.status in ENDED}
+        removed: list[Removed] = []
+        for each in sorted((each for each in runs if each.run.id in ends), key=lambda each: ends[each.run.id]):
+            too_old = keep_s is not None and ends[each.run.id] < time.time() - keep_s
+            if too_old or (max_bytes is not None and total > max_bytes):
+                removed.append(each)
+                total -= each.nbytes
+        if not dry_run:
+            self._remove(removed)
+        return removed
+
+    def series(self, id: str) -> dict[str, Series]:
+        """Return all series of a run by name, whatever writers there were."""
+        from penstock.runs.store.merged import read_series
+
+        return read_series(self.folder_of(id) / "series")
+
+    def compact(self, id: str) -> None:
+        """Compress the series of a run that has ended into one file; a death at any moment loses nothing."""
+        from penstock.runs.store.merged import compact
+
+        if (folder := self.folder_of(id) / "series").exists():
+            compact(folder)
+
+    def _end_of(self, run: RunRecord) -> float:
+        if run.began is not None and run.seconds is not None:
+            return run.began + run.seconds
+        return self._read("WHERE runs.id = ?", run.id)[0]["added"]
+
+    def _nbytes(self, id: str) -> int:
+        nbytes = 0
+        for path in self.folder_of(id).rglob("*"):
+            with suppress(FileNotFoundError):
+                nbytes += path.lstat().st_blocks * 512
+        return nbytes
+
+    def _remove(self, removed: list[Removed]) -> None:
+        ids = [(each.run.id,) for each in removed]
+        # A folder without a run is what a removal left that was killed: a run is there before its folder.
+        folders = [path for path in self.folder.iterdir() if _ID.fullmatch(path.name)]
+        with self._lock, told(self._database), writing(self._connection):
+            self._connection.executemany("DELETE FROM runs WHERE id = ?", ids)
+            self._connection.execute("DELETE FROM groups WHERE id NOT IN (SELECT group_id FROM runs)")
+        known = {row["id"] for row in self._read("")}
+        for path in folders:
+            if path.name not in known:
+                with usable(path):
+                    shutil.rmtree(path)
 
     def _write(self, statement: str, *values: object) -> None:
         with self._lock, told(self._database), writing(self._connection):
@@ -190,8 +266,11 @@ class Store:
         folder = self.folder_of(id)
         if began is None:
             return None
-        seen = (path.stat().st_mtime for path in (*folder.glob("*"), *folder.glob("series/*")))
-        return max(seen, default=began)
+        seen = [began]
+        for path in (*folder.glob("*"), *folder.glob("series/*")):
+            with suppress(FileNotFoundError):
+                seen.append(path.stat().st_mtime)
+        return max(seen)
 
 
 def _new_id() -> str:
