@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Any
 
 import psutil
 
@@ -94,7 +92,3 @@ class Kept:
                     process.kill()
         self.process.kill()
         self.process.communicate()
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value) + "\n"

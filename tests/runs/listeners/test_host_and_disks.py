@@ -39,8 +39,15 @@ DISK = "{major} 0 {name} {reads} 5 {read_sectors} {read_ms} {writes} 6 {write_se
 def line(name: str, reads=10, read_ms=40, writes=4, write_ms=8, *, major=259, rest=" 0 0 0 0 7 3") -> str:
     return (
         DISK.format(
-            **{"major": major, "name": name, "reads": reads, "read_ms": read_ms, "writes": writes},
-            **{"write_ms": write_ms, "read_sectors": 8 * reads, "write_sectors": 16 * writes, "busy_ms": 250},
+            major=major,
+            name=name,
+            reads=reads,
+            read_ms=read_ms,
+            writes=writes,
+            write_ms=write_ms,
+            read_sectors=8 * reads,
+            write_sectors=16 * writes,
+            busy_ms=250,
         )
         + rest
         + "\n"

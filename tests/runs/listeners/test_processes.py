@@ -93,9 +93,7 @@ def test_two_runs_side_by_side_have_their_own_processes_only(kept, processes):
 def test_an_orphan_stays_in_its_run(kept, processes):
     code = "if os.fork():\n time.sleep(0.3)\nelse:\n if os.fork(): os._exit(0)\n time.sleep(60)"
     run = kept(code)
-    left = until(
-        lambda: tree(processes, run.watched).pids, lambda pids: pids and run.watched.pid not in pids
-    )
+    left = until(lambda: tree(processes, run.watched).pids, lambda pids: pids and run.watched.pid not in pids)
     assert psutil.Process(left[0]).ppid() == run.process.pid
 
 
@@ -156,7 +154,6 @@ def test_nothing_is_held_open_of_runs_that_have_ended(kept, processes):
     until(lambda: tree(processes, run.watched).pids, lambda pids: len(pids) == 4)
     assert not processes.look(2.0, []).trees
     run.close()
-    del run
     assert len(os.listdir("/proc/self/fd")) <= before + 2  # the pipes of the test's own
 
 
