@@ -14,7 +14,7 @@ from penstock.runs.store.alive import start_ticks
 KEEPER = """
 import ctypes, os, resource, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-run = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+run = subprocess.Popen([sys.executable, "-ISc", sys.argv[1]])
 print(run.pid, flush=True)
 ended = 0
 while True:
@@ -72,7 +72,7 @@ class Kept:
 
     def __init__(self, code: str, id: str = "a", index: int = 0) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", KEEPER, BURN + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-ISc", KEEPER, BURN + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout
         pid = int(self.process.stdout.readline())

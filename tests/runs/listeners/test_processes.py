@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from tests.runs.listeners.kept import DOUBLE_FORKS, NEW_WORKERS, SHORT_CHILDREN, Kept
 
 from penstock.runs.listeners.contract import Tree, WatchedRun
@@ -53,8 +54,8 @@ def tree(processes: Processes, *runs: WatchedRun) -> Tree:
 @pytest.mark.parametrize(
     "code",
     [
-        SHORT_CHILDREN.format(count=100, pause_s=0.006),
-        NEW_WORKERS.format(epochs=4, seconds=0.1),
+        SHORT_CHILDREN.format(count=60, pause_s=0.006),
+        NEW_WORKERS.format(epochs=3, seconds=0.06),
         DOUBLE_FORKS.format(count=20, seconds=0.02),
         "burn(0.3); signal.signal(signal.SIGTERM, signal.SIG_IGN)",
     ],
@@ -145,7 +146,7 @@ def test_a_run_whose_keeper_has_ended_is_left_out(kept, processes):
 def test_another_process_with_the_keepers_number_is_not_the_keeper(kept, processes):
     run = kept("time.sleep(60)")
     pid, started = run.watched.keeper
-    assert not processes.look(1.0, [run.watched._replace(keeper=(pid, started - 1))]).trees
+    assert not processes.look(1.0, [replace(run.watched, keeper=(pid, started - 1))]).trees
 
 
 def test_nothing_is_held_open_of_runs_that_have_ended(kept, processes):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+import msgspec
 
-class WatchedRun(NamedTuple):
+
+class WatchedRun(msgspec.Struct, frozen=True):
     """A run that is sampled.
 
     Attributes:
