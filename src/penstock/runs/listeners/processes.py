@@ -90,9 +90,7 @@ class _Process:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        self._io = -1
-        with suppress(OSError):  # it may not be told: of a program that is setuid
-            self._io = os.open(f"/proc/{pid}/io", os.O_RDONLY | os.O_CLOEXEC)
+        self._io = _opened(f"/proc/{pid}/io")
 
     def stat(self) -> list[bytes]:
         """Read its state, and what follows that in /proc/PID/stat (proc(5))."""
@@ -104,7 +102,7 @@ class _Process:
 
     def close(self) -> None:
         os.close(self._stat)
-        if self._io >= 0:
+        if self._io is not None:
             os.close(self._io)
 
 
@@ -124,7 +122,7 @@ class _Tree:
         if int(self.keeper.stat()[19]) != started:
             self.keeper.close()
             raise ProcessLookupError
-        self._thread_io = os.open(f"/proc/{pid}/task/{pid}/io", os.O_RDONLY | os.O_CLOEXEC)
+        self._thread_io = _opened(f"/proc/{pid}/task/{pid}/io")
 
     def read(self) -> Tree:
         """Add up what it uses and has used."""
@@ -164,7 +162,8 @@ class _Tree:
     def close(self) -> None:
         for process in (self.keeper, *self.members.values()):
             process.close()
-        os.close(self._thread_io)
+        if self._thread_io is not None:
+            os.close(self._thread_io)
 
 
 class NeverFalling:
@@ -206,10 +205,19 @@ def _fields(stat: bytes) -> list[bytes]:
     return stat[stat.rindex(b")") + 2 :].split()
 
 
-def _io_bytes(fd: int) -> tuple[int, int]:
+def _opened(io: str) -> int | None:
+    """Open a process's figures of I/O, which may not be told: of a program that is setuid."""
+    with suppress(OSError):
+        return os.open(io, os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
+def _io_bytes(fd: int | None) -> tuple[int, int]:
+    if fd is None:
+        return 0, 0
     try:
         lines = os.pread(fd, 512, 0).split()
-    except OSError:  # not told, or ended
+    except OSError:  # not told any more, or ended
         return 0, 0
     return int(lines[9]), int(lines[11])
 
