@@ -6,6 +6,7 @@ python -m benchmarks.listeners --json benchmarks/results/listeners-NAME.json
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -173,6 +174,7 @@ def main(
     machine = describe()
     code = RUN.format(nbytes=megabytes * 10**6, workers=WORKERS)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "store")) as store:
+        os.environ["PENSTOCK_DIR"] = folder  # not the feeds that run here by chance
         errors = {name: error(store, kind) for name, kind in track(KINDS.items(), "errors")}
         with started(store, *[code] * runs) as group:
             assert all(line_of(run) == "ready\n" for run in group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from penstock.feed.endpoint import endpoints
 from penstock.feed.statistics import FeederStatistics
@@ -21,6 +22,7 @@ class FeedListener:
     name = "feed"
 
     def __init__(self) -> None:
+        self._ask: Callable[[float], list[FeederStatistics]] | None = None
         self._next_s = 0.0
         self._trainer_s: dict[tuple[int, int], float] = {}
         self._held_back_s: dict[str, float] = {}
@@ -32,7 +34,7 @@ class FeedListener:
         if tick.time_s < self._next_s:
             return Sample()
         began_s = time.monotonic()
-        feeds = _feeds()
+        feeds = self._feeds()
         self._next_s = tick.time_s + _REST * (time.monotonic() - began_s)
         run_of = {pid: run for run in tick.runs for pid in tick.trees[run.id].pids}
         gauges: dict[str, dict[str, float]] = {}
@@ -58,11 +60,12 @@ class FeedListener:
     def close(self) -> None:
         pass
 
+    def _feeds(self) -> list[FeederStatistics]:
+        if self._ask is None:
+            if next(endpoints(), None) is None:
+                return []
+            # It brings NumPy, 25 MB: for those who have a feed.
+            from penstock.feed.launch.feeds import feeds
 
-def _feeds() -> list[FeederStatistics]:
-    if next(endpoints(), None) is None:
-        return []
-    # It brings NumPy, 25 MB: for those who have a feed.
-    from penstock.feed.launch.feeds import feeds
-
-    return feeds(_ANSWER_S)
+            self._ask = feeds
+        return self._ask(_ANSWER_S)
