@@ -104,7 +104,7 @@ def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs
     assert "give one of waiting, running" in refused(command("runs", "ls", "--status", "done"))
 
 
-def test_show_tells_plan_parameters_environment_and_series(command, runs):
+def test_show_tells_plan_parameters_environment_and_series(command, runs, store):
     shown = json.loads(told(command("runs", "show", runs[0].id[:5], "--json")))
     assert shown["plan"]["command"] == ["true"]
     assert shown["parameters"] == {"i": "0"}
@@ -116,7 +116,8 @@ def test_show_tells_plan_parameters_environment_and_series(command, runs):
     page = told(command("runs", "show", runs[0].id))
     assert r"failed, exit code 1: ValueError: no \x1b[2J" in page
     assert ["loss", "1.5", "2.5", "3"] in [line.split() for line in page.splitlines()]
-    assert "running" in told(command("runs", "show", runs[1].id))
+    (store.folder_of(runs[1].id) / "environment.json").write_text('{"git": "0a')
+    assert "unreadable: Input data was truncated" in told(command("runs", "show", runs[1].id))
 
 
 def test_logs_print_the_output_or_say_that_there_is_none(command, runs):

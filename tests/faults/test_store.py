@@ -100,7 +100,7 @@ def fails(action):
     try:
         action()
     except StoreUnusable as error:
-        assert "Make room there, or set PENSTOCK_STORE" in str(error), error
+        assert "Make room if its disk is full, or set PENSTOCK_STORE" in str(error), error
     else:
         raise AssertionError("no error")
 

@@ -70,8 +70,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
                 for name, (_, values) in sorted(opened.series(run.id).items())
             }
         folder = opened.folder_of(run.id)
-    path = folder / "environment.json"
-    environment: Any = msgspec.json.decode(path.read_bytes()) if path.exists() else None
+    environment = _environment(folder / "environment.json")
     if as_json:
         _print_json(
             {
@@ -163,6 +162,15 @@ def export(
     with Store.open(store) as opened:
         points = write(opened, [opened.run(id) for id in ids], Path(file))
     typer.echo(f"Wrote {points:,} points into {file}.")
+
+
+def _environment(path: Path) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:  # whoever wrote it was killed
+        return {"environment": f"unreadable: {error}"}
 
 
 def _fields(run: RunRecord) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def runs_table(runs: Sequence[RunRecord]) -> RenderableType:
 
 
 def run_page(
-    run: RunRecord, environment: Any, series: Mapping[str, Mapping[str, float]], folder: Path
+    run: RunRecord, environment: Mapping[str, Any] | None, series: Mapping[str, Mapping[str, float]], folder: Path
 ) -> RenderableType:
     """Show all that is known of a run."""
     facts = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
@@ -61,11 +61,9 @@ def run_page(
     for name, value in run.plan.parameters.items():
         facts.add_row(printable(name), printable(value))
     facts.add_row("kept in", printable(str(folder)))
-    if isinstance(environment, dict):
-        for name, value in environment.items():  # pyright: ignore[reportUnknownVariableType]
-            text = value if isinstance(value, str) else json.dumps(value)
-            shown = printable(text)
-            facts.add_row(printable(str(name)), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")  # pyright: ignore[reportUnknownArgumentType]
+    for name, value in (environment or {}).items():
+        shown = printable(value if isinstance(value, str) else json.dumps(value))
+        facts.add_row(printable(name), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")
     if not series:
         return facts
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")

@@ -25,12 +25,12 @@ TENTHS = st.integers(-(10**6), 10**6).map(lambda number: number / 10)
     arrays(np.float64, st.integers(0, 30), elements=st.floats() | TENTHS) | arrays(np.float64, 20, elements=TENTHS)
 )
 def test_any_values_come_back_to_the_bit(values):
-    assert decoded_floats(*coded_floats(values)).tobytes() == values.tobytes()
+    assert decoded_floats(coded_floats(values)).tobytes() == values.tobytes()
 
 
 @given(arrays(np.int64, st.integers(0, 30), elements=st.integers(-(2**62), 2**62)))
 def test_any_times_come_back(times_us):
-    assert decoded_ints(*coded_ints(times_us)).tolist() == times_us.tolist()
+    assert decoded_ints(coded_ints(times_us)).tolist() == times_us.tolist()
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_any_times_come_back(times_us):
     ],
 )
 def test_values_that_are_nearly_decimal_come_back_to_the_bit(values, nbytes):
-    found = decoded_floats(*coded_floats(np.array(values)))
+    found = decoded_floats(coded_floats(np.array(values)))
     assert found.tobytes() == np.array(values).tobytes()
     assert len(found) == nbytes
 

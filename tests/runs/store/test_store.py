@@ -119,7 +119,7 @@ def test_a_run_of_an_earlier_boot_is_lost_and_one_of_another_machine_is_not(stor
     for run, machine in ((here, os.uname().nodename), (there, "elsewhere")):
         store.began(run.id, keeper=living(), pid=1)
         with closing(sqlite3.connect(store.folder / "runs.sqlite")) as database, database:
-            place = "json_set(keeper, '$.place.boot', 'another', '$.place.machine', ?)"
+            place = "json_set(keeper, '$.place[1]', 'another', '$.place[0]', ?)"
             database.execute(f"UPDATE runs SET keeper = {place} WHERE id = ?", (machine, run.id))
     assert [run.status for run in store.runs()] == ["lost", "running"]
 
@@ -163,7 +163,7 @@ def test_pruning_removes_the_oldest_that_have_ended_and_says_how_much_room_that_
 
 def test_what_a_killed_removal_left_is_removed_with_the_next(store):
     (run,) = store.add(group(1))
-    left, mine = store.folder / "abcdef", store.folder / "notes of mine"
+    left, mine = store.folder / "abcdef.removed", store.folder / "sunset"
     left.mkdir()
     mine.mkdir()
     store.ended(run.id, "killed", 137)

@@ -9,27 +9,29 @@ from pathlib import Path
 import msgspec
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where process numbers mean something: one boot of a machine, and one namespace of processes in it."""
-
-    machine: str
-    boot: str
-    namespace: str
-
-
 class Noted(msgspec.Struct, frozen=True):
-    """A process as it is noted down: its number, when it started in clock ticks since boot, and where."""
+    """A process as it is noted down: its number, when it started in clock ticks since boot, and where that counts.
+
+    A machine, one boot of it, and a namespace of processes make that place.
+    """
 
     pid: int
     started_ticks: int
-    place: Place
+    place: tuple[str, str, str]
 
     def lives(self) -> bool:
         """Return whether it lives, as far as can be told from here."""
-        here = this_place()
-        if self.place.boot != here.boot:
-            return self.place.machine != here.machine  # another machine's: who knows
-        return self.place.namespace != here.namespace or start_ticks(self.pid) == self.started_ticks
+        (machine, boot, namespace), here = self.place, this_place()
+        if boot != here[1]:
+            return machine != here[0]  # another machine's: who knows
+        return namespace != here[2] or start_ticks(self.pid) == self.started_ticks
+
+
+@cache
+def this_place() -> tuple[str, str, str]:
+    """Return where this process runs: machine, boot, namespace of processes."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return os.uname().nodename, boot, os.readlink("/proc/self/ns/pid")
 
 
 def start_ticks(pid: int) -> int | None:
@@ -41,13 +43,6 @@ def start_ticks(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if state in b"ZX" else int(fields[18])
-
-
-@cache
-def this_place() -> Place:
-    """Return where this process runs."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return Place(os.uname().nodename, boot, os.readlink("/proc/self/ns/pid"))
 
 
 def this_process() -> Noted:

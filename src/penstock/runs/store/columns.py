@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -18,61 +17,56 @@ _SCALES = (1, 10, 100, 1_000, 10_000, 1_000_000, 1_000_000_000)
 _EXACT = 2.0**53
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """How a column is coded, and where it lies in its file.
+class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Numbers, compressed.
 
     Attributes:
-        count: Its numbers.
-        coding: Whole numbers, or floats of 4 or 8 bytes.
-        width: Bytes of each number before they were compressed: all first bytes, all second bytes, and so on.
+        count: How many.
+        whole: Whether they are whole numbers, or floats.
+        width: Bytes of each before they were compressed: all first bytes, all second bytes, and so on.
         order: How often differences were taken.
         factor: What each whole number is multiplied by.
         scale: What it is divided by then, if it stands for a float.
         corrected: A byte follows for each: how many steps from there to the next floats the value lies.
-        at: Where its bytes begin, behind the header.
-        nbytes: How many they are.
-        crc32: Their CRC-32.
+        content: The bytes.
     """
 
     count: int
-    coding: Literal["int", "float"]
+    whole: bool
     width: int
     order: int = 0
     factor: int = 1
     scale: int = 1
     corrected: bool = False
-    at: int = 0
-    nbytes: int = 0
-    crc32: int = 0
+    content: bytes
 
 
-def coded_ints(numbers: Ints, scale: int = 1, steps: Ints | None = None) -> tuple[Column, bytes]:
+def coded_ints(numbers: Ints, scale: int = 1, steps: Ints | None = None) -> Column:
     """Compress whole numbers: themselves, their differences or the differences of these, whichever is smallest."""
     factor = int(np.gcd.reduce(numbers, initial=0)) or 1
     rest = numbers // factor
     corrections = b"" if steps is None else steps.astype(np.int8).tobytes()
-    best: tuple[Column, bytes] | None = None
+    columns: list[Column] = []
     for order in range(3):
         zigzag = ((rest << 1) ^ (rest >> 63)).astype("<u8")
         width = max(1, (int(zigzag.max(initial=0)).bit_length() + 7) // 8)
-        content = _compressed(_planes(zigzag, width) + corrections)
-        if best is None or len(content) < len(best[1]):
-            how = Column(
+        columns.append(
+            Column(
                 count=len(rest),
-                coding="int",
+                whole=True,
                 width=width,
                 order=order,
                 factor=factor,
                 scale=scale,
                 corrected=steps is not None,
+                content=_compressed(_planes(zigzag, width) + corrections),
             )
-            best = how, content
+        )
         rest = np.diff(rest, prepend=0)
-    assert best is not None
-    return best
+    return min(columns, key=lambda column: len(column.content))
 
 
-def coded_floats(values: Floats) -> tuple[Column, bytes]:
+def coded_floats(values: Floats) -> Column:
     """Compress values: as whole numbers or floats of 4 bytes where that loses nothing, else as they are."""
     with np.errstate(all="ignore"):
         for scale in _SCALES:  # sums and differences lie near such numbers, some floats away
@@ -86,28 +80,26 @@ def coded_floats(values: Floats) -> tuple[Column, bytes]:
         short = values.astype("<f4")
     exact = np.array_equal(short.astype(np.float64).view(np.int64), values.view(np.int64))
     kept = short if exact else values.astype("<f8")
-    how = Column(count=len(kept), coding="float", width=kept.itemsize)
-    return how, _compressed(_planes(kept, kept.itemsize))
+    content = _compressed(_planes(kept, kept.itemsize))
+    return Column(count=len(kept), whole=False, width=kept.itemsize, content=content)
 
 
-def decoded_ints(column: Column, content: bytes) -> Ints:
+def decoded_ints(column: Column) -> Ints:
     """Return the whole numbers of a column."""
-    zigzag = _numbers(column, zlib.decompress(content), 8).view("<u8")
+    zigzag = _numbers(column, 8).view("<u8")
     numbers = (zigzag >> np.uint64(1)).astype(np.int64) ^ -(zigzag & np.uint64(1)).astype(np.int64)
     for _ in range(column.order):
         numbers = np.cumsum(numbers)
     return numbers * column.factor
 
 
-def decoded_floats(column: Column, content: bytes) -> Floats:
+def decoded_floats(column: Column) -> Floats:
     """Return the values of a column."""
-    if column.coding == "float":
-        return (
-            _numbers(column, zlib.decompress(content), column.width).view(f"<f{column.width}").astype(np.float64)
-        )
-    values = decoded_ints(column, content) / column.scale
+    if not column.whole:
+        return _numbers(column, column.width).view(f"<f{column.width}").astype(np.float64)
+    values = decoded_ints(column) / column.scale
     if column.corrected:
-        values.view(np.int64)[:] += np.frombuffer(zlib.decompress(content)[-column.count :], np.int8)
+        values.view(np.int64)[:] += np.frombuffer(zlib.decompress(column.content)[-column.count :], np.int8)
     return values
 
 
@@ -120,8 +112,8 @@ def _planes(numbers: NDArray[np.generic], width: int) -> bytes:
     return np.ascontiguousarray(numbers).view(np.uint8).reshape(-1, numbers.itemsize)[:, :width].T.tobytes()
 
 
-def _numbers(column: Column, content: bytes, itemsize: int) -> NDArray[np.uint8]:
-    planes = np.frombuffer(content, np.uint8, column.width * column.count).reshape(column.width, column.count)
+def _numbers(column: Column, itemsize: int) -> NDArray[np.uint8]:
+    planes = np.frombuffer(zlib.decompress(column.content), np.uint8, column.width * column.count)
     numbers = np.zeros((column.count, itemsize), np.uint8)
-    numbers[:, : column.width] = planes.T
+    numbers[:, : column.width] = planes.reshape(column.width, column.count).T
     return numbers.reshape(-1)

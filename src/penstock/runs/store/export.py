@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from penstock.runs.store.series import Series
 from penstock.runs.store.store import Store
 
 _COLUMNS = ("run", "name", "group", "series", "time_s", "value")
+Part = tuple[tuple[str, str, str, str], Series]
 
 
 def export(store: Store, runs: Iterable[RunRecord], path: Path) -> int:
@@ -36,10 +37,14 @@ def export(store: Store, runs: Iterable[RunRecord], path: Path) -> int:
     if path.suffix == ".parquet":
         require("an export to Parquet", "columns", "pyarrow")
     half = path.with_name(f".{path.name}.{os.getpid()}")
-    found = ((run, name, each) for run in runs for name, each in sorted(store.series(run.id).items()))
+    parts = (
+        ((run.id, run.name, run.group, name), each)
+        for run in runs
+        for name, each in sorted(store.series(run.id).items())
+    )
     try:
         try:
-            points = writers[path.suffix](half, found)
+            points = writers[path.suffix](half, parts)
             half.replace(path)
         finally:
             half.unlink(missing_ok=True)
@@ -48,31 +53,28 @@ def export(store: Store, runs: Iterable[RunRecord], path: Path) -> int:
     return points
 
 
-def _write_csv(path: Path, found: Iterator[tuple[RunRecord, str, Series]]) -> int:
+def _write_csv(path: Path, parts: Iterable[Part]) -> int:
     points = 0
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
-        for run, name, (times_s, values) in found:
-            writer.writerows(
-                (run.id, run.name, run.group, name, f"{time_s:.6f}", repr(value))
-                for time_s, value in zip(times_s.tolist(), values.tolist(), strict=True)
-            )
+        for names, (times_s, values) in parts:
+            rows = zip(times_s.tolist(), values.tolist(), strict=True)
+            writer.writerows((*names, f"{time_s:.6f}", value) for time_s, value in rows)
             points += len(values)
     return points
 
 
-def _write_parquet(path: Path, found: Iterator[tuple[RunRecord, str, Series]]) -> int:
+def _write_parquet(path: Path, parts: Iterable[Part]) -> int:
     # It ships no types, and an extra brings it.
     pyarrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
-    text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    kinds = [*(text for _ in _COLUMNS[:4]), pyarrow.float64(), pyarrow.float64()]
-    points = 0
+    kinds = [*[pyarrow.string()] * 4, *[pyarrow.float64()] * 2]
     schema = pyarrow.schema(list(zip(_COLUMNS, kinds, strict=True)))
+    points = 0
     with parquet.ParquetWriter(path, schema) as writer:
-        for run, name, (times_s, values) in found:
-            same = (pyarrow.array([each] * len(values), text) for each in (run.id, run.name, run.group, name))
-            writer.write_table(pyarrow.table([*same, times_s, values], schema=schema))
+        for names, (times_s, values) in parts:
+            constant = (pyarrow.repeat(pyarrow.scalar(name), len(values)) for name in names)
+            writer.write_table(pyarrow.table([*constant, times_s, values], schema=schema))
             points += len(values)
     return points

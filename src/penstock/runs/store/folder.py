@@ -58,7 +58,7 @@ def usable(path: Path) -> Generator[None]:
 
 
 def unusable(path: Path, why: str) -> StoreUnusable:
-    return StoreUnusable(f"the store cannot use {path}: {why}. Make room there, or {_REMEDY} on another disk")
+    return StoreUnusable(f"the store cannot use {path}: {why}. Make room if its disk is full, or {_REMEDY}")
 
 
 def network_file_system(folder: Path, mounts: Path | None = None) -> str | None:

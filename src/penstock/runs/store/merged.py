@@ -1,15 +1,14 @@
 """The series of a run, whoever wrote them: whole blocks of the writers' files, and one file of what is compacted.
 
-The compacted file is a line that names the format, the length and CRC-32 of the header, the header (JSON), and
-columns. The header says which files of points it has taken, by their random bytes, and up to where: a file that is
-still there, because whoever compacted it was killed, counts from there on.
+The compacted file is a line that names the format, the CRC-32 of the rest, and a MessagePack, which says what
+files of points it has taken, by their random bytes, and up to where: one that is still there, because whoever
+compacted it was killed, counts from there on.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import struct
 import zlib
 from collections import defaultdict
 from contextlib import ExitStack, suppress
@@ -35,24 +34,17 @@ from penstock.runs.store.series import Series
 
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 1\n"
-_HEADER = struct.Struct("<II")
 _POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """Which columns hold a series; its times begin at one of the column of times, which many series share."""
+class _Compacted(msgspec.Struct):
+    """What the file holds; of a series its column of times, the first of them that is its, and its values."""
 
-    times: int
-    first: int
-    values: int
-
-
-class _Header(msgspec.Struct, kw_only=True):
-    taken: dict[str, int] = {}
-    columns: list[Column] = []
-    series: dict[str, _Place] = {}
+    taken: dict[str, int]
+    columns: list[Column]
+    series: dict[str, tuple[int, int, int]]
 
 
 def read_series(folder: Path) -> dict[str, Series]:
@@ -141,60 +133,40 @@ def _in_order(parts: list[Points]) -> Points:
 
 
 def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
-    header = _Header(taken=taken, columns=[], series={})
-    contents: list[bytes] = []
+    compacted = _Compacted(taken=taken, columns=[], series={})
     times: dict[int, Ints] = {}
-    at = 0
 
-    def put(column: Column, content: bytes) -> int:
-        nonlocal at
-        crc32 = zlib.crc32(content)
-        header.columns.append(msgspec.structs.replace(column, at=at, nbytes=len(content), crc32=crc32))
-        contents.append(content)
-        at += len(content)
-        return len(contents) - 1
+    def put(column: Column) -> int:
+        compacted.columns.append(column)
+        return len(compacted.columns) - 1
 
     def place_of(times_us: Ints) -> tuple[int, int]:
         for number, column_us in times.items():
             first = int(np.searchsorted(column_us, times_us[:1])[0])
             if np.array_equal(column_us[first : first + len(times_us)], times_us):
                 return number, first
-        number = put(*coded_ints(times_us))
-        times[number] = times_us
+        times[number := put(coded_ints(times_us))] = times_us
         return number, 0
 
     # The longest first: the times of a series that began later are part of its.
     for name, (times_us, values) in sorted(merged.items(), key=lambda item: -len(item[1][0])):
-        header.series[name] = _Place(*place_of(times_us), put(*coded_floats(values)))
-    head = msgspec.json.encode(header)
-    return _MAGIC + _HEADER.pack(len(head), zlib.crc32(head)) + head + b"".join(contents)
+        compacted.series[name] = (*place_of(times_us), put(coded_floats(values)))
+    content = msgspec.msgpack.encode(compacted)
+    return _MAGIC + zlib.crc32(content).to_bytes(4, "little") + content
 
 
 def _unpacked(path: Path) -> tuple[dict[str, Points], dict[str, int]]:
-    content = _content(path)
-    if not content:
+    if not (content := _content(path)):
         return {}, {}
-    begin = len(_MAGIC) + _HEADER.size
-    try:
-        length, crc32 = _HEADER.unpack_from(content, len(_MAGIC))
-        head = content[begin : begin + length]
-        if not content.startswith(_MAGIC) or zlib.crc32(head) != crc32:
-            raise ValueError("its header is not what was written")
-        header = msgspec.json.decode(head, type=_Header)
-        body = [_checked(content[begin + length + c.at :][: c.nbytes], c) for c in header.columns]
-    except (ValueError, struct.error) as error:
-        raise StoreUnusable(f"{path} is damaged: {error}. Restore it, or remove the run") from None
+    begin = len(_MAGIC) + 4
+    if content[:begin] != _MAGIC + zlib.crc32(content[begin:]).to_bytes(4, "little"):
+        raise StoreUnusable(f"{path} is damaged: its checksum is wrong. Restore it, or remove the run")
+    compacted = msgspec.msgpack.decode(content[begin:], type=_Compacted)
     points: dict[str, Points] = {}
     times_us: dict[int, Ints] = {}
-    for name, place in header.series.items():
-        if place.times not in times_us:
-            times_us[place.times] = decoded_ints(header.columns[place.times], body[place.times])
-        values = decoded_floats(header.columns[place.values], body[place.values])
-        points[name] = times_us[place.times][place.first : place.first + len(values)], values
-    return points, header.taken
-
-
-def _checked(content: bytes, column: Column) -> bytes:
-    if zlib.crc32(content) != column.crc32:
-        raise ValueError("the checksum of a column is wrong")
-    return content
+    for name, (times, first, values) in compacted.series.items():
+        if times not in times_us:
+            times_us[times] = decoded_ints(compacted.columns[times])
+        found = decoded_floats(compacted.columns[values])
+        points[name] = times_us[times][first : first + len(found)], found
+    return points, compacted.taken

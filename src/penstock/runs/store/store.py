@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
 import sqlite3
@@ -11,24 +10,20 @@ import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from penstock.errors import BadSetting, NoSuchRun
-from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.plan import GroupPlan
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store.alive import Noted, this_place, this_process
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
+from penstock.runs.store.rows import SELECT, record_of
 from penstock.runs.store.schema import connect, told, writing
 from penstock.runs.store.series import Series
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
-_ID = re.compile(f"[{_FIRST}][{_LETTERS}]{{5}}")
-_SELECT = (
-    "SELECT runs.*, groups.name AS group_name, groups.mode, groups.owner, groups.added "
-    "FROM runs JOIN groups ON groups.id = runs.group_id"
-)
 
 
 class Removed(NamedTuple):
@@ -135,7 +130,7 @@ class Store:
         """
         found = self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id) if id else []
         if len(found) == 1:
-            return self._record(found[0])
+            return record_of(found[0], self.folder_of(found[0]["id"]))
         if found:
             raise NoSuchRun(
                 f"{len(found)} runs or more begin with {id!r}: {', '.join(row['id'] for row in found)}"
@@ -149,7 +144,7 @@ class Store:
             rows = self._read(order)
         else:
             rows = self._read(f"WHERE groups.id = ? OR groups.name = ? {order}", group, group)
-        return [self._record(row) for row in rows]
+        return [record_of(row, self.folder_of(row["id"])) for row in rows]
 
     def folder_of(self, id: str) -> Path:
         """Return the folder of a run, by its whole id."""
@@ -217,17 +212,16 @@ class Store:
         return nbytes
 
     def _remove(self, removed: list[Removed]) -> None:
-        ids = [(each.run.id,) for each in removed]
-        # A folder without a run is what a removal left that was killed: a run is there before its folder.
-        folders = [path for path in self.folder.iterdir() if _ID.fullmatch(path.name)]
-        with self._lock, told(self._database), writing(self._connection):
-            self._connection.executemany("DELETE FROM runs WHERE id = ?", ids)
+        with self._lock, told(self._database), usable(self.folder), writing(self._connection):
+            for run, _ in removed:
+                self._connection.execute("DELETE FROM runs WHERE id = ?", (run.id,))
+                with suppress(FileNotFoundError):
+                    self.folder_of(run.id).rename(self.folder / f"{run.id}.removed")
             self._connection.execute("DELETE FROM groups WHERE id NOT IN (SELECT group_id FROM runs)")
-        known = {row["id"] for row in self._read("")}
-        for path in folders:
-            if path.name not in known:
-                with usable(path):
-                    shutil.rmtree(path)
+        # With those that a killed process left.
+        for path in self.folder.glob("??????.removed"):
+            with usable(path), suppress(FileNotFoundError):  # another process removes it, too
+                shutil.rmtree(path)
 
     def _write(self, statement: str, *values: object) -> None:
         with self._lock, told(self._database), writing(self._connection):
@@ -235,42 +229,7 @@ class Store:
 
     def _read(self, condition: str, *values: object) -> list[sqlite3.Row]:
         with self._lock, told(self._database), closing(self._connection.cursor()) as cursor:
-            return cursor.execute(f"{_SELECT} {condition}", values).fetchall()
-
-    def _record(self, row: sqlite3.Row) -> RunRecord:
-        status, began, ended = cast(Status, row["status"]), cast(float | None, row["began"]), row["ended"]
-        keeper = msgspec.json.decode(row["keeper"], type=Noted) if row["keeper"] else None
-        watched = keeper or msgspec.json.decode(row["owner"], type=Noted)
-        if status not in ENDED and not watched.lives():
-            status, ended = "lost", self._last_sign(row["id"], began)
-        plan = msgspec.json.decode(row["plan"], type=RunPlan)
-        return RunRecord(
-            id=row["id"],
-            name=plan.name,
-            group=row["group_name"],
-            group_id=row["group_id"],
-            mode=row["mode"],
-            index=row["position"],
-            status=status,
-            exit_code=row["exit_code"],
-            reason=row["reason"],
-            began=began,
-            seconds=None if began is None else max(0.0, (ended or time.time()) - began),
-            plan=plan,
-            keeper=(keeper.pid, keeper.started_ticks) if keeper else None,
-            pid=row["pid"],
-        )
-
-    def _last_sign(self, id: str, began: float | None) -> float | None:
-        """Return when a lost run last wrote something."""
-        folder = self.folder_of(id)
-        if began is None:
-            return None
-        seen = [began]
-        for path in (*folder.glob("*"), *folder.glob("series/*")):
-            with suppress(FileNotFoundError):
-                seen.append(path.stat().st_mtime)
-        return max(seen)
+            return cursor.execute(f"{SELECT} {condition}", values).fetchall()
 
 
 def _new_id() -> str:
