@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from penstock.errors import PenstockError
 from penstock.runs.launch.kept_run import KeptRun
+from penstock.runs.launch.sampling import Sampling
 from penstock.runs.launch.shown import AsItIs, Prefixed, Shown
 from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
 from penstock.runs.record import RunRecord
@@ -26,12 +29,26 @@ class Launcher:
     Args:
         store: Where the runs wait.
         groups: Runs of each group, in order.
+        listeners: What is sampled of each group's runs, as ``GroupPlan`` has it; nothing, if left out.
+        tell: Told a run's group, by its place in ``groups``, and the run, when it has begun and when it has ended.
         orphans: What becomes of a run if this process disappears: "end" or "keep".
     """
 
-    def __init__(self, store: Store, groups: Sequence[Sequence[RunRecord]], *, orphans: str = "end") -> None:
+    def __init__(
+        self,
+        store: Store,
+        groups: Sequence[Sequence[RunRecord]],
+        *,
+        listeners: Sequence[tuple[str, ...] | None] | None = None,
+        tell: Callable[[int, RunRecord], None] | None = None,
+        orphans: str = "end",
+    ) -> None:
         self._store = store
         self._groups = groups
+        self._listeners = [()] * len(groups) if listeners is None else listeners
+        self._tell = tell
+        self._sampling = Sampling(store)
+        self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._orphans = orphans
         self._records = [record for group in groups for record in group]
         self._places = {record.id: place for place, record in enumerate(self._records)}
@@ -50,6 +67,9 @@ class Launcher:
                     self._run_together(together)
             if self._describing:
                 self._describing.join()
+            self._sampling.close()
+            for record in self._records:
+                self._store.compact(record.id)
         return [self._store.run(record.id) for record in self._records]
 
     def _waits(self, record: RunRecord) -> bool:
@@ -67,6 +87,9 @@ class Launcher:
                 run = KeptRun(self._store, record, orphans=self._orphans, terminal=terminal, alone=alone)
                 self._running.append(run)
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for run in self._running:
+            self._note(run.record)
+            self._sampling.begin(run.record.id, self._listeners[self._group_of[run.record.id]])
         passed = Terminal(self._running[0], terminal) if any(terminal) and self._running else None
         if passed:
             self._hear(self._running[0])  # it knows now what the terminal is to be like again
@@ -86,9 +109,14 @@ class Launcher:
                 selector.register(run.link, selectors.EVENT_READ, run)
             if typed:
                 selector.register(0, selectors.EVENT_READ, typed)
+            self._register_sampling(selector)
             while self._running:
                 for key, _ in selector.select():
-                    if isinstance(key.data, Terminal):
+                    if isinstance(key.data, Sampling):
+                        selector.unregister(key.fd)
+                        key.data.restart()
+                        self._register_sampling(selector)
+                    elif isinstance(key.data, Terminal):
                         if not key.data.read():
                             selector.unregister(0)
                     elif not self._hear(key.data):
@@ -96,6 +124,20 @@ class Launcher:
                         self._running.remove(key.data)
                         self._shown.close(self._places[key.data.record.id])
                         key.data.close()
+                        self._sampling.end(key.data.record.id)
+                        self._note(key.data.record)
+
+    def _register_sampling(self, selector: selectors.BaseSelector) -> None:
+        if self._sampling.ended is not None:
+            selector.register(self._sampling.ended, selectors.EVENT_READ, self._sampling)
+
+    def _note(self, record: RunRecord) -> None:
+        """Tell who wants to know what has become of a run."""
+        if self._tell:
+            try:
+                self._tell(self._group_of[record.id], self._store.run(record.id))
+            except PenstockError as error:
+                print(f"penstock: {error}", file=sys.stderr, flush=True)
 
     def _hear(self, run: KeptRun) -> bool:
         """Do what a keeper says; return False once it says no more."""
