@@ -1,4 +1,4 @@
-"""Makes groups of runs from the words of a command line."""
+"""What a command line may name: scripts, commands, modes, times."""
 
 from __future__ import annotations
 
@@ -10,47 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import BadSetting
-from penstock.runs.plan import GroupPlan, RunPlan
 
 MODES = ("alone", "plain")
+SPECS = (".yaml", ".yml", ".csv")
+"""Suffixes of files that describe runs."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def plan(
-    words: Sequence[str],
-    *,
-    repeat: int = 1,
-    name: str = "",
-    group: str = "",
-    mode: str = "",
-    time_limit_s: float | None = None,
-) -> list[GroupPlan]:
-    """Make the groups that a command line asks for, which run one after the other.
-
-    Args:
-        words: A script or a command, and its arguments.
-        repeat: How often it is run.
-        name: Name of the run, before the number of the repeat; that of the script or command, if empty.
-        group: Name of the group; that of the run, if empty.
-        mode: Mode of the group; "alone" for one run and "plain" for several, if empty.
-        time_limit_s: Seconds after which each run is ended.
-
-    Raises:
-        BadSetting: there is no such script, command or mode.
-    """
-    check_mode("--mode", mode or MODES[0])
-    name = name or Path(words[0]).stem
-    directory = os.getcwd()
-    runs = tuple(
-        RunPlan(
-            command=command(words, directory),
-            name=f"{name}-{index}" if repeat > 1 else name,
-            directory=directory,
-            time_limit_s=time_limit_s,
-        )
-        for index in range(repeat)
-    )
-    return [GroupPlan(name=group or name, mode=mode or ("plain" if repeat > 1 else "alone"), runs=runs)]
 
 
 def command(words: Sequence[str], directory: str) -> tuple[str, ...]:
@@ -86,6 +50,21 @@ def check_mode(setting: str, mode: str) -> None:
     """
     if mode not in MODES:
         raise BadSetting(f"{setting}={mode!r}: there are alone (one after the other) and plain (all at once)")
+
+
+def listeners_from(setting: str, text: str) -> tuple[str, ...]:
+    """Read names of listeners, separated by commas; "none" is none of them.
+
+    Raises:
+        BadSetting: there is no such listener.
+    """
+    from penstock.runs.listeners.find import listener_names
+
+    names = tuple(name.strip() for name in text.split(",")) if text != "none" else ()
+    there = listener_names()
+    if unknown := [name for name in names if name not in there]:
+        raise BadSetting(f"{setting}={text!r}: there is no {unknown[0]!r}; there are {', '.join(there)}, and none")
+    return names
 
 
 def seconds_from(setting: str, text: str) -> float:

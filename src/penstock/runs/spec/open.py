@@ -16,8 +16,6 @@ from penstock.runs.spec import radt
 from penstock.runs.spec.csv_text import replaced
 from penstock.runs.spec.yaml_file import plan_yaml
 
-SUFFIXES = (".yaml", ".yml", ".csv")
-
 
 class Spec:
     """A YAML or CSV file of runs, held by this process until ``close``: nobody else can start its runs meanwhile.
