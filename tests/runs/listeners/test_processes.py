@@ -80,7 +80,7 @@ def test_two_runs_side_by_side_have_their_own_processes_only(kept, processes):
     def look():
         return processes.look(time.time(), [first.watched, second.watched]).trees
 
-    trees = until(look, lambda trees: len(trees["a"].pids) == 4)
+    trees = until(look, lambda trees: len(trees["a"].pids) == 4 and trees["b"].rss_bytes > 1 << 20)
     assert trees["b"].pids == (second.watched.pid,)
     assert trees["a"].pids[0] == first.watched.pid
     assert set(trees["a"].pids) == {
@@ -88,7 +88,7 @@ def test_two_runs_side_by_side_have_their_own_processes_only(kept, processes):
         *(child.pid for child in psutil.Process(first.watched.pid).children()),
     }
     assert trees["a"].threads == 4
-    assert trees["a"].rss_bytes > trees["b"].rss_bytes > 1 << 20
+    assert trees["a"].rss_bytes > trees["b"].rss_bytes
 
 
 def test_an_orphan_stays_in_its_run(kept, processes):
@@ -125,7 +125,7 @@ def test_the_time_of_a_child_that_nobody_waits_for_is_kept(kept, processes):
         "time.sleep(60)"
     )
     run = kept(code)
-    before_s = until(lambda: tree(processes, run.watched), lambda tree: tree.cpu_s >= 0.6).cpu_s
+    before_s = until(lambda: tree(processes, run.watched), lambda tree: tree.cpu_s >= 0.5).cpu_s
     for child in psutil.Process(run.watched.pid).children():
         os.kill(child.pid, signal.SIGKILL)
     until(lambda: tree(processes, run.watched).pids, lambda pids: len(pids) == 1)
