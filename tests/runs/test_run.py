@@ -61,7 +61,7 @@ def test_several_runs_are_told_apart_and_the_first_that_fails_gives_the_exit_cod
     several = ended(launch, "-n", "3", "--name", "r", "sh", "-c", program)
     assert several.wait() == 5
     lines = several.output.splitlines()
-    assert sorted(lines[:6]) == sorted(f"r-{i} | {said}" for i in range(3) for said in ("begins", "whole"))
+    assert sorted(lines[:6]) == sorted(f"r#{i} | {said}" for i in range(3) for said in ("begins", "whole"))
     assert [line.split()[2:4] for line in lines[-3:]] == [["finished", "0"], ["failed", "5"], ["failed", "6"]]
     assert lines[-4].split() == ["name", "id", "status", "exit", "code", "seconds", "reason"]
 
@@ -166,7 +166,7 @@ def test_detached_runs_go_on_by_themselves_and_are_stopped_by_id(launch, command
     assert f"with process {os.getpid()}" in first[1].reason
     assert second[1].status == "killed"
     nothing_is_left(tmp_path)
-    assert command("runs", "stop", ids[0]).stdout == f"Run {ids[0]} (sh-0): had ended already: killed.\n"
+    assert command("runs", "stop", ids[0]).stdout == f"Run {ids[0]} (sh#0): had ended already: killed.\n"
 
 
 def test_stdin_is_passed_on_to_one_run(servers, tmp_path: Path):

@@ -55,7 +55,7 @@ def test_a_terminal_is_left_as_it_was_by_a_killed_penstock_run(in_terminal):
 def test_several_runs_in_a_terminal_end_with_its_ctrl_c(in_terminal):
     two = in_terminal("-n", "2", "sh", "-c", "echo ready; exec sleep 60")
     eventually(lambda: two.read().count("ready") == 2)
-    assert "\x1b[36msh-0 | \x1b[0mready" in two.shown.decode()
+    assert "\x1b[36msh#0 | \x1b[0mready" in two.shown.decode()
     two.type(b"\x03")
     assert two.wait() == 130
     assert {record.reason for record in two.records()} == {"Ctrl-C"}

@@ -105,7 +105,7 @@ def _figures(runs: Sequence[RunRecord], last: Last) -> GroupFigures:
             name=run.name,
             status=run.status,
             seconds=run.seconds or 0.0,
-            cpu_s=last(run, "proc.cpu_s"),
+            cpu_s=_most(last(run, "run.cpu_s"), last(run, "proc.cpu_s")),
             waited_s=last(run, "feed.wait_s"),
         )
         for run in runs
@@ -122,6 +122,11 @@ def _figures(runs: Sequence[RunRecord], last: Last) -> GroupFigures:
         each_s=statistics.median(run.seconds for run in of_runs),
         cpu_s=None if None in cpu_s else math.fsum(each or 0.0 for each in cpu_s),
     )
+
+
+def _most(*values: float | None) -> float | None:
+    """Return the largest: CPU time as the keeper counted it lacks a feeder, as the sampler did the last second."""
+    return max((value for value in values if value is not None), default=None)
 
 
 def _against(first: GroupFigures, other: GroupFigures) -> str:

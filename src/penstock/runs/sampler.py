@@ -164,17 +164,19 @@ class Sampler:
                 del self._waiting[id]
 
     def _wanted(self, names: tuple[str, ...] | None) -> list[Listener]:
-        found = [self._listener(name) for name in (listener_names() if names is None else names)]
+        """Return the listeners of these names, or all that can run here; why a named one cannot is said."""
+        found = [self._listener(name, named=names is not None) for name in names or listener_names()]
         return [listener for listener in found if listener]
 
-    def _listener(self, name: str) -> Listener | None:
-        """Make a listener when it is first wanted; None, and why is said, if it cannot run."""
+    def _listener(self, name: str, *, named: bool) -> Listener | None:
+        """Make a listener when it is first wanted; None if it cannot run."""
         if name not in self._listeners:
             self._listeners[name] = None
             try:
                 listener = make_listener(name)
                 if why := listener.unavailable():
-                    self._say(f"listener {name} is left out: {why}", name)
+                    if named:
+                        self._say(f"listener {name} is left out: {why}", name)
                 else:
                     self._listeners[name] = listener
             except Exception as error:

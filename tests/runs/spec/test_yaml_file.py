@@ -40,7 +40,7 @@ def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
             time_limit: 1.5h
         """,
     )
-    assert (alone.name, alone.mode, plain.name, plain.mode) == ("small-alone", "alone", "small-plain", "plain")
+    assert (alone.name, alone.mode, plain.name, plain.mode) == ("small", "alone", "small", "plain")
     assert alone.runs == plain.runs
     assert alone.listeners == ("proc", "host")
     assert [run.name for run in alone.runs] == ["lr=0.10#0", "lr=0.10#1", "lr=1e-2#0", "lr=1e-2#1"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import sys
 import termios
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.linux.oom_kills import oom_kills
@@ -91,6 +93,7 @@ class Keeper:
         )
         self._end_leftovers()
         self._read_all()
+        self._record_cpu()
         self._output.close()
         if self._output.failed:
             self._link.report(said=f"not all of its output is kept: {self._output.failed}")
@@ -259,6 +262,18 @@ class Keeper:
         self._link.report(began=self._command.pid)
         if status != "running":
             self._end("killed", "was ended before it began")
+
+    def _record_cpu(self) -> None:
+        """Record the CPU time of all that was reaped: of a run's last second the sampler knows nothing."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        try:
+            from penstock.runs.store import SeriesWriter
+
+            writer = SeriesWriter(Path(self._order.folder) / "series" / "keeper.points")
+            writer.add("run.cpu_s", used.ru_utime + used.ru_stime)
+            writer.close()
+        except Exception as error:
+            self._link.report(said=f"its CPU time could not be recorded: {error}")
 
     def _record_ended(self, ended: Verdict) -> None:
         try:

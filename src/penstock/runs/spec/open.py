@@ -23,7 +23,7 @@ class Spec:
     Everything in it has been checked when it is open, and nothing has been started.
 
     Args:
-        path: The file; its suffix is one of ``SUFFIXES``.
+        path: The file; its suffix is one of ``command_line.SPECS``.
 
     Attributes:
         groups: What is to be run, one group after the other. A CSV file's groups of which all runs have ended are

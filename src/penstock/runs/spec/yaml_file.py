@@ -96,7 +96,7 @@ def _groups(path: Path, read: YamlText, at: str, group: _Group, name: str) -> li
         (
             where,
             GroupPlan(
-                name=f"{name}-{mode}" if len(modes) > 1 else name,
+                name=name,
                 mode=mode,
                 runs=named(runs),
                 listeners=None if group.listeners is None else tuple(group.listeners),
