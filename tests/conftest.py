@@ -23,6 +23,12 @@ from tests.forked import Forked, ForkServer
 
 import penstock
 
+VERBS = [
+    f"penstock.cli.{path.stem}"
+    for path in Path(penstock.__file__).with_name("cli").glob("*.py")
+    if path.stem != "__main__"
+]
+
 settings.register_profile("default", deadline=None)
 settings.register_profile("soak", deadline=None, max_examples=2000)
 
@@ -100,7 +106,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ForkServer]]:
     """Processes that fork others: with numpy, with torch too, and with the command line."""
     numpy = ["penstock.feed.feeder.feeder", "penstock.feed.launch.share", "sources"]
-    modules = {"numpy": numpy, "torch": [*numpy, "torch.utils.data"], "command": ["penstock.cli.app"]}
+    modules = {"numpy": numpy, "torch": [*numpy, "torch.utils.data"], "command": VERBS}
     faults = Path(__file__).parent / "faults"
     servers = {name: ForkServer(tmp_path_factory.mktemp("ended"), modules[name], faults) for name in modules}
     yield servers

@@ -5,6 +5,7 @@ Names are loaded when first used, so that ``import penstock`` costs nothing.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from penstock.feed.launch.share import share as share
     from penstock.feed.trainer.loader import Loader as Loader
     from penstock.packing.packing import pack as pack
+    from penstock.runs.inside import log as log
+    from penstock.runs.inside import run as run
     from penstock.sources.arrays import ArraySource as ArraySource
     from penstock.sources.packed import PackedSource as PackedSource
 
@@ -85,17 +88,22 @@ _HOMES = {
     "attach": "penstock.feed.launch.attach",
     "PackedSource": "penstock.sources.packed",
     "feeds": "penstock.feed.launch.feeds",
+    "log": "penstock.runs.inside",
     "pack": "penstock.packing.packing",
+    "run": "penstock.runs.inside",
     "share": "penstock.feed.launch.share",
     "stop": "penstock.feed.launch.feeds",
     **dict.fromkeys(_ERRORS, "penstock.errors"),
 }
+_LOADERS = {"Loader", "attach", "share"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
+    if name in _LOADERS and "PENSTOCK_RUN_ID" in os.environ:
+        import_module("penstock.runs.inside").watch_waits()
     globals()[name] = value
     return value
 

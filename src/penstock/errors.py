@@ -90,7 +90,7 @@ class PackStopped(PenstockError):
 
 
 class InsecureDirectory(PenstockError):
-    """The directory of the sockets belongs to another user, or others may enter it."""
+    """The directory of the sockets, or the store of runs, belongs to another user, or others may enter it."""
 
 
 class DirectoryUnusable(PenstockError):
@@ -152,3 +152,11 @@ class LoaderClosed(PenstockError):
 
 class ForkedLoader(PenstockError):
     """A forked child used its parent's ``Loader``. A connection belongs to one process: attach in the child."""
+
+
+class StoreUnusable(PenstockError):
+    """The store of runs cannot be opened or written to: its disk is full, or a newer Penstock has written it."""
+
+
+class NoSuchRun(PenstockError):
+    """The store has no run of this id, or several whose ids begin so; the message names some."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import codecs
 import io
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _IN_ASCII = str.maketrans({"×": "x", "≥": ">=", "≤": "<=", "–": "-", "…": "...", "✓": "+", "✗": "x", "µ": "u"})
 
@@ -18,6 +19,8 @@ def console(**options: Any) -> Console:
     Args:
         options: Options of ``rich.console.Console``.
     """
+    from rich.console import Console
+
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.feed import wire
+from penstock.measure.waits import waited_s
 
 
 def arrays() -> penstock.ArraySource:
@@ -26,6 +27,7 @@ def until(condition) -> None:
 
 def test_a_loader_counts_what_it_handed_out(serve):
     serve(arrays())
+    waited_before = waited_s()
     with penstock.attach("feed", 32) as loader:
         before = loader.statistics()
         assert (before.batches, before.samples, before.copied_bytes, before.epoch) == (0, 0, 0, 0)
@@ -37,6 +39,7 @@ def test_a_loader_counts_what_it_handed_out(serve):
     assert after.copied_bytes == 120 * (8 + 62 * 8)
     assert after.viewed_bytes == after.failovers == 0
     assert after.wait_s > 0
+    assert waited_s() - waited_before == pytest.approx(after.wait_s), "the process has no other loader"
     assert after.latency_s >= 0
 
 

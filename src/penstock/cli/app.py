@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from penstock._version import __version__
-from penstock.cli import bench
-from penstock.cli.advise import advise
 from penstock.cli.command import Command, Group
-from penstock.cli.demo import demo
-from penstock.cli.doctor import doctor
-from penstock.cli.feed import feed
-from penstock.cli.pack import pack
-from penstock.cli.status import status
-from penstock.cli.stop import stop
-from penstock.cli.top import top
+
+_VERBS = ("run", "runs", "feed", "pack", "status", "top", "stop", "doctor", "advise", "demo", "bench")
+"""Verbs in the order of the help; the module of each has its name."""
+
+
+class _Verbs(Group):
+    """Imports a verb when it is asked for: a training run waits until ``penstock run`` has begun."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _VERBS:
+            return None
+        module = import_module(f"penstock.cli.{cmd_name}")
+        alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        if hasattr(module, "app"):
+            alone.add_typer(module.app, name=cmd_name)
+        else:
+            # The first word of a run that is no option ends ours.
+            settings = {"allow_interspersed_args": cmd_name != "run"}
+            alone.command(cmd_name, cls=Command, context_settings=settings)(getattr(module, cmd_name))
+        return typer.main.get_group(alone).commands[cmd_name]
+
 
 app = typer.Typer(
     name="penstock",
-    cls=Group,
+    cls=_Verbs,
     help="One loader feeds every training run on the machine.",
     no_args_is_help=True,
     add_completion=False,
@@ -42,8 +58,3 @@ def options(
     ] = False,
 ) -> None:
     """One loader feeds every training run on the machine."""
-
-
-for verb in (feed, pack, status, top, stop, doctor, advise, demo):
-    app.command(cls=Command)(verb)
-app.add_typer(bench.app, name="bench")

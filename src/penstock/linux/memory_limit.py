@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-_LIMITS = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
-"""Folder and file of a limit, by the controller in ``/proc/self/cgroup``, which is empty for cgroups v2."""
+from penstock.linux.cgroups import MEMBERSHIP, MOUNTED, cgroup_folders
+
+_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 
 
-def memory_limit_bytes(
-    cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
-) -> int:
+def memory_limit_bytes(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
     """Return the machine's memory, or what this process's cgroups (a container, a batch job) allow of it.
 
     Args:
@@ -20,21 +20,7 @@ def memory_limit_bytes(
         membership: The kernel's list of this process's cgroups.
     """
     limits = [psutil.virtual_memory().total]
-    for line in membership.read_text().splitlines() if membership.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            if controller in _LIMITS:
-                folder, name = _LIMITS[controller]
-                limits += _along(cgroups / folder, Path(path.lstrip("/")), name)
+    for cgroup_version, folder in cgroup_folders("memory", cgroups, membership):
+        with suppress(OSError, ValueError):  # not seen here, or "max"
+            limits.append(int((folder / _FILES[cgroup_version]).read_text()))
     return min(limits)
-
-
-def _along(root: Path, path: Path, name: str) -> list[int]:
-    """Return the limits of a cgroup and of all above it; in a container, some cannot be seen."""
-    found: list[int] = []
-    for group in (path, *path.parents):
-        try:
-            found.append(int((root / group / name).read_text()))
-        except (OSError, ValueError):  # not seen here, or "max"
-            continue
-    return found

@@ -34,12 +34,15 @@ class Ended(NamedTuple):
     signals: tuple[str, ...] = ()
 
 
-def feeds() -> list[FeederStatistics]:
+def feeds(answer_s: float = _ANSWER_S) -> list[FeederStatistics]:
     """List every feed of this user, sorted by name, and remove what dead feeders left behind.
 
-    A feeder that does not answer within 2 s (it is stopped, or too busy) is listed
+    A feeder that does not answer in time (it is stopped, or too busy) is listed
     with its name and pid only, and ``answers`` is False. A feed that is starting is
     left out.
+
+    Args:
+        answer_s: Time within which each feeder has to answer, in seconds.
 
     Returns:
         The statistics of each feed.
@@ -48,7 +51,7 @@ def feeds() -> list[FeederStatistics]:
         InsecureDirectory: others could enter the directory of the sockets.
         DirectoryUnusable: that directory cannot be made or read.
     """
-    found = [statistics for endpoint in endpoints() if (statistics := _ask(endpoint)) is not None]
+    found = [statistics for endpoint in endpoints() if (statistics := _ask(endpoint, answer_s)) is not None]
     return sorted(found, key=lambda statistics: statistics.name)
 
 
@@ -161,10 +164,10 @@ def _gone(endpoint: Endpoint, wait_s: float) -> FileIO | None:
     return lock
 
 
-def _ask(endpoint: Endpoint) -> FeederStatistics | None:
+def _ask(endpoint: Endpoint, answer_s: float) -> FeederStatistics | None:
     try:
-        with endpoint.connect(_ANSWER_S) as peer:
-            peer.settimeout(_ANSWER_S)
+        with endpoint.connect(answer_s) as peer:
+            peer.settimeout(answer_s)
             peer.send(wire.encode(wire.StatisticsRequest()))
             packet = peer.recv(wire.MAX_PACKET_BYTES)
         if not packet:  # it ends

@@ -1,0 +1,198 @@
+"""``penstock runs``: what the store keeps of runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from penstock.cli.command import Command, Group
+from penstock.cli.runs_compare import compare
+from penstock.cli.runs_options import AsJson, StoreFolder, print_json
+from penstock.cli.runs_stop import stop
+from penstock.cli.runs_top import top
+from penstock.errors import BadSetting
+from penstock.runs.record import ENDED, STATUSES, RunRecord
+from penstock.runs.store import Store
+from penstock.runs.store.store import Removed
+from penstock.sizes import size_from, size_text
+
+app = typer.Typer(cls=Group, help="What has become of runs.", no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the run; its first letters are enough.")]
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_POLL_S = 0.2
+
+
+@app.callback()
+def runs() -> None:
+    """What has become of runs."""
+
+
+for verb in (stop, top, compare):
+    app.command(cls=Command)(verb)
+
+
+@app.command(cls=Command)
+def ls(
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only groups of this name or id.")] = None,
+    status: Annotated[str | None, typer.Option(metavar="STATUS", help=f"Only {', '.join(STATUSES)}.")] = None,
+    as_json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """List runs, the newest group last."""
+    if status is not None and status not in STATUSES:
+        raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
+    with Store.open(store) as opened:
+        found = [run for run in opened.runs(group) if status in {None, run.status}]
+    if as_json:
+        print_json([_fields(run) for run in found])
+        return
+    from penstock.cli.runs_table import runs_table
+    from penstock.terminal import console
+
+    console().print(runs_table(found), soft_wrap=True)
+
+
+@app.command(cls=Command)
+def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
+    """Show a run: its command, parameters, environment, and the last value and mean of each series."""
+    import numpy as np
+
+    with Store.open(store) as opened:
+        run = opened.run(id)
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            series = {
+                name: {"last": float(values[-1]), "mean": float(values.mean()), "points": len(values)}
+                for name, (_, values) in sorted(opened.series(run.id).items())
+            }
+        folder = opened.folder_of(run.id)
+    environment = _environment(folder / "environment.json")
+    if as_json:
+        print_json(
+            {
+                **_fields(run),
+                "plan": run.plan,
+                "parameters": run.plan.parameters,
+                "environment": environment,
+                "series": series,
+                "folder": str(folder),
+            }
+        )
+        return
+    from penstock.cli.runs_table import run_page
+    from penstock.terminal import console
+
+    console().print(run_page(run, environment, series, folder), soft_wrap=True)
+
+
+@app.command(cls=Command)
+def logs(
+    id: Id,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
+    store: StoreFolder = None,
+) -> None:
+    """Print what a run has printed."""
+    with Store.open(store) as opened:
+        run = opened.run(id)
+        path = opened.folder_of(run.id) / "output"
+        while follow and not path.exists() and run.status not in ENDED:
+            time.sleep(_POLL_S)
+            run = opened.run(run.id)
+        if not path.exists():
+            typer.echo(f"Run {run.id} ({run.status}) has printed nothing.", err=True)
+            return
+        with path.open("rb") as file:
+            while True:
+                run = opened.run(run.id)  # before the rest is read: what it prints last is read, too
+                shutil.copyfileobj(file, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+                if not follow or run.status in ENDED:
+                    return
+                time.sleep(_POLL_S)
+
+
+@app.command(cls=Command)
+def rm(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs that have ended.")],
+    store: StoreFolder = None,
+) -> None:
+    """Remove runs, with all that they wrote into their folders in the store."""
+    with Store.open(store) as opened:
+        _tell_removed(opened.remove(ids))
+
+
+@app.command(cls=Command)
+def prune(
+    keep: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Remove what ended earlier: 90d, 12h, 2w.")
+    ] = None,
+    most: Annotated[
+        str | None, typer.Option("--max", metavar="SIZE", help="Remove the oldest beyond this: 20GB.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be.")] = False,
+    store: StoreFolder = None,
+) -> None:
+    """Remove the oldest runs that have ended."""
+    if keep is None and most is None:
+        raise BadSetting("give --keep, such as 90d, or --max, such as 20GB, or both")
+    keep_s = None if keep is None else _seconds_from(keep)
+    max_bytes = None if most is None else size_from("--max", most)
+    with Store.open(store) as opened:
+        _tell_removed(opened.prune(keep_s=keep_s, max_bytes=max_bytes, dry_run=dry_run), dry_run)
+
+
+@app.command(cls=Command)
+def export(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="ID... FILE", help="Runs, and last a file that ends in .csv or .parquet."),
+    ],
+    store: StoreFolder = None,
+) -> None:
+    """Write all series of runs into one table: run, name, group, series, time_s, value."""
+    from penstock.runs.store.export import export as write
+
+    *ids, file = words
+    if not ids:
+        raise BadSetting(f"give the ids of runs before {file!r}; `penstock runs ls` shows them")
+    with Store.open(store) as opened:
+        points = write(opened, [opened.run(id) for id in ids], Path(file))
+    typer.echo(f"Wrote {points:,} points into {file}.")
+
+
+def _environment(path: Path) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:  # whoever wrote it was killed
+        return {"environment": f"unreadable: {error}"}
+
+
+def _fields(run: RunRecord) -> dict[str, Any]:
+    names = "id name group group_id index mode status exit_code reason began seconds pid"
+    return {name: getattr(run, name) for name in names.split()}
+
+
+def _tell_removed(removed: list[Removed], dry_run: bool = False) -> None:
+    from penstock.terminal import printable
+
+    for run, nbytes in removed:
+        typer.echo(f"{run.id}  {printable(run.name)} of {printable(run.group)}, {run.status}, {size_text(nbytes)}")
+    freed = size_text(sum(nbytes for _, nbytes in removed))
+    count = f"{len(removed):,} run{'' if len(removed) == 1 else 's'}"
+    typer.echo(f"{count} would be removed: {freed}." if dry_run else f"{count} removed: {freed} are free again.")
+
+
+def _seconds_from(age: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", age)
+    if not match:
+        raise BadSetting(f"--keep {age!r}: give a number with s, m, h, d or w, such as 90d")
+    return float(match[1]) * _SECONDS[match[2]]

@@ -1,0 +1,53 @@
+"""``penstock runs compare``: whether runs gain by running together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.runs_options import AsJson, StoreFolder, print_json
+from penstock.errors import NoSuchRun
+from penstock.runs.store import Store
+
+if TYPE_CHECKING:
+    from penstock.runs.record import RunRecord
+
+
+def compare(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names or ids of groups.")],
+    as_json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """Compare groups of runs: time, CPU time, wait for data, and what that says.
+
+    Of groups of one name, the newest of each mode is taken.
+    """
+    from penstock.runs.compare import compare as compared
+
+    with Store.open(store) as opened:
+        found: dict[str, list[RunRecord]] = {}
+        for group in groups:
+            found |= _newest(opened, group)
+
+        def last(run: RunRecord, name: str) -> float | None:
+            series = opened.series(run.id).get(name)
+            return None if series is None or not len(series.values) else float(series.values[-1])
+
+        comparison = compared(found, last)
+    if as_json:
+        print_json(comparison)
+        return
+    from penstock.cli.runs_table import comparison_page
+    from penstock.terminal import console
+
+    console().print(comparison_page(comparison), soft_wrap=True)
+
+
+def _newest(store: Store, group: str) -> dict[str, list[RunRecord]]:
+    """Return the runs of a group, by its id; of several of one name, those of the newest of each mode."""
+    runs = store.runs(group)
+    if not runs:
+        raise NoSuchRun(f"the store {store.folder} has no group {group!r}; `penstock runs ls` shows those it has")
+    newest = {run.mode: run.group_id for run in runs}
+    return {id: [run for run in runs if run.group_id == id] for id in newest.values()}

@@ -1,0 +1,90 @@
+"""What a process asks of the kernel about its descendants, its parent and its signals.
+
+Imports little: a run's keeper starts in some tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+from collections.abc import Collection
+from contextlib import suppress
+from typing import NamedTuple
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGINFO_BYTES = 128
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Received(NamedTuple):
+    """A signal that came.
+
+    Attributes:
+        pid: Process that sent it; 0 for the kernel.
+    """
+
+    number: int
+    pid: int
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose parent ends."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent, of pid ``parent``, ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before prctl
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def signals_as_file(numbers: Collection[int]) -> int:
+    """Block these signals; return a descriptor that is readable when one has come (``read_signals``)."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    mask = (ctypes.c_uint64 * 16)(sum(1 << (number - 1) for number in numbers))
+    return _libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def read_signals(fd: int) -> list[Received]:
+    """Return the signals that have come; a descriptor of ``signals_as_file``'s."""
+    data = b""
+    with suppress(BlockingIOError):
+        data = os.read(fd, _SIGINFO_BYTES * 16)
+    return [
+        Received(number, pid)
+        for number, pid in (struct.unpack_from("=I8xI", data, at) for at in range(0, len(data), _SIGINFO_BYTES))
+    ]
+
+
+def descendants(of: int, without: bytes = b"") -> list[int]:
+    """List the processes below one that have not ended, parents before children.
+
+    Args:
+        of: Process.
+        without: Words of a command line; a process that has them is left out, with what is below it.
+    """
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):  # it has ended meanwhile
+                with open(f"/proc/{entry}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                if state not in (b"Z", b"X"):
+                    children.setdefault(int(parent), []).append(int(entry))
+    found, parents = list[int](), [of]
+    while parents:
+        below = [pid for parent in parents for pid in children.get(parent, ())]
+        parents = [pid for pid in below if not (without and without in command_line(pid))]
+        found += parents
+    return found
+
+
+def command_line(pid: int) -> bytes:
+    """Return the words of a process, each with a zero byte after it; empty if it has ended."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+    return b""

@@ -1,0 +1,1 @@
+"""Training runs: started together, watched, kept in a store, compared."""

@@ -1,0 +1,1 @@
+"""The process that keeps one run: starts its command, reaps all below it, and records how it ended."""

@@ -1,0 +1,283 @@
+"""Keeps one run, from the start of its command until nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import termios
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.linux.oom_kills import oom_kills
+from penstock.linux.process import descendants, read_signals, signals_as_file
+from penstock.runs.keeper.command import resize, start
+from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link
+from penstock.runs.keeper.order import Order
+from penstock.runs.keeper.output import Output
+from penstock.runs.keeper.sender import who
+from penstock.runs.keeper.verdict import Verdict, verdict
+
+if TYPE_CHECKING:
+    from penstock.runs.record import Status
+
+GRACE_S = 5.0
+"""How long a command may take to end once it has been told to."""
+
+_LEFTOVERS_GRACE_S = 2.0
+
+FEEDER = b"penstock.feed.launch"
+"""In the command line of a feeder that ``share()`` started: it serves other runs too, and ends without help."""
+
+
+class Keeper:
+    """The keeper of one run.
+
+    Args:
+        order: The run.
+        link: A sequenced socket to what started the run.
+    """
+
+    def __init__(self, order: Order, link: int) -> None:
+        self._order = order
+        self._link = Link(link)
+        self._signals = signals_as_file(
+            (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+        )
+        self._typed = b""
+        self._returned: int | None = None
+        self._ended_as = self._why = ""
+        self._kill_at: float | None = None
+        self._cooked = termios.tcgetattr(0) if order.terminal[0] else None
+        self._output = Output(f"{order.folder}/output")
+
+    def keep(self) -> None:
+        """Run the command to its end, and record that."""
+        self._link.report(keeper=os.getpid())
+        oom_before = oom_kills()
+        began_s = time.monotonic()
+        try:
+            self._command = start(self._order)
+        except OSError as error:
+            code = 127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126
+            self._returned = code
+            self._record_ended(Verdict("failed", code, f"could not be started: {error}"))
+            self._link.report(ended=True)
+            return
+        self._let_go_of_standard_descriptors()
+        self._record_began(time.time())
+        limit_s = self._order.time_limit_s
+        limit_at = began_s + limit_s if limit_s is not None else None
+        while self._returned is None:
+            self._step(min((at for at in (limit_at, self._kill_at) if at is not None), default=None))
+            if limit_at is not None and time.monotonic() >= limit_at:
+                limit_at = None
+                self._end("timed_out", f"ran longer than its time limit of {limit_s:g} s")
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill_at = None
+                self._signal_all(signal.SIGKILL)
+        self._read_all()
+        self._record_ended(
+            verdict(
+                self._returned,
+                ended_as=self._ended_as,
+                why=self._why,
+                recent=self._output.recent,
+                oom_killed=oom_kills() > oom_before,
+            )
+        )
+        self._end_leftovers()
+        self._read_all()
+        self._record_cpu()
+        self._output.close()
+        if self._output.failed:
+            self._link.report(said=f"not all of its output is kept: {self._output.failed}")
+        self._link.report(ended=True)
+        while not self._link.idle:
+            self._step(None)
+
+    def _step(self, until: float | None) -> None:
+        """Do what there is to do; wait for it, until a moment of the monotonic clock."""
+        poll, outputs, terminal = select.poll(), self._command.outputs, self._command.terminal
+        poll.register(self._signals, select.POLLIN)
+        self._link.register(poll)
+        if not self._link.full:  # else what reads our output is slow, and so is the run
+            for fd in outputs:
+                poll.register(fd, select.POLLIN)
+        if self._typed and terminal in outputs:
+            poll.register(terminal, select.POLLIN | select.POLLOUT)
+        timeout_ms = None if until is None else max(0, until - time.monotonic()) * 1000 + 1
+        for fd, events in poll.poll(timeout_ms):
+            if fd == self._signals:
+                self._hear_signals()
+            elif fd == self._link.fd:
+                self._talk(events)
+            elif fd in outputs:
+                if events & select.POLLOUT:
+                    self._type(b"")
+                if events & ~select.POLLOUT:
+                    self._read(fd)
+
+    def _read(self, fd: int) -> bool:
+        """Take what was printed to one descriptor; return whether there may be more now."""
+        try:
+            data = os.read(fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:  # a terminal that nobody has open any more
+            data = b""
+        if not data:
+            del self._command.outputs[fd]
+            os.close(fd)
+            return False
+        self._output.add(data)
+        self._link.send(b"%d" % self._command.outputs[fd] + data)
+        return True
+
+    def _read_all(self) -> None:
+        """Take what was printed until now, and no more: something of the run may print for ever."""
+        for fd in list(self._command.outputs):
+            for _ in range(MOST_WAITING):
+                if not self._read(fd):
+                    break
+
+    def _talk(self, events: int) -> None:
+        if events & select.POLLOUT:
+            self._link.flush()
+        if not events & ~select.POLLOUT:
+            return
+        packet = self._link.receive()
+        if packet == b"":
+            self._abandoned()
+        elif packet and packet.startswith(b"i"):
+            self._type(packet[1:])
+        elif packet:
+            self._obey(json.loads(packet))
+
+    def _obey(self, said: dict[str, Any]) -> None:
+        terminal = self._command.terminal
+        if "kill" in said:
+            self._ended_as, self._why = "killed", said["kill"]
+            self._kill_at = time.monotonic()
+        elif "signal" in said:
+            self._ended_as, self._why = self._ended_as or "signalled", self._why or said["why"]
+            self._signal_group(said["signal"])
+        elif "size" in said and terminal in self._command.outputs:
+            resize(terminal, said["size"])
+
+    def _type(self, data: bytes) -> None:
+        self._typed += data
+        terminal = self._command.terminal
+        try:
+            while self._typed and terminal in self._command.outputs:
+                self._typed = self._typed[os.write(terminal, self._typed) :]
+        except BlockingIOError:
+            return
+        except OSError:  # nobody has the terminal open any more
+            self._typed = b""
+
+    def _abandoned(self) -> None:
+        """Go on, or end, without what started the run."""
+        with suppress(termios.error):  # it may have been closed
+            # Raw as penstock run had set it; as a shell's line editor sets it, output is still processed.
+            if self._cooked and not termios.tcgetattr(0)[1] & termios.OPOST:
+                termios.tcsetattr(0, termios.TCSANOW, self._cooked)
+        gone = "penstock run, which had started it, has disappeared"
+        if self._order.orphans == "end":
+            self._end("killed", gone)
+
+    def _end(self, ended_as: str, why: str) -> None:
+        if self._ended_as not in ("killed", "timed_out"):
+            self._ended_as, self._why = ended_as, why
+            self._kill_at = time.monotonic() + GRACE_S
+            self._signal_group(signal.SIGTERM)
+
+    def _hear_signals(self) -> None:
+        for received in read_signals(self._signals):
+            if received.number != signal.SIGCHLD:
+                self._end("killed", f"ended by {who(received.pid)}")
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._command.pid:
+                self._returned = os.waitstatus_to_exitcode(status)
+
+    def _signal_group(self, number: int) -> None:
+        if self._returned is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._command.pid, number)
+
+    def _signal_all(self, number: int) -> bool:
+        """Signal every process of the run; return whether there is one."""
+        left = descendants(os.getpid(), without=FEEDER)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return bool(left)
+
+    def _end_leftovers(self) -> None:
+        self._kill_at = None
+        number, kill_at = signal.SIGTERM, time.monotonic() + _LEFTOVERS_GRACE_S
+        left = self._signal_all(number)
+        while left:
+            self._step(min(kill_at, time.monotonic() + 0.1))
+            if self._kill_at is not None or time.monotonic() >= kill_at:
+                number, kill_at = signal.SIGKILL, time.monotonic() + 0.1
+            left = self._signal_all(number if number == signal.SIGKILL else 0)
+
+    def _let_go_of_standard_descriptors(self) -> None:
+        with open(os.devnull, "r+b", 0) as nothing:
+            if not self._order.terminal[0]:
+                os.dup2(nothing.fileno(), 0)
+
+    def _store(self) -> Any:
+        sys.path[:] = self._order.path
+        from pathlib import Path
+
+        from penstock.runs.store import Store
+
+        return Store.open(Path(self._order.store))
+
+    def _record_began(self, time_s: float) -> None:
+        try:
+            with self._store() as store:
+                from penstock.runs.store.alive import this_process
+
+                keeper = this_process()
+                known_by = (keeper.pid, keeper.started_ticks)
+                store.began(self._order.id, keeper=known_by, pid=self._command.pid, time_s=time_s)
+                status: Status = store.run(self._order.id).status
+        except Exception as error:  # a full disk is no reason for the run to end
+            self._link.report(said=f"could not be recorded: {error}")
+            return
+        self._link.report(began=self._command.pid)
+        if status != "running":
+            self._end("killed", "was ended before it began")
+
+    def _record_cpu(self) -> None:
+        """Record the CPU time of all that was reaped: of a run's last second the sampler knows nothing."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        try:
+            from penstock.runs.store import SeriesWriter
+
+            writer = SeriesWriter(Path(self._order.folder) / "series" / "keeper.points")
+            writer.add("run.cpu_s", used.ru_utime + used.ru_stime)
+            writer.close()
+        except Exception as error:
+            self._link.report(said=f"its CPU time could not be recorded: {error}")
+
+    def _record_ended(self, ended: Verdict) -> None:
+        try:
+            with self._store() as store:
+                store.ended(self._order.id, ended.status, ended.exit_code, ended.reason)
+        except Exception as error:
+            self._link.report(said=f"its end ({ended.status}, {ended.reason}) could not be recorded: {error}")

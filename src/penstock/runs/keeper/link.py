@@ -1,0 +1,85 @@
+"""What a keeper and the process that started it say to each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+CHUNK_BYTES = 1 << 16
+MOST_WAITING = 16
+
+
+class Link:
+    """A keeper's end of a sequenced socket.
+
+    In come what is typed (``i`` and the bytes), signals and sizes of the terminal (JSON); out go the output
+    (``1`` or ``2`` and the bytes) and reports (JSON). What the other side does not take yet waits here.
+
+    Args:
+        fd: The socket.
+
+    Attributes:
+        fd: The socket; None once the other side has disappeared.
+    """
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        os.set_blocking(fd, False)
+        self.fd: int | None = fd
+        self._waiting: deque[bytes] = deque()
+
+    @property
+    def full(self) -> bool:
+        """Whether the other side is slow: nothing more should be sent for now."""
+        return len(self._waiting) >= MOST_WAITING
+
+    @property
+    def idle(self) -> bool:
+        """Whether all was taken, or nobody is there to take it."""
+        return not self._waiting
+
+    def register(self, poll: select.poll) -> None:
+        """Poll for what there is to do here."""
+        if self.fd is not None:
+            poll.register(self.fd, select.POLLIN | (select.POLLOUT if self._waiting else 0))
+
+    def send(self, packet: bytes) -> None:
+        """Send a packet, as soon as there is room for it."""
+        if self.fd is not None:
+            self._waiting.append(packet)
+            self.flush()
+
+    def report(self, **words: Any) -> None:
+        """Send a report."""
+        self.send(json.dumps(words).encode())
+
+    def flush(self) -> None:
+        """Send what waits, as far as there is room."""
+        assert self.fd is not None
+        try:
+            while self._waiting:
+                os.write(self.fd, self._waiting[0])
+                self._waiting.popleft()
+        except BlockingIOError:
+            return
+        except OSError:  # nobody is there; ``receive`` tells
+            self._waiting.clear()
+
+    def receive(self) -> bytes | None:
+        """Return a packet, if there is one; an empty one, once, when the other side has disappeared."""
+        assert self.fd is not None
+        packet = b""
+        with suppress(ConnectionError):
+            try:
+                packet = os.read(self.fd, 2 * CHUNK_BYTES)
+            except BlockingIOError:
+                return None
+        if not packet:
+            os.close(self.fd)
+            self.fd = None
+            self._waiting.clear()
+        return packet

@@ -1,0 +1,113 @@
+"""What a run prints, as far as it is kept: its head, its tail, and progress bars in their last state."""
+
+from __future__ import annotations
+
+import os
+
+HEAD_BYTES = 1 << 20
+TAIL_BYTES = 7 << 20
+_LONGEST_LINE = 1 << 16
+_RECENT_BYTES = 1 << 14
+
+
+def collapse(data: bytes) -> tuple[bytes, bytes]:
+    """Split what a program printed into whole lines and the line that has no end yet.
+
+    Of text that a carriage return takes back, as progress bars print it, the last state is left.
+    """
+    data = data.replace(b"\r\n", b"\n")
+    whole, end, rest = data.rpartition(b"\n")
+    if b"\r" in whole:
+        whole = b"\n".join(map(last_state, whole.split(b"\n")))
+    if b"\r" in rest:  # a last one stays: what comes next takes this state's place
+        rest = last_state(rest) + b"\r" * rest.endswith(b"\r")
+    return whole + end, rest
+
+
+def last_state(line: bytes) -> bytes:
+    """Return what a line shows in the end: what stands after its last carriage return."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+class Output:
+    """A file with a run's output, which is whole text at any moment.
+
+    It grows to ``head`` and ``tail`` bytes; then half of the tail is left out, and one line says so.
+
+    Args:
+        path: The file; made, or emptied.
+        head: Most bytes that are kept from the beginning.
+        tail: Most bytes that are kept from the end, half as many at least.
+
+    Attributes:
+        failed: Why it could not be written; empty as long as it could.
+    """
+
+    def __init__(self, path: str, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
+        self._recent = b""
+        self.failed = ""
+        self._head, self._tail = head, tail
+        self._tail_begins = 0
+        self._left_out = 0
+        self._line = b""
+        self._end = self._size = 0
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self.failed = str(error)
+
+    @property
+    def recent(self) -> bytes:
+        """The last 16 KiB of it."""
+        return (self._recent + last_state(self._line))[-_RECENT_BYTES:]
+
+    def add(self, data: bytes) -> None:
+        """Keep this too."""
+        whole, self._line = collapse(self._line + data)
+        if len(self._line) > _LONGEST_LINE:
+            whole, self._line = whole + self._line, b""
+        self._recent = (self._recent + whole)[-_RECENT_BYTES:]
+        if not self.failed:
+            try:
+                self._write(whole)
+            except OSError as error:  # no reason for the run to end
+                self.failed = str(error)
+
+    def close(self) -> None:
+        """End the file; what stands in it stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _write(self, whole: bytes) -> None:
+        self._put(whole, self._end)
+        self._end += len(whole)
+        unfinished = last_state(self._line)
+        self._put(unfinished, self._end)
+        shown = self._end + len(unfinished)
+        if shown < self._size:
+            os.ftruncate(self._fd, shown)
+        self._size = shown
+        if self._end > self._head + self._tail:
+            self._leave_out()
+
+    def _put(self, data: bytes, at: int) -> None:
+        while data:
+            done = os.pwrite(self._fd, data, at)
+            data, at = data[done:], at + done
+
+    def _leave_out(self) -> None:
+        """Take half of the tail away, in place: whoever reads the file sees its name all the time."""
+        if not self._left_out:
+            head = os.pread(self._fd, self._head, 0)
+            self._head = self._tail_begins = head.rfind(b"\n") + 1 or self._head
+        begin = self._end - self._tail // 2
+        begin += os.pread(self._fd, _LONGEST_LINE, begin).find(b"\n") + 1
+        tail = os.pread(self._fd, self._end - begin, begin)
+        self._left_out += begin - self._tail_begins
+        note = f"\n[penstock left out {self._left_out:,} bytes here]\n".encode()
+        self._put(note + tail, self._head)
+        self._tail_begins = self._head + len(note)
+        self._end = self._size = self._tail_begins + len(tail)
+        os.ftruncate(self._fd, self._end)
+        self._write(b"")

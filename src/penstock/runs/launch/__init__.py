@@ -1,0 +1,1 @@
+"""Starts runs, each below a keeper, waits for them, and shows what they print."""

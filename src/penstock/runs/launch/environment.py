@@ -1,0 +1,112 @@
+"""What a run ran in, for its ``environment.json``: described while it runs, so that its start does not wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.measure.machine import describe
+from penstock.runs.launch.kept_run import environment_of
+from penstock.runs.launch.secrets import masked, masked_variables, masked_words
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Store
+
+MOST_DIFF_BYTES = 1_000_000
+_GIT_S = 5.0
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+_SHOWN = re.compile(
+    r"(CUDA|OMP|MKL|OPENBLAS|NCCL|GLOO|UCX|TORCH|PYTORCH|NVIDIA|PYTHON|PENSTOCK|SLURM|CONDA|JAX|XLA|TF|HF)_?\w*"
+    r"|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|HOSTNAME|LANG|TZ|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)"
+)
+"""The only variables that are kept."""
+
+
+def describe_all(store: Store, records: Sequence[RunRecord]) -> None:
+    """Write each run's ``environment.json``."""
+    shared = {"machine": msgspec.to_builtins(describe()), "driver": driver()}
+    for record in records:
+        with suppress(OSError):  # a full disk, or the run was removed: no reason to stop any
+            (store.folder_of(record.id) / "environment.json").write_text(
+                json.dumps(environment_record(record, store) | shared, indent=1)
+            )
+
+
+def environment_record(record: RunRecord, store: Store) -> dict[str, Any]:
+    """Describe what one run runs in, without the machine."""
+    plan = record.plan
+    variables = {name: value for name, value in environment_of(record, store).items() if _SHOWN.fullmatch(name)}
+    return {
+        "command": masked_words(plan.command),
+        "directory": plan.directory,
+        "git": git(plan.directory),
+        "packages": packages() if plan.command[0] == sys.executable else None,
+        "variables": masked_variables(variables),
+    }
+
+
+def driver() -> str | None:
+    """Return the version line of the NVIDIA driver; None without one."""
+    with suppress(OSError):
+        return _DRIVER.read_text().splitlines()[0].removeprefix("NVRM version: ")
+    return None
+
+
+@cache
+def packages() -> dict[str, str]:
+    """Return the packages of this Python, with their versions."""
+    found = {each.name: each.version for each in distributions() if each.name}
+    return dict(sorted(found.items(), key=lambda each: each[0].lower()))
+
+
+@cache
+def git(directory: str) -> dict[str, Any] | None:
+    """Return commit and uncommitted changes of the repository that a directory lies in; None without one."""
+    commit = _git(directory, "rev-parse", "HEAD")
+    if not commit:
+        return None
+    diff = _git(directory, "diff", "--no-ext-diff", "--no-color", "HEAD")
+    whole = len(diff) <= MOST_DIFF_BYTES
+    return {
+        "commit": commit.decode().strip(),
+        "diff": masked(diff[:MOST_DIFF_BYTES].decode(errors="replace")),
+        "diff_is_whole": whole,
+    }
+
+
+def _git(directory: str, *words: str) -> bytes:
+    """Return the first bytes of what git says, in the time that it is given; nothing if it fails."""
+    try:
+        process = subprocess.Popen(
+            ["git", "-C", directory, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            start_new_session=True,  # a Ctrl-C is not for it
+        )
+    except OSError:
+        return b""
+    with process:
+        assert process.stdout
+        limit = threading.Timer(_GIT_S, process.kill)
+        limit.start()
+        said = process.stdout.read(MOST_DIFF_BYTES + 1)
+        whole = len(said) <= MOST_DIFF_BYTES
+        if not whole:
+            process.kill()
+        failed = process.wait() != 0
+        limit.cancel()
+    return b"" if whole and failed else said

@@ -1,0 +1,141 @@
+"""One run from the side that started it: its keeper's process, and the link to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import penstock.runs.keeper
+from penstock.runs.keeper.order import Order
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Store
+
+_KEEPER = Path(penstock.runs.keeper.__file__).with_name("__main__.py")
+_MOST_BYTES = 1 << 18
+
+
+class KeptRun:
+    """A run that has a keeper.
+
+    Args:
+        store: Where the run is recorded.
+        record: The run.
+        orphans: What becomes of it if this process disappears: "end" or "keep".
+        terminal: Which of descriptors 0 to 2 are a terminal, in whose place the run gets one of its own.
+        alone: Whether it gets this process's standard input; else it finds that empty.
+
+    Attributes:
+        record: The run, as it was before it began.
+        link: A socket to its keeper.
+        keeper: Process of its keeper, once that has told it.
+    """
+
+    def __init__(
+        self, store: Store, record: RunRecord, *, orphans: str, terminal: tuple[bool, bool, bool], alone: bool
+    ) -> None:
+        self.record = record
+        folder = store.folder_of(record.id)
+        (folder / "files").mkdir(exist_ok=True)
+        environment = environment_of(record, store)
+        order = Order(
+            id=record.id,
+            store=str(store.folder),
+            folder=str(folder),
+            command=list(record.plan.command),
+            directory=record.plan.directory,
+            environment=environment,
+            path=[os.path.abspath(entry) for entry in sys.path],
+            time_limit_s=record.plan.time_limit_s,
+            orphans=orphans,
+            terminal=terminal,
+            size=terminal_size(terminal.index(True)) if any(terminal) else (0, 0),
+        ).to_file()
+        self.keeper: int | None = None
+        self._killed = False
+        self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(order, closefd=True):
+            self._guard = subprocess.Popen(
+                # Nothing that the run's environment says of Python is meant for its keeper.
+                [sys.executable, "-I", "-S", str(_KEEPER), str(order), str(theirs.fileno())],
+                stdin=None if alone else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(order, theirs.fileno()),
+                env=environment,
+                start_new_session=True,
+            )
+
+    def receive(self) -> tuple[int, bytes] | dict[str, Any] | None:
+        """Return what the keeper says next: output, with the number of its descriptor; or a report.
+
+        None: it says no more, for it has ended.
+        """
+        try:
+            packet = self.link.recv(_MOST_BYTES)
+        except ConnectionResetError:
+            packet = b""
+        if not packet:
+            return None
+        return json.loads(packet) if packet.startswith(b"{") else (int(packet[:1]), packet[1:])
+
+    def send(self, **words: Any) -> bool:
+        """Tell the keeper something; return whether it can hear it."""
+        try:
+            self.link.send(json.dumps(words).encode(), socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        return True
+
+    def type(self, data: bytes) -> None:
+        """Pass on what was typed."""
+        with suppress(OSError):  # it has ended
+            self.link.send(b"i" + data)
+
+    def kill(self, why: str) -> None:
+        """Kill the run; when asked again, the keeper, which does not listen."""
+        if not self._killed:
+            self._killed = True
+            self.send(kill=why)
+        elif self.keeper is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.keeper, signal.SIGKILL)
+                self._guard.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Wait until nothing is left of the keeper."""
+        self._guard.wait()
+        self.link.close()
+
+
+def terminal_size(fd: int) -> tuple[int, int]:
+    """Return lines and columns of a terminal."""
+    columns, lines = os.get_terminal_size(fd)
+    return lines, columns
+
+
+def environment_of(record: RunRecord, store: Store) -> dict[str, str]:
+    """Return the environment variables of a run: this process's, and what tells the run about itself."""
+    plan = record.plan
+    parameters = {
+        f"PENSTOCK_PARAM_{re.sub(r'[^A-Z0-9]', '_', name.upper())}": value
+        for name, value in plan.parameters.items()
+    }
+    return {
+        "PYTHONUNBUFFERED": "1",  # what it prints is seen, and kept, when it is printed
+        **os.environ,
+        **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),
+        **parameters,
+        "PENSTOCK_RUN_ID": record.id,
+        "PENSTOCK_RUN_NAME": record.name,
+        "PENSTOCK_RUN_INDEX": str(record.index),
+        "PENSTOCK_RUN_PARAMETERS": json.dumps(plan.parameters),  # with their names as they were written
+        "PENSTOCK_RUN_FOLDER": str(store.folder_of(record.id) / "files"),
+        "PENSTOCK_STORE": str(store.folder),
+    }

@@ -1,0 +1,74 @@
+"""Shows what runs print."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from penstock.runs.keeper.output import collapse, last_state
+
+_COLOURS = (36, 33, 35, 32, 34, 31)
+
+
+class Shown(Protocol):
+    """Where the output of runs goes."""
+
+    def add(self, run: int, descriptor: int, data: bytes) -> None:
+        """Show what the n-th run printed to descriptor 1 or 2."""
+        ...
+
+    def close(self, run: int) -> None:
+        """Show what is left of a run that has ended."""
+        ...
+
+
+class AsItIs:
+    """Shows the output of one run unchanged."""
+
+    def add(self, run: int, descriptor: int, data: bytes) -> None:
+        """Show this."""
+        write(descriptor, data)
+
+    def close(self, run: int) -> None:
+        """Do nothing: all is shown."""
+
+
+class Prefixed:
+    """Shows whole lines of several runs, each with its run's name before it.
+
+    Args:
+        names: Names of the runs.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        width = max(map(len, names))
+        self._names = [name.ljust(width).encode(errors="replace") for name in names]
+        self._unfinished: dict[tuple[int, int], bytes] = {}
+        self._coloured = {fd: os.isatty(fd) and "NO_COLOR" not in os.environ for fd in (1, 2)}
+
+    def add(self, run: int, descriptor: int, data: bytes) -> None:
+        """Show the lines that this ends."""
+        whole, rest = collapse(self._unfinished.pop((run, descriptor), b"") + data)
+        if rest:
+            self._unfinished[run, descriptor] = rest
+        if whole:
+            prefix = self._names[run] + b" | "
+            if self._coloured[descriptor]:
+                prefix = b"\x1b[%dm%s\x1b[0m" % (_COLOURS[run % len(_COLOURS)], prefix)
+            write(descriptor, b"".join(prefix + line + b"\n" for line in whole[:-1].split(b"\n")))
+
+    def close(self, run: int) -> None:
+        """Show the line that it did not end."""
+        for descriptor in (1, 2):
+            if rest := last_state(self._unfinished.pop((run, descriptor), b"")):
+                self.add(run, descriptor, rest + b"\n")
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of it.
+
+    Raises:
+        BrokenPipeError: nobody reads there any more.
+    """
+    while data:
+        data = data[os.write(descriptor, data) :]

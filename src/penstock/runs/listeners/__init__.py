@@ -1,0 +1,1 @@
+"""Listeners: what is sampled while runs go on. Each implements ``contract.Listener``."""

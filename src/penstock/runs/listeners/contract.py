@@ -1,0 +1,111 @@
+"""The seam of what is sampled: a listener returns values of each run and of the host at each tick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+
+class WatchedRun(msgspec.Struct, frozen=True):
+    """A run that is sampled.
+
+    Attributes:
+        id: Its key in the store.
+        index: Its place in its group, from 0.
+        keeper: Process that keeps it, the root of its tree, and when that started in clock ticks since boot.
+        pid: Process of its command, a child of the keeper.
+    """
+
+    id: str
+    index: int
+    keeper: tuple[int, int]
+    pid: int
+
+
+class Tree(NamedTuple):
+    """The processes of a run at one tick: all descendants of its keeper, and what those that have ended used.
+
+    Attributes:
+        pids: Living processes, zombies left out; each stands behind its parent.
+        cpu_s: CPU time that they and their ended descendants have used since the run began; never falls.
+        read_bytes: Bytes that they had read from storage by then; never falls.
+        write_bytes: Bytes that they had sent towards storage by then; never falls.
+        rss_bytes: Memory that they hold; a page that n of them map counts n times.
+        threads: Threads that they have.
+    """
+
+    pids: tuple[int, ...]
+    cpu_s: float
+    read_bytes: float
+    write_bytes: float
+    rss_bytes: int
+    threads: int
+
+
+class Tick(NamedTuple):
+    """A moment at which listeners are asked.
+
+    Attributes:
+        time_s: Seconds since 1970.
+        runs: Runs that go on; each has a tree.
+        trees: Their processes, by the run's id.
+        host_cpu_s: CPU time that the whole machine has used since it started.
+    """
+
+    time_s: float
+    runs: tuple[WatchedRun, ...]
+    trees: Mapping[str, Tree]
+    host_cpu_s: float
+
+
+class Values(NamedTuple):
+    """Values of one run, or of the host, at one tick, by the names of their series.
+
+    Attributes:
+        counters: Sums that never fall: those of a run from its beginning, those of the host from any moment.
+        gauges: What is true of this moment only.
+    """
+
+    counters: Mapping[str, float] = {}
+    gauges: Mapping[str, float] = {}
+
+
+class Sample(NamedTuple):
+    """What a listener returns at one tick; what is not known is left out, never zero.
+
+    Attributes:
+        host: Values of the host; they are written to each run.
+        runs: Values of the runs, by their ids.
+    """
+
+    host: Values = Values()
+    runs: Mapping[str, Values] = {}
+
+
+class Listener(Protocol):
+    """Samples one kind of values. Made and used by one thread of the sampling process.
+
+    Attributes:
+        name: What people call it, and how the names of its series begin, with a dot behind it.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def unavailable(self) -> str | None:
+        """Say why it cannot run here, and what would help; None if it can. Asked once, before the first tick."""
+        ...
+
+    def sample(self, tick: Tick) -> Sample:
+        """Return what is known now. It must not wait: the runs' other values wait for it.
+
+        Runs come and go between ticks, and their processes at any moment: a process that is gone is no error.
+        An exception is reported once, and the next tick asks again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what it holds; it is not asked any more."""
+        ...

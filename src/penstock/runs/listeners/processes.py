@@ -1,0 +1,229 @@
+"""Follows the process trees of runs by reading /proc, cheaply, and adds up what they use.
+
+The kernel moves the CPU time and I/O of a process that has ended to the parent that waits for it; orphans are
+waited for by the keeper, which is a subreaper. So a tree's CPU time is the own time of its living processes and
+the children's time of each of them and of the keeper. Parents are read before their children: one that ends
+meanwhile may be missed until the next tick, and is never counted twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+
+from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
+
+_CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_LOOK_AT_ALL_EVERY = 60
+_GONE = (FileNotFoundError, ProcessLookupError)
+_ENDED = (b"Z", b"X")
+
+
+class Processes:
+    """The process trees of runs.
+
+    Each look lists the machine's processes, and reads only those that are new or in a tree: of a thousand
+    neighbours no more than their numbers are read.
+    """
+
+    def __init__(self) -> None:
+        self._trees: dict[str, _Tree] = {}
+        self._others: set[int] = set()  # processes that are in no tree
+        self._looks = 0
+
+    def look(self, time_s: float, runs: Iterable[WatchedRun]) -> Tick:
+        """Read the trees of these runs at this time, in seconds since 1970.
+
+        A run whose keeper has ended is left out, and stays out.
+        """
+        by_id = {run.id: run for run in runs}
+        for id in self._trees.keys() - by_id.keys():
+            self._trees.pop(id).close()
+        for id in by_id.keys() - self._trees.keys():
+            with suppress(*_GONE):
+                self._trees[id] = _Tree(by_id[id].keeper)
+                self._others.clear()
+        self._find()
+        found: dict[str, Tree] = {}
+        for id, tree in list(self._trees.items()):
+            try:
+                found[id] = tree.read()
+            except _GONE:
+                self._trees.pop(id).close()
+        going = tuple(run for run in by_id.values() if run.id in found)
+        return Tick(time_s, going, found, _host_cpu_s())
+
+    def close(self) -> None:
+        """Close the processes' files."""
+        for tree in self._trees.values():
+            tree.close()
+        self._trees.clear()
+
+    def _find(self) -> None:
+        """Find the processes that are new in each tree: a parent before its children."""
+        if self._looks % _LOOK_AT_ALL_EVERY == 0:  # a number may have been given to another process meanwhile
+            self._others.clear()
+        self._looks += 1
+        tree_of = {pid: tree for tree in self._trees.values() for pid in (tree.keeper.pid, *tree.members)}
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        self._others &= pids
+        # A process whose parent ends just now has another parent at the next look.
+        parents = {pid: parent for pid in sorted(pids - self._others - tree_of.keys()) if (parent := _parent(pid))}
+        self._others |= {pid for pid, parent in parents.items() if parent < 0}
+        placed = True
+        while placed:
+            placed = [pid for pid, parent in parents.items() if parent in tree_of or parent in self._others]
+            for pid in placed:
+                if tree := tree_of.get(parents.pop(pid)):
+                    with suppress(*_GONE):
+                        tree.members[pid] = _Process(pid)
+                        tree_of[pid] = tree
+                else:
+                    self._others.add(pid)
+
+
+class _Process:
+    """A process, by files that never become another's, even if its number is given again."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._io = _opened(f"/proc/{pid}/io")
+
+    def stat(self) -> list[bytes]:
+        """Read its state, and what follows that in /proc/PID/stat (proc(5))."""
+        return _fields(os.pread(self._stat, 1024, 0))
+
+    def io_bytes(self) -> tuple[int, int]:
+        """Read how much it, and the children that it has waited for, read and wrote."""
+        return _io_bytes(self._io)
+
+    def close(self) -> None:
+        os.close(self._stat)
+        if self._io is not None:
+            os.close(self._io)
+
+
+class _Tree:
+    """A keeper, and all that descends from it.
+
+    Raises:
+        OSError: one of ``_GONE``: the keeper has ended.
+    """
+
+    def __init__(self, keeper: tuple[int, int]) -> None:
+        pid, started = keeper
+        self.keeper = _Process(pid)
+        self.members: dict[int, _Process] = {}  # a parent before its children
+        self._cpu_ticks, self._read_bytes, self._write_bytes = NeverFalling(), NeverFalling(), NeverFalling()
+        self._has_ended = False
+        if int(self.keeper.stat()[19]) != started:
+            self.keeper.close()
+            raise ProcessLookupError
+        self._thread_io = _opened(f"/proc/{pid}/task/{pid}/io")
+
+    def read(self) -> Tree:
+        """Add up what it uses and has used."""
+        keeper = self.keeper.stat()
+        if self._has_ended:
+            raise ProcessLookupError
+        self._has_ended = keeper[0] in _ENDED  # and tells its last figures now
+        # The keeper's own time is not the run's, nor is what it wrote itself: the run's output.
+        cpu_ticks = int(keeper[13]) + int(keeper[14])
+        own = _io_bytes(self._thread_io)
+        read_bytes, write_bytes = (max(0, b - a) for a, b in zip(own, self.keeper.io_bytes(), strict=True))
+        pids: list[int] = []
+        rss_pages = threads = 0
+        for pid, process in list(self.members.items()):
+            try:
+                stat = process.stat()
+            except ProcessLookupError:
+                self.members.pop(pid).close()
+                continue
+            cpu_ticks += int(stat[11]) + int(stat[12]) + int(stat[13]) + int(stat[14])
+            read, written = process.io_bytes()
+            read_bytes += read
+            write_bytes += written
+            if stat[0] not in _ENDED:
+                pids.append(pid)
+                threads += int(stat[17])
+                rss_pages += int(stat[21])
+        return Tree(
+            pids=tuple(pids),
+            cpu_s=self._cpu_ticks.of(cpu_ticks) * _CLOCK_TICK_S,
+            read_bytes=self._read_bytes.of(read_bytes),
+            write_bytes=self._write_bytes.of(write_bytes),
+            rss_bytes=rss_pages * _PAGE_BYTES,
+            threads=threads,
+        )
+
+    def close(self) -> None:
+        for process in (self.keeper, *self.members.values()):
+            process.close()
+        if self._thread_io is not None:
+            os.close(self._thread_io)
+
+
+class NeverFalling:
+    """A sum that goes on from where it was when parts of it are lost.
+
+    What a process used is missing once if it ends between its parent's reading and its own. It is missing for
+    good if its parent ignores SIGCHLD: so what is missing twice is taken for lost, and kept.
+    """
+
+    def __init__(self) -> None:
+        self._shown = self._lost = 0
+        self._was_short = False
+
+    def of(self, counted: int) -> int:
+        """Return the sum that goes on, of what is counted now."""
+        short = self._shown - self._lost - counted
+        if short > 0 and self._was_short:
+            self._lost += short
+        self._was_short = short > 0 and not self._was_short
+        self._shown = max(self._shown, counted + self._lost)
+        return self._shown
+
+
+def _parent(pid: int) -> int | None:
+    """Return a process's parent: -1 if it has none, None if the process has ended."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return int(_fields(os.pread(fd, 1024, 0))[1]) or -1
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _fields(stat: bytes) -> list[bytes]:
+    return stat[stat.rindex(b")") + 2 :].split()
+
+
+def _opened(io: str) -> int | None:
+    """Open a process's figures of I/O, which may not be told: of a program that is setuid."""
+    with suppress(OSError):
+        return os.open(io, os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
+def _io_bytes(fd: int | None) -> tuple[int, int]:
+    if fd is None:
+        return 0, 0
+    try:
+        lines = os.pread(fd, 512, 0).split()
+    except OSError:  # not told any more, or ended
+        return 0, 0
+    return int(lines[9]), int(lines[11])
+
+
+def _host_cpu_s() -> float:
+    """Return the CPU time that the machine has used: all but idle, waiting and stolen time."""
+    with open("/proc/stat", "rb") as file:
+        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) * _CLOCK_TICK_S

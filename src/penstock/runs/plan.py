@@ -1,0 +1,41 @@
+"""What is to be run: commands, in groups that start together. Plain values, made from a command line or a file."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Attributes:
+        command: The program and its arguments, as they are started.
+        name: What people call it; unique within its group.
+        parameters: What a grid filled in, by name.
+        devices: GPUs that it may use, by index or UUID; empty for those that the command line's process sees.
+        directory: Its working directory, absolute.
+        time_limit_s: Seconds after which it is ended.
+    """
+
+    command: tuple[str, ...]
+    name: str
+    parameters: dict[str, str] = {}
+    devices: tuple[str, ...] = ()
+    directory: str
+    time_limit_s: float | None = None
+
+
+class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that belong together.
+
+    Attributes:
+        name: What people call the group.
+        mode: "alone" (one after the other) or "plain" (all at once, sharing the GPU in time slices).
+        runs: Its runs, in order.
+        listeners: Names of what is sampled; None for all that can run here.
+    """
+
+    name: str
+    mode: str = "plain"
+    runs: tuple[RunPlan, ...]
+    listeners: tuple[str, ...] | None = None

@@ -1,0 +1,240 @@
+"""``python -m penstock.runs.sampler [STORE]``: samples listeners while runs go on, into the runs' series.
+
+It is told by lines of JSON on its standard input: ``{"type": "rate", "hz": 1.0}``, ``{"type": "begin", "id": ID}``
+(with ``"listeners": [NAME, …]`` for some of them only) and ``{"type": "end", "id": ID}``. It ends when that input
+has ended and all runs have. SIGKILL costs the tick that is being written; another sampler goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun
+from penstock.runs.listeners.find import listener_names, make_listener
+from penstock.runs.listeners.processes import Processes
+from penstock.runs.record import ENDED
+from penstock.runs.schedule import Schedule
+from penstock.runs.store import SeriesWriter, Store
+
+WRITER = "sampler"
+
+
+class Begin(msgspec.Struct, tag="begin"):
+    """A run begins, or has begun; it is sampled as soon as the store knows its processes.
+
+    Attributes:
+        listeners: What is sampled of it; None for all that can run here.
+    """
+
+    id: str
+    listeners: tuple[str, ...] | None = None
+
+
+class End(msgspec.Struct, tag="end"):
+    """A run has ended."""
+
+    id: str
+
+
+class Rate(msgspec.Struct, tag="rate"):
+    """Ticks per second from now on."""
+
+    hz: float
+
+
+_messages = msgspec.json.Decoder(Begin | End | Rate)
+
+
+class _Run:
+    """A run's file of series."""
+
+    def __init__(self, store: Store, watched: WatchedRun, listeners: list[Listener]) -> None:
+        self.watched = watched
+        self.listeners = listeners
+        path = store.folder_of(watched.id) / "series" / f"{WRITER}.points"
+        # What a sampler that was killed has counted goes on from there.
+        series = store.series(watched.id) if path.exists() else {}
+        self._before = {name: float(each.values[-1]) for name, each in series.items() if len(each.values)}
+        self._offsets: dict[str, float] = {}
+        self._writer = SeriesWriter(path)
+
+    def add(self, time_s: float, host: Values, own: Values) -> None:
+        for name, value in host.counters.items():
+            if name not in self._offsets:
+                self._offsets[name] = self._before.get(name, 0.0) - value
+            self._writer.add(name, value + self._offsets[name], time_s)
+        for name, value in own.counters.items():
+            if name not in self._offsets:
+                self._offsets[name] = max(0.0, self._before.get(name, 0.0) - value)
+            self._writer.add(name, value + self._offsets[name], time_s)
+        for gauges in (host.gauges, own.gauges):
+            for name, value in gauges.items():
+                self._writer.add(name, value, time_s)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Sampler:
+    """Samples runs. What fails is said once on standard error, and the rest goes on."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._processes = Processes()
+        self._listeners: dict[str, Listener | None] = {}
+        self._waiting: dict[str, Begin] = {}
+        self._runs: dict[str, _Run] = {}
+        self._said: set[str] = set()
+
+    @property
+    def has_runs(self) -> bool:
+        return bool(self._runs or self._waiting)
+
+    def begin(self, message: Begin) -> None:
+        """Sample a run, as soon as the store knows its processes."""
+        if message.id not in self._runs:
+            self._waiting[message.id] = message
+
+    def end(self, id: str) -> None:
+        """Sample a run no more; one that is unknown, or has ended, changes nothing."""
+        self._waiting.pop(id, None)
+        if run := self._runs.pop(id, None):
+            self._close(run)
+
+    def tick(self, time_s: float, missed: int = 0) -> None:
+        """Ask the listeners and write what they say; a run whose keeper has ended is left.
+
+        Args:
+            time_s: Seconds since 1970.
+            missed: Ticks that were missed so far.
+        """
+        self._begin_waiting()
+        tick = self._processes.look(time_s, [run.watched for run in self._runs.values()])
+        for id in self._runs.keys() - tick.trees.keys():
+            self.end(id)
+        wanted = {each.name: each for run in self._runs.values() for each in run.listeners}
+        samples = {"sampler": Sample(Values({"sampler.missed": missed}))}
+        for name, listener in wanted.items():
+            try:
+                samples[name] = listener.sample(tick)
+            except Exception as error:  # a listener of others' may raise anything
+                self._say(f"listener {name} failed, and is asked again: {type(error).__name__}: {error}", name)
+        for run in self._runs.values():
+            for name in ("sampler", *(each.name for each in run.listeners)):
+                if name in samples:
+                    self._write(run, name, time_s, samples[name])
+            try:
+                run.flush()
+            except PenstockError as error:
+                self._say(str(error), "flush")
+
+    def close(self) -> None:
+        """Close the runs' files and the listeners."""
+        for id in list(self._runs):
+            self.end(id)
+        self._processes.close()
+        for listener in self._listeners.values():
+            if listener:
+                listener.close()
+
+    def _begin_waiting(self) -> None:
+        for id, message in list(self._waiting.items()):
+            try:
+                record = self._store.run(id)
+                if record.keeper and record.pid and record.status not in ENDED:
+                    watched = WatchedRun(record.id, record.index, record.keeper, record.pid)
+                    self._runs[id] = _Run(self._store, watched, self._wanted(message.listeners))
+            except PenstockError as error:
+                self._say(f"run {id} is not sampled: {error}", id)
+                del self._waiting[id]
+                continue
+            if id in self._runs or record.status in ENDED:
+                del self._waiting[id]
+
+    def _wanted(self, names: tuple[str, ...] | None) -> list[Listener]:
+        """Return the listeners of these names, or all that can run here; why a named one cannot is said."""
+        found = [self._listener(name, named=names is not None) for name in names or listener_names()]
+        return [listener for listener in found if listener]
+
+    def _listener(self, name: str, *, named: bool) -> Listener | None:
+        """Make a listener when it is first wanted; None if it cannot run."""
+        if name not in self._listeners:
+            self._listeners[name] = None
+            try:
+                listener = make_listener(name)
+                if why := listener.unavailable():
+                    if named:
+                        self._say(f"listener {name} is left out: {why}", name)
+                else:
+                    self._listeners[name] = listener
+            except Exception as error:
+                self._say(f"listener {name} is left out: {type(error).__name__}: {error}", name)
+        return self._listeners[name]
+
+    def _write(self, run: _Run, name: str, time_s: float, sample: Sample) -> None:
+        try:
+            run.add(time_s, sample.host, sample.runs.get(run.watched.id, Values()))
+        except Exception as error:  # a full disk, or values of others' that are no numbers
+            self._say(f"values of listener {name} are not kept: {type(error).__name__}: {error}", f"{name} values")
+
+    def _close(self, run: _Run) -> None:
+        try:
+            run.close()
+        except PenstockError as error:
+            self._say(str(error), "flush")
+
+    def _say(self, text: str, once: str) -> None:
+        if once not in self._said:
+            self._said.add(once)
+            print(f"penstock: {text}", file=sys.stderr, flush=True)
+
+
+def main(folder: Path | None) -> None:
+    """Sample until the standard input has ended and all runs have."""
+    # Ctrl-C and a closed terminal are for the runs; what they still do is sampled.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two files for each process of a run
+    with Store.open(folder) as store:
+        sampler = Sampler(store)
+        schedule, told, said = Schedule(), True, b""
+        while told or sampler.has_runs:
+            wait_s = schedule.wait_s(time.monotonic()) if sampler.has_runs else None
+            if select.select([0] if told else [], [], [], wait_s)[0]:
+                text = os.read(0, 1 << 16)
+                told = bool(text)
+                *lines, said = (said + text).split(b"\n")
+                for line in lines:
+                    _obey(_messages.decode(line), sampler, schedule)
+            elif schedule.is_due(time.monotonic()):
+                sampler.tick(time.time(), schedule.missed)
+        sampler.close()
+
+
+def _obey(message: Begin | End | Rate, sampler: Sampler, schedule: Schedule) -> None:
+    match message:
+        case Begin():
+            if not sampler.has_runs:
+                schedule.restart(time.monotonic())
+            sampler.begin(message)
+        case End():
+            sampler.end(message.id)
+        case Rate():
+            schedule.set_rate(message.hz, time.monotonic())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

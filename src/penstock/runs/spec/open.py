@@ -1,0 +1,152 @@
+"""Spec files: read, locked against a second user, and told what has become of their runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+from penstock.errors import BadSetting, PenstockError
+from penstock.runs.command_line import check_mode
+from penstock.runs.plan import GroupPlan
+from penstock.runs.record import RunRecord
+from penstock.runs.spec import radt
+from penstock.runs.spec.csv_text import replaced
+from penstock.runs.spec.yaml_file import plan_yaml
+
+
+class Spec:
+    """A YAML or CSV file of runs, held by this process until ``close``: nobody else can start its runs meanwhile.
+
+    Everything in it has been checked when it is open, and nothing has been started.
+
+    Args:
+        path: The file; its suffix is one of ``command_line.SPECS``.
+
+    Attributes:
+        groups: What is to be run, one group after the other. A CSV file's groups of which all runs have ended are
+            left out; if one run of a group has not, the whole group runs again, for its runs belong together.
+        left_out: Sentences on what the file asks for and will not be done.
+
+    Raises:
+        BadSetting: it cannot be read, something in it is wrong, or another process runs it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.groups: list[GroupPlan] = []
+        self.left_out: list[str] = []
+        self._rows: list[list[radt.Row]] = []
+        self._lock = _locked(self.path)
+        try:
+            self._plan(_read(self.path))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others run the file."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _plan(self, text: str) -> None:
+        if self.path.suffix != ".csv":
+            planned = plan_yaml(self.path, text)
+        else:
+            rows = [row for row, _ in radt.rows_of(self.path, text)[1]]
+            self._rows = radt.groups_of(rows)
+            planned = [
+                (f"{group[0].where}, column Collocation", radt.plan_rows(self.path, group)) for group in self._rows
+            ]
+            if profilers := radt.profilers_in([row for group in self._rows for row in group]):
+                self.left_out.append(f"{self.path.name}: {' and '.join(profilers)}: profilers are not started yet")
+            if not os.access(self.path.resolve().parent, os.W_OK):
+                raise BadSetting(
+                    f"{self.path}: its folder cannot be written to, so Status could not be kept in it"
+                )
+        for where, group in planned:
+            check_mode(where, group.mode)
+        self.groups = [group for _, group in planned]
+
+    def tell(self, group: int, record: RunRecord) -> None:
+        """Write what has become of a run into its row's Status and Run, wholly or not at all; YAML has no place.
+
+        Args:
+            group: Place of its group in ``groups``.
+            record: The run; its index is that of its plan in the group.
+
+        Raises:
+            PenstockError: the row has been edited meanwhile, or the disk is full; the file is as it was.
+        """
+        if not self._rows:
+            return
+        row = self._rows[group][record.index]
+        columns, rows = radt.rows_of(self.path, text := _read(self.path))
+        now, cells = rows[row.number] if row.number < len(rows) else (None, None)
+        if now is None or cells is None or now.untouched() != row.untouched():
+            raise PenstockError(
+                f"{row.where} was edited while {record.id} ran: its Status, {radt.status_of(record)}, is not in it"
+            )
+        news = {"Status": radt.status_of(record), "Run": record.id}
+        self._replace(replaced(text, {cells.cells[columns[column]]: new for column, new in news.items()}))
+
+    def _replace(self, text: str) -> None:
+        path = self.path.resolve()
+        part = path.with_name(f".{path.name}.new")
+        lock = None
+        try:
+            lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of the file that comes, before anybody can open it
+            os.fchmod(lock, path.stat().st_mode & 0o7777)
+            with open(lock, "wb", closefd=False) as file:
+                file.write(text.encode())
+            os.fsync(lock)
+            part.replace(path)
+        except OSError as error:
+            if lock is not None:
+                os.close(lock)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise PenstockError(
+                f"{path}: Status cannot be written: {error.strerror}; the file is as it was"
+            ) from None
+        self.close()
+        self._lock = lock
+
+
+def _read(path: Path) -> str:
+    content = b""
+    try:
+        content = path.read_bytes()
+        return content.decode()
+    except OSError as error:
+        raise BadSetting(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadSetting(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+
+
+def _locked(path: Path) -> int:
+    """Lock the file that ``path`` names; who replaces it has locked the new one."""
+    while True:
+        try:
+            with ExitStack() as undo:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                undo.callback(os.close, fd)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    undo.pop_all()
+                    return fd
+        except BlockingIOError:
+            raise BadSetting(f"{path}: another penstock run is at work on it; wait for it, or stop it") from None
+        except OSError as error:
+            raise BadSetting(f"{path}: {error.strerror}") from None

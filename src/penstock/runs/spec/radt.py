@@ -1,0 +1,185 @@
+"""radT's CSV files: one run a line; lines of one Experiment and Workload start together."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import BadSetting
+from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import RunRecord
+from penstock.runs.spec.command import named, runs_of
+from penstock.runs.spec.csv_text import BadCell, Record, records_of
+
+COLUMNS = ("Experiment", "Workload", "Status", "Run", "Devices", "Collocation", "File", "Listeners", "Params")
+_OPTIONAL = ("Name",)
+_LISTENERS = {
+    "smi": ("gpu",),
+    "dcgmi": ("gpm",),
+    "top": ("proc", "host"),
+    "ps": ("proc",),
+    "iostat": ("disk",),
+    **{name: (name,) for name in ("proc", "host", "disk", "gpu", "gpm", "energy", "feed")},
+}
+"""What stands for each listener of radT's; its successors' own names are taken too."""
+_PROFILERS = ("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach")
+_MIG_PROFILE = re.compile(r"\d+g\.\d+gb(?:\+[\w.]+)?")
+_DEVICE = re.compile(r"\d+|(?:GPU|MIG)-[\w-]+")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line: its cells by column.
+
+    Attributes:
+        where: File and line, as errors say them.
+        number: Its place among the file's records.
+        cells: Text by column.
+    """
+
+    where: str
+    number: int
+    cells: dict[str, str]
+
+    def wrong(self, column: str, why: str) -> BadSetting:
+        return BadSetting(f"{self.where}, column {column}: {why}")
+
+    def words(self, column: str) -> list[str]:
+        """Return what ``+`` joins in a cell; nothing for ``-``."""
+        return [word.strip() for word in self.cells[column].split("+") if word.strip() not in {"", "-"}]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its Status, as radT or ``status_of`` writes it, says that it need not run again."""
+        return "FINISHED" in self.cells["Status"] or "FAILED" in self.cells["Status"]
+
+    def untouched(self) -> dict[str, str]:
+        """Return the cells that nobody but people writes."""
+        return {column: text for column, text in self.cells.items() if column not in {"Status", "Run"}}
+
+
+def rows_of(path: Path, text: str) -> tuple[dict[str, int], list[tuple[Row, Record]]]:
+    """Read the columns' places and all rows.
+
+    Raises:
+        BadSetting: a column is unknown, missing or there twice, or a line has too many or too few cells.
+    """
+    try:
+        header, *records = records_of(text) or [Record((), 1)]
+    except BadCell as error:
+        raise BadSetting(f"{path}:{error.line}: {error}") from None
+    columns = [cell.text for cell in header.cells]
+    for column in columns:
+        if column not in COLUMNS and column not in _OPTIONAL:
+            close = difflib.get_close_matches(column, [*COLUMNS, *_OPTIONAL], 1)
+            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join((*COLUMNS, *_OPTIONAL))}"
+            raise BadSetting(f"{path}:{header.line}: there is no column {column!r}; {meant}")
+        if columns.count(column) > 1:
+            raise BadSetting(f"{path}:{header.line}: column {column} is there twice")
+    if missing := [column for column in COLUMNS if column not in columns]:
+        raise BadSetting(f"{path}:{header.line}: column {missing[0]} is missing")
+    rows: list[tuple[Row, Record]] = []
+    for number, record in enumerate(records):
+        if len(record.cells) != len(columns):
+            raise BadSetting(f"{path}:{record.line}: {len(record.cells)} cells under {len(columns)} columns")
+        cells = dict(zip(columns, (cell.text for cell in record.cells), strict=True))
+        rows.append((Row(f"{path}:{record.line}", number, cells), record))
+    return {column: columns.index(column) for column in columns}, rows
+
+
+def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows that start together, in the file's order, without groups of which all have ended."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.cells["Experiment"], row.cells["Workload"]), []).append(row)
+    return [group for group in groups.values() if not all(row.has_ended for row in group)]
+
+
+def plan_rows(path: Path, rows: Sequence[Row]) -> GroupPlan:
+    """Plan the runs of one Experiment and Workload. As in radT, each runs in its script's folder.
+
+    Raises:
+        BadSetting: a cell is wrong; the message has file, line and column.
+    """
+    first = rows[0].cells
+    known = [_listeners(row) for row in rows]
+    all_names = dict.fromkeys(name for names in known for name in names or ())
+    return GroupPlan(
+        name=f"{first['Experiment']}-{first['Workload']}",
+        mode=_mode(rows),
+        runs=named([_run(path, row) for row in rows]),
+        listeners=None if None in known else tuple(all_names),
+    )
+
+
+def profilers_in(rows: Sequence[Row]) -> list[str]:
+    """Return the profilers that rows ask for: they have no place among the listeners."""
+    asked = {word.lower() for row in rows for word in row.words("Listeners")}
+    return [name for name in _PROFILERS if name in asked]
+
+
+def _run(path: Path, row: Row) -> RunPlan:
+    for device in row.words("Devices"):
+        if not _DEVICE.fullmatch(device):
+            raise row.wrong("Devices", f"{device!r} is no GPU's number or UUID; join several by +")
+    if not row.cells["File"]:
+        raise row.wrong("File", "there is none")
+    script = (path.parent / row.cells["File"]).absolute()
+    if not script.is_file():
+        raise row.wrong("File", f"there is no script {script}")
+    params = row.cells["Params"]
+    try:
+        words = [] if params == "-" else shlex.split(params)
+    except ValueError as error:
+        raise row.wrong("Params", str(error)) from None
+    (run,) = runs_of(
+        f"{row.where}, column File",
+        [script.name if script.suffix == ".py" else f"./{script.name}", *words],
+        str(script.parent),
+        name=row.cells.get("Name", ""),
+        devices=row.words("Devices"),
+    )
+    return run
+
+
+def _mode(rows: Sequence[Row]) -> str:
+    words = [row.cells["Collocation"] for row in rows]
+    for row, word in zip(rows, words, strict=True):
+        if word not in {"", "-"} and word.lower() != "mps" and not _MIG_PROFILE.fullmatch(word):
+            raise row.wrong("Collocation", f"{word!r} is none of -, MPS and a MIG profile such as 3g.20gb")
+        if _kind(word) != _kind(words[0]):
+            raise row.wrong(
+                "Collocation", f"{word!r} beside {words[0]!r}: runs that start together share one mode"
+            )
+    if _kind(words[0]) == "mig":
+        return f"mig:{words[0] if len(set(words)) == 1 else ','.join(words)}"
+    return _kind(words[0]) or ("plain" if len(rows) > 1 else "alone")
+
+
+def _kind(word: str) -> str:
+    return "" if word in {"", "-"} else "mps" if word.lower() == "mps" else "mig"
+
+
+def _listeners(row: Row) -> tuple[str, ...] | None:
+    """Return the names of a row's listeners here; None, which is all of them, if its cell is empty."""
+    words = [word.lower() for word in row.words("Listeners")]
+    for word in words:
+        if word not in _LISTENERS and word not in _PROFILERS:
+            there = ", ".join((*_LISTENERS, *_PROFILERS))
+            raise row.wrong("Listeners", f"there is no listener {word!r}; there are {there}, joined by +")
+    return tuple(name for word in words for name in _LISTENERS.get(word, ())) if words else None
+
+
+def status_of(record: RunRecord) -> str:
+    """Return what stands in the column Status; radT, too, skips FINISHED and FAILED, and nothing else."""
+    match record.status:
+        case "failed":
+            return f"FAILED (exit code {record.exit_code})"
+        case "out_of_memory" | "timed_out":
+            return f"FAILED ({record.status.replace('_', ' ')})"
+        case _:
+            return record.status.upper()

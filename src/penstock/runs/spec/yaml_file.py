@@ -1,0 +1,153 @@
+"""YAML specs: groups that run one after the other, each of runs that start together."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import BadSetting
+from penstock.runs.command_line import seconds_from
+from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.spec.command import named, runs_of
+from penstock.runs.spec.grid import values_from
+from penstock.runs.spec.yaml_text import YamlText, read_yaml
+
+Text = str | list[str]
+
+
+class _Runs(msgspec.Struct, forbid_unknown_fields=True):
+    """Runs of one command: a whole group, or an entry of a group's ``runs``."""
+
+    command: Text = ""
+    name: str = ""
+    grid: dict[str, Text] = {}
+    random: int | None = None
+    seed: int = 0
+    repeats: int = 1
+    devices: list[str] = []
+    directory: str = "."
+    time_limit: str | None = None
+
+
+class _Group(_Runs, forbid_unknown_fields=True):
+    """Runs that start together."""
+
+    runs: list[_Runs] = []
+    mode: str = ""
+    modes: list[str] = []
+    listeners: list[str] | None = None
+
+
+class _Spec(msgspec.Struct, forbid_unknown_fields=True):
+    """A whole file."""
+
+    groups: list[_Group]
+
+
+_KEYS = [field for kind in (_Spec, _Group) for field in kind.__struct_fields__]
+
+
+def plan_yaml(path: Path, text: str) -> list[tuple[str, GroupPlan]]:
+    """Plan the groups of a YAML spec, each with the words that say where it stands; paths count from its folder.
+
+    Raises:
+        BadSetting: a key, a type, a script or a value is wrong; the message has file, line and key.
+        PackageMissing: PyYAML is not installed.
+    """
+    read = read_yaml(path, text)
+    try:
+        spec = msgspec.convert(read.tree, _Spec, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadSetting(_explained(path, read, str(error))) from None
+    if not spec.groups:
+        raise BadSetting(f"{path}:{read.line_of('$.groups')}: groups is empty")
+    planned: list[tuple[str, GroupPlan]] = []
+    for i, group in enumerate(spec.groups):
+        name = group.name or (path.stem if len(spec.groups) == 1 else f"{path.stem}-{i}")
+        planned += _groups(path, read, f"$.groups[{i}]", group, name)
+    return planned
+
+
+def _groups(path: Path, read: YamlText, at: str, group: _Group, name: str) -> list[tuple[str, GroupPlan]]:
+    """Plan a group once in each of its modes."""
+    if group.mode and group.modes:
+        raise BadSetting(f"{_where(path, read, at, 'modes')}: leave out mode, or add it to modes")
+    where = _where(path, read, at, "modes" if group.modes else "mode")
+    modes = group.modes or [group.mode or "plain"]
+    if len(set(modes)) < len(modes):
+        raise BadSetting(f"{where}: one of them stands there twice")
+    if group.runs:
+        if beside := [key for key in _Runs.__struct_fields__ if key != "name" and f"{at}.{key}" in read.lines]:
+            raise BadSetting(
+                f"{_where(path, read, at, beside[0])}: this group has runs; put {beside[0]} into each of them"
+            )
+        runs = [
+            run
+            for i, each in enumerate(group.runs)
+            for run in _runs(path, read, f"{at}.runs[{i}]", each, each.name)
+        ]
+    else:
+        runs = _runs(path, read, at, group, "")
+    return [
+        (
+            where,
+            GroupPlan(
+                name=name,
+                mode=mode,
+                runs=named(runs),
+                listeners=None if group.listeners is None else tuple(group.listeners),
+            ),
+        )
+        for mode in modes
+    ]
+
+
+def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str) -> list[RunPlan]:
+    def where(key: str) -> str:
+        return _where(path, read, at, key)
+
+    directory = (path.parent / runs.directory).absolute()
+    if not directory.is_dir():
+        raise BadSetting(f"{where('directory')}: there is no folder {directory}")
+    try:
+        words = shlex.split(runs.command) if isinstance(runs.command, str) else runs.command
+    except ValueError as error:
+        raise BadSetting(f"{where('command')}: {error}") from None
+    grid = {
+        key: values_from(where(f"grid.{key}"), key, [texts] if isinstance(texts, str) else texts)
+        for key, texts in runs.grid.items()
+    }
+    limit_s = None if runs.time_limit is None else seconds_from(where("time_limit"), runs.time_limit)
+    return runs_of(
+        where("command"),
+        words,
+        str(directory),
+        name=name,
+        grid=grid,
+        take=runs.random,
+        seed=runs.seed,
+        repeats=runs.repeats,
+        devices=runs.devices,
+        time_limit_s=limit_s,
+    )
+
+
+def _where(path: Path, read: YamlText, at: str, key: str) -> str:
+    return f"{path}:{read.line_of(f'{at}.{key}')}: {key}"
+
+
+def _explained(path: Path, read: YamlText, message: str) -> str:
+    """Turn msgspec's words into file, line, key and what could stand there."""
+    said, _, at = message.partition(" - at `")
+    at = at.rstrip("`") or "$"
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said, re.DOTALL):
+        close = difflib.get_close_matches(unknown[1], _KEYS, 1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        return f"{path}:{read.line_of(f'{at}.{unknown[1]}')}: there is no key {unknown[1]}{meant}"
+    at = at.partition("[...]")[0]  # which stands for any key of a grid
+    key = at.removeprefix("$").rpartition(".")[2]
+    return f"{path}:{read.line_of(at)}: {key + ': ' if key else ''}{said[:1].lower()}{said[1:]}"

@@ -1,0 +1,75 @@
+"""The folder of the store: finds it, checks that it is this user's alone, tells what file system it lies on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.errors import InsecureDirectory, StoreUnusable
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_OVER_A_NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3"}
+_REMEDY = "set PENSTOCK_STORE, or --store, to a folder of your own"
+
+
+def chosen_folder() -> Path:
+    """Return ``$PENSTOCK_STORE``, else ``penstock/runs`` in ``$XDG_DATA_HOME``, else in ``~/.local/share``."""
+    if chosen := os.environ.get("PENSTOCK_STORE"):
+        return Path(chosen).absolute()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser().absolute() / "penstock" / "runs"
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder with mode 0700, or check that it is this user's alone.
+
+    Raises:
+        InsecureDirectory: it belongs to another user, or others may enter it.
+        StoreUnusable: it cannot be made.
+    """
+    with usable(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        seen = folder.stat()
+        if seen.st_uid != os.getuid():
+            raise InsecureDirectory(
+                f"the store {folder} belongs to uid {seen.st_uid}, you are uid {os.getuid()}: {_REMEDY}"
+            )
+        if seen.st_mode & 0o077 and any(folder.iterdir()):
+            raise InsecureDirectory(
+                f"the store {folder} has mode {stat.S_IMODE(seen.st_mode):04o}, others may enter it: "
+                f"chmod 700 {shlex.quote(str(folder))}, or {_REMEDY}"
+            )
+        if seen.st_mode & 0o077:
+            folder.chmod(0o700)
+
+
+@contextmanager
+def usable(path: Path) -> Generator[None]:
+    """Turn an ``OSError`` at a file of the store into an error with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise unusable(path, error.strerror or str(error)) from error
+
+
+def unusable(path: Path, why: str) -> StoreUnusable:
+    return StoreUnusable(f"the store cannot use {path}: {why}. Make room if its disk is full, or {_REMEDY}")
+
+
+def network_file_system(folder: Path, mounts: Path | None = None) -> str | None:
+    """Return the type of the file system that a folder lies on, if it is one over a network or in user space."""
+    inside = os.path.realpath(folder) + "/"
+    best, kind = "", ""
+    with open(mounts or _MOUNTS) as lines:
+        for line in lines:
+            # "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw"; octal escapes in paths
+            before, _, after = line.partition(" - ")
+            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
+            if inside.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
+                best, kind = point, after.split(" ")[0]
+    return kind if kind in _OVER_A_NETWORK or kind.split(".")[0] == "fuse" else None

@@ -1,0 +1,172 @@
+"""The series of a run, whoever wrote them: whole blocks of the writers' files, and one file of what is compacted.
+
+The compacted file is a line that names the format, the CRC-32 of the rest, and a MessagePack, which says what
+files of points it has taken, by their random bytes, and up to where: one that is still there, because whoever
+compacted it was killed, counts from there on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import zlib
+from collections import defaultdict
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import BadSetting, StoreUnusable
+from penstock.runs.store.columns import (
+    Column,
+    Floats,
+    Ints,
+    coded_floats,
+    coded_ints,
+    decoded_floats,
+    decoded_ints,
+)
+from penstock.runs.store.folder import usable
+from penstock.runs.store.points import HEAD_BYTES, MAGIC, blocks, locked_file
+from penstock.runs.store.series import Series
+
+_COMPACTED = "compacted"
+_MAGIC = b"penstock series 1\n"
+_POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
+
+Points = tuple[Ints, Floats]
+
+
+class _Compacted(msgspec.Struct):
+    """What the file holds; of a series its column of times, the first of them that is its, and its values."""
+
+    taken: dict[str, int]
+    columns: list[Column]
+    series: dict[str, tuple[int, int, int]]
+
+
+def read_series(folder: Path) -> dict[str, Series]:
+    """Return all series in a folder, by name; blocks that were torn are left out."""
+    # Points first: a file that is compacted in the meantime is in what is read afterwards.
+    with usable(folder):
+        contents = [_content(path) for path in sorted(folder.glob("*.points"))]
+        merged, _ = _merged(folder / _COMPACTED, contents)
+    return {name: Series(times_us / 1e6, values) for name, (times_us, values) in merged.items()}
+
+
+def compact(folder: Path) -> None:
+    """Put all series in a folder into one compressed file; files that have a writer stay as they are.
+
+    A death at any moment loses no point and doubles none.
+
+    Raises:
+        StoreUnusable: the disk has no room, and all is as it was; or the compacted file is damaged.
+    """
+    with usable(folder), ExitStack() as locks:
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        locks.callback(os.close, here)
+        fcntl.flock(here, fcntl.LOCK_EX)
+        paths: list[Path] = []
+        for path in sorted(folder.glob("*.points")):
+            with suppress(BadSetting):
+                locks.callback(os.close, locked_file(path, os.O_RDWR))
+                paths.append(path)
+        if not paths:
+            return
+        merged, taken = _merged(folder / _COMPACTED, [_content(path) for path in paths])
+        half = folder / f"{_COMPACTED}.half"
+        try:
+            with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(_packed(merged, taken))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            half.unlink(missing_ok=True)
+            raise
+        half.rename(folder / _COMPACTED)
+        os.fsync(here)
+        for path in paths:
+            path.unlink()
+
+
+def _content(path: Path) -> bytes:
+    with suppress(FileNotFoundError):  # compacted by now
+        return path.read_bytes()
+    return b""
+
+
+def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], dict[str, int]]:
+    """Return what was compacted with the points of these files, and the files that it then holds."""
+    points, taken = _unpacked(compacted)
+    parts: defaultdict[str, list[Points]] = defaultdict(list, {name: [each] for name, each in points.items()})
+    for content in contents:
+        if len(content) < HEAD_BYTES or not content.startswith(MAGIC):
+            continue
+        key = content[len(MAGIC) : HEAD_BYTES].hex()
+        names: list[str] = []
+        found: list[NDArray[np.void]] = []
+        end = HEAD_BYTES
+        for block in blocks(content):
+            names += block.names
+            end = block.end
+            if end > taken.get(key, 0):
+                found.append(np.frombuffer(block.points, _POINT))
+        taken[key] = max(end, taken.get(key, 0))
+        if not found:
+            continue
+        every = np.concatenate(found)
+        every = every[np.argsort(every["number"], kind="stable")]
+        bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
+        for name, begin, stop in zip(names, bounds, bounds[1:], strict=False):
+            if begin < stop:
+                part = every[begin:stop]
+                parts[name].append((part["time_us"].astype(np.int64), part["value"].astype(np.float64)))
+    return {name: _in_order(each) for name, each in parts.items()}, taken
+
+
+def _in_order(parts: list[Points]) -> Points:
+    times_us = np.concatenate([part[0] for part in parts])
+    order = np.argsort(times_us, kind="stable")
+    return times_us[order], np.concatenate([part[1] for part in parts])[order]
+
+
+def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
+    compacted = _Compacted(taken=taken, columns=[], series={})
+    times: dict[int, Ints] = {}
+
+    def put(column: Column) -> int:
+        compacted.columns.append(column)
+        return len(compacted.columns) - 1
+
+    def place_of(times_us: Ints) -> tuple[int, int]:
+        for number, column_us in times.items():
+            first = int(np.searchsorted(column_us, times_us[:1])[0])
+            if np.array_equal(column_us[first : first + len(times_us)], times_us):
+                return number, first
+        times[number := put(coded_ints(times_us))] = times_us
+        return number, 0
+
+    # The longest first: the times of a series that began later are part of its.
+    for name, (times_us, values) in sorted(merged.items(), key=lambda item: -len(item[1][0])):
+        compacted.series[name] = (*place_of(times_us), put(coded_floats(values)))
+    content = msgspec.msgpack.encode(compacted)
+    return _MAGIC + zlib.crc32(content).to_bytes(4, "little") + content
+
+
+def _unpacked(path: Path) -> tuple[dict[str, Points], dict[str, int]]:
+    if not (content := _content(path)):
+        return {}, {}
+    begin = len(_MAGIC) + 4
+    if content[:begin] != _MAGIC + zlib.crc32(content[begin:]).to_bytes(4, "little"):
+        raise StoreUnusable(f"{path} is damaged: its checksum is wrong. Restore it, or remove the run")
+    compacted = msgspec.msgpack.decode(content[begin:], type=_Compacted)
+    points: dict[str, Points] = {}
+    times_us: dict[int, Ints] = {}
+    for name, (times, first, values) in compacted.series.items():
+        if times not in times_us:
+            times_us[times] = decoded_ints(compacted.columns[times])
+        found = decoded_floats(compacted.columns[values])
+        points[name] = times_us[times][first : first + len(found)], found
+    return points, compacted.taken

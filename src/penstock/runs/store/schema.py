@@ -1,0 +1,139 @@
+"""The store's database: opened in the right journal mode, made or migrated under a lock, errors in plain words."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import warnings
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from penstock.errors import StoreUnusable
+from penstock.runs.store.folder import network_file_system, unusable, usable
+
+_BUSY_S = 30.0
+
+STEPS = [
+    """
+    CREATE TABLE groups (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT UNIQUE NOT NULL,
+        name TEXT NOT NULL,
+        mode TEXT NOT NULL,
+        listeners TEXT NOT NULL,
+        added REAL NOT NULL,
+        owner TEXT NOT NULL
+    );
+    CREATE TABLE runs (
+        id TEXT PRIMARY KEY,
+        group_id TEXT NOT NULL REFERENCES groups (id),
+        position INTEGER NOT NULL,
+        plan TEXT NOT NULL,
+        status TEXT NOT NULL DEFAULT 'waiting',
+        exit_code INTEGER,
+        reason TEXT NOT NULL DEFAULT '',
+        began REAL,
+        ended REAL,
+        keeper TEXT,
+        pid INTEGER,
+        UNIQUE (group_id, position)
+    )
+    """,
+]
+"""What leads from each version of the schema to the next; user_version tells how many a database has taken."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database, made or migrated if needed.
+
+    Raises:
+        StoreUnusable: it cannot be opened, is none, or a newer Penstock has written it.
+    """
+    network = network_file_system(path.parent)
+    with told(path):
+        connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA foreign_keys = ON")
+            wanted = "delete" if network else "wal"
+            if _version(connection, path) < len(STEPS) or _mode(connection) != wanted:
+                with _locked(path.with_name("lock")):
+                    before = _version(connection, path), _mode(connection)
+                    _migrate(connection, path, before[0])
+                    connection.execute(f"PRAGMA journal_mode = {wanted}")
+                if network and (not before[0] or before[1] != wanted):
+                    warnings.warn(
+                        f"the store {path.parent} lies on {network}: it works without a write-ahead log there, "
+                        "slower with many runs. PENSTOCK_STORE may name a folder on a local disk",
+                        stacklevel=4,
+                    )
+            if not network:  # with a log, no death of a process needs more
+                connection.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextmanager
+def told(path: Path) -> Generator[None]:
+    """Turn an error of the database, such as a full disk, into one with a remedy."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise unusable(path, str(error)) from error
+
+
+@contextmanager
+def writing(connection: sqlite3.Connection) -> Generator[None]:
+    """Hold the one lock of all writers, and commit at the end; an exception undoes what was done."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # nothing was begun, or a full disk has undone it
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(STEPS):
+        raise StoreUnusable(
+            f"a newer Penstock has written the store {path.parent}: its version is {version}, this Penstock knows "
+            f"versions up to {len(STEPS)}. Update Penstock, or set PENSTOCK_STORE to another folder"
+        )
+    return version
+
+
+def _mode(connection: sqlite3.Connection) -> str:
+    return connection.execute("PRAGMA journal_mode").fetchone()[0]
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Bring the database to the last version; a copy of what it was is kept beside it."""
+    if 0 < version < len(STEPS):
+        copy = path.with_name(f"{path.name}.version-{version}")
+        half = copy.with_name(copy.name + ".half")
+        half.unlink(missing_ok=True)
+        with closing(sqlite3.connect(half)) as target:
+            connection.backup(target)
+        half.replace(copy)
+    with writing(connection):
+        for step in STEPS[version:]:
+            for statement in step.split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    with usable(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,241 @@
+"""The store of runs: a folder with a database, and a folder for each run."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from penstock.errors import BadSetting, NoSuchRun
+from penstock.runs.plan import GroupPlan
+from penstock.runs.record import ENDED, RunRecord, Status
+from penstock.runs.store.alive import Noted, this_place, this_process
+from penstock.runs.store.folder import chosen_folder, private_folder, usable
+from penstock.runs.store.rows import SELECT, record_of
+from penstock.runs.store.schema import connect, told, writing
+from penstock.runs.store.series import Series
+
+_FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+class Removed(NamedTuple):
+    """A run that was removed, and the bytes that it took on the disk."""
+
+    run: RunRecord
+    nbytes: int
+
+
+class Store:
+    """What runs there were and are, whoever started them; any number of processes use one at the same time.
+
+    A run is "lost" if it is said to run and its keeper does not live, or to
+    wait and the process that would start it does not.
+
+    Attributes:
+        folder: Where it lies.
+    """
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
+        self.folder = folder
+        self._database = folder / "runs.sqlite"
+        self._connection = connection
+        self._connection.row_factory = sqlite3.Row
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, folder: Path | None = None) -> Self:
+        """Open a store, made or migrated if needed.
+
+        Args:
+            folder: Where it lies; ``$PENSTOCK_STORE`` or the user's data directory, if None.
+
+        Raises:
+            InsecureDirectory: the folder belongs to another user, or others may enter it.
+            StoreUnusable: it cannot be made, or a newer Penstock has written it.
+        """
+        folder = folder.absolute() if folder else chosen_folder()
+        private_folder(folder)
+        return cls(folder, connect(folder / "runs.sqlite"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+    def add(self, group: GroupPlan) -> list[RunRecord]:
+        """Add a group, all of whose runs wait for this process, or one that it tells, to start them."""
+        group_id = _new_id()
+        ids = [_new_id() for _ in group.runs]
+        listeners = msgspec.json.encode(group.listeners).decode()
+        with self._lock, told(self._database), writing(self._connection):
+            self._connection.execute(
+                "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?)",
+                (group_id, group.name, group.mode, listeners, time.time(), _json(this_process())),
+            )
+            self._connection.executemany(
+                "INSERT INTO runs (id, group_id, position, plan) VALUES (?, ?, ?, ?)",
+                [(id, group_id, i, _json(run)) for i, (id, run) in enumerate(zip(ids, group.runs, strict=True))],
+            )
+        for id in ids:
+            with usable(self.folder_of(id)):
+                self.folder_of(id).mkdir(mode=0o700)
+        return self.runs(group_id)
+
+    def own(self, group_id: str) -> None:
+        """Take over from the process that added a group: its waiting runs are lost if this process dies."""
+        self._write("UPDATE groups SET owner = ? WHERE id = ?", _json(this_process()), group_id)
+
+    def began(self, id: str, *, keeper: tuple[int, int], pid: int, time_s: float | None = None) -> None:
+        """Note that a waiting run has begun.
+
+        Args:
+            id: The run.
+            keeper: Process that keeps it, in this namespace, and when that started in clock ticks since boot.
+            pid: Process of its command.
+            time_s: When it began, in seconds since 1970; now, if None.
+        """
+        noted = _json(Noted(*keeper, this_place()))
+        self._write(
+            "UPDATE runs SET status = 'running', began = ?, keeper = ?, pid = ? "
+            "WHERE id = ? AND status = 'waiting'",
+            *(time.time() if time_s is None else time_s, noted, pid, id),
+        )
+
+    def ended(self, id: str, status: Status, exit_code: int | None, reason: str = "") -> None:
+        """Note how a run has ended; of several words the first counts."""
+        assert status in ENDED
+        self._write(
+            "UPDATE runs SET status = ?, exit_code = ?, reason = ?, ended = ? "
+            "WHERE id = ? AND status IN ('waiting', 'running')",
+            *(status, exit_code, reason, time.time(), id),
+        )
+
+    def run(self, id: str) -> RunRecord:
+        """Return a run by its id, or by the first letters of it that no other run's id begins with.
+
+        Raises:
+            NoSuchRun: there is none, or several.
+        """
+        found = self._read("WHERE substr(runs.id, 1, ?) = ? LIMIT 9", len(id), id) if id else []
+        if len(found) == 1:
+            return record_of(found[0], self.folder_of(found[0]["id"]))
+        if found:
+            raise NoSuchRun(
+                f"{len(found)} runs or more begin with {id!r}: {', '.join(row['id'] for row in found)}"
+            )
+        raise NoSuchRun(f"the store {self.folder} has no run {id!r}; `penstock runs ls` shows those it has")
+
+    def runs(self, group: str | None = None) -> list[RunRecord]:
+        """List runs in the order in which they were added, all or those of groups of a name or id."""
+        order = "ORDER BY groups.number, runs.position"
+        if group is None:
+            rows = self._read(order)
+        else:
+            rows = self._read(f"WHERE groups.id = ? OR groups.name = ? {order}", group, group)
+        return [record_of(row, self.folder_of(row["id"])) for row in rows]
+
+    def folder_of(self, id: str) -> Path:
+        """Return the folder of a run, by its whole id."""
+        return self.folder / id
+
+    def remove(self, ids: Iterable[str]) -> list[Removed]:
+        """Remove runs that have ended, with their folders.
+
+        Raises:
+            BadSetting: one waits or runs; nothing is removed.
+        """
+        runs = {run.id: run for run in map(self.run, ids)}.values()
+        if alive := [f"{run.id} ({run.status})" for run in runs if run.status not in ENDED]:
+            raise BadSetting(f"not ended yet: {', '.join(alive)}. Stop them first, or wait; nothing was removed")
+        removed = [Removed(run, self._nbytes(run.id)) for run in runs]
+        self._remove(removed)
+        return removed
+
+    def prune(
+        self, *, keep_s: float | None = None, max_bytes: int | None = None, dry_run: bool = False
+    ) -> list[Removed]:
+        """Remove the oldest runs that have ended, until those left are young and small enough.
+
+        Args:
+            keep_s: Seconds since its end for which a run is kept, if the bytes allow.
+            max_bytes: Bytes that the folders of all runs may take.
+            dry_run: Remove nothing.
+        """
+        runs = [Removed(run, self._nbytes(run.id)) for run in self.runs()]
+        total = sum(nbytes for _, nbytes in runs)
+        ends = {run.id: self._end_of(run) for run, _ in runs if run.status in ENDED}
+        removed: list[Removed] = []
+        for each in sorted((each for each in runs if each.run.id in ends), key=lambda each: ends[each.run.id]):
+            too_old = keep_s is not None and ends[each.run.id] < time.time() - keep_s
+            if too_old or (max_bytes is not None and total > max_bytes):
+                removed.append(each)
+                total -= each.nbytes
+        if not dry_run:
+            self._remove(removed)
+        return removed
+
+    def series(self, id: str) -> dict[str, Series]:
+        """Return all series of a run by name, whatever writers there were."""
+        from penstock.runs.store.merged import read_series
+
+        return read_series(self.folder_of(id) / "series")
+
+    def compact(self, id: str) -> None:
+        """Compress the series of a run that has ended into one file; a death at any moment loses nothing."""
+        from penstock.runs.store.merged import compact
+
+        if (folder := self.folder_of(id) / "series").exists():
+            compact(folder)
+
+    def _end_of(self, run: RunRecord) -> float:
+        if run.began is not None and run.seconds is not None:
+            return run.began + run.seconds
+        return self._read("WHERE runs.id = ?", run.id)[0]["added"]
+
+    def _nbytes(self, id: str) -> int:
+        nbytes = 0
+        for path in self.folder_of(id).rglob("*"):
+            with suppress(FileNotFoundError):
+                nbytes += path.lstat().st_blocks * 512
+        return nbytes
+
+    def _remove(self, removed: list[Removed]) -> None:
+        with self._lock, told(self._database), usable(self.folder), writing(self._connection):
+            for run, _ in removed:
+                self._connection.execute("DELETE FROM runs WHERE id = ?", (run.id,))
+                with suppress(FileNotFoundError):
+                    self.folder_of(run.id).rename(self.folder / f"{run.id}.removed")
+            self._connection.execute("DELETE FROM groups WHERE id NOT IN (SELECT group_id FROM runs)")
+        # With those that a killed process left.
+        for path in self.folder.glob("??????.removed"):
+            with usable(path), suppress(FileNotFoundError):  # another process removes it, too
+                shutil.rmtree(path)
+
+    def _write(self, statement: str, *values: object) -> None:
+        with self._lock, told(self._database), writing(self._connection):
+            self._connection.execute(statement, values)
+
+    def _read(self, condition: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock, told(self._database), closing(self._connection.cursor()) as cursor:
+            return cursor.execute(f"{SELECT} {condition}", values).fetchall()
+
+
+def _new_id() -> str:
+    return secrets.choice(_FIRST) + "".join(secrets.choice(_LETTERS) for _ in range(5))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,224 @@
+"""``penstock runs``: what the store keeps, as a table, as JSON, as files; mistakes are one clear error."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from tests.runs.store.groups import DEAD, group, living
+
+from penstock.cli import main
+from penstock.runs.record import RunRecord
+from penstock.runs.store import SeriesWriter, Store
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
+    with Store.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def runs(store) -> list[RunRecord]:
+    """One that failed, one that runs, one that is lost, and one that waits."""
+    runs = store.add(group(4, name="[red]sweep"))
+    for run, keeper in zip(runs, (living(), living(), DEAD), strict=False):
+        store.began(run.id, keeper=keeper, pid=1)
+    store.ended(runs[0].id, "failed", 1, "ValueError: no \x1b[2J")
+    folder = store.folder_of(runs[0].id)
+    with closing(SeriesWriter(folder / "series" / "script.points")) as writer:
+        for step, loss in enumerate([4.0, 2.0, 1.5]):
+            writer.add("loss", loss, 1e9 + step)
+        writer.add("gone", float("nan"), 1e9)
+    (folder / "output").write_text("epoch 1\nValueError\n")
+    (folder / "environment.json").write_text('{"git": "0abc", "packages": {"torch": "2.13"}}')
+    return store.runs()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys) -> Callable[..., Any]:
+    """Run the command line in this process, which spares each test a second of imports."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["penstock", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(words, ended.value.code or 0, *capsys.readouterr())
+
+    monkeypatch.setenv("COLUMNS", "200")
+    return run
+
+
+def told(ran: Any) -> str:
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def refused(ran: Any) -> str:
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "Traceback" not in ran.stderr
+    return ran.stderr
+
+
+def test_ls_shows_each_run_in_a_line_and_names_as_they_are(command, runs):
+    lines = told(command("runs", "ls")).splitlines()
+    assert lines[0].split() == ["id", "name", "group", "mode", "status", "exit", "began", "seconds"]
+    assert [line.split()[:5] for line in lines[1:]] == [
+        [run.id, f"run-{i}", "[red]sweep", "plain", status]
+        for i, (run, status) in enumerate(zip(runs, ["failed", "running", "lost", "waiting"], strict=True))
+    ]
+
+
+def test_ls_as_json_has_all_fields_and_chooses_by_group_and_status(command, runs, store):
+    store.add(group(1, name="other"))
+    listed = json.loads(told(command("runs", "ls", "--json", "--group", "[red]sweep")))
+    assert [run["id"] for run in listed] == [run.id for run in runs]
+    first = listed[0]
+    assert first["seconds"] == pytest.approx(runs[0].seconds)
+    assert first | {"seconds": 0.0} == {
+        "id": runs[0].id,
+        "name": "run-0",
+        "group": "[red]sweep",
+        "group_id": runs[0].group_id,
+        "index": 0,
+        "mode": "plain",
+        "status": "failed",
+        "exit_code": 1,
+        "reason": "ValueError: no \x1b[2J",
+        "began": runs[0].began,
+        "seconds": 0.0,
+        "pid": 1,
+    }
+    waiting = json.loads(told(command("runs", "ls", "--json", "--status", "waiting")))
+    assert [run["name"] for run in waiting] == ["run-3", "run-0"]
+    assert "give one of waiting, running" in refused(command("runs", "ls", "--status", "done"))
+
+
+def test_show_tells_plan_parameters_environment_and_series(command, runs, store):
+    shown = json.loads(told(command("runs", "show", runs[0].id[:5], "--json")))
+    assert shown["plan"]["command"] == ["true"]
+    assert shown["parameters"] == {"i": "0"}
+    assert shown["environment"] == {"git": "0abc", "packages": {"torch": "2.13"}}
+    assert shown["series"] == {
+        "gone": {"last": None, "mean": None, "points": 1},
+        "loss": {"last": 1.5, "mean": 2.5, "points": 3},
+    }
+    page = told(command("runs", "show", runs[0].id))
+    assert r"failed, exit code 1: ValueError: no \x1b[2J" in page
+    assert ["loss", "1.5", "2.5", "3"] in [line.split() for line in page.splitlines()]
+    (store.folder_of(runs[1].id) / "environment.json").write_text('{"git": "0a')
+    assert "unreadable: Input data was truncated" in told(command("runs", "show", runs[1].id))
+
+
+def test_logs_print_the_output_or_say_that_there_is_none(command, runs):
+    assert told(command("runs", "logs", runs[0].id)) == "epoch 1\nValueError\n"
+    silent = command("runs", "logs", "-f", runs[2].id)
+    assert silent.stderr == f"Run {runs[2].id} (lost) has printed nothing.\n"
+
+
+def followed(run: RunRecord) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "penstock", "runs", "logs", "-f", run.id]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_logs_that_follow_print_all_until_the_run_has_ended(runs, store):
+    with followed(runs[1]) as process, (store.folder_of(runs[1].id) / "output").open("wb", 0) as output:
+        assert process.stdout
+        assert process.stderr
+        for line in (b"one\n", b"two\n"):
+            output.write(line)
+            assert process.stdout.readline() == line
+        output.write(b"last")
+        store.ended(runs[1].id, "finished", 0)
+        assert process.stdout.read() == b"last"
+        assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+
+def test_ctrl_c_ends_logs_that_follow_without_a_traceback(runs, store):
+    (store.folder_of(runs[1].id) / "output").write_bytes(b"one\n")
+    with followed(runs[1]) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"one\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_rm_refuses_what_has_not_ended_and_removes_the_rest(command, runs, store):
+    error = refused(command("runs", "rm", runs[0].id, runs[1].id))
+    assert f"not ended yet: {runs[1].id} (running)" in error
+    assert len(store.runs()) == 4
+    assert "2 runs removed" in told(command("runs", "rm", runs[0].id, runs[2].id[:5], runs[0].id))
+    assert [run.id for run in store.runs()] == [runs[1].id, runs[3].id]
+
+
+def test_prune_says_what_it_removes_and_how_much_room_that_frees(command, runs, store):
+    assert "give --keep" in refused(command("runs", "prune"))
+    assert "--keep '3 years'" in refused(command("runs", "prune", "--keep", "3 years"))
+    assert "--max='much'" in refused(command("runs", "prune", "--max", "much"))
+    assert "0 runs removed" in told(command("runs", "prune", "--keep", "90d", "--max", "20GB"))
+    assert "2 runs would be removed" in told(command("runs", "prune", "--keep", "0s", "--dry-run"))
+    lines = told(command("runs", "prune", "--keep", "0s")).splitlines()
+    assert {line.split()[0] for line in lines[:2]} == {runs[0].id, runs[2].id}
+    assert lines[2].startswith("2 runs removed: ")
+    assert lines[2].endswith("KiB are free again.")
+
+
+def test_an_export_has_all_points(command, runs, tmp_path):
+    file = tmp_path / "all.csv"
+    assert told(command("runs", "export", runs[0].id, runs[1].id, str(file))).startswith("Wrote 4 points")
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [(row["series"], float(row["time_s"]), row["value"]) for row in rows] == [
+        ("gone", 1e9, "nan"),
+        ("loss", 1e9, "4.0"),
+        ("loss", 1e9 + 1, "2.0"),
+        ("loss", 1e9 + 2, "1.5"),
+    ]
+    assert {(row["run"], row["name"], row["group"]) for row in rows} == {(runs[0].id, "run-0", "[red]sweep")}
+
+
+def test_an_export_that_cannot_be_is_one_error(command, runs, tmp_path):
+    assert "ends in .csv or .parquet" in refused(command("runs", "export", runs[0].id, "all.xlsx"))
+    assert "give the ids of runs" in refused(command("runs", "export", "all.csv"))
+    nowhere = str(tmp_path / "nowhere" / "all.csv")
+    assert "cannot be written: No such file" in refused(command("runs", "export", runs[0].id, nowhere))
+    assert "has no run 'none'" in refused(command("runs", "export", "none", str(tmp_path / "all.csv")))
+    assert not list(tmp_path.glob("*all*"))
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
+def test_an_export_to_parquet_without_pyarrow_says_what_to_install(command, runs, tmp_path):
+    ran = command("runs", "export", runs[0].id, str(tmp_path / "all.parquet"))
+    assert ran.returncode == 1
+    assert 'pip install "penstock[columns]"' in ran.stderr
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
+def test_an_export_to_parquet_has_all_points(command, runs, tmp_path):
+    from pyarrow import parquet
+
+    file = tmp_path / "all.parquet"
+    told(command("runs", "export", runs[0].id, str(file)))
+    table = parquet.read_table(file).to_pydict()
+    assert table["series"] == ["gone", "loss", "loss", "loss"]
+    assert table["value"][1:] == [4.0, 2.0, 1.5]
+    assert table["time_s"] == [1e9, 1e9, 1e9 + 1, 1e9 + 2]
+    assert set(table["run"]) == {runs[0].id}
+
+
+def test_another_store_is_named_by_an_option(command, runs, tmp_path):
+    assert "No run is in the store" in told(command("runs", "ls", "--store", str(tmp_path / "other")))
+    assert os.stat(tmp_path / "other").st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    assert "the store cannot use" in refused(command("runs", "ls", "--store", str(tmp_path / "file")))

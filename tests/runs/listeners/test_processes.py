@@ -1,0 +1,164 @@
+"""The process trees of runs: what they have used is added up once, whoever has ended meanwhile."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from msgspec.structs import replace
+from tests.runs.listeners.kept import DOUBLE_FORKS, NEW_WORKERS, SHORT_CHILDREN, Kept
+
+from penstock.runs.listeners.contract import Tree, WatchedRun
+from penstock.runs.listeners.processes import NeverFalling, Processes
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    made = Processes()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kept() -> Iterator[type[Kept]]:
+    runs: list[Kept] = []
+
+    class Closed(Kept):
+        def __init__(self, *args: object, **named: object) -> None:
+            super().__init__(*args, **named)  # type: ignore[arg-type]
+            runs.append(self)
+
+    yield Closed
+    for run in runs:
+        run.close()
+
+
+def until(found, what):
+    """Look until it is so."""
+    deadline = time.monotonic() + 30
+    while not what(seen := found()):
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.02)
+    return seen
+
+
+def tree(processes: Processes, *runs: WatchedRun) -> Tree:
+    return processes.look(time.time(), runs).trees[runs[0].id]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        SHORT_CHILDREN.format(count=60, pause_s=0.006),
+        NEW_WORKERS.format(epochs=3, seconds=0.06),
+        DOUBLE_FORKS.format(count=20, seconds=0.02),
+        "burn(0.3); signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    ],
+    ids=["short children", "new workers", "double forks", "alone"],
+)
+def test_the_cpu_time_of_a_run_is_that_of_getrusage_and_never_falls(kept, processes, code):
+    run = kept(code)
+    seen = [0.0]
+    while not select.select([run.process.stdout], [], [], 0.05)[0]:
+        seen.append(tree(processes, run.watched).cpu_s)
+    used_s = run.used_s()
+    seen.append(tree(processes, run.watched).cpu_s)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(used_s, abs=0.021)  # two figures, each cut off to a hundredth
+    assert seen[-1] < 0.9 or seen[len(seen) // 2] > 0
+
+
+def test_two_runs_side_by_side_have_their_own_processes_only(kept, processes):
+    sleeping = "children = [subprocess.Popen(['sleep', '60']) for _ in range(3)]\ntime.sleep(60)"
+    first, second = kept(sleeping, "a"), kept("time.sleep(60)", "b")
+
+    def look():
+        return processes.look(time.time(), [first.watched, second.watched]).trees
+
+    trees = until(look, lambda trees: len(trees["a"].pids) == 4 and trees["b"].rss_bytes > 1 << 20)
+    assert trees["b"].pids == (second.watched.pid,)
+    assert trees["a"].pids[0] == first.watched.pid
+    assert set(trees["a"].pids) == {
+        first.watched.pid,
+        *(child.pid for child in psutil.Process(first.watched.pid).children()),
+    }
+    assert trees["a"].threads == 4
+    assert trees["a"].rss_bytes > trees["b"].rss_bytes
+
+
+def test_an_orphan_stays_in_its_run(kept, processes):
+    code = "if os.fork():\n time.sleep(0.3)\nelse:\n if os.fork(): os._exit(0)\n time.sleep(60)"
+    run = kept(code)
+    left = until(lambda: tree(processes, run.watched).pids, lambda pids: pids and run.watched.pid not in pids)
+    assert psutil.Process(left[0]).ppid() == run.process.pid
+
+
+def test_bytes_of_children_that_have_ended_count(kept, processes, tmp_path):
+    code = (
+        "for i in range(5):\n"
+        " if os.fork() == 0:\n"
+        f"  fd = os.open(f'{tmp_path}/{{i}}', os.O_WRONLY | os.O_CREAT)\n"
+        "  os.write(fd, bytes(1 << 20)); os.fsync(fd); os._exit(0)\n"
+        " os.wait()\n"
+    )
+    run = kept(code)
+    run.used_s()
+    assert tree(processes, run.watched).write_bytes >= 5 << 20
+
+
+def test_a_run_that_began_before_its_first_look_is_counted_from_its_beginning(kept, processes):
+    run = kept("burn(0.2)")
+    used_s = run.used_s()
+    assert tree(processes, run.watched).cpu_s == pytest.approx(used_s, abs=0.021)
+
+
+def test_the_time_of_a_child_that_nobody_waits_for_is_kept(kept, processes):
+    code = (
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "for _ in range(2):\n"
+        " if os.fork() == 0:\n  burn(0.3); sys.stdin.readline(); os._exit(0)\n"
+        "time.sleep(60)"
+    )
+    run = kept(code)
+    before_s = until(lambda: tree(processes, run.watched), lambda tree: tree.cpu_s >= 0.5).cpu_s
+    for child in psutil.Process(run.watched.pid).children():
+        os.kill(child.pid, signal.SIGKILL)
+    until(lambda: tree(processes, run.watched).pids, lambda pids: len(pids) == 1)
+    assert tree(processes, run.watched).cpu_s >= before_s
+
+
+def test_a_run_whose_keeper_has_ended_is_left_out(kept, processes):
+    run, other = kept("time.sleep(60)"), kept("time.sleep(60)", "b")
+    assert len(processes.look(1.0, [run.watched, other.watched]).trees) == 2
+    os.kill(run.watched.pid, signal.SIGKILL)
+    run.used_s()
+    run.close()
+    tick = processes.look(2.0, [run.watched, other.watched])
+    assert list(tick.trees) == ["b"]
+    assert tick.runs == (other.watched,)
+
+
+def test_another_process_with_the_keepers_number_is_not_the_keeper(kept, processes):
+    run = kept("time.sleep(60)")
+    pid, started = run.watched.keeper
+    assert not processes.look(1.0, [replace(run.watched, keeper=(pid, started - 1))]).trees
+
+
+def test_nothing_is_held_open_of_runs_that_have_ended(kept, processes):
+    before = len(os.listdir("/proc/self/fd"))
+    run = kept("children = [subprocess.Popen(['sleep', '60']) for _ in range(3)]\ntime.sleep(60)")
+    until(lambda: tree(processes, run.watched).pids, lambda pids: len(pids) == 4)
+    assert not processes.look(2.0, []).trees
+    run.close()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the pipes of the test's own
+
+
+def test_a_sum_that_is_short_once_waits_and_one_that_is_short_twice_goes_on():
+    sum_ = NeverFalling()
+    assert [sum_.of(counted) for counted in (5, 10, 4, 12, 14)] == [5, 10, 10, 12, 14]
+    assert [sum_.of(counted) for counted in (4, 5, 6, 7)] == [14, 14, 15, 16]

@@ -1,0 +1,137 @@
+"""`penstock run` as a process, and what is left of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import sys
+import termios
+from contextlib import suppress
+from pathlib import Path
+
+from tests.forked import Forked, ForkServer, eventually
+
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Store
+
+IN_TERMINAL = Path(__file__).parent / "in_terminal.py"
+
+
+class Launch(Forked):
+    """A `penstock run`, with a store of its own."""
+
+    def __init__(self, server: ForkServer, folder: Path, *words: str, **environment: str) -> None:
+        self.folder = folder
+        self._errors = folder / "errors"
+        self._environment = {
+            **os.environ,
+            "PENSTOCK_STORE": str(folder / "store"),
+            "COLUMNS": "200",
+            **environment,
+        }
+        super().__init__(
+            server,
+            "penstock.cli",
+            ["run", *words],
+            folder / "out",
+            errors=self._errors,
+            directory=folder,
+            environment=self._environment,
+        )
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    def records(self) -> list[RunRecord]:
+        return records(self.folder)
+
+    def record(self) -> RunRecord:
+        (only,) = self.records()
+        return only
+
+    def wait_until_said(self, text: str) -> None:
+        eventually(lambda: text in self.output or self.ended, f"never said {text!r}: {self.output} {self.errors}")
+        assert text in self.output, self.output + self.errors
+
+    def kept(self, place: int = 0) -> str:
+        with Store.open(self.folder / "store") as store:
+            return (store.folder_of(self.records()[place].id) / "output").read_text(errors="replace")
+
+
+def records(folder: Path) -> list[RunRecord]:
+    with Store.open(folder / "store") as store:
+        return store.runs()
+
+
+def left(folder: Path) -> list[int]:
+    """The processes whose store lies there."""
+    found = list[int]()
+    named = b"\0PENSTOCK_STORE=" + os.fsencode(folder / "store") + b"\0"
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            if named in b"\0" + file.read():
+                found.append(int(pid))
+    return found
+
+
+def nothing_is_left(folder: Path) -> None:
+    eventually(lambda: not left(folder), f"left behind: {left(folder)}")
+
+
+class InTerminal(Launch):
+    """A `penstock run` in a terminal of 30 lines and 100 columns."""
+
+    def __init__(self, server: ForkServer, folder: Path, *words: str) -> None:
+        self.terminal, self.theirs = pty.openpty()
+        self.resize(30, 100)
+        self.shown = b""
+        self.folder = folder
+        self._errors = folder / "errors"
+        environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store"), "TERM": "xterm"}
+        Forked.__init__(
+            self,
+            server,
+            str(IN_TERMINAL),
+            [os.ttyname(self.theirs), "run", *words],
+            folder / "out",
+            errors=self._errors,
+            directory=folder,
+            environment=environment,
+        )
+
+        self._leader = self.pid
+        self.pid = int(eventually(lambda: self.output.endswith("\n") and self.output))
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
+
+    def attributes(self) -> list[object]:
+        return termios.tcgetattr(self.theirs)
+
+    def type(self, data: bytes) -> None:
+        os.write(self.terminal, data)
+
+    def wait_until_said(self, text: str) -> None:
+        eventually(lambda: text in self.read() or self.ended)
+        assert text in self.read(), self.shown
+
+    def read(self) -> str:
+        while select.select([self.terminal], [], [], 0)[0]:
+            self.shown += os.read(self.terminal, 65536)
+        return self.shown.decode(errors="replace")
+
+    def close(self) -> None:
+        self.signal("SIGKILL")
+        with suppress(ProcessLookupError):
+            os.kill(self._leader, signal.SIGKILL)
+        self.wait()
+        os.close(self.terminal)
+        os.close(self.theirs)
+
+
+PYTHON = sys.executable

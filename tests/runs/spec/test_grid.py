@@ -1,0 +1,142 @@
+"""Grids fill the places of a command, in order or drawn at random."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import BadSetting
+from penstock.runs.spec.command import named, runs_of
+from penstock.runs.spec.grid import Grid, combinations, fill, grid_from
+
+NAMES = st.sampled_from(["lr", "width", "_x", "L2"])
+VALUES = st.lists(st.text("{}lr_x 0.,", min_size=1, max_size=6), min_size=1, max_size=4, unique=True)
+
+
+def drawn(take: int, *options: str, seed: int = 0) -> list[dict[str, str]]:
+    grid = grid_from(options)
+    return combinations("it", [f"{{{name}}}" for name in grid], grid, take, seed)
+
+
+def test_every_combination_comes_in_order():
+    grid = grid_from(["lr=0.1,0.03", "width=8,16"])
+    filled = [
+        [fill(word, parameters) for word in ("--lr={lr}", "{width}x{lr}")]
+        for parameters in combinations("it", ["--lr={lr}", "{width}x{lr}"], grid, None, 0)
+    ]
+    assert filled == [
+        ["--lr=0.1", "8x0.1"],
+        ["--lr=0.1", "16x0.1"],
+        ["--lr=0.03", "8x0.03"],
+        ["--lr=0.03", "16x0.03"],
+    ]
+
+
+def test_braces_of_a_command_without_a_grid_stay_as_they_are():
+    words = ["--json={x}", "{{y}}", "{}", "a{1,2}"]
+    assert combinations("it", words, {}, None, 0) == [{}]
+    assert [fill(word, {}) for word in words] == words
+
+
+def test_with_a_grid_only_names_are_places_and_doubled_braces_are_text():
+    words = ["{lr}", "{{lr}}", '{"a": {"b": 1}}', "{}", "{1,2}"]
+    (parameters,) = combinations("it", words, grid_from(["lr=1"]), None, 0)
+    assert [fill(word, parameters) for word in words] == ["1", "{lr}", '{"a": {"b": 1}}', "{}", "{1,2}"]
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3))
+def test_a_grid_gives_each_combination_once_and_never_fills_its_own_values(lists: dict[str, list[str]]):
+    grid: Grid = {name: tuple(values) for name, values in lists.items()}
+    words = [f"{{{name}}}" for name in grid]
+    parameters = combinations("it", words, grid, None, 0)
+    assert [tuple(fill(word, each) for word in words) for each in parameters] == list(
+        itertools.product(*lists.values())
+    )
+
+
+@given(st.integers(1, 12), st.integers())
+def test_what_is_drawn_differs_and_is_of_the_grid_and_is_the_same_for_one_seed(take: int, seed: int):
+    options = "lr=0.1,0.2,0.3", "width=8..11"
+    runs = drawn(take, *options, seed=seed)
+    assert len({tuple(run.items()) for run in runs}) == take
+    assert {run["lr"] for run in runs} <= {"0.1", "0.2", "0.3"}
+    assert {run["width"] for run in runs} <= {"8", "9", "10", "11"}
+    assert runs == drawn(take, *options, seed=seed)
+
+
+@settings(max_examples=50)
+@given(st.floats(1e-9, 1e9), st.floats(1.1, 1e6), st.booleans(), st.integers())
+def test_numbers_are_drawn_from_within_their_range(low: float, factor: float, is_log: bool, seed: int):
+    high = low * factor
+    runs = drawn(5, f"lr={low}..{high}{':log' if is_log else ''}", seed=seed)
+    assert all(low <= float(run["lr"]) <= high for run in runs)
+
+
+def test_a_log_scale_gives_each_power_of_ten_its_share():
+    runs = drawn(400, "lr=1e-4..1:log")
+    assert all(60 < sum(10**-n <= float(run["lr"]) < 10 ** (1 - n) for run in runs) < 140 for n in (1, 2, 3, 4))
+
+
+def test_all_integers_of_a_range_can_be_drawn_on_a_log_scale_too():
+    assert {run["n"] for run in drawn(200, "n=1..200:log")} == {str(n) for n in range(1, 201)}
+
+
+@pytest.mark.parametrize(
+    ("options", "take", "said"),
+    [
+        (["depth=1,2"], None, "the command has no {depth}"),
+        (["lr=1"], None, "{width} has no values"),
+        (["lr=1", "width=2", "lr=3"], None, "lr has values already"),
+        (["lr=1", "width="], None, "width has no values"),
+        (["lr=1", "width=2,,3"], None, "width has an empty value"),
+        (["lr=1", "width"], None, "write NAME=VALUE"),
+        (["lr=1", "wi dth=2"], None, "is no name"),
+        (["lr=1,1", "width=2"], None, "lr has 1 twice"),
+        (["lr=1..x", "width=2"], None, "1..x is no range"),
+        (["lr=3..1", "width=2"], None, "3..1 must rise"),
+        (["lr=0..1:log", "width=2"], None, "from above 0"),
+        (["lr=1..2", "width=2"], None, "lr is a range"),
+        (["lr=1,2", "width=2"], 3, "random 3 of 2 combinations"),
+        ([f"{name}={','.join(map(str, range(999)))}" for name in ("lr", "width")], None, "would be 998,001 runs"),
+        (["lr=1..2", "width=2.0..3"], 10**6, "would be 1,000,000 runs"),
+        (["lr=1,2", "width=2"], 0, "must be above 0, not 0"),
+        ([], 2, "there is none"),
+        (["lr=1.00001..1.00002", "width=2"], 5, "found only"),
+    ],
+)
+def test_a_wrong_grid_is_one_clear_error(options: list[str], take: int | None, said: str):
+    with pytest.raises(BadSetting) as error:
+        combinations("it", ["train.py", "{lr}", "{width}"], grid_from(options), take, 0)
+    assert said in str(error.value)
+
+
+def test_runs_are_named_by_what_varies(tmp_path: Path):
+    (tmp_path / "train.py").touch()
+    command = ["train.py", "{lr}", "{data}"]
+
+    def names(*options: str, repeats: int = 1) -> list[str]:
+        runs = runs_of("it", command, str(tmp_path), grid=grid_from(options), repeats=repeats)
+        return [run.name for run in named(runs)]
+
+    assert names("lr=1", "data=x") == ["train"]
+    assert names("lr=1", "data=x", repeats=2) == ["train#0", "train#1"]
+    assert names("lr=1,2", "data=x", repeats=2) == ["lr=1#0", "lr=1#1", "lr=2#0", "lr=2#1"]
+    assert names("lr=1,2", f"data={'/a' * 30},{'/b' * 30}")[3] == f"lr=2,data={'/b' * 8}"
+
+
+@given(st.lists(st.sampled_from(["a", "a#0", "a#1", "a\n", "x" * 60, "x" * 61]), min_size=1, max_size=12))
+def test_names_are_unique_short_and_printable(given_names: list[str]):
+    runs = runs_of("it", ["true"], "/", repeats=len(given_names))
+    names = [
+        run.name
+        for run in named(
+            [type(r)(command=r.command, name=n, directory="/") for r, n in zip(runs, given_names, strict=True)]
+        )
+    ]
+    assert len(set(names)) == len(names)
+    assert all(len(name) < 55 and name.isprintable() for name in names)

@@ -1,0 +1,273 @@
+"""Spec files are held by one process, and radT's CSV is told what has become of its runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import BadSetting, PenstockError
+from penstock.runs.record import RunRecord, Status
+from penstock.runs.spec.open import Spec
+
+HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,File,Listeners,Params\n"
+PLAIN = """0,1,alone,,,0,-,train.py,smi+top,--epochs 2 --lr 0.05
+0,2,a,,,0+1,-,train.py,smi+top,--epochs 2 --lr 0.05
+0,2,b,,,0,-,train.py,dcgmi+nsys,"--name ""x y"", z"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").touch()
+    path = tmp_path / "runs.csv"
+    path.write_text(HEADER + PLAIN)
+    return path
+
+
+def record(spec: Spec, group: int, index: int, status: Status, exit_code: int | None = None) -> RunRecord:
+    plan = spec.groups[group]
+    return RunRecord(
+        id=f"r{group}{index}",
+        name=plan.runs[index].name,
+        group=plan.name,
+        group_id="g",
+        mode=plan.mode,
+        index=index,
+        status=status,
+        exit_code=exit_code,
+        plan=plan.runs[index],
+    )
+
+
+def test_rows_of_one_experiment_and_workload_start_together(file: Path):
+    with Spec(file) as spec:
+        one, two = spec.groups
+    assert (one.name, one.mode, two.name, two.mode) == ("0-1", "alone", "0-2", "plain")
+    assert one.listeners == ("gpu", "proc", "host")
+    assert two.listeners == ("gpu", "proc", "host", "gpm")
+    assert spec.left_out == ["runs.csv: nsys: profilers are not started yet"]
+    assert [run.name for run in two.runs] == ["a", "b"]
+    assert two.runs[0].devices == ("0", "1")
+    assert two.runs[0].command == (sys.executable, "train.py", "--epochs", "2", "--lr", "0.05")
+    assert two.runs[1].command[2:] == ("--name", "x y,", "z")
+    assert two.runs[1].directory == str(file.parent)
+
+
+def test_columns_come_in_any_order_and_a_script_runs_in_its_own_folder(file: Path):
+    (file.parent / "deep").mkdir()
+    (file.parent / "deep" / "go.py").touch()
+    file.write_text(
+        "Params,  File   , Listeners, Collocation, Devices, Run, Status, Workload, Experiment\n"
+        "      , deep/go.py,         ,           ,        ,    ,       ,        1, vision\n"
+    )
+    with Spec(file) as spec:
+        (group,) = spec.groups
+    (run,) = group.runs
+    assert (group.name, group.mode, group.listeners) == ("vision-1", "alone", None)
+    assert (run.name, run.directory, run.devices) == ("go", str(file.parent / "deep"), ())
+    assert run.command == (sys.executable, "go.py")
+
+
+def test_an_interrupted_file_goes_on_where_it_stopped(file: Path):
+    with Spec(file) as spec:
+        spec.tell(0, record(spec, 0, 0, "running"))
+        spec.tell(0, record(spec, 0, 0, "finished", 0))
+        spec.tell(1, record(spec, 1, 0, "failed", 3))
+        spec.tell(1, record(spec, 1, 1, "running"))
+    assert file.read_text() == HEADER + PLAIN.replace("alone,,,", "alone,FINISHED,r00,").replace(
+        ",a,,,", ",a,FAILED (exit code 3),r10,"
+    ).replace(",b,,,", ",b,RUNNING,r11,")
+    with Spec(file) as spec:
+        (group,) = spec.groups
+        assert [run.name for run in group.runs] == ["a", "b"]
+        spec.tell(0, record(spec, 0, 1, "out_of_memory", 137))
+    with Spec(file) as spec:
+        assert not spec.groups
+    assert ",b,FAILED (out of memory),r01," in file.read_text()
+
+
+@pytest.mark.parametrize("status", ["killed", "lost", "waiting", "running"])
+def test_a_run_that_was_broken_off_runs_again(file: Path, status: Status):
+    with Spec(file) as spec:
+        spec.tell(0, record(spec, 0, 0, status))
+    with Spec(file) as spec:
+        assert len(spec.groups) == 2
+
+
+def test_groups_that_ended_are_looked_at_no_more(file: Path):
+    file.write_text(HEADER + "9,9,,FINISHED a (0),x,0,MPS,gone.py,nsys,\n" + PLAIN)
+    with Spec(file) as spec:
+        assert [group.name for group in spec.groups] == ["0-1", "0-2"]
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.text(st.characters(codec="utf-8"), max_size=6), min_size=4, max_size=4),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_whatever_stands_in_other_cells_stays_as_it_is(
+    file: Path, cells: list[str], end: str, is_last_ended: bool, has_mark: bool
+):
+    texts = ['"{}"'.format(cell.replace('"', '""')) for cell in cells]
+    rows = [
+        "File,Name,Params,Status,Run,Experiment,Workload,Devices,Collocation,Listeners",
+        f'train.py,{texts[0]},,  ,"",{texts[1]},1,0,-,',
+        "",
+        f" train.py,{texts[2]},-,,,{texts[3]},2,0,-,",
+    ]
+    text = ("\ufeff" if has_mark else "") + end.join(rows) + (end if is_last_ended else "")
+    file.write_bytes(text.encode())
+    with Spec(file) as spec:
+        spec.tell(1, record(spec, 1, 0, "finished"))
+        spec.tell(0, record(spec, 0, 0, "finished"))
+    rows[1] = f"train.py,{texts[0]},,FINISHED,r00,{texts[1]},1,0,-,"
+    rows[3] = f" train.py,{texts[2]},-,FINISHED,r10,{texts[3]},2,0,-,"
+    after = ("\ufeff" if has_mark else "") + end.join(rows) + (end if is_last_ended else "")
+    assert file.read_bytes().decode() == after
+
+
+def test_a_row_that_was_edited_meanwhile_is_left_alone_and_other_edits_are_kept(file: Path):
+    with Spec(file) as spec:
+        edited = file.read_text().replace("--lr 0.05\n0,2", "--lr 0.7\n0,2", 1) + "0,3,new,,,0,-,train.py,smi,\n"
+        file.write_text(edited)
+        with pytest.raises(PenstockError, match=r"runs.csv:2 was edited while r00 ran: its Status, FINISHED"):
+            spec.tell(0, record(spec, 0, 0, "finished"))
+        spec.tell(1, record(spec, 1, 0, "finished"))
+    assert file.read_text() == edited.replace(",a,,,", ",a,FINISHED,r10,")
+
+
+def test_the_file_s_mode_and_a_link_to_it_are_kept(file: Path):
+    file.chmod(0o640)
+    link = file.with_name("link.csv")
+    link.symlink_to(file.name)
+    with Spec(link) as spec:
+        spec.tell(0, record(spec, 0, 0, "finished"))
+    assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o640
+    assert "FINISHED" in file.read_text()
+
+
+def test_if_status_cannot_be_written_the_file_is_as_it_was(file: Path):
+    (file.parent / ".runs.csv.new").mkdir()
+    before = file.read_text()
+    with Spec(file) as spec, pytest.raises(PenstockError, match="the file is as it was"):
+        spec.tell(0, record(spec, 0, 0, "finished"))
+    assert file.read_text() == before
+
+
+def test_nothing_but_the_file_is_left_in_its_folder(file: Path):
+    with Spec(file) as spec:
+        spec.tell(0, record(spec, 0, 0, "finished"))
+    assert sorted(os.listdir(file.parent)) == ["runs.csv", "train.py"]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_second_penstock_run_on_one_spec_is_refused_until_the_first_has_ended(file: Path, is_written: bool):
+    with Spec(file) as spec:
+        if is_written:
+            spec.tell(0, record(spec, 0, 0, "finished"))
+        with pytest.raises(BadSetting, match="another penstock run is at work on it"):
+            Spec(file)
+    Spec(file).close()
+
+
+def test_a_killed_process_holds_no_spec(file: Path):
+    hold = (
+        "import sys; from pathlib import Path; from penstock.runs.spec.open import Spec; "
+        "spec = Spec(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(BadSetting, match="another penstock run"):
+            Spec(file)
+        holder.kill()
+    Spec(file).close()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("0,1,x,,,0,-,no.py,smi,", "2, column File: there is no script"),
+        ("0,1,x,,,0,-,,smi,", "2, column File: there is none"),
+        ("0,1,x,,,0,XPS,train.py,smi,", "2, column Collocation: 'XPS' is none of -, MPS and a MIG profile"),
+        ("0,1,x,,,0,MPS,train.py,smi,", "2, column Collocation='mps': there are alone"),
+        (
+            "0,1,x,,,0,3g.20gb,train.py,smi,",
+            "2, column Collocation='mig:3g.20gb': there are alone",
+        ),
+        ("0,1,,,,0,-,train.py,,\n0,1,,,,0,MPS,train.py,,", "3, column Collocation: 'MPS' beside '-'"),
+        ("0,1,x,,,first,-,train.py,smi,", "2, column Devices: 'first' is no GPU"),
+        ("0,1,x,,,0,-,train.py,smu,", "2, column Listeners: there is no listener 'smu'"),
+        ('0,1,x,,,0,-,train.py,smi,"--x \'a"', "2, column Params: No closing quotation"),
+        ("0,1,x,,,0,-,train.py,smi", "2: 9 cells under 10 columns"),
+        ('0,1,"x,,,0,-,train.py,smi,', "2: a cell that begins with"),
+    ],
+)
+def test_a_wrong_cell_is_one_error_with_line_and_column(file: Path, row: str, said: str):
+    file.write_text(f"{HEADER}{row}\n")
+    with pytest.raises(BadSetting) as error:
+        Spec(file)
+    assert str(error.value).startswith(f"{file}:{said}")
+    Path(file).write_text(HEADER + PLAIN)
+    Spec(file).close()  # what was refused is not held
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (HEADER.replace("Devices", "Device"), "1: there is no column 'Device'; did you mean Devices?"),
+        (HEADER.replace("Devices", "GPU"), "1: there is no column 'GPU'; there are Experiment, Workload"),
+        (HEADER.replace("Devices,", ""), "1: column Devices is missing"),
+        (HEADER.replace("Devices", "Devices,Devices"), "1: column Devices is there twice"),
+        ("", "1: column Experiment is missing"),
+        (HEADER + "\n0,1,\udc80", "3: not UTF-8"),
+    ],
+)
+def test_a_wrong_table_is_one_error_with_its_line(file: Path, header: str, said: str):
+    file.write_bytes(header.encode(errors="surrogateescape"))
+    with pytest.raises(BadSetting) as error:
+        Spec(file)
+    assert str(error.value).startswith(f"{file}:{said}")
+
+
+def test_mig_profiles_that_differ_are_planned_as_one_mode(file: Path):
+    file.write_text(HEADER + "0,1,,,,0,1g.5gb,train.py,,\n0,1,,,,0,3g.20gb,train.py,,\n")
+    with pytest.raises(BadSetting, match=r"'mig:1g.5gb,3g.20gb': there are alone .* and plain"):
+        Spec(file)
+
+
+def test_a_yaml_file_is_held_too_and_has_no_status(file: Path):
+    spec_path = file.with_name("spec.yaml")
+    spec_path.write_text(text := "groups: [{command: train.py}]")
+    with Spec(spec_path) as spec:
+        with pytest.raises(BadSetting, match="another penstock run"):
+            Spec(spec_path)
+        spec.tell(0, record(spec, 0, 0, "finished"))
+    assert spec_path.read_text() == text
+    spec_path.write_text("groups:\n- command: train.py\n  mode: mps")
+    with pytest.raises(BadSetting, match=r"spec.yaml:3: mode='mps': there are alone"):
+        Spec(spec_path)
+
+
+def test_a_missing_file_is_one_error(tmp_path: Path):
+    with pytest.raises(BadSetting, match=r"no.csv: No such file"):
+        Spec(tmp_path / "no.csv")
+    with pytest.raises(BadSetting, match=r"Is a directory"):
+        Spec(tmp_path)
+
+
+def test_plans_can_be_kept_in_the_store_s_way(file: Path):
+    with Spec(file) as spec:
+        for group in spec.groups:
+            assert msgspec.json.decode(msgspec.json.encode(group), type=type(group)) == group

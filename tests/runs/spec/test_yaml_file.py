@@ -1,0 +1,140 @@
+"""YAML specs: what they plan, and one clear error for each mistake."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from penstock.errors import BadSetting, PackageMissing
+from penstock.runs.plan import GroupPlan
+from penstock.runs.spec.yaml_file import plan_yaml
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "other.py").touch()
+    return tmp_path / "spec.yaml"
+
+
+def groups(spec: Path, text: str) -> list[GroupPlan]:
+    return [group for _, group in plan_yaml(spec, dedent(text))]
+
+
+def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
+    alone, plain = groups(
+        spec,
+        """
+        groups:
+          - name: small
+            command: train.py --lr {lr} --no no
+            grid: {lr: [0.10, 1e-2]}
+            repeats: 2
+            devices: [0, 1]
+            modes: [alone, plain]
+            listeners: [proc, host]
+            time_limit: 1.5h
+        """,
+    )
+    assert (alone.name, alone.mode, plain.name, plain.mode) == ("small", "alone", "small", "plain")
+    assert alone.runs == plain.runs
+    assert alone.listeners == ("proc", "host")
+    assert [run.name for run in alone.runs] == ["lr=0.10#0", "lr=0.10#1", "lr=1e-2#0", "lr=1e-2#1"]
+    first = alone.runs[0]
+    assert first.command == (sys.executable, "train.py", "--lr", "0.10", "--no", "no")
+    assert first.parameters == {"lr": "0.10"}
+    assert first.devices == ("0", "1")
+    assert first.directory == str(spec.parent)
+    assert first.time_limit_s == 5400
+
+
+def test_groups_run_in_order_and_one_can_have_several_commands(spec: Path):
+    first, second = groups(
+        spec,
+        """
+        groups:
+          - command: [train.py, "a b"]
+          - runs:
+              - {command: train.py}
+              - {command: other.py, directory: deep, name: the other, repeats: 2}
+        """,
+    )
+    assert (first.name, second.name) == ("spec-0", "spec-1")
+    assert first.runs[0].command[1:] == ("train.py", "a b")
+    assert first.mode == second.mode == "plain" and first.listeners is None
+    assert [run.name for run in second.runs] == ["train", "the other#0", "the other#1"]
+    assert second.runs[1].directory == str(spec.parent / "deep")
+
+
+def test_ranges_are_drawn_from(spec: Path):
+    (group,) = groups(spec, "groups: [{command: 'train.py {lr}', grid: {lr: 1e-4..1e-1:log}, random: 5, seed: 7}]")
+    assert len({run.parameters["lr"] for run in group.runs}) == 5
+
+
+def test_mps_and_mig_are_planned(spec: Path):
+    (_, group), (where, _) = plan_yaml(spec, "groups:\n- command: train.py\n  modes: [mps, 'mig:3g.20gb']")
+    assert group.mode == "mps"
+    assert where == f"{spec}:3: modes"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("reapets: 2", "5: there is no key reapets; did you mean repeats?"),
+        ("repeats: two", "5: repeats: expected `int`"),
+        ("repeats: 1.5", "5: repeats: expected `int`"),
+        ("repeats: 0", "4: command: repeats must be above 0, not 0"),
+        ("repeats: 20000", "4: command: these would be 20,000 runs"),
+        ("grid: {lr: {a: 1}}", "5: grid: expected `str | array`"),
+        ("grid: {lr: [1]}", "4: command: the command has no {lr}"),
+        ("grid: {lr: []}", "5: grid.lr: lr has no values"),
+        ("command: x", "5: command stands here a second time"),
+        ("modes: [plain, plain]", "5: modes: one of them stands there twice"),
+        ("listeners: proc", "5: listeners: expected `array | null`"),
+        ("time_limit: soon", "5: time_limit='soon': give a time above 0"),
+        ("directory: nowhere", "5: directory: there is no folder"),
+        ("random: 3", "4: command: random draws from a grid"),
+        ("runs: [{command: train.py}]", "4: command: this group has runs"),
+        ("name: *x", "5: *x: write out what it stands for"),
+        ("? [a]\n    : b", "5: a key must be a word"),
+        ("name: [", "6: no YAML:"),
+        ("name: \x00", "1: no YAML:"),
+    ],
+)
+def test_a_mistake_is_one_error_with_file_line_and_key(spec: Path, line: str, said: str):
+    with pytest.raises(BadSetting) as error:
+        plan_yaml(spec, f"groups:\n\n  - name: a\n    command: train.py\n    {line}\n")
+    assert str(error.value).startswith(f"{spec}:{said}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "1: expected `object`"),
+        ("groups:", "1: groups: expected `array`"),
+        ("groups: []", "1: groups is empty"),
+        ("groups: [{}]", "1: command: the command is empty"),
+        ("groups: [{command: no.py}]", "1: command: no script 'no.py'"),
+        ("groups: [{command: 'a \"b'}]", "1: command: No closing quotation"),
+        ("x: !!python/object/apply:os.system [ls]", "1: there is no key x"),
+        ("groups: []\n---\n", "2: no YAML:"),
+        ("[" * 500, "1: more than 20 levels"),
+        ("groups: " + "[" * 30 + "]" * 30, "1: more than 20 levels"),
+    ],
+)
+def test_what_is_no_spec_is_refused(spec: Path, text: str, said: str):
+    with pytest.raises(BadSetting) as error:
+        plan_yaml(spec, text)
+    assert str(error.value).startswith(f"{spec}:{said}")
+
+
+def test_without_pyyaml_the_error_names_the_extra(spec: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [])
+    for name in [name for name in sys.modules if name.split(".")[0] in {"yaml", "_yaml"}]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(PackageMissing, match=r"penstock\[runs\]"):
+        plan_yaml(spec, "groups: []")

@@ -1,0 +1,23 @@
+"""Groups of runs that do nothing, and processes that keep them."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.store.alive import this_process
+
+DEAD = (os.getpid(), 1)
+"""A keeper whose number another process has by now."""
+
+
+def group(runs: int = 2, name: str = "group") -> GroupPlan:
+    plans = (
+        RunPlan(command=("true",), name=f"run-{i}", directory="/", parameters={"i": str(i)}) for i in range(runs)
+    )
+    return GroupPlan(name=name, runs=tuple(plans))
+
+
+def living() -> tuple[int, int]:
+    noted = this_process()
+    return noted.pid, noted.started_ticks

@@ -1,0 +1,190 @@
+"""Runs in the store: what is written is read, by whichever process; the first word about an end counts."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from tests.runs.store.groups import DEAD, group, living
+
+from penstock.errors import BadSetting, NoSuchRun
+from penstock.runs.record import ENDED, STATUSES
+from penstock.runs.store import SeriesWriter, Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "store") as opened:
+        yield opened
+
+
+class Stores(RuleBasedStateMachine):
+    """Several stores on one folder against a dictionary."""
+
+    runs = Bundle("runs")
+    which = st.integers(0, 2)
+
+    def __init__(self):
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.stores = [Store.open(Path(self.folder.name) / "store") for _ in range(3)]
+        self.model: dict[str, list] = {}
+
+    def teardown(self):
+        for store in self.stores:
+            store.close()
+        self.folder.cleanup()
+
+    @rule(target=runs, which=which, count=st.integers(1, 3))
+    def add(self, which, count):
+        records = self.stores[which].add(group(count))
+        assert [record.index for record in records] == list(range(count))
+        self.model |= {record.id: ["waiting", None] for record in records}
+        return multiple(*(record.id for record in records))
+
+    @rule(run=runs, which=which, lives=st.booleans())
+    def begin(self, run, which, lives):
+        self.stores[which].began(run, keeper=living() if lives else DEAD, pid=7)
+        if self.model.get(run) == ["waiting", None]:
+            self.model[run] = ["running" if lives else "lost", None]
+
+    @rule(run=runs, which=which, status=st.sampled_from(sorted(ENDED)), code=st.none() | st.integers(0, 255))
+    def end(self, run, which, status, code):
+        # Who says so may be late: what was read as lost may have ended well.
+        was = self.model.get(run)
+        self.stores[which].ended(run, status, code)
+        if was and (was[0] in {"waiting", "running"} or was == ["lost", None]):
+            self.model[run] = [status, code, "told"]
+
+    @rule(run=consumes(runs), which=which)
+    def remove(self, run, which):
+        if self.model[run][0] in ENDED:
+            self.stores[which].remove([run])
+            del self.model[run]
+        else:
+            with pytest.raises(BadSetting, match="not ended yet"):
+                self.stores[which].remove([run])
+
+    @invariant()
+    def all_stores_tell_what_the_model_holds(self):
+        for store in self.stores:
+            assert {r.id: [r.status, r.exit_code] for r in store.runs()} == {
+                k: v[:2] for k, v in self.model.items()
+            }
+            assert {p.name for p in store.folder.iterdir() if p.is_dir()} == set(self.model)
+
+
+TestStores = Stores.TestCase
+TestStores.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+
+
+def test_a_run_is_found_by_the_first_letters_of_its_id(store):
+    runs = store.add(group(30))  # more than there are letters to begin with
+    assert [store.run(run.id) for run in runs] == runs
+    begins = [run.id[0] for run in runs]
+    assert store.run(runs[0].id[:5]) == runs[0]
+    with pytest.raises(NoSuchRun, match="runs or more begin with"):
+        store.run(next(letter for letter in begins if begins.count(letter) > 1))
+    for unknown in ("%", "", runs[0].id + "a"):
+        with pytest.raises(NoSuchRun, match=f"has no run '{unknown}'"):
+            store.run(unknown)
+
+
+def test_groups_are_listed_by_name_or_id_the_newest_last(store):
+    old, other, new = (store.add(group(name=name))[0] for name in ("a", "b", "a"))
+    assert [run.group_id for run in store.runs("a")] == [old.group_id] * 2 + [new.group_id] * 2
+    assert [run.group for run in store.runs(other.group_id)] == ["b", "b"]
+
+
+def test_an_end_that_is_told_late_is_believed_but_a_second_one_is_not(store):
+    (run,) = store.add(group(1))
+    store.began(run.id, keeper=DEAD, pid=1)
+    assert store.run(run.id).status == "lost"
+    store.ended(run.id, "finished", 0)
+    store.ended(run.id, "killed", 137, "too late")
+    store.began(run.id, keeper=living(), pid=1)
+    ended = store.run(run.id)
+    assert (ended.status, ended.exit_code, ended.reason) == ("finished", 0, "")
+
+
+def test_a_run_of_an_earlier_boot_is_lost_and_one_of_another_machine_is_not(store):
+    here, there = store.add(group())
+    for run, machine in ((here, os.uname().nodename), (there, "elsewhere")):
+        store.began(run.id, keeper=living(), pid=1)
+        with closing(sqlite3.connect(store.folder / "runs.sqlite")) as database, database:
+            place = "json_set(keeper, '$.place[1]', 'another', '$.place[0]', ?)"
+            database.execute(f"UPDATE runs SET keeper = {place} WHERE id = ?", (machine, run.id))
+    assert [run.status for run in store.runs()] == ["lost", "running"]
+
+
+def test_a_group_waits_for_the_process_that_took_it_over(store):
+    (run,) = store.add(group(1))
+    with closing(sqlite3.connect(store.folder / "runs.sqlite")) as database, database:
+        database.execute("UPDATE groups SET owner = json_set(owner, '$.started_ticks', 1)")
+    assert store.run(run.id).status == "lost"
+    store.own(run.group_id)
+    assert store.run(run.id).status == "waiting"
+
+
+def test_a_lost_run_lasted_until_its_last_sign(store):
+    (run,) = store.add(group(1))
+    store.began(run.id, keeper=DEAD, pid=1)
+    began = store.run(run.id).began
+    output = store.folder_of(run.id) / "output"
+    output.touch()
+    os.utime(output, (began + 60, began + 60))
+    assert store.run(run.id).seconds == pytest.approx(60)
+
+
+def test_pruning_removes_the_oldest_that_have_ended_and_says_how_much_room_that_freed(store):
+    runs = store.add(group(4))
+    for run in runs:
+        (store.folder_of(run.id) / "files").mkdir()
+        (store.folder_of(run.id) / "files" / "model").write_bytes(bytes(1 << 20))
+        store.began(run.id, keeper=living(), pid=1)
+    for run in (runs[2], runs[0], runs[1]):  # the last one runs
+        store.ended(run.id, "finished", 0)
+    tried = store.prune(max_bytes=2 << 20 | 1 << 16, dry_run=True)
+    assert len(store.runs()) == 4
+    removed = store.prune(max_bytes=2 << 20 | 1 << 16)
+    assert [each.run.id for each in removed] == [each.run.id for each in tried] == [runs[2].id, runs[0].id]
+    assert all(1 << 20 <= each.nbytes < 1 << 21 for each in removed)
+    assert not store.prune(keep_s=3600)
+    assert [each.run.id for each in store.prune(keep_s=0)] == [runs[1].id]
+    assert [run.id for run in store.runs()] == [runs[3].id]
+
+
+def test_what_a_killed_removal_left_is_removed_with_the_next(store):
+    (run,) = store.add(group(1))
+    left, mine = store.folder / "abcdef.removed", store.folder / "sunset"
+    left.mkdir()
+    mine.mkdir()
+    store.ended(run.id, "killed", 137)
+    store.remove([run.id])
+    assert not left.exists()
+    assert mine.exists()
+
+
+def test_every_status_is_either_an_end_or_not():
+    assert set(STATUSES) - ENDED == {"waiting", "running"}
+
+
+def test_a_run_has_the_series_of_all_its_writers(store):
+    (run,) = store.add(group(1))
+    assert store.series(run.id) == {}
+    for writer, shift in (("sampler", 0.0), ("script", 0.5)):
+        with closing(SeriesWriter(store.folder_of(run.id) / "series" / f"{writer}.points")) as points:
+            for i in range(3):
+                points.add("shared", i, i + shift)
+                points.add(writer, i, i)
+    store.compact(run.id)
+    series = store.series(run.id)
+    assert series["shared"].times_s.tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+    assert set(series) == {"shared", "sampler", "script"}

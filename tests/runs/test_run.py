@@ -1,0 +1,226 @@
+"""`penstock run`: what is started, what it finds, and how its end is told and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.forked import eventually
+from tests.runs.running import nothing_is_left
+
+from penstock.runs.store import Store
+
+
+def ended(launch, *words: str, **environment: str):
+    launched = launch(*words, **environment)
+    launched.wait()
+    return launched
+
+
+def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
+    one = ended(launch, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert one.wait() == 7
+    assert (one.output, one.errors) == ("out\n", "err\n")
+    record = one.record()
+    assert (record.status, record.exit_code, record.reason) == ("failed", 7, "err")
+    assert sorted(one.kept().split()) == ["err", "out"]
+
+
+def test_a_script_runs_under_this_python_and_its_options_are_its_own(launch, tmp_path: Path):
+    tmp_path.joinpath("train.py").write_text(
+        "import sys; print(sys.executable, sys.argv, sys.stdout.write_through)"
+    )
+    one = ended(launch, "--name", "first", "train.py", "--name", "its", "-n", "3")
+    assert one.output == f"{sys.executable} ['train.py', '--name', 'its', '-n', '3'] True\n"
+    assert (one.record().name, one.record().group, one.record().mode) == ("first", "first", "alone")
+
+
+def test_a_run_finds_what_it_is_in_its_environment(launch, tmp_path: Path):
+    one = ended(launch, "-n", "2", "sh", "-c", "env | grep ^PENSTOCK_RUN; pwd; ls -d $PENSTOCK_RUN_FOLDER")
+    for index, record in enumerate(one.records()):
+        files = tmp_path / "store" / record.id / "files"
+        assert one.kept(index).split()[-2:] == [str(tmp_path), str(files)]
+        assert set(one.kept(index).split()[:-2]) == {
+            f"PENSTOCK_RUN_ID={record.id}",
+            f"PENSTOCK_RUN_NAME={record.name}",
+            f"PENSTOCK_RUN_INDEX={index}",
+            "PENSTOCK_RUN_PARAMETERS={}",
+            f"PENSTOCK_RUN_FOLDER={files}",
+        }
+
+
+def test_several_runs_are_told_apart_and_the_first_that_fails_gives_the_exit_code(launch):
+    program = (
+        "echo begins; cat; printf 'half\\rwhole'; [ $PENSTOCK_RUN_INDEX = 0 ] || exit $((4 + PENSTOCK_RUN_INDEX))"
+    )
+    several = ended(launch, "-n", "3", "--name", "r", "sh", "-c", program)
+    assert several.wait() == 5
+    lines = several.output.splitlines()
+    assert sorted(lines[:6]) == sorted(f"r#{i} | {said}" for i in range(3) for said in ("begins", "whole"))
+    assert [line.split()[2:4] for line in lines[-3:]] == [["finished", "0"], ["failed", "5"], ["failed", "6"]]
+    assert lines[-4].split() == ["name", "id", "status", "exit", "code", "seconds", "reason"]
+
+
+@pytest.mark.parametrize(("mode", "most"), [("alone", 1), ("plain", 2)])
+def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int):
+    # Each waits for the other to be there; alone, it sees that nobody is.
+    program = (
+        "mkdir $0/$PENSTOCK_RUN_INDEX; [ $1 = 1 ] || until [ -d $0/0 -a -d $0/1 ]; do sleep 0.01; done; ls $0"
+    )
+    both = ended(launch, "-n", "2", "--mode", mode, "sh", "-c", program, str(tmp_path), str(most))
+    assert both.wait() == 0, both.output
+    assert both.kept(1).count("1\n") == 1
+    if mode == "alone":
+        assert "1\n" not in both.kept(0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["missing.py"], "no script 'missing.py' in "),
+        (["missing-command"], "no command 'missing-command' on the PATH"),
+        (["plain.sh"], "for the file in "),
+        (["./plain.sh"], "is not executable"),
+        (["--mode", "mps", "sh"], "--mode='mps': there are alone"),
+        (["--time-limit", "1x", "sh"], "--time-limit='1x'"),
+        (["--store", "/proc/nowhere", "true"], "/proc/nowhere"),
+    ],
+)
+def test_a_mistake_is_one_error_before_anything_starts(launch, tmp_path: Path, words: list[str], said: str):
+    tmp_path.joinpath("plain.sh").touch()
+    one = ended(launch, *words)
+    assert one.wait() == 2
+    assert said in one.errors
+    assert one.errors.startswith("penstock: ")
+    assert not one.records()
+
+
+def test_what_cannot_be_executed_has_failed(launch, tmp_path: Path):
+    tmp_path.joinpath("script").write_text("echo without a first line that names a shell")
+    tmp_path.joinpath("script").chmod(0o700)
+    one = ended(launch, "./script")
+    assert one.wait() == 126
+    assert one.record().status == "failed"
+    assert "could not be started: [Errno 8] Exec format error" in one.record().reason
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "code", "reason"),
+    [
+        ("kill -9 $$", "killed", 137, "died of SIGKILL, which penstock did not send"),
+        ("printf 'no end of line'; exit 5", "failed", 5, "no end of line"),
+        ("kill -SEGV $$", "failed", 139, "died of SIGSEGV"),
+        ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out_of_memory", 1, "torch.Out"),
+        ("trap 'exit 9' TERM; sleep 60 & wait", "timed_out", 9, "ran longer than its time limit of 0.2 s"),
+    ],
+)
+def test_how_a_run_ended_is_kept(launch, program: str, status: str, code: int, reason: str):
+    one = ended(launch, "--time-limit", "0.2s" if status == "timed_out" else "1h", "sh", "-c", program)
+    assert one.wait() == code
+    assert (one.record().status, one.record().exit_code) == (status, code)
+    assert one.record().reason.startswith(reason)
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+def test_a_signal_is_passed_on_and_a_second_one_kills(launch, name: str):
+    program = f"trap 'echo heard' {name}; echo ready; while :; do sleep 60 & wait; done"
+    both = launch("-n", "2", "sh", "-c", program)
+    eventually(lambda: both.output.count("ready") == 2)
+    both.signal(f"SIG{name}")
+    eventually(lambda: both.output.count("heard") == 2)
+    assert [record.status for record in both.records()] == ["running", "running"]
+    both.signal("SIGTERM")
+    assert both.wait() == 137
+    assert {record.status for record in both.records()} == {"killed"}
+    assert {record.reason for record in both.records()} == {"killed by a second signal: SIGTERM to penstock run"}
+
+
+def test_a_script_that_obeys_a_ctrl_c_was_killed_and_those_after_it_never_begin(launch):
+    two = launch("-n", "2", "--mode", "alone", "sh", "-c", "echo ready; exec sleep 60")
+    two.wait_until_said("ready")
+    two.signal("SIGINT")
+    assert two.wait() == 130
+    first, second = two.records()
+    assert (first.status, first.exit_code, first.reason) == ("killed", 130, "Ctrl-C")
+    assert (second.status, second.exit_code, second.reason) == ("killed", None, "never began: Ctrl-C")
+
+
+def test_detached_runs_go_on_by_themselves_and_are_stopped_by_id(launch, command, tmp_path: Path, monkeypatch):
+    detached = launch("--detach", "-n", "2", "--mode", "alone", "sh", "-c", "echo ready; exec sleep 60")
+    assert detached.wait() == 0
+    ids = [record.id for record in detached.records()]
+    assert detached.output.split() == ids
+    eventually(lambda: detached.records()[0].status == "running")
+    monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path / "store"))
+    from penstock.runs.stop import stop
+
+    with Store.open() as store:
+        (first, second) = stop(store, ids)
+    assert [before.status for before, _ in (first, second)] == ["running", "waiting"]
+    assert (first[1].status, first[1].exit_code) == ("killed", 143)
+    assert f"with process {os.getpid()}" in first[1].reason
+    assert second[1].status == "killed"
+    nothing_is_left(tmp_path)
+    assert command("runs", "stop", ids[0]).stdout == f"Run {ids[0]} (sh#0): had ended already: killed.\n"
+
+
+def test_stdin_is_passed_on_to_one_run(servers, tmp_path: Path):
+    environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
+    ran = subprocess.run(
+        [sys.executable, "-m", "penstock", "run", "sh", "-c", "read line; echo got $line; cat"],
+        input=b"one\ntwo\0\xff",
+        stdout=subprocess.PIPE,
+        env=environment,
+        check=True,
+    )
+    assert ran.stdout == b"got one\ntwo\0\xff"
+
+
+def test_the_environment_of_a_run_is_kept_without_secrets(launch, tmp_path: Path):
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x", "--allow-empty"]):
+        tmp_path.joinpath("config.txt").write_text("lr=1\n")
+        identity = ["-c", "user.name=n", "-c", "user.email=e"]
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True)
+    tmp_path.joinpath("config.txt").write_text("lr=2\napi_key: abcdefgh12345\n")
+    secret = "hf_abcdefghijklmnopqrstuvwxyz"
+    words = ["sh", "-c", "sleep 0.3", "--api-key", "X123", f"--data=s3://{secret}", "token=T456", "--lr=3"]
+    one = ended(launch, *words, MY_PRIVATE="p", WANDB_API_KEY="wandb-secret", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    record = json.loads((tmp_path / "store" / one.record().id / "environment.json").read_text())
+    assert record["command"] == [
+        "sh",
+        "-c",
+        "sleep 0.3",
+        "--api-key",
+        "***",
+        "--data=s3://***",
+        "token=***",
+        "--lr=3",
+    ]
+    assert list(one.record().plan.command) == record["command"]
+    assert record["directory"] == str(tmp_path)
+    assert "+lr=2\n+api_key: ***\n" in record["git"]["diff"]
+    assert len(record["git"]["commit"]) == 40
+    assert record["packages"] is None
+    assert record["variables"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert not {"MY_PRIVATE", "WANDB_API_KEY"} & set(record["variables"])
+    assert record["machine"]["kernel"]
+    every = "".join(path.read_text(errors="replace") for path in (tmp_path / "store").rglob("*") if path.is_file())
+    assert not [leaked for leaked in (secret, "X123", "T456", "wandb-secret", "abcdefgh12345") if leaked in every]
+
+
+def test_a_script_that_prints_for_nobody_any_more_ends(launch, tmp_path: Path):
+    environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "run", "yes"], stdout=writing, env=environment
+    ) as process:
+        os.close(writing)
+        assert os.read(reading, 2) == b"y\n"
+        os.close(reading)
+        assert process.wait() == 128 + signal.SIGHUP
+    nothing_is_left(tmp_path)

@@ -1,0 +1,123 @@
+"""`penstock run` as people use it: sampled, from grids and files, compared."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.forked import eventually
+
+from penstock.runs.store import Store
+
+
+def series(folder: Path, id: str) -> dict[str, list[float]]:
+    with Store.open(folder / "store") as store:
+        return {name: each.values.tolist() for name, each in store.series(id).items()}
+
+
+def sampler(folder: Path) -> psutil.Process | None:
+    words = ["-m", "penstock.runs.sampler", str(folder / "store")]
+    for process in psutil.process_iter(["cmdline"]):
+        if (process.info["cmdline"] or [])[1:] == words:
+            return process
+    return None
+
+
+def test_a_run_is_sampled_and_its_series_are_compacted(launch, tmp_path: Path):
+    busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; sleep 2.2"
+    one = launch("--listeners", "proc,host", "sh", "-c", busy)
+    assert one.wait() == 0
+    found = series(tmp_path, one.record().id)
+    assert found["run.cpu_s"][-1] > 0
+    assert len(found["proc.rss_bytes"]) >= 2 and max(found["proc.rss_bytes"]) > 0
+    assert found["proc.cpu_s"] == sorted(found["proc.cpu_s"])
+    assert found["proc.cpu_s"][-1] <= found["run.cpu_s"][-1] + 0.05, "clock ticks against the kernel's own figure"
+    assert found["host.cores"][-1] > 0
+    assert [path.name for path in (tmp_path / "store" / one.record().id / "series").iterdir()] == ["compacted"]
+
+
+def test_a_sampler_that_is_killed_is_replaced(launch, tmp_path: Path):
+    one = launch("--listeners", "host", "sh", "-c", "until [ -e go ]; do sleep 0.1; done")
+    first = eventually(lambda: sampler(tmp_path))
+    first.send_signal(signal.SIGKILL)
+    second = eventually(lambda: (now := sampler(tmp_path)) and now.pid != first.pid and now)
+    eventually(lambda: series(tmp_path, one.record().id).get("host.cores"))
+    assert second.is_running()
+    tmp_path.joinpath("go").touch()
+    assert one.wait() == 0
+
+
+def test_nothing_is_sampled_if_nobody_asks(launch, tmp_path: Path):
+    one = launch("--listeners", "none", "sh", "-c", "sleep 0.3")
+    assert one.wait() == 0
+    assert set(series(tmp_path, one.record().id)) == {"run.cpu_s"}
+
+
+def test_a_grid_is_run_and_each_run_has_its_values(launch):
+    grid = launch("--grid", "lr=0.1,0.03", "--listeners", "none", "sh", "-c", "echo rate {lr} $PENSTOCK_PARAM_LR")
+    assert grid.wait() == 0
+    assert [record.plan.parameters for record in grid.records()] == [{"lr": "0.1"}, {"lr": "0.03"}]
+    assert sorted(grid.kept(i).strip() for i in range(2)) == ["rate 0.03 0.03", "rate 0.1 0.1"]
+
+
+def test_a_table_of_runs_has_their_status_written_back_and_goes_on_where_it_stopped(launch, tmp_path: Path):
+    tmp_path.joinpath("good.py").write_text("print('good')")
+    tmp_path.joinpath("bad.py").write_text("raise SystemExit(3)")
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        "Experiment,Workload,Status,Run,Devices,Collocation,File,Listeners,Params\n"
+        "0,1,,,0,-,good.py,top,\n"
+        "0,2,,,0,-,bad.py,top,\n"
+        "0,2,,,0,-,good.py,top,\n"
+    )
+    first = launch("runs.csv")
+    assert first.wait() == 3
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["Status"] for row in rows] == ["FINISHED", "FAILED (exit code 3)", "FINISHED"]
+    assert [row["Run"] for row in rows] == [record.id for record in first.records()]
+    again = launch("runs.csv")
+    assert again.wait() == 0
+    assert again.output.endswith("\nNothing is left to run: all runs of this file have ended.\n")
+
+
+def test_one_file_runs_a_group_in_each_mode_and_one_command_compares_them(launch, command, tmp_path: Path):
+    tmp_path.joinpath("spec.yaml").write_text(
+        "groups:\n- name: naps\n  command: [sh, -c, 'sleep 0.4']\n  repeats: 3\n"
+        "  modes: [alone, plain]\n  listeners: []\n"
+    )
+    both = launch("spec.yaml")
+    assert both.wait() == 0
+    store = str(tmp_path / "store")
+    found = json.loads(command("runs", "compare", "naps", "--json", "--store", store).stdout)
+    assert [group["mode"] for group in found["groups"]] == ["alone", "plain"]
+    assert found["groups"][0]["seconds"] > found["groups"][1]["seconds"]
+    shown = command("runs", "compare", "naps", "--store", store)
+    assert "3 runs of 'naps' (plain) finish" in shown.stdout and "sooner than one after the other" in shown.stdout
+    absent = command("runs", "compare", "nobody", "--store", store)
+    assert (absent.returncode, absent.stdout) == (2, "")
+    assert "has no group 'nobody'" in absent.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-n", "2", "spec.yaml"), "--repeat beside spec.yaml: a spec says all of its runs"),
+        (("spec.yaml", "--lr", "1"), "--lr 1 beside spec.yaml"),
+        (("--listeners", "smi", "sh"), "there is no 'smi'; there are proc, host"),
+        (("--grid", "lr=1,2", "sh"), "the command has no {lr}"),
+        (("--random", "2", "sh"), "random draws from a grid, and there is none"),
+        (("absent.yaml",), "absent.yaml: No such file"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(launch, tmp_path: Path, words, said: str):
+    tmp_path.joinpath("spec.yaml").write_text("groups:\n- command: sh\n")
+    one = launch(*words)
+    assert one.wait() == 2
+    assert said in one.errors and "Traceback" not in one.errors
+    assert not os.path.exists(tmp_path / "store") or one.records() == []

@@ -1,0 +1,235 @@
+"""One process samples the listeners into the series of all runs, whatever fails or dies."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.runs.listeners.kept import Kept
+
+from penstock.errors import BadSetting
+from penstock.runs.listeners.find import listener_names, make_listener
+from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.sampler import Begin, End, Rate
+from penstock.runs.store import Store
+
+OURS = ["proc", "host", "disk", "energy", "feed"]
+
+
+class Group:
+    """Runs that sleep under keepers of their own, noted in a store."""
+
+    def __init__(self, folder: Path, runs: int) -> None:
+        self.store = Store.open(folder)
+        plans = tuple(RunPlan(command=("true",), name=str(i), directory="/") for i in range(runs))
+        self.ids = [record.id for record in self.store.add(GroupPlan(name="group", runs=plans))]
+        self.kept = [Kept("burn(0.05)\ntime.sleep(60)", id, index) for index, id in enumerate(self.ids)]
+
+    def begin(self, which: int) -> None:
+        watched = self.kept[which].watched
+        self.store.began(watched.id, keeper=watched.keeper, pid=watched.pid)
+
+    def end(self, which: int) -> None:
+        self.kept[which].close()
+
+    def last(self, which: int) -> dict[str, float]:
+        return {name: float(each.values[-1]) for name, each in self.store.series(self.ids[which]).items()}
+
+
+class SamplerProcess:
+    def __init__(self, group: Group, environment: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.runs.sampler", group.store.folder],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        self.tell(Rate(20))
+
+    def tell(self, *messages: Begin | End | Rate) -> None:
+        assert self.process.stdin
+        for message in messages:
+            self.process.stdin.write(msgspec.json.encode(message) + b"\n")
+        self.process.stdin.flush()
+
+    def said(self) -> list[str]:
+        """End its input, and wait until it ends; return what it said."""
+        _, errors = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, errors
+        return errors.decode().splitlines()
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    made = Group(tmp_path / "store", 2)
+    yield made
+    for kept in made.kept:
+        kept.close()
+    made.store.close()
+
+
+@pytest.fixture
+def sampler(group: Group) -> Iterator[SamplerProcess]:
+    made = SamplerProcess(group)
+    yield made
+    with made.process:
+        made.process.kill()
+
+
+def until(group: Group, which: int, **least: int) -> dict[str, float]:
+    """Wait until so many points of each series are in the store; return the last values."""
+    deadline = time.monotonic() + 30
+    names = {name.replace("__", "."): points for name, points in least.items()}
+    while True:
+        series = group.store.series(group.ids[which])
+        if all(name in series and len(series[name].values) >= points for name, points in names.items()):
+            return group.last(which)
+        assert time.monotonic() < deadline, {name: len(each.values) for name, each in series.items()}
+        time.sleep(0.02)
+
+
+def test_each_run_gets_its_own_values_and_those_of_the_host(group, sampler):
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0]), Begin(group.ids[1]))
+    first = until(group, 0, proc__cpu_s=5, proc__pss_bytes=1)
+    assert group.last(1) == {}  # the store does not know its processes yet
+    group.begin(1)
+    second = until(group, 1, proc__cpu_s=3)
+    assert {name.split(".")[0] for name in first} >= {"proc", "host", "sampler"}
+    assert first["proc.processes"] == 1
+    assert first["proc.rss_bytes"] > 1 << 20
+    series = group.store.series(group.ids[1])
+    assert series["host.cpu_s"].values[0] == 0  # since the run began
+    assert second["sampler.missed"] >= 0
+    group.end(0)
+    sampler.tell(End(group.ids[1]))
+    energy = [line for line in sampler.said() if "energy" in line]
+    assert len(energy) <= 1
+
+
+def test_it_goes_on_without_an_input_until_the_last_run_has_ended(group, sampler):
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0], ("host",)), Begin(group.ids[1], ("host",)))
+    until(group, 0, host__cores=1)
+    sampler.process.stdin.close()
+    group.begin(1)
+    points = len(group.store.series(group.ids[0])["host.cores"].values)
+    until(group, 0, host__cores=points + 3)
+    until(group, 1, host__cores=3)
+    assert sampler.process.poll() is None
+    group.end(0)
+    group.end(1)
+    assert sampler.process.wait(30) == 0
+    assert set(group.last(0)) == {"host.cpu_s", "host.cores", "host.available_bytes", "sampler.missed"}
+
+
+def test_interrupts_are_for_the_runs(group, sampler):
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0], ("host",)))
+    until(group, 0, host__cores=1)
+    sampler.process.send_signal(signal.SIGINT)
+    sampler.process.send_signal(signal.SIGHUP)
+    until(group, 0, host__cores=5)
+    sampler.tell(End(group.ids[0]))
+    assert sampler.said() == []
+
+
+def test_another_goes_on_where_a_killed_one_stopped(group, sampler):
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0]))
+    until(group, 0, host__cpu_s=10)
+    sampler.process.kill()
+    sampler.process.communicate()
+    before = group.store.series(group.ids[0])
+    other = SamplerProcess(group)
+    other.tell(Begin(group.ids[0]))
+    points = len(before["host.cpu_s"].values)
+    until(group, 0, host__cpu_s=points + 5)
+    other.tell(End(group.ids[0]))
+    other.said()
+    after = group.store.series(group.ids[0])
+    for name in ("proc.cpu_s", "host.cpu_s", "sampler.missed", "host.cores"):
+        assert after[name].values[: len(before[name].values)].tolist() == before[name].values.tolist()
+    for name in ("proc.cpu_s", "proc.read_bytes", "host.cpu_s", "sampler.missed"):
+        assert sorted(after[name].values) == after[name].values.tolist()
+    assert after["host.cpu_s"].values[points] == before["host.cpu_s"].values[-1]
+
+
+THEIRS = """
+from penstock.runs.listeners.contract import Sample, Values
+class Listener:
+    def __init__(self): self.ticks = 0
+    def unavailable(self): return None
+    def close(self): pass
+class Fails(Listener):
+    name = "fails"
+    def sample(self, tick):
+        self.ticks += 1
+        if self.ticks < 3:
+            raise RuntimeError(f"tick {self.ticks}")
+        return Sample(Values(gauges={"fails.ticks": self.ticks}))
+class Words(Listener):
+    name = "words"
+    def sample(self, tick): return Sample(Values(gauges={"words.word": "word"}))
+class Absent(Listener):
+    name = "absent"
+    def unavailable(self): return "it is never here"
+def unmade(): raise OSError(5, "no device")
+"""
+
+
+def test_one_of_others_that_fails_is_told_of_once_and_asked_again(group, tmp_path, monkeypatch):
+    package = tmp_path / "site"
+    (package / "theirs-1.dist-info").mkdir(parents=True)
+    (package / "theirs.py").write_text(THEIRS)
+    (package / "theirs-1.dist-info" / "METADATA").write_text("Name: theirs\nVersion: 1\n")
+    (package / "theirs-1.dist-info" / "entry_points.txt").write_text(
+        "[penstock.listeners]\nfails=theirs:Fails\nwords=theirs:Words\nabsent=theirs:Absent\nunmade=theirs:unmade\n"
+    )
+    monkeypatch.syspath_prepend(package)
+    monkeypatch.setenv("PYTHONPATH", str(package), prepend=":")
+    assert listener_names() == [*OURS, "absent", "fails", "unmade", "words"]
+    sampler = SamplerProcess(group)
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0], ("fails", "words", "absent", "unmade", "none", "host")))
+    assert until(group, 0, host__cores=5, fails__ticks=3)["fails.ticks"] >= 3
+    sampler.tell(End(group.ids[0]))
+    assert sampler.said() == [
+        "penstock: listener absent is left out: it is never here",
+        "penstock: listener unmade is left out: OSError: [Errno 5] no device",
+        "penstock: listener none is left out: BadSetting: there is no listener 'none'; there are: "
+        "proc, host, disk, energy, feed, absent, fails, unmade, words",
+        "penstock: listener fails failed, and is asked again: RuntimeError: tick 1",
+        "penstock: values of listener words are not kept: BadSetting: words.word='word': a series takes numbers, "
+        "64-bit floats at most",
+    ]
+
+
+def test_a_run_that_the_store_does_not_know_is_told_of_once(group, sampler):
+    group.begin(0)
+    sampler.tell(Begin("nobody"), Begin(group.ids[0], ("host",)))
+    until(group, 0, host__cores=3)
+    sampler.tell(End(group.ids[0]))
+    (said,) = sampler.said()
+    assert "run nobody is not sampled" in said
+
+
+def test_an_unknown_listener_is_told_with_those_that_there_are():
+    with pytest.raises(BadSetting, match="no listener 'gpus'; there are: proc, host, disk"):
+        make_listener("gpus")
+
+
+def test_the_sampling_process_has_no_numpy_and_no_torch():
+    code = (
+        "import sys\nimport penstock.runs.sampler\n"
+        "from penstock.runs.listeners.find import listener_names, make_listener\n"
+        f"for name in {OURS}: make_listener(name)\n"
+        "assert not {'numpy', 'torch', 'rich', 'typer'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
