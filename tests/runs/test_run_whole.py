@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.forked import eventually
+from tests.forked import Forked, eventually
 
 from penstock.runs.store import Store
 
@@ -121,3 +121,26 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(launch, tmp_path:
     assert one.wait() == 2
     assert said in one.errors and "Traceback" not in one.errors
     assert not os.path.exists(tmp_path / "store") or one.records() == []
+
+
+def test_what_runs_do_is_shown_while_they_do_it(launch, servers, tmp_path: Path):
+    one = launch("--listeners", "proc", "--name", "nap", "sh", "-c", "until [ -e go ]; do sleep 0.1; done")
+    eventually(lambda: one.records() and series(tmp_path, one.record().id).get("proc.cpu_s", [])[1:])
+    shown = tmp_path / "shown"
+    environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store"), "COLUMNS": "100"}
+    top = Forked(
+        servers["command"],
+        "penstock.cli",
+        ["runs", "top", "--interval", "0.2"],
+        shown,
+        directory=tmp_path,
+        environment=environment,
+    )
+    eventually(lambda: one.record().id in shown.read_text())
+    (line, *_) = (line.split() for line in shown.read_text().splitlines() if one.record().id in line)
+    assert line[1:3] == ["nap", "running"]
+    assert float(line[4]) < 2 and float(line[5]) > 0, "cores and MiB"
+    top.signal("SIGINT")
+    assert top.wait() == 130
+    tmp_path.joinpath("go").touch()
+    assert one.wait() == 0
