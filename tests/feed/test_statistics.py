@@ -38,7 +38,6 @@ def test_a_loader_counts_what_it_handed_out(serve):
     assert (after.handed, after.batches, after.samples, after.epoch) == ("private copy", 4, 120, 1)
     assert after.copied_bytes == 120 * (8 + 62 * 8)
     assert after.viewed_bytes == after.failovers == 0
-    assert after.wait_s > 0
     assert waited_s() - waited_before == pytest.approx(after.wait_s), "the process has no other loader"
     assert after.latency_s >= 0
 

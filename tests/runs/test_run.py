@@ -222,5 +222,5 @@ def test_a_script_that_prints_for_nobody_any_more_ends(launch, tmp_path: Path):
         os.close(writing)
         assert os.read(reading, 2) == b"y\n"
         os.close(reading)
-        assert process.wait() == 128 + signal.SIGHUP
+        assert process.wait() == 128 + signal.SIGTERM
     nothing_is_left(tmp_path)

@@ -162,7 +162,7 @@ class Launcher:
                 self._shown.add(self._places[run.record.id], descriptor, data)
             except BrokenPipeError:  # as for a program in a pipeline: it is told when it next prints
                 self._shows = False
-                self._forward(signal.SIGHUP, "nobody reads the output of penstock run any more")
+                self._forward(signal.SIGTERM, "nobody reads the output of penstock run any more")
 
     def _forward(self, number: int, why: str) -> None:
         if self._ended_by:
