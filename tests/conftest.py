@@ -36,7 +36,7 @@ SHM_BEFORE, LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    # Whoever starts the tests in the background may ignore them, and every process of the tests would inherit that.
+    # Whoever starts the tests in the background may ignore these, and every process of theirs would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     session.config.stash[SHM_BEFORE] = set(os.listdir("/dev/shm"))
