@@ -29,7 +29,7 @@ from penstock.measure.machine import describe
 from penstock.runs.listeners.find import listener_names, make_listener
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.sampler import WRITER, Begin, End, Rate
-from penstock.runs.store import Store
+from penstock.runs.store import Store, points_file
 
 MOST_CPU_PERCENT = 1.0
 MOST_SLOWER = 1.015
@@ -90,7 +90,7 @@ def sampling(store: Store, runs: list[Kept]) -> Generator[psutil.Process]:
     )
     assert process.stdin
     ids = [run.watched.id for run in runs]
-    files = [store.folder_of(id) / "series" / f"{WRITER}.points" for id in ids]
+    files = [points_file(store.folder_of(id), WRITER) for id in ids]
     before = [file.stat().st_size if file.exists() else 0 for file in files]
     with process:
         process.stdin.writelines(

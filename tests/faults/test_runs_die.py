@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.forked import ForkServer, eventually
-from tests.runs.running import Launch, left, nothing_is_left, records
+from tests.runs.running import Launch, launches, left, nothing_is_left, records
 
 import penstock
 
@@ -27,16 +27,8 @@ while [ ! -e go ]; do sleep 0.02; done
 
 @pytest.fixture
 def launch(servers: dict[str, ForkServer], tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    launched: list[Launch] = []
-
-    def start(*words: str) -> Launch:
-        launched.append(Launch(servers["command"], tmp_path, *words))
-        return launched[-1]
-
-    yield start
-    for each in launched:
-        each.kill()
-    nothing_is_left(tmp_path)
+    with launches(Launch, servers, tmp_path) as start:
+        yield start
 
 
 def leaving(launch: Callable[..., Launch]) -> Launch:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.scripts import output_of
 
 from penstock.errors import InsecureDirectory
 from penstock.runs.store import Store
@@ -135,14 +136,7 @@ with Store.open(folder) as store:
 
 
 def test_a_full_disk_is_one_error_and_all_goes_on_when_there_is_room_again(tmp_path):
-    ran = subprocess.run(
-        [sys.executable, "-c", NO_ROOM, str(tmp_path / "store")],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
+    output_of(NO_ROOM, tmp_path / "store")
 
 
 def test_a_store_that_others_own_or_may_enter_is_refused_and_left_as_it_is(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.linux.cgroup_tree import cgroup_tree
 
 from penstock.linux.cores import cores
 
@@ -13,13 +14,7 @@ MACHINE = len(os.sched_getaffinity(0))
 
 
 def allowed(tmp_path: Path, membership: str, **files: str) -> float:
-    told = tmp_path / "membership"
-    told.write_text(membership)
-    for path, text in files.items():
-        file = tmp_path / "cgroup" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return cores(tmp_path / "cgroup", told)
+    return cores(*cgroup_tree(tmp_path, membership, files))
 
 
 @pytest.mark.parametrize(

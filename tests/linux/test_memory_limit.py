@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.linux.cgroup_tree import cgroup_tree
 
 from penstock.linux.memory_limit import memory_limit_bytes
 
@@ -13,13 +14,7 @@ MACHINE = psutil.virtual_memory().total
 
 
 def limit(tmp_path: Path, membership: str, **limits: str) -> int:
-    told = tmp_path / "membership"
-    told.write_text(membership)
-    for path, text in limits.items():
-        file = tmp_path / "cgroup" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return memory_limit_bytes(tmp_path / "cgroup", told)
+    return memory_limit_bytes(*cgroup_tree(tmp_path, membership, limits))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import signal
 import struct
 import sys
 import termios
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.forked import Forked, ForkServer, eventually
 
@@ -61,6 +63,24 @@ class Launch(Forked):
     def kept(self, place: int = 0) -> str:
         with Store.open(self.folder / "store") as store:
             return (store.folder_of(self.records()[place].id) / "output").read_text(errors="replace")
+
+    def close(self) -> None:
+        self.kill()
+
+
+@contextmanager
+def launches(kind: type[Launch], servers: dict[str, ForkServer], folder: Path) -> Generator[Callable[..., Any]]:
+    """Give what starts a `penstock run` of this kind; nothing of it outlives the test."""
+    launched: list[Launch] = []
+
+    def start(*words: str, **environment: str) -> Launch:
+        launched.append(kind(servers["command"], folder, *words, **environment))
+        return launched[-1]
+
+    yield start
+    for each in launched:
+        each.close()
+    nothing_is_left(folder)
 
 
 def records(folder: Path) -> list[RunRecord]:

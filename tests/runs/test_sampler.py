@@ -113,6 +113,13 @@ def test_each_run_gets_its_own_values_and_those_of_the_host(group, sampler):
     assert len(energy) <= 1
 
 
+def test_a_run_of_which_nothing_is_to_be_sampled_gets_nothing_of_any_listener(group, sampler):
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0], ()))
+    until(group, 0, sampler__missed=3)
+    assert set(group.last(0)) == {"sampler.missed"}
+
+
 def test_it_goes_on_without_an_input_until_the_last_run_has_ended(group, sampler):
     group.begin(0)
     sampler.tell(Begin(group.ids[0], ("host",)), Begin(group.ids[1], ("host",)))

@@ -5,26 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-_COUNTERS = {"": ("", "memory.events"), "memory": ("memory", "memory.oom_control")}
-"""Folder and file of the count, by the controller in ``/proc/self/cgroup``, which is empty for cgroups v2."""
+from penstock.linux.cgroups import MEMBERSHIP, MOUNTED, cgroup_folders
+
+_COUNTERS = {1: "memory.oom_control", 2: "memory.events"}
 
 
-def oom_kills(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+def oom_kills(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
     """Count the processes that the kernel's OOM killer ended in this process's cgroups, and in those above them.
 
     Args:
         cgroups: Where cgroups are mounted.
         membership: The kernel's list of this process's cgroups.
     """
-    total = 0
-    for line in membership.read_text().splitlines() if membership.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            if controller in _COUNTERS:
-                folder, name = _COUNTERS[controller]
-                group = Path(path.lstrip("/"))
-                total += sum(_count(cgroups / folder / each / name) for each in (group, *group.parents))
-    return total
+    folders = cgroup_folders("memory", cgroups, membership)
+    return sum(_count(folder / _COUNTERS[cgroup_version]) for cgroup_version, folder in folders)
 
 
 def _count(file: Path) -> int:

@@ -13,6 +13,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
+ENDED = (b"Z", b"X")
+"""States of a process that has ended, and may still have to be waited for."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGINFO_BYTES = 128
@@ -60,6 +62,30 @@ def read_signals(fd: int) -> list[Received]:
     ]
 
 
+def stat_fields(stat: bytes) -> list[bytes]:
+    """Split ``/proc/PID/stat`` (proc(5)): the state, and what follows it. The name before it may hold anything."""
+    return stat[stat.rindex(b")") + 2 :].split()
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if it does not live."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = stat_fields(file.read())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in ENDED else int(fields[19])
+
+
+def pss_bytes(pid: int) -> int:
+    """Return the memory of a process, where a page that n processes map counts 1/n; 0 if it is not told."""
+    with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:  # ended, or another user's
+        for line in file:
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
 def descendants(of: int, without: bytes = b"") -> list[int]:
     """List the processes below one that have not ended, parents before children.
 
@@ -72,8 +98,8 @@ def descendants(of: int, without: bytes = b"") -> list[int]:
         if entry.isdigit():
             with suppress(OSError):  # it has ended meanwhile
                 with open(f"/proc/{entry}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
-                if state not in (b"Z", b"X"):
+                    state, parent = stat_fields(file.read())[:2]
+                if state not in ENDED:
                     children.setdefault(int(parent), []).append(int(entry))
     found, parents = list[int](), [of]
     while parents:

@@ -7,6 +7,8 @@ from contextlib import suppress
 
 import psutil
 
+from penstock.linux import process as linux
+
 
 def with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
     """List those of these processes that live, and all their descendants."""
@@ -30,9 +32,7 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 def pss_bytes(process: psutil.Process) -> int:
     """Return the memory of a process, where a page that n processes map counts 1/n; 0 if it has ended."""
-    with suppress(psutil.Error):
-        return process.memory_full_info().pss
-    return 0
+    return linux.pss_bytes(process.pid)
 
 
 def window_pss_bytes(process: psutil.Process) -> int:

@@ -58,13 +58,23 @@ def listeners_from(setting: str, text: str) -> tuple[str, ...]:
     Raises:
         BadSetting: there is no such listener.
     """
+    return check_listeners(
+        f"{setting}={text!r}", [name.strip() for name in text.split(",")] if text != "none" else []
+    )
+
+
+def check_listeners(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Check that there are such listeners; return their names.
+
+    Raises:
+        BadSetting: there is no such listener; the message begins with ``what``.
+    """
     from penstock.runs.listeners.find import listener_names
 
-    names = tuple(name.strip() for name in text.split(",")) if text != "none" else ()
     there = listener_names()
     if unknown := [name for name in names if name not in there]:
-        raise BadSetting(f"{setting}={text!r}: there is no {unknown[0]!r}; there are {', '.join(there)}, and none")
-    return names
+        raise BadSetting(f"{what}: there is no {unknown[0]!r}; there are {', '.join(there)}, and none")
+    return tuple(names)
 
 
 def seconds_from(setting: str, text: str) -> float:

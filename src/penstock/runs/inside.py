@@ -95,11 +95,11 @@ class _Recorder:
     """Takes points from any thread, and writes them from one of its own.
 
     Args:
-        path: File of the points.
+        run_folder: The run's folder in the store.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder = run_folder
         self._waiting: deque[tuple[float, dict[str, float]]] = deque()  # appends need no lock, in signals neither
         self._writer: SeriesWriter | None = None
         self._writing = threading.Lock()
@@ -133,9 +133,9 @@ class _Recorder:
             return
         try:
             if self._waiting and self._writer is None:
-                from penstock.runs.store import SeriesWriter
+                from penstock.runs.store import SeriesWriter, points_file
 
-                self._writer = SeriesWriter(self._path)
+                self._writer = SeriesWriter(points_file(self._run_folder, f"script-{os.getpid()}"))
             while self._waiting and self._writer:
                 time_s, values = self._waiting.popleft()
                 for name, value in values.items():
@@ -211,8 +211,7 @@ class _Here:
             store = _store()
             self.is_outside = store is None
             if store is not None and self.recorder is None:
-                path = store / os.environ["PENSTOCK_RUN_ID"] / "series" / f"script-{os.getpid()}.points"
-                self.recorder = _Recorder(path)
+                self.recorder = _Recorder(store / os.environ["PENSTOCK_RUN_ID"])
             return self.recorder
 
     def hold(self) -> None:

@@ -23,7 +23,7 @@ from penstock.runs.listeners.find import listener_names, make_listener
 from penstock.runs.listeners.processes import Processes
 from penstock.runs.record import ENDED
 from penstock.runs.schedule import Schedule
-from penstock.runs.store import SeriesWriter, Store
+from penstock.runs.store import SeriesWriter, Store, points_file
 
 WRITER = "sampler"
 
@@ -60,7 +60,7 @@ class _Run:
     def __init__(self, store: Store, watched: WatchedRun, listeners: list[Listener]) -> None:
         self.watched = watched
         self.listeners = listeners
-        path = store.folder_of(watched.id) / "series" / f"{WRITER}.points"
+        path = points_file(store.folder_of(watched.id), WRITER)
         # What a sampler that was killed has counted goes on from there.
         series = store.series(watched.id) if path.exists() else {}
         self._before = {name: float(each.values[-1]) for name, each in series.items() if len(each.values)}
@@ -165,7 +165,8 @@ class Sampler:
 
     def _wanted(self, names: tuple[str, ...] | None) -> list[Listener]:
         """Return the listeners of these names, or all that can run here; why a named one cannot is said."""
-        found = [self._listener(name, named=names is not None) for name in names or listener_names()]
+        all_or_named = listener_names() if names is None else names
+        found = [self._listener(name, named=names is not None) for name in all_or_named]
         return [listener for listener in found if listener]
 
     def _listener(self, name: str, *, named: bool) -> Listener | None:

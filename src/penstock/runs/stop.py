@@ -7,10 +7,10 @@ import select
 import signal
 from collections.abc import Sequence
 
+from penstock.linux.process import start_ticks
 from penstock.runs.keeper.sender import who
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Store
-from penstock.runs.store.alive import start_ticks
 
 _PATIENCE_S = 20.0
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import psutil
 
+from penstock.linux.process import start_ticks
 from penstock.runs.listeners.contract import WatchedRun
-from penstock.runs.store.alive import start_ticks
 
 KEEPER = """
 import ctypes, os, resource, subprocess, sys

@@ -7,8 +7,9 @@ import os
 import psutil
 import pytest
 
+from penstock.linux.process import pss_bytes
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
-from penstock.runs.listeners.proc import ProcListener, pss_bytes
+from penstock.runs.listeners.proc import ProcListener
 from penstock.testing.listener import ListenerContract
 
 MINE = (os.getpid(),)

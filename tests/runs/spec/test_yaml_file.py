@@ -95,6 +95,7 @@ def test_mps_and_mig_are_planned(spec: Path):
         ("command: x", "5: command stands here a second time"),
         ("modes: [plain, plain]", "5: modes: one of them stands there twice"),
         ("listeners: proc", "5: listeners: expected `array | null`"),
+        ("listeners: [proc, smi]", "5: listeners: there is no 'smi'; there are proc, host"),
         ("time_limit: soon", "5: time_limit='soon': give a time above 0"),
         ("directory: nowhere", "5: directory: there is no folder"),
         ("random: 3", "4: command: random draws from a grid"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import closing
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.scripts import output_of
 
 from penstock.errors import StoreUnusable
 from penstock.runs.store import SeriesWriter
@@ -188,12 +187,4 @@ print(kills)
 
 
 def test_a_kill_at_any_line_loses_no_point_and_doubles_none(tmp_path):
-    ran = subprocess.run(
-        [sys.executable, "-c", KILLS, str(tmp_path / "series")],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert int(ran.stdout) > 20
+    assert int(output_of(KILLS, tmp_path / "series")) > 20

@@ -27,9 +27,10 @@ from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, credentials
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.trainer.error_texts import again, failure, not_found, refusal, silent
-from penstock.feed.trainer.holdings import MOST_UNTOLD, Holdings
+from penstock.feed.trainer.holdings import Holdings, most_untold
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.slowness import slowness
+from penstock.feed.trainer.socket_errors import despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.fork import close_in_children
 from penstock.measure.waits import wait_began, wait_ended
@@ -104,7 +105,7 @@ class Connection:
         self.held = Holdings(
             self.ring,
             self.welcome.settings.window_bytes,
-            most_untold=_most_untold(self.welcome),
+            most_untold=most_untold(self.welcome.settings.prefetch, self.welcome.batches),
             borrow=hello.borrow,
             tell=self._tell_released,
             idle=self._no_loans,
@@ -203,7 +204,7 @@ class Connection:
         self._socket.settimeout(answer_s)
         try:
             self._socket.send(wire.encode(hello))
-            packet, fds, _, _ = _despite_reset(
+            packet, fds, _, _ = despite_reset(
                 lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
             )
         except TimeoutError:
@@ -274,7 +275,7 @@ class Connection:
             except BlockingIOError:
                 pass
             except OSError as error:
-                if not _of_the_system(error):
+                if not of_the_system(error):
                     raise
                 self._inbox.append(b"")
         some = bool(self._inbox)
@@ -287,7 +288,7 @@ class Connection:
 
         One call into C does both, so no Python exception can come between them.
         """
-        _despite_reset(lambda: self._inbox.extend(map(self._socket.recv, _SIZE, (flags,))))
+        despite_reset(lambda: self._inbox.extend(map(self._socket.recv, _SIZE, (flags,))))
 
     def _take(self) -> None:
         """Do what the inbox's first packet says, and remove it.
@@ -367,7 +368,7 @@ class Connection:
         try:
             self._socket.send(wire.encode(message))
         except OSError as error:  # the feeder is gone, which the next receive tells with its reason
-            if not _of_the_system(error):
+            if not of_the_system(error):
                 raise
 
     def _tell_released(self, ordinals: list[int]) -> None:
@@ -376,12 +377,6 @@ class Connection:
 
 
 _SIZE = (wire.MAX_PACKET_BYTES,)
-
-
-def _most_untold(welcome: wire.Welcome) -> int:
-    """Return how many releases may wait: few of those that the feeder keeps ready, or blocks come in bursts."""
-    ready = min(welcome.settings.prefetch or 4 * MOST_UNTOLD, welcome.batches or 4 * MOST_UNTOLD)
-    return min(MOST_UNTOLD, max(1, ready // 4))
 
 
 def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple[Ring, str]:
@@ -394,19 +389,3 @@ def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple
     finally:
         for fd in unused:
             os.close(fd)
-
-
-def _of_the_system(error: OSError) -> bool:
-    """Whether a system call raised it: an alarm's handler may raise a bare TimeoutError, an OSError too."""
-    return error.errno is not None
-
-
-def _despite_reset(receive: Callable[[], Any]) -> Any:
-    """Receive, although the feeder may have closed its end with packets of ours unread.
-
-    Linux reports that first, and then delivers what the feeder sent last.
-    """
-    try:
-        return receive()
-    except ConnectionResetError:
-        return receive()

@@ -12,10 +12,21 @@ from penstock.memory.array_lifetimes import notice_dead
 from penstock.memory.room import aligned
 
 _BLOCKS_FOR_VIEWS = 3
-MOST_UNTOLD = 16
+_MOST_UNTOLD = 16
 _MOST_UNTOLD_BYTES = 2 << 20
 _UNTOLD_SHARE = 32
 """Releases are told when they are so many (or fewer), so many bytes, or one part in so many of the window."""
+
+
+def most_untold(prefetch: int | None, batches: int | None) -> int:
+    """Return how many releases may wait: few of those that the feeder keeps ready, or blocks come in bursts.
+
+    Args:
+        prefetch: Batches that it keeps ready, if that was set.
+        batches: Blocks in a cycle; None when unknown.
+    """
+    ready = min(prefetch or 4 * _MOST_UNTOLD, batches or 4 * _MOST_UNTOLD)
+    return min(_MOST_UNTOLD, max(1, ready // 4))
 
 
 class Holdings:

@@ -267,9 +267,9 @@ class Keeper:
         """Record the CPU time of all that was reaped: of a run's last second the sampler knows nothing."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         try:
-            from penstock.runs.store import SeriesWriter
+            from penstock.runs.store import SeriesWriter, points_file
 
-            writer = SeriesWriter(Path(self._order.folder) / "series" / "keeper.points")
+            writer = SeriesWriter(points_file(Path(self._order.folder), "keeper"))
             writer.add("run.cpu_s", used.ru_utime + used.ru_stime)
             writer.close()
         except Exception as error:

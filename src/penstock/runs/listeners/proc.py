@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
+from penstock.linux.process import pss_bytes
 from penstock.runs.listeners.contract import Sample, Tick, Values
 
 PSS_SHARE = 0.003
@@ -89,12 +89,3 @@ class _Reading:
         self.left = left
         self.pss_bytes = 0
         self.cpu_s = 0.0
-
-
-def pss_bytes(pid: int) -> int:
-    """Return the memory of a process, where a page that n processes map counts 1/n; 0 if it is not told."""
-    with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:  # ended, or another user's
-        for line in file:
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1]) << 10
-    return 0

@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from penstock.linux.process import ENDED, stat_fields
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
 
 _CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LOOK_AT_ALL_EVERY = 60
 _GONE = (FileNotFoundError, ProcessLookupError)
-_ENDED = (b"Z", b"X")
 
 
 class Processes:
@@ -94,7 +94,7 @@ class _Process:
 
     def stat(self) -> list[bytes]:
         """Read its state, and what follows that in /proc/PID/stat (proc(5))."""
-        return _fields(os.pread(self._stat, 1024, 0))
+        return stat_fields(os.pread(self._stat, 1024, 0))
 
     def io_bytes(self) -> tuple[int, int]:
         """Read how much it, and the children that it has waited for, read and wrote."""
@@ -129,7 +129,7 @@ class _Tree:
         keeper = self.keeper.stat()
         if self._has_ended:
             raise ProcessLookupError
-        self._has_ended = keeper[0] in _ENDED  # and tells its last figures now
+        self._has_ended = keeper[0] in ENDED  # and tells its last figures now
         # The keeper's own time is not the run's, nor is what it wrote itself: the run's output.
         cpu_ticks = int(keeper[13]) + int(keeper[14])
         own = _io_bytes(self._thread_io)
@@ -146,7 +146,7 @@ class _Tree:
             read, written = process.io_bytes()
             read_bytes += read
             write_bytes += written
-            if stat[0] not in _ENDED:
+            if stat[0] not in ENDED:
                 pids.append(pid)
                 threads += int(stat[17])
                 rss_pages += int(stat[21])
@@ -194,15 +194,11 @@ def _parent(pid: int) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        return int(_fields(os.pread(fd, 1024, 0))[1]) or -1
+        return int(stat_fields(os.pread(fd, 1024, 0))[1]) or -1
     except ProcessLookupError:
         return None
     finally:
         os.close(fd)
-
-
-def _fields(stat: bytes) -> list[bytes]:
-    return stat[stat.rindex(b")") + 2 :].split()
 
 
 def _opened(io: str) -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.runs.command_line import seconds_from
+from penstock.runs.command_line import check_listeners, seconds_from
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.grid import values_from
@@ -92,18 +92,10 @@ def _groups(path: Path, read: YamlText, at: str, group: _Group, name: str) -> li
         ]
     else:
         runs = _runs(path, read, at, group, "")
-    return [
-        (
-            where,
-            GroupPlan(
-                name=name,
-                mode=mode,
-                runs=named(runs),
-                listeners=None if group.listeners is None else tuple(group.listeners),
-            ),
-        )
-        for mode in modes
-    ]
+    listeners = None
+    if group.listeners is not None:
+        listeners = check_listeners(_where(path, read, at, "listeners"), group.listeners)
+    return [(where, GroupPlan(name=name, mode=mode, runs=named(runs), listeners=listeners)) for mode in modes]
 
 
 def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str) -> list[RunPlan]:

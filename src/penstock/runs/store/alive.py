@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.linux.process import start_ticks
+
 
 class Noted(msgspec.Struct, frozen=True):
     """A process as it is noted down: its number, when it started in clock ticks since boot, and where that counts.
@@ -32,17 +34,6 @@ def this_place() -> tuple[str, str, str]:
     """Return where this process runs: machine, boot, namespace of processes."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return os.uname().nodename, boot, os.readlink("/proc/self/ns/pid")
-
-
-def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if it does not live."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name, in parentheses, may hold anything.
-            state, *fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state in b"ZX" else int(fields[18])
 
 
 def this_process() -> Noted:

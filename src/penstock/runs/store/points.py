@@ -175,6 +175,11 @@ class SeriesWriter:
         self._new.clear()
 
 
+def points_file(run_folder: Path, writer: str) -> Path:
+    """Return where a writer's points of a run lie."""
+    return run_folder / "series" / f"{writer}.points"
+
+
 def check_name(name: str) -> None:
     """Refuse what cannot be the name of a series.
 
