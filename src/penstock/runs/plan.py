@@ -15,6 +15,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         devices: GPUs that it may use, by UUID; empty for those that ``penstock run`` sees.
         directory: Its working directory, absolute.
         time_limit_s: Seconds after which it is ended.
+        mps_threads: Percentage of a GPU's threads that it may use in mode mps; None for all.
+        mps_memory_bytes: Memory of each GPU that it may use in mode mps; None for all.
     """
 
     command: tuple[str, ...]
@@ -23,6 +25,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     directory: str
     time_limit_s: float | None = None
+    mps_threads: float | None = None
+    mps_memory_bytes: int | None = None
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,6 +66,7 @@ class KeptRun:
             path=[os.path.abspath(entry) for entry in sys.path],
             time_limit_s=record.plan.time_limit_s,
             orphans=orphans,
+            mps=variables.get("CUDA_MPS_PIPE_DIRECTORY", ""),
             terminal=terminal,
             size=terminal_size(terminal.index(True)) if any(terminal) else (0, 0),
         ).to_file()

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 
 from penstock.errors import PenstockError
@@ -167,10 +168,15 @@ class Launcher:
         elif said and "keeper" in said:
             run.keeper = said["keeper"]
         elif said and "began" in said:
-            self._mode.began(run.record, said["began"])
+            self._mode.began(run.record, said["began"], partial(self._remark, run))
         elif said and "said" in said:
             self._show(run, 2, f"penstock: run {run.record.id}: {said['said']}\n".encode())
         return said is not None
+
+    def _remark(self, run: KeptRun, text: str) -> None:
+        """Tell what is wrong with a run, and have it kept in the run's reason."""
+        print(f"penstock: run {run.record.id}: {text}", file=sys.stderr, flush=True)
+        run.send(note=text)
 
     def _describe(self, records: Sequence[RunRecord]) -> None:
         """Keep what the runs run in, without letting them wait for it."""

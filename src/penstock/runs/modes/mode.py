@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Protocol
 
+from penstock.measure.gpus import Gpu
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
-
-if TYPE_CHECKING:
-    from penstock.measure.gpus import Gpu
 
 
 class Mode(Protocol):
@@ -29,8 +27,14 @@ class Mode(Protocol):
         """Return environment variables of one run; called from several threads."""
         ...
 
-    def began(self, record: RunRecord, pid: int) -> None:
-        """Take note of a run that has begun; its command is this process."""
+    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
+        """Take note of a run that has begun.
+
+        Args:
+            record: The run.
+            pid: Process of its command.
+            note: Tells people what is wrong with the run, and keeps it in its reason; any thread may call it.
+        """
         ...
 
     def close(self) -> None:
@@ -46,7 +50,7 @@ class TimeSlices:
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         return {}
 
-    def began(self, record: RunRecord, pid: int) -> None:
+    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
         pass
 
     def close(self) -> None:
@@ -54,7 +58,7 @@ class TimeSlices:
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
-    """Check, before anything starts, that a group can run in its mode here.
+    """Check, before anything starts, that a group can run here in its mode, which is neither alone nor plain.
 
     Args:
         what: Where the mode was asked for; the error's first words.
@@ -64,12 +68,23 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
     Raises:
         BadSetting: it cannot; the message says why.
     """
+    from penstock.runs.modes import mps
+
+    if group.mode == "mps":
+        mps.check(what, group, gpus)
 
 
-def opened(records: Sequence[RunRecord]) -> AbstractContextManager[Mode]:
-    """Open the mode of a group, whose runs these are, until the end of a ``with`` block.
+@contextmanager
+def opened(records: Sequence[RunRecord]) -> Generator[Mode]:
+    """Open the mode of a group, whose runs these are, for a ``with`` block.
 
     Raises:
         PenstockError: it does not come up, though ``check`` saw nothing wrong; nothing of it is left.
     """
-    return closing(TimeSlices())
+    mode: Mode = TimeSlices()
+    if records[0].mode == "mps":
+        from penstock.runs.modes.mps import Mps
+
+        mode = Mps(records)
+    with closing(mode):
+        yield mode
