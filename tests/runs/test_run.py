@@ -88,7 +88,6 @@ def test_runs_are_alone_or_together(launch, tmp_path: Path, mode: str, most: int
         (["./plain.sh"], "is not executable"),
         (["--mode", "mp", "sh"], "--mode='mp': there are alone"),
         (["--mps-memory", "1GiB", "sh"], "--mps-memory: only with --mode mps"),
-        (["--mode", "mps", "--mps-threads", "0", "sh"], "--mps-threads='0': give a percentage"),
         (["--time-limit", "1x", "sh"], "--time-limit='1x'"),
         (["--store", "/proc/nowhere", "true"], "/proc/nowhere"),
     ],

@@ -124,7 +124,7 @@ def mode_mps(environment: Mapping[str, str]) -> Finding:
         gpus = visible_gpus(environment)
         why = unusable(gpus) if gpus else "no GPU is visible"
     except GpuMissing as error:
-        why = str(error)
+        gpus, why = [], str(error)
     if why:
         return Finding("--mode mps", "limited", f"penstock run cannot start MPS daemons: {why}")
     found = f"penstock run can start MPS daemons on {', '.join(gpu.uuid for gpu in gpus)}"

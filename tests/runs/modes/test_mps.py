@@ -57,7 +57,7 @@ def shown(output: str) -> list[dict[str, Any]]:
 
 
 def test_runs_are_clients_of_a_daemon_of_theirs_that_ends_with_them(start, mps: FakeMps, gpu: str, tmp_path: Path):
-    two = start("-n", "2", "--mode", "mps", "--mps-threads", "50%", "--mps-memory", "10GiB", *client("go"))
+    two = start("-n", "2", "--mode", "mps", "--mps-threads", "50", "--mps-memory", "10GiB", *client("go"))
     eventually(lambda: len(shown(two.output)) == 2 or two.ended)
     (daemon,) = mps.daemons()
     assert daemon["devices"] == gpu

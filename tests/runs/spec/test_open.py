@@ -196,7 +196,8 @@ def test_a_second_penstock_run_on_one_spec_is_refused_until_the_first_has_ended(
 def test_a_killed_process_holds_no_spec(file: Path):
     hold = (
         "import sys; from pathlib import Path; from penstock.runs.spec.open import Spec; "
-        "spec = Spec(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+        "from penstock.runs.spec.gpus import Gpus; "
+        "spec = Spec(Path(sys.argv[1]), Gpus(without=True)); print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", hold, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
