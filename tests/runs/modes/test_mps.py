@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -165,14 +166,40 @@ def test_a_run_that_uses_the_gpu_outside_the_daemon_is_told_and_it_is_kept(start
     assert outside.status == "finished"
 
 
-def test_a_client_is_ended_through_the_daemon_before_it_is_killed(start, mps: FakeMps):
-    one = start("--time-limit", "1s", "--mode", "mps", *client("never", "deaf"))
-    assert one.wait() == 137, one.errors
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_client_is_ended_through_the_daemon_before_it_dies(start, mps: FakeMps, deaf: bool):
+    one = start("--time-limit", "1s", "--mode", "mps", *client("never", *(["deaf"] if deaf else [])))
+    assert one.wait() == (137 if deaf else 143), one.errors
     assert one.record().status == "timed_out"
-    assert "my contexts were ended b'terminated" in one.kept()
     (daemon,) = mps.daemons()
     (ended,) = [word for word in mps.commands(daemon["pipes"]) if word.startswith("terminate_client")]
     assert ended.split()[2] == str(one.record().pid)
+    if deaf:  # it survived SIGTERM, and has had time to see what became of its work
+        assert "my contexts were ended b'terminated" in one.kept()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes a namespace of processes, as root")
+def test_in_a_container_a_run_says_that_its_client_cannot_be_checked(mps: FakeMps, gpu: str, tmp_path: Path):
+    tmp_path.joinpath("go").touch()
+    command = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        sys.executable,
+        "-m",
+        "penstock",
+        "run",
+        "--store",
+        "store",
+    ]
+    environment = {**os.environ, **mps.environment}
+    done = subprocess.run(
+        [*command, "--mode", "mps", *client("go")], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert b"whether it runs under MPS cannot be checked" in done.stderr
+    assert shown(done.stdout.decode())[0]["served"] is True
+    (mps.folder / "asked").unlink()  # its process numbers mean nothing here
 
 
 @pytest.mark.parametrize("deaf", [False, True])

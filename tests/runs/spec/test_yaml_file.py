@@ -98,7 +98,7 @@ def test_mps_and_mig_are_planned(spec: Path):
         ("modes: [plain, plain]", "5: modes: one of them stands there twice"),
         ("mps_threads: 101", "5: mps_threads: expected `float` <= 100"),
         ("mps_threads: 0", "5: mps_threads: expected `float` > 0"),
-        ("mps_threads: 50", "4: mode: mps_threads and mps_memory are for mode mps"),
+        ("mps_threads: 50", "3: mode: mps_threads and mps_memory are for mode mps"),
         ("mps_memory: much", "5: mps_memory='much': give bytes"),
         ("listeners: proc", "5: listeners: expected `array | null`"),
         ("listeners: [proc, smi]", "5: listeners: there is no 'smi'; there are proc, host"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.linux.oom_kills import oom_kills
-from penstock.linux.process import descendants, read_signals, signals_as_file
+from penstock.linux.process import descendants, read_signals, signals_as_file, survives
 from penstock.runs.keeper.command import resize, start
 from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link
 from penstock.runs.keeper.order import Order
@@ -215,20 +215,25 @@ class Keeper:
 
     def _signal_group(self, number: int) -> None:
         if self._returned is None:
+            self._spare_other_clients(number, descendants(os.getpid(), without=FEEDER))
             with suppress(ProcessLookupError):
                 os.killpg(self._command.pid, number)
 
     def _signal_all(self, number: int) -> bool:
         """Signal every process of the run; return whether there is one."""
         left = descendants(os.getpid(), without=FEEDER)
-        if number == signal.SIGKILL and left and self._order.mps:
-            from penstock.runs.modes.control import end_clients
-
-            end_clients(self._order.mps, left)
+        self._spare_other_clients(number, left)
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         return bool(left)
+
+    def _spare_other_clients(self, number: int, pids: list[int]) -> None:
+        """Have the MPS daemon end what processes do on GPUs if they are to die of a signal at once."""
+        if self._order.mps and (dying := [pid for pid in pids if number and not survives(pid, number)]):
+            from penstock.runs.modes.control import end_clients
+
+            end_clients(self._order.mps, dying)
 
     def _end_leftovers(self) -> None:
         self._kill_at = None

@@ -38,7 +38,7 @@ def clients(pipes: str) -> dict[int, int] | None:
 def end_clients(pipes: str, pids: Collection[int]) -> None:
     """Have the daemon end the contexts of those of these processes that are its clients.
 
-    A client that is killed with work under way may leave its server, and so the other clients, in any state.
+    A client that dies with work under way may leave its server, and so the other clients, in any state.
     """
     for client, server in (clients(pipes) or {}).items():
         if client in pids:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
-from penstock.linux.process import descendants
+from penstock.linux.process import descendants, start_ticks
 from penstock.measure.gpus import Gpu, nvml, visible_gpus
 from penstock.runs.modes.control import PROGRAM, clients
 from penstock.runs.plan import GroupPlan
@@ -43,7 +43,7 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
                 )
         if len(devices) > 1 and any(by_uuid[uuid].parent for uuid in devices):
             raise BadSetting(
-                f"{what}: a process can use one MIG instance, not {len(devices)}: name one in devices"
+                f"{what}: a process can use one MIG instance, not {len(devices)}; name one in devices"
             )
         if why := unusable([by_uuid[uuid] for uuid in devices]):
             raise BadSetting(f"{what}: MPS cannot run here: {why}")
@@ -55,16 +55,12 @@ def unusable(gpus: Sequence[Gpu]) -> str:
         return f"no {PROGRAM} on the PATH; it comes with NVIDIA's driver"
     known = nvml()
     for gpu in gpus:
-        handle = known.nvmlDeviceGetHandleByUUID(gpu.parent or gpu.uuid)
+        called, handle = f"GPU {gpu.index} ({gpu.uuid})", known.nvmlDeviceGetHandleByUUID(gpu.parent or gpu.uuid)
         if known.nvmlDeviceGetComputeMode(handle) == known.NVML_COMPUTEMODE_PROHIBITED:
-            return (
-                f"GPU {gpu.index} ({gpu.uuid}) lets nobody compute: nvidia-smi -i {gpu.index} -c DEFAULT, as root"
-            )
+            return f"{called} lets nobody compute: nvidia-smi -i {gpu.index} -c DEFAULT, as root"
         with suppress(known.NVMLError):  # this model has no MIG
             if not gpu.parent and known.nvmlDeviceGetMigMode(handle)[0]:
-                return (
-                    f"GPU {gpu.index} ({gpu.uuid}) is in MIG mode and has no instance: make one, or turn MIG off"
-                )
+                return f"{called} is in MIG mode and has no instance: make one, or turn MIG off"
     return ""
 
 
@@ -111,9 +107,7 @@ class Mps:
     def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
         """Watch whether a run is a client."""
         if os.readlink("/proc/self/ns/pid") != _ALL_PIDS:
-            note(
-                "whether it runs under MPS cannot be checked: NVML's process numbers do not hold in this container"
-            )
+            note("whether it runs under MPS cannot be checked: this container hides the numbers of processes")
             return
         self._watched[pid] = record, note
         if self._watching is None:
@@ -160,6 +154,9 @@ class Mps:
         """
         outside = set[int]()
         for pid, (record, note) in list(self._watched.items()):
+            if start_ticks(pid) is None:
+                del self._watched[pid]
+                continue
             devices = record.plan.devices or self._all
             using = _computing(devices) & {pid, *descendants(pid)}
             if using and (served := clients(self._folders[devices])) is not None:
