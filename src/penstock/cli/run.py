@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,15 @@ def run(
         str | None,
         typer.Option(metavar="NAMES", help="What is sampled: proc,host; all unless given, or none."),
     ] = None,
+    carbon_intensity: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GRAMS",
+            envvar="PENSTOCK_CARBON_INTENSITY",
+            min=0,
+            help="Grams of CO2 per kWh, for estimates; none unless given.",
+        ),
+    ] = None,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
     ] = None,
@@ -55,6 +65,8 @@ def run(
     """Run a script or a command, and keep what it was, what it printed and how it ended."""
     from penstock.runs.command_line import SPECS, listeners_from, seconds_from
 
+    if carbon_intensity is not None:
+        os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
     options: dict[str, Any] = {
         "repeat": repeat,
         "grid": tuple(grid or ()),

@@ -38,6 +38,7 @@ _NEW = {
     "energy_mj": 1_000_000,
     "counting_since": None,
     "processes": [],
+    "mps_processes": [],
     "compute_mode": 0,
     "gpm": {},
     "mig": [0, 0],
@@ -75,9 +76,9 @@ class FakeGpus:
     def set(self, index: int, **values: Any) -> None:
         """Set readings of a GPU: the keys of ``_NEW``.
 
-        ``processes``: [[pid, used bytes or None for not available, GPU instance or None], …]. ``reasons``: mask of
-        nvmlClocksEventReason…. ``gpm``: None where GPM is not supported, else {metric id: value}. ``mig``:
-        [current, pending] mode, or None where MIG is not supported.
+        ``processes``, and ``mps_processes`` of MPS's clients: [[pid, used bytes or None for not available, GPU
+        instance or None], …]. ``reasons``: mask of nvmlClocksEventReason…. ``gpm``: None where GPM is not
+        supported, else {metric id: value}. ``mig``: [current, pending] mode, or None where there is none.
         """
         with edited(self.folder) as state:
             assert values.keys() <= _NEW.keys(), values
