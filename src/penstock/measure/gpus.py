@@ -56,11 +56,11 @@ def nvml() -> Any:
     try:
         import pynvml
     except ImportError:
-        raise GpuMissing('nvidia-ml-py is not installed: pip install "penstock[gpu]"') from None
+        raise GpuMissing("nvidia-ml-py is not installed", 'pip install "penstock[gpu]"') from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise GpuMissing(f"NVML cannot be used: {error}; is there an NVIDIA GPU, and its driver?") from None
+        raise GpuMissing(f"NVML cannot be used: {error}") from None
     return pynvml
 
 

@@ -54,7 +54,7 @@ class EnergyListener:
             no_gpu = None if self._gpus else "no GPU in sight counts its energy (Volta and later do)"
         except GpuMissing as missing:
             no_gpu = str(missing)
-        return f"{no_rapl}; {no_gpu}" if no_rapl and no_gpu else None
+        return f"{': '.join(filter(None, no_rapl))}; {no_gpu}" if no_rapl and no_gpu else None
 
     def sample(self, tick: Tick) -> Sample:
         self._cpu_j = {run.id: self._cpu_j.get(run.id, 0.0) for run in tick.runs} if self._zones else {}
@@ -102,21 +102,17 @@ class EnergyListener:
         return found
 
 
-def rapl_missing(powercap: Path = POWERCAP) -> str | None:
-    """Say why the processor's energy cannot be read here, and what would help; None if it can."""
+def rapl_missing(powercap: Path = POWERCAP) -> tuple[str, str] | None:
+    """Say why the processor's energy cannot be read here, and what helps, if anything; None if it can."""
     zones = _zones(powercap)
     if not zones:
-        return (
-            f"{powercap} shows no energy counters (RAPL): a virtual machine, or its processor or kernel has none"
-        )
+        return f"{powercap} shows no energy counters (RAPL): a virtual machine, or a processor without", ""
     for zone in zones:
         try:
             zone.read_j()
         except PermissionError:
-            return (
-                f"{zone.counter} may not be read by this user. Root can permit it until the next start of the "
-                f"machine: chmod a+r {powercap}/intel-rapl:*/energy_uj"
-            )
+            why = f"{zone.counter} may not be read by this user; root permits it until the machine's next start"
+            return why, f"chmod a+r {powercap}/intel-rapl:*/energy_uj"
     return None
 
 
