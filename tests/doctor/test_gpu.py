@@ -138,7 +138,7 @@ def test_without_nvml_or_a_driver_that_is_said(fake_gpus: FakeGpus, monkeypatch:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     (found,) = driver()
     assert "not installed" in found.found
-    assert "pip install" in found.found
+    assert found.remedy == 'pip install "penstock[gpu]"'
 
 
 @pytest.mark.parametrize(("pins", "verdict"), [(True, "works"), (False, "limited")])
