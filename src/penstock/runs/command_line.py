@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.errors import BadSetting
 
-MODES = ("alone", "plain")
+_MODE = re.compile(r"alone|plain|mps|mig:\S+")
 SPECS = (".yaml", ".yml", ".csv")
 """Suffixes of files that describe runs."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -48,8 +48,11 @@ def check_mode(setting: str, mode: str) -> None:
     Raises:
         BadSetting: there is none; the message begins with ``setting``.
     """
-    if mode not in MODES:
-        raise BadSetting(f"{setting}={mode!r}: there are alone (one after the other) and plain (all at once)")
+    if not _MODE.fullmatch(mode):
+        raise BadSetting(
+            f"{setting}={mode!r}: there are alone (one after the other), plain (all at once), mps, and mig: with "
+            "a profile, such as mig:3g.20gb"
+        )
 
 
 def listeners_from(setting: str, text: str) -> tuple[str, ...]:
@@ -75,6 +78,18 @@ def check_listeners(what: str, names: Sequence[str]) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in there]:
         raise BadSetting(f"{what}: there is no {unknown[0]!r}; there are {', '.join(there)}, and none")
     return tuple(names)
+
+
+def percentage_from(setting: str, text: str) -> float:
+    """Read a percentage above 0, such as ``"50"`` or ``"50%"``.
+
+    Raises:
+        BadSetting: it is none; the message begins with ``setting``.
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%?\s*", text)
+    if not found or not 0 < float(found[1]) <= 100:
+        raise BadSetting(f'{setting}={text!r}: give a percentage above 0, such as "50"')
+    return float(found[1])
 
 
 def seconds_from(setting: str, text: str) -> float:

@@ -51,7 +51,7 @@ class Keeper:
         )
         self._typed = b""
         self._returned: int | None = None
-        self._ended_as = self._why = ""
+        self._ended_as = self._why = self._remark = ""
         self._kill_at: float | None = None
         self._cooked = termios.tcgetattr(0) if order.terminal[0] else None
         self._output = Output(f"{order.folder}/output")
@@ -167,6 +167,8 @@ class Keeper:
         elif "signal" in said:
             self._ended_as, self._why = self._ended_as or "signalled", self._why or said["why"]
             self._signal_group(said["signal"])
+        elif "note" in said:
+            self._remark = said["note"]
         elif "size" in said and terminal in self._command.outputs:
             resize(terminal, said["size"])
 
@@ -219,6 +221,10 @@ class Keeper:
     def _signal_all(self, number: int) -> bool:
         """Signal every process of the run; return whether there is one."""
         left = descendants(os.getpid(), without=FEEDER)
+        if number == signal.SIGKILL and left and self._order.mps:
+            from penstock.runs.modes.control import end_clients
+
+            end_clients(self._order.mps, left)
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -276,8 +282,9 @@ class Keeper:
             self._link.report(said=f"its CPU time could not be recorded: {error}")
 
     def _record_ended(self, ended: Verdict) -> None:
+        reason = "; ".join(filter(None, (ended.reason, self._remark)))
         try:
             with self._store() as store:
-                store.ended(self._order.id, ended.status, ended.exit_code, ended.reason)
+                store.ended(self._order.id, ended.status, ended.exit_code, reason)
         except Exception as error:
             self._link.report(said=f"its end ({ended.status}, {ended.reason}) could not be recorded: {error}")
