@@ -38,11 +38,14 @@ def run(
     name: Annotated[str, typer.Option(help="Name of the run, instead of the script's.")] = "",
     group: Annotated[str, typer.Option(help="Name of the group, instead of the run's.")] = "",
     mode: Annotated[
-        str, typer.Option(metavar="MODE", help="alone: one after the other; plain: all at once; mps: under MPS.")
+        str, typer.Option(metavar="MODE", help="alone: one after the other; plain: all at once; mps; mig:PROFILE.")
     ] = "",
     devices: Annotated[
         str, typer.Option(metavar="NUMBERS", help="GPUs that each run sees: 0,1; all unless given.")
     ] = "",
+    mig_changes: Annotated[
+        bool, typer.Option("--allow-mig-changes", help="Make MIG instances, as root, and take them back.")
+    ] = False,
     no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Leave out what needs a GPU, and say what.")] = False,
     mps_threads: Annotated[
         str, typer.Option(metavar="PERCENT", help="Share of the GPU's threads that each run may use under MPS.")
@@ -94,7 +97,7 @@ def run(
         "mps_threads": percentage_from("--mps-threads", mps_threads) if mps_threads else None,
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
     }
-    gpus = Gpus(without=no_gpu)
+    gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     if words[0].endswith(SPECS):
         _refuse_beside_spec(words, options)
         with _spec(words[0], gpus) as spec:

@@ -133,7 +133,7 @@ def new_instance(gpu: dict[str, Any], profile: int) -> dict[str, Any]:
 def new_compute_instance(gpu: dict[str, Any], instance: dict[str, Any]) -> dict[str, Any]:
     """Make the compute instance that is as large as its GPU instance."""
     gpu["made"] = gpu.get("made", 0) + 1
-    uuid = f"MIG-{gpu['made']:08x}-{gpu['uuid'].removeprefix('GPU-')[:4]}-5000-8000-000000000000"
+    uuid = f"MIG-{gpu['made']:08x}-{gpu['uuid'][8:12]}-5000-8000-000000000000"
     instance["compute"].append({"id": 0, "uuid": uuid})
     return instance["compute"][-1]
 
