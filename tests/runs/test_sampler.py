@@ -237,7 +237,7 @@ def test_what_a_listener_notes_is_shown_once(group, fake_gpus, monkeypatch):
     until(group, 0, gpu__0__power_w=5, energy__gpu0_j=5)
     sampler.tell(End(group.ids[0]))
     (said,) = sampler.said()
-    assert said.startswith("penstock: listener gpu: NVML gives processes the numbers of another PID namespace")
+    assert said.startswith("penstock: listener gpu: NVML lists processes that do not exist here")
 
 
 def test_a_run_that_the_store_does_not_know_is_told_of_once(group, sampler):

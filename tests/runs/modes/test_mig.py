@@ -61,7 +61,7 @@ def test_fewer_instances_than_runs_are_one_error_that_names_them_and_the_remedie
     run = start("-n", "2", "--mode", "mig:1g.10gb", *SHOW)
     assert run.wait() == 2
     said = " ".join(run.errors.split())
-    assert f"1 more than they have; instances in sight: 1g.10gb {mine}, 3g.40gb {other}" in said
+    assert f"1 more than there are for them; in sight: 1g.10gb {mine}, 3g.40gb {other}" in said
     assert "nvidia-smi mig -i 0 -cgi 1g.10gb -C" in said
     assert "--allow-mig-changes" in said
     assert not run.output
@@ -110,7 +110,7 @@ def test_what_does_not_fit_or_is_in_use_is_refused_before_anything_is_made(start
     assert run.wait() == 2
     said = " ".join(run.errors.split())
     assert f"GPU 0 is not in MIG mode, and is used by processes {os.getpid()}" in said
-    assert "GPU 1, once in MIG mode, has room for 2" in said
+    assert "GPU 1 has room for 2 of 3g.40gb" in said
     assert fake_gpus.mig_mode(1) == [0, 0]
 
 
@@ -119,7 +119,7 @@ def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(start, fake_gpus: Fa
     fake_gpus.refuse("nvmlGpuInstanceCreateComputeInstance", 23)
     run = start("--mode", "mig:1g.10gb", ALLOWED, *SHOW)
     assert run.wait() == 1
-    assert "mode mig:1g.10gb: " in run.errors
+    assert "MIG instances cannot be made: " in run.errors
     assert (run.output.count("MIG-"), run.record().status) == (0, "failed")
     assert fake_gpus.mig_mode(0) == [0, 0]
 
@@ -152,3 +152,19 @@ def test_runs_that_name_devices_have_instances_of_these(start, fake_gpus: FakeGp
         "any": fake_gpus.migs(0)[0],
         "second": second,
     }
+
+
+def test_a_table_of_radts_gives_each_row_an_instance_of_its_profile(start, fake_gpus: FakeGpus, tmp_path: Path):
+    fake_gpus.add(mig=[1, 1])
+    small = fake_gpus.add_mig(0, "1g.10gb")
+    (tmp_path / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    (tmp_path / "runs.csv").write_text(
+        "Experiment,Workload,Name,Status,Run,Devices,Collocation,File,Listeners,Params\n"
+        "1,1,large,,,,3g.40gb,show.py,smi+dcgmi,-\n1,1,small,,,,1g.10gb,show.py,smi+dcgmi,-\n"
+    )
+    run = start(ALLOWED, "runs.csv")
+    assert run.wait() == 0, run.errors
+    seen = {line.split()[0]: line.split()[-1] for line in run.output.splitlines() if "MIG-" in line}
+    assert seen["small"] == small
+    assert seen["large"] not in {small, ""}
+    assert fake_gpus.migs(0) == [small]

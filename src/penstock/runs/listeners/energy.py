@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import GpuMissing
 from penstock.measure.gpus import devices, gpu_processes, nvml, told
 from penstock.runs.listeners.contract import Sample, Tick, Values
-from penstock.runs.listeners.gpu_users import GpuUsers
+from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
 
 POWERCAP = Path("/sys/class/powercap")
 CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
@@ -39,7 +39,6 @@ class EnergyListener:
         self._g_per_kwh = float(intensity) if intensity else None
         self._zones = _zones(powercap)
         self._gpus: list[_GpuCounter] = []
-        self._users = GpuUsers()
         self._host_cpu_s: float | None = None
         self._cpu_s: dict[str, float] = {}
         self._cpu_j: dict[str, float] = {}
@@ -60,12 +59,12 @@ class EnergyListener:
         self._cpu_j = {run.id: self._cpu_j.get(run.id, 0.0) for run in tick.runs} if self._zones else {}
         self._gpu_j = {run.id: self._gpu_j[run.id] for run in tick.runs if run.id in self._gpu_j}
         self._share_out_processors(tick)
-        self._share_out_gpus(tick)
+        notes = () if self._share_out_gpus(tick) else (FOREIGN,)
         host = {f"energy.{zone.name}_j": zone.total_j for zone in self._zones}
         for place, gpu in enumerate(self._gpus):
             host[f"energy.gpu{place}_j"] = gpu.total_j
         runs = {run.id: Values(self._estimates(run.id)) for run in tick.runs}
-        return Sample(Values(host), {id: its for id, its in runs.items() if its.counters}, self._users.notes)
+        return Sample(Values(host), {id: its for id, its in runs.items() if its.counters}, notes)
 
     def close(self) -> None:
         self._gpus = []
@@ -80,15 +79,17 @@ class EnergyListener:
         self._host_cpu_s = tick.host_cpu_s
         self._cpu_s = {id: tree.cpu_s for id, tree in tick.trees.items()}
 
-    def _share_out_gpus(self, tick: Tick) -> None:
+    def _share_out_gpus(self, tick: Tick) -> bool:
+        """Return whether it is known who uses them."""
         used_j = [gpu.read_j() or 0.0 for gpu in self._gpus]
         pids = [gpu_processes(gpu.device).keys() for gpu in self._gpus]
-        if not self._users.are_known(set[int]().union(*pids)):
-            return
+        if not exist_here(set[int]().union(*pids)):
+            return False
         for gpu_j, its in zip(used_j, pids, strict=True):
             runs = [run.id for run in tick.runs if not its.isdisjoint(tick.trees[run.id].pids)]
             for id in runs:
                 self._gpu_j[id] = self._gpu_j.get(id, 0.0) + gpu_j / len(runs)
+        return True
 
     def _estimates(self, id: str) -> dict[str, float]:
         """Return a run's parts that are known, and their sum."""

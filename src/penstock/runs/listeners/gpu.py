@@ -9,7 +9,7 @@ from typing import Any
 from penstock.errors import GpuMissing
 from penstock.measure.gpus import devices, gpu_processes, instances, nvml, told
 from penstock.runs.listeners.contract import Sample, Tick, Values
-from penstock.runs.listeners.gpu_users import GpuUsers
+from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
 
 _THROTTLED = {
     "power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
@@ -34,7 +34,6 @@ class GpuListener:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
         self._devices: list[Any] = []
-        self._users = GpuUsers()
 
     def unavailable(self) -> str | None:
         try:
@@ -53,14 +52,14 @@ class GpuListener:
                     gauges[f"gpu.{place}.mig{mig.number}.memory_bytes"] = memory.used
             for pid, used in gpu_processes(device).items():
                 used_bytes.setdefault(pid, []).append(used)
+        if not exist_here(used_bytes):
+            return Sample(Values(gauges=gauges), notes=(FOREIGN,))
         runs: dict[str, Values] = {}
-        if self._users.are_known(used_bytes):
-            for run in tick.runs:
-                its = [used for pid in tick.trees[run.id].pids for used in used_bytes.get(pid, ())]
-                told_bytes = [used for used in its if used is not None]
-                if its and len(told_bytes) == len(its):
-                    runs[run.id] = Values(gauges={"gpu.memory_bytes": sum(told_bytes)})
-        return Sample(Values(gauges=gauges), runs, self._users.notes)
+        for run in tick.runs:
+            its = [used for pid in tick.trees[run.id].pids for used in used_bytes.get(pid, ())]
+            if its and None not in its:
+                runs[run.id] = Values(gauges={"gpu.memory_bytes": sum(filter(None, its))})
+        return Sample(Values(gauges=gauges), runs)
 
     def close(self) -> None:
         self._devices = []

@@ -1,7 +1,7 @@
 """Mode mig:PROFILE: each run of a group has an instance of a GPU in MIG mode to itself.
 
-``python -m penstock.runs.modes.mig LEASE_FD PROFILE GPU_UUID…`` makes an instance on each of these GPUs, prints their
-UUIDs, and takes all back once the lease has ended: when ``penstock run`` and all keepers have, however they ended.
+``python -m penstock.runs.modes.mig LEASE_FD GPU_UUID=PROFILE…`` makes such instances, prints their UUIDs, and takes
+all back once the lease has ended: when ``penstock run`` and all keepers have, however they ended.
 """
 
 # pynvml has no annotations.
@@ -25,14 +25,13 @@ from penstock.measure.gpus import Gpu, gpu_processes, instances, nvml, told, vis
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 
-PREFIX = "mig:"
 _TRIES, _PAUSE_S = 10, 0.5
 """Memory of a process that was killed is still in use for a moment."""
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
     """Check that each run of a group can have an instance; as ``modes.mode.check``."""
-    _given(what, group.runs, group.mode.removeprefix(PREFIX), gpus)
+    _given(what, [(run, _profile(group.mode, place)) for place, run in enumerate(group.runs)], gpus)
 
 
 class Mig:
@@ -47,14 +46,15 @@ class Mig:
     """
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
-        profile = records[0].mode.removeprefix(PREFIX)
-        given = _given(records[0].mode, [record.plan for record in records], profile, visible_gpus(os.environ))
+        wanted = [(record.plan, _profile(record.mode, record.index)) for record in records]
+        given = _given(f"mode {records[0].mode}", wanted, visible_gpus(os.environ))
         self.lease: int | None = None
         self._maker: subprocess.Popen[str] | None = None
-        made = self._make(profile, [gpu.uuid for gpu in given if not gpu.profile])
-        self._uuids = {
-            record.id: gpu.uuid if gpu.profile else made.pop(0) for record, gpu in zip(records, given, strict=True)
-        }
+        made = self._make(
+            [f"{gpu.uuid}={profile}" for gpu, (_, profile) in zip(given, wanted, strict=True) if not gpu.parent]
+        )
+        uuids = (gpu.uuid if gpu.parent else made.pop(0) for gpu in given)
+        self._uuids = {record.id: uuid for record, uuid in zip(records, uuids, strict=True)}
 
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return what shows a run its instance alone."""
@@ -70,12 +70,12 @@ class Mig:
             with self._maker:  # waits for its end
                 self.lease = self._maker = None
 
-    def _make(self, profile: str, uuids: Sequence[str]) -> list[str]:
-        if not uuids:
+    def _make(self, wanted: Sequence[str]) -> list[str]:
+        if not wanted:
             return []
         ended, self.lease = os.pipe()
         self._maker = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(ended), profile, *uuids],
+            [sys.executable, "-m", __name__, str(ended), *wanted],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             pass_fds=(ended,),
@@ -87,54 +87,57 @@ class Mig:
         said = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')
         if isinstance(said, str):
             self.close()
-            raise DeviceUnavailable(f"mode {PREFIX}{profile}: {said}")
+            raise DeviceUnavailable(f"MIG instances cannot be made: {said}")
         return said
 
 
-def _given(what: str, runs: Sequence[RunPlan], profile: str, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return, for each run, its instance; or the GPU on which one is to be made.
+def _profile(mode: str, place: int) -> str:
+    """Return the profile of a group's run: the mode names one for all, or one for each."""
+    profiles = mode.removeprefix("mig:").split(",")
+    return profiles[place if len(profiles) > 1 else 0]
+
+
+def _given(what: str, wanted: Sequence[tuple[RunPlan, str]], gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return, for each run and its profile, its instance; or the GPU on which one is to be made.
 
     Raises:
         BadSetting: that is not possible; the message begins with ``what``.
     """
-    whole = {gpu.parent or gpu.uuid: gpu.index for gpu in gpus}
-    there = {gpu.profile for gpu in gpus if gpu.profile}.union(*map(_profiles, whole))
-    if profile not in there:
-        raise BadSetting(
-            f"{what}: the GPUs in sight have no MIG profile {profile!r}; "
-            + (f"there are {', '.join(sorted(there))}" if there else "they have no MIG")
-        )
-    free = [gpu for gpu in gpus if gpu.profile == profile]
+    whole = {gpu.parent or gpu.uuid: Gpu(gpu.index, gpu.parent or gpu.uuid, "", 0) for gpu in gpus}
+    there = {gpu.profile for gpu in gpus if gpu.parent}.union(*map(_profiles, whole))
+    for _, profile in wanted:
+        if profile not in there:
+            listed = f"there are {', '.join(sorted(there))}" if there else "they have no MIG"
+            raise BadSetting(f"{what}: the GPUs in sight have no MIG profile {profile!r}; {listed}")
+    free = list(gpus)
     given: dict[int, Gpu] = {}
-    for place in sorted(range(len(runs)), key=lambda place: not runs[place].devices):  # the choosy ones first
-        if fitting := [gpu for gpu in free if _may_use(runs[place], gpu)]:
-            given[place] = fitting[0]
-            free.remove(fitting[0])
-    lacking = [place for place in range(len(runs)) if place not in given]
-    if not lacking:
-        return [given[place] for place in range(len(runs))]
-    listed = ", ".join(f"{gpu.profile} {gpu.uuid}" for gpu in gpus if gpu.profile) or "none"
-    needed = (
-        f"{what}: {len(runs)} runs need a MIG instance {profile} each, {len(lacking)} more than they have; "
-        f"instances in sight: {listed}"
-    )
-    if not runs[0].mig_changes:
-        index = next(iter(whole.values()))
-        command = f"sudo nvidia-smi mig -i {index} -cgi {profile} -C"
-        raise BadSetting(f"{needed}. Make some ({command}), or let --allow-mig-changes do it")
-    if os.geteuid():
-        raise BadSetting(f"{needed}. Only root may make others: --allow-mig-changes needs root")
-    rooms = {uuid: _room(uuid, index, profile) for uuid, index in whole.items()}
-    made: Counter[str] = Counter()
-    for place in lacking:
-        for gpu in (Gpu(index, uuid, "", 0) for uuid, index in whole.items()):
-            if made[gpu.uuid] < rooms[gpu.uuid][0] and _may_use(runs[place], gpu):
-                made[gpu.uuid] += 1
-                given[place] = gpu
-                break
-        else:
-            raise BadSetting(f"{needed}. {'; '.join(words for _, words in rooms.values())}")
-    return [given[place] for place in range(len(runs))]
+    for place in sorted(range(len(wanted)), key=lambda place: not wanted[place][0].devices):  # the choosy first
+        run, profile = wanted[place]
+        if gpu := next((gpu for gpu in free if gpu.profile == profile and _may_use(run, gpu)), None):
+            given[place] = gpu
+            free.remove(gpu)
+    lacking = [place for place in range(len(wanted)) if place not in given]
+    if lacking:
+        listed = ", ".join(f"{gpu.profile} {gpu.uuid}" for gpu in gpus if gpu.parent) or "none"
+        needed = (
+            f"{what}: {len(wanted)} runs need a MIG instance each, {len(lacking)} more than there are for them; "
+            f"in sight: {listed}"
+        )
+        if not wanted[0][0].mig_changes:
+            command = f"sudo nvidia-smi mig -i {gpus[0].index} -cgi {wanted[lacking[0]][1]} -C"
+            raise BadSetting(f"{needed}. Make some ({command}), or let --allow-mig-changes do it")
+        if os.geteuid():
+            raise BadSetting(f"{needed}. Only root may make others: --allow-mig-changes needs root")
+        made: Counter[tuple[str, str]] = Counter()
+        for place in lacking:
+            run, profile = wanted[place]
+            rooms = {gpu.uuid: _room(gpu, profile) for gpu in whole.values() if _may_use(run, gpu)}
+            uuid = next((uuid for uuid, (room, _) in rooms.items() if room > made[uuid, profile]), None)
+            if uuid is None:
+                raise BadSetting(f"{needed}. {'; '.join(words for _, words in rooms.values())}")
+            made[uuid, profile] += 1
+            given[place] = whole[uuid]
+    return [given[place] for place in range(len(wanted))]
 
 
 def _may_use(run: RunPlan, gpu: Gpu) -> bool:
@@ -150,19 +153,20 @@ def _profiles(uuid: str) -> dict[str, Any]:
     return {info.name.removeprefix("MIG ").strip(): info for info in found if info}
 
 
-def _room(uuid: str, index: int, profile: str) -> tuple[int, str]:
+def _room(gpu: Gpu, profile: str) -> tuple[int, str]:
     """Return how many more instances of a profile fit on a GPU, and words for that."""
     known = nvml()
-    handle = known.nvmlDeviceGetHandleByUUID(uuid)
-    info = _profiles(uuid).get(profile)
+    handle = known.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    info = _profiles(gpu.uuid).get(profile)
     if info is None:
-        return 0, f"GPU {index} has no such profile"
+        return 0, f"GPU {gpu.index} has no profile {profile}"
     if known.nvmlDeviceGetMigMode(handle)[0]:
         room = known.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id)
-        return room, f"GPU {index} has room for {room}"
-    if pids := sorted(gpu_processes(handle)):
-        return 0, f"GPU {index} is not in MIG mode, and is used by processes {', '.join(map(str, pids))}"
-    return info.instanceCount, f"GPU {index}, once in MIG mode, has room for {info.instanceCount}"
+    elif pids := sorted(gpu_processes(handle)):
+        return 0, f"GPU {gpu.index} is not in MIG mode, and is used by processes {', '.join(map(str, pids))}"
+    else:
+        room = info.instanceCount
+    return room, f"GPU {gpu.index} has room for {room} of {profile}"
 
 
 class _Maker:
@@ -186,15 +190,10 @@ class _Maker:
         number = known.nvmlGpuInstanceGetInfo(instance).id
         command = f"nvidia-smi mig -i {index} -gi {number}"
         self._undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
-        sizes = [
-            told(
-                known.nvmlGpuInstanceGetComputeInstanceProfileInfo,
-                instance,
-                size,
-                known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-            )
-            for size in range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-        ]
+        shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
+        all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+        sizes = (told(describe, instance, number, shared) for number in all_numbers)
         whole = next(size for size in sizes if size and size.sliceCount == info.sliceCount)
         compute = known.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
         self._undo.append((known.nvmlComputeInstanceDestroy, (compute,), f"{command} -dci"))
@@ -216,13 +215,13 @@ class _Maker:
         return left
 
 
-def main(lease: int, profile: str, uuids: Sequence[str]) -> None:
+def main(lease: int, wanted: Sequence[str]) -> None:
     """Make instances, print their UUIDs, or why not, and take them back when the lease has ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     known, maker = nvml(), _Maker()
     try:
-        said: Any = [maker.instance(uuid, profile) for uuid in uuids]
+        said: Any = [maker.instance(*each.split("=")) for each in wanted]
     except (DeviceUnavailable, known.NVMLError) as error:
         said = str(error)
     with suppress(BrokenPipeError):
@@ -234,4 +233,4 @@ def main(lease: int, profile: str, uuids: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    main(int(sys.argv[1]), sys.argv[2:])
