@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.fakes.mps.fake_mps import PROGRAM
 from tests.fakes.nvml.fake_gpus import FakeGpus
 
 import penstock
 from penstock.doctor.checks import pinned_ring
-from penstock.doctor.gpu import driver, mps, seen_devices
+from penstock.doctor.gpu import driver, mode_mps, mps, seen_devices
 from penstock.feed.statistics import FeederStatistics
 from penstock.testing.fake_gpu import FakeGpu
 
@@ -148,3 +149,20 @@ def test_a_pinned_ring_is_tried_as_a_trainer_maps_it(pins: bool, verdict: str) -
     assert (found.what, found.verdict) == ("pinned ring", verdict)
     assert not gpu.pinned
     assert "ulimit" not in found.remedy, "the driver does not count what it pins there"
+
+
+def test_mode_mps_works_where_a_daemon_could_be_started(
+    daemon: str, fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mode_mps({}).found == "penstock run cannot start MPS daemons: no GPU is visible"
+    uuid = fake_gpus.add()
+    found = mode_mps({})
+    assert (found.verdict, "no nvidia-cuda-mps-control on the PATH" in found.found) == ("limited", True)
+    monkeypatch.setenv("PATH", str(PROGRAM.parent))
+    found = mode_mps({"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"})
+    assert (found.verdict, found.found) == ("works", f"penstock run can start MPS daemons on {uuid}")
+    assert mode_mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}).found.endswith(
+        f"; runs in other modes would be clients of the daemon at {daemon}, too"
+    )
+    fake_gpus.set(0, compute_mode=2)
+    assert "lets nobody compute" in mode_mps({}).found

@@ -48,8 +48,9 @@ def run(
     ] = False,
     no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Leave out what needs a GPU, and say what.")] = False,
     mps_threads: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Share of the GPU's threads that each run may use under MPS.")
-    ] = "",
+        float | None,
+        typer.Option(metavar="PERCENT", min=1, max=100, help="GPU threads that each run may use under MPS."),
+    ] = None,
     mps_memory: Annotated[
         str, typer.Option(metavar="SIZE", help="GPU memory that each run may use under MPS: 10GiB.")
     ] = "",
@@ -77,7 +78,7 @@ def run(
     ] = False,
 ) -> None:
     """Run a script or a command, and keep what it was, what it printed and how it ended."""
-    from penstock.runs.command_line import SPECS, listeners_from, percentage_from, seconds_from
+    from penstock.runs.command_line import SPECS, listeners_from, seconds_from
     from penstock.runs.spec.gpus import Gpus
     from penstock.sizes import size_from
 
@@ -94,7 +95,7 @@ def run(
         "time_limit_s": seconds_from("--time-limit", time_limit) if time_limit else None,
         "listeners": None if listeners is None else listeners_from("--listeners", listeners),
         "devices": tuple(devices.split(",")) if devices else (),
-        "mps_threads": percentage_from("--mps-threads", mps_threads) if mps_threads else None,
+        "mps_threads": mps_threads,
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
     }
     gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
@@ -118,8 +119,8 @@ def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
     """
     from penstock.errors import BadSetting
 
-    nothing: dict[str, Any] = {"repeat": 1, "grid": (), "seed": 0, "name": "", "group": "", "mode": ""}
-    nothing["devices"] = ()
+    nothing: dict[str, Any] = {"repeat": 1, "seed": 0, "name": "", "group": "", "mode": ""}
+    nothing |= {"grid": (), "devices": ()}
     flags = {"take": "random", "time_limit_s": "time-limit"}
     flags |= {"mps_threads": "mps-threads", "mps_memory_bytes": "mps-memory"}
     given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]

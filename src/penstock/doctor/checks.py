@@ -255,3 +255,4 @@ def _mps() -> Iterator[Finding]:
     """MPS."""
     if _DRIVER.exists():
         yield from doctor_gpu.mps(os.environ, feeds())
+        yield doctor_gpu.mode_mps(os.environ)

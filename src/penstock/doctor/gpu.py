@@ -10,7 +10,8 @@ from pathlib import Path
 from penstock.doctor.finding import Finding
 from penstock.errors import GpuMissing
 from penstock.feed.statistics import FeederStatistics
-from penstock.measure.gpus import Gpu, gpus, nvml, told
+from penstock.measure.gpus import Gpu, gpus, nvml, told, visible_gpus
+from penstock.runs.modes.mps import unusable
 
 _COMPUTE_MODES = {0: "shared", 2: "prohibited", 3: "exclusive to one process"}
 _DEFAULT_PIPES = "/tmp/nvidia-mps"
@@ -107,6 +108,25 @@ def mps(environment: Mapping[str, str], feeds: list[FeederStatistics]) -> Iterat
     for feed in feeds:
         if feed.sharing.startswith("ring on "):
             yield _feeder(feed, mine, pipes)
+
+
+def mode_mps(environment: Mapping[str, str]) -> Finding:
+    """Report whether ``penstock run --mode mps`` would work.
+
+    Args:
+        environment: Environment of this process.
+    """
+    try:
+        gpus = visible_gpus(environment)
+        why = unusable(gpus) if gpus else "no GPU is visible"
+    except GpuMissing as error:
+        gpus, why = [], str(error)
+    if why:
+        return Finding("--mode mps", "limited", f"penstock run cannot start MPS daemons: {why}")
+    found = f"penstock run can start MPS daemons on {', '.join(gpu.uuid for gpu in gpus)}"
+    if _daemon(pipes := _pipes(environment)) is not None:
+        found += f"; runs in other modes would be clients of the daemon at {pipes}, too"
+    return Finding("--mode mps", "works", found)
 
 
 def _feeder(feed: FeederStatistics, mine: tuple[int, int] | None, pipes: Path) -> Finding:

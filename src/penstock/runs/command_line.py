@@ -80,18 +80,6 @@ def check_listeners(what: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def percentage_from(setting: str, text: str) -> float:
-    """Read a percentage above 0, such as ``"50"`` or ``"50%"``.
-
-    Raises:
-        BadSetting: it is none; the message begins with ``setting``.
-    """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%?\s*", text)
-    if not found or not 0 < float(found[1]) <= 100:
-        raise BadSetting(f'{setting}={text!r}: give a percentage above 0, such as "50"')
-    return float(found[1])
-
-
 def seconds_from(setting: str, text: str) -> float:
     """Read a time such as ``90``, ``"10m"`` or ``"1h30m"``, in seconds.
 

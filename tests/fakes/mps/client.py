@@ -1,6 +1,6 @@
 """Stands for a process that uses a GPU: ``client.py FILE [outside] [deaf]`` uses it until FILE is there.
 
-It is a client of the MPS daemon whose pipe directory it is given. Where there is none, or it is told ``outside``, it
+It is a client of the MPS daemon whose pipe directory it is given. Where there is none, or if told ``outside``, it
 uses the GPU without; as CUDA does, it says nothing of that. NVML lists it. ``deaf``: it ignores SIGTERM.
 """
 

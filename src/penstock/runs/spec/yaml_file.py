@@ -6,11 +6,12 @@ import difflib
 import re
 import shlex
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.runs.command_line import check_listeners, percentage_from, seconds_from
+from penstock.runs.command_line import check_listeners, seconds_from
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.gpus import Gpus
@@ -33,8 +34,8 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     devices: list[str] = []
     directory: str = "."
     time_limit: str | None = None
-    mps_threads: str | None = None
-    mps_memory: str | None = None
+    mps_threads: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
+    mps_memory: str = ""
 
 
 class _Group(_Runs, forbid_unknown_fields=True):
@@ -122,7 +123,6 @@ def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpu
         for key, texts in runs.grid.items()
     }
     limit_s = None if runs.time_limit is None else seconds_from(where("time_limit"), runs.time_limit)
-    threads, memory = runs.mps_threads, runs.mps_memory
     return runs_of(
         where("command"),
         words,
@@ -134,8 +134,8 @@ def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpu
         repeats=runs.repeats,
         devices=gpus.devices(where("devices"), runs.devices),
         time_limit_s=limit_s,
-        mps_threads=None if threads is None else percentage_from(where("mps_threads"), threads),
-        mps_memory_bytes=None if memory is None else size_from(where("mps_memory"), memory),
+        mps_threads=runs.mps_threads,
+        mps_memory_bytes=size_from(where("mps_memory"), runs.mps_memory) if runs.mps_memory else None,
     )
 
 
