@@ -48,7 +48,17 @@ class DeviceUnavailable(PenstockError):
 
 
 class GpuMissing(PenstockError):
-    """NVML, which tells of NVIDIA GPUs, cannot be used; the message says what is missing."""
+    """NVML, which tells of NVIDIA GPUs, cannot be used, or shows none; the message says what is missing.
+
+    Attributes:
+        why: What is missing.
+        remedy: Command that installs it; empty if none does.
+    """
+
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(f"{why}: {remedy}" if remedy else why)
+        self.why = why
+        self.remedy = remedy
 
 
 class PinningRefused(PenstockError):

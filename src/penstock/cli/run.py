@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,11 +38,14 @@ def run(
     name: Annotated[str, typer.Option(help="Name of the run, instead of the script's.")] = "",
     group: Annotated[str, typer.Option(help="Name of the group, instead of the run's.")] = "",
     mode: Annotated[
-        str, typer.Option(metavar="MODE", help="alone: one after the other; plain: all at once; mps: under MPS.")
+        str, typer.Option(metavar="MODE", help="alone: one after the other; plain: all at once; mps; mig:PROFILE.")
     ] = "",
     devices: Annotated[
         str, typer.Option(metavar="NUMBERS", help="GPUs that each run sees: 0,1; all unless given.")
     ] = "",
+    mig_changes: Annotated[
+        bool, typer.Option("--allow-mig-changes", help="Make MIG instances, as root, and take them back.")
+    ] = False,
     no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Leave out what needs a GPU, and say what.")] = False,
     mps_threads: Annotated[
         float | None,
@@ -57,6 +61,15 @@ def run(
         str | None,
         typer.Option(metavar="NAMES", help="What is sampled: proc,host; all unless given, or none."),
     ] = None,
+    carbon_intensity: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GRAMS",
+            envvar="PENSTOCK_CARBON_INTENSITY",
+            min=0,
+            help="Grams of CO2 per kWh, for estimates; none unless given.",
+        ),
+    ] = None,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
     ] = None,
@@ -69,6 +82,8 @@ def run(
     from penstock.runs.spec.gpus import Gpus
     from penstock.sizes import size_from
 
+    if carbon_intensity is not None:
+        os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
     options: dict[str, Any] = {
         "repeat": repeat,
         "grid": tuple(grid or ()),
@@ -83,7 +98,7 @@ def run(
         "mps_threads": mps_threads,
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
     }
-    gpus = Gpus(without=no_gpu)
+    gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     if words[0].endswith(SPECS):
         _refuse_beside_spec(words, options)
         with _spec(words[0], gpus) as spec:

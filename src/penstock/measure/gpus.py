@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,14 @@ class Gpu(msgspec.Struct, frozen=True):
         return self.name.rpartition(" MIG ")[2] if self.parent else ""
 
 
+class Instance(NamedTuple):
+    """An instance of a GPU in MIG mode: the number of its GPU instance, its UUID, and NVML's handle of it."""
+
+    number: int
+    uuid: str
+    handle: Any
+
+
 @cache
 def nvml() -> Any:
     """Return the module ``pynvml``, initialised.
@@ -48,12 +56,20 @@ def nvml() -> Any:
     try:
         import pynvml
     except ImportError:
-        raise GpuMissing('nvidia-ml-py is not installed: pip install "penstock[gpu]"') from None
+        raise GpuMissing("nvidia-ml-py is not installed", 'pip install "penstock[gpu]"') from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise GpuMissing(f"NVML cannot be used: {error}; is there an NVIDIA GPU, and its driver?") from None
+        raise GpuMissing(f"NVML cannot be used: {error}") from None
     return pynvml
+
+
+def told(call: Callable[..., Any], *args: Any) -> Any:
+    """Return NVML's answer to a call; None without one: not supported, not permitted, the GPU is lost."""
+    try:
+        return call(*args)
+    except nvml().NVMLError:
+        return None
 
 
 def gpus() -> list[tuple[Gpu, list[Gpu]]]:
@@ -65,12 +81,9 @@ def gpus() -> list[tuple[Gpu, list[Gpu]]]:
     known = nvml()
     found: list[tuple[Gpu, list[Gpu]]] = []
     for index in range(known.nvmlDeviceGetCount()):
-        try:
-            handle = known.nvmlDeviceGetHandleByIndex(index)
-            gpu = _described(known, handle, index, "")
-            found.append((gpu, [_described(known, mig, index, gpu.uuid) for mig in _migs(known, handle)]))
-        except known.NVMLError:
-            continue
+        if (handle := told(known.nvmlDeviceGetHandleByIndex, index)) and (gpu := told(_described, handle, index)):
+            migs = [told(_described, mig.handle, index, gpu.uuid) for mig in instances(handle)]
+            found.append((gpu, [mig for mig in migs if mig]))
     return found
 
 
@@ -87,25 +100,25 @@ def visible_gpus(environment: Mapping[str, str]) -> list[Gpu]:
     Raises:
         GpuMissing: NVML cannot be used.
     """
-    all = gpus()
+    machine = gpus()
     given = environment.get("CUDA_VISIBLE_DEVICES")
     if given is None:
-        return [each for gpu, migs in all for each in _shown(gpu, migs)]
+        return [each for gpu, migs in machine for each in _shown(gpu, migs)]
     found: list[Gpu] = []
     for name in given.split(","):
-        named = _named(name.strip(), all)
+        named = _named(name.strip(), machine)
         if not named or named[0] in found:
             break
         found += named
     return found
 
 
-def _named(name: str, all: list[tuple[Gpu, list[Gpu]]]) -> list[Gpu]:
+def _named(name: str, machine: list[tuple[Gpu, list[Gpu]]]) -> list[Gpu]:
     if name.isdecimal():
-        return [each for gpu, migs in all if gpu.index == int(name) for each in _shown(gpu, migs)]
+        return [each for gpu, migs in machine if gpu.index == int(name) for each in _shown(gpu, migs)]
     if not name.upper().startswith(("GPU-", "MIG-")):
         return []
-    units = [(each, _shown(each, migs)) for gpu, migs in all for each in (gpu, *migs)]
+    units = [(each, _shown(each, migs)) for gpu, migs in machine for each in (gpu, *migs)]
     fitting = [shown for unit, shown in units if unit.uuid.lower().startswith(name.lower())]
     return fitting[0] if len(fitting) == 1 else []
 
@@ -114,19 +127,51 @@ def _shown(unit: Gpu, migs: list[Gpu]) -> list[Gpu]:
     return migs if migs and not unit.parent else [unit]
 
 
-def _migs(known: Any, handle: Any) -> Iterator[Any]:
-    try:
-        if not known.nvmlDeviceGetMigMode(handle)[0]:
-            return
-    except known.NVMLError:  # this model has none
-        return
-    for place in range(known.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            yield known.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
-        except known.NVMLError:
-            continue
+def devices(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
+    """List UUID and NVML's handle of each GPU that CUDA shows a process, or of which it shows an instance.
+
+    Raises:
+        GpuMissing: NVML cannot be used, or CUDA shows no GPU.
+    """
+    uuids = dict.fromkeys(gpu.parent or gpu.uuid for gpu in visible_gpus(environment))
+    if not uuids:
+        given = environment.get("CUDA_VISIBLE_DEVICES")
+        raise GpuMissing("NVML finds no GPU" if given is None else f"CUDA_VISIBLE_DEVICES={given!r} shows no GPU")
+    return [(uuid, nvml().nvmlDeviceGetHandleByUUID(uuid)) for uuid in uuids]
 
 
-def _described(known: Any, handle: Any, index: int, parent: str) -> Gpu:
+def instances(handle: Any) -> Iterator[Instance]:
+    """Yield the MIG instances of a GPU."""
+    known = nvml()
+    if (told(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
+        for place in range(known.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            if (mig := told(known.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)) and (
+                found := told(_instance, mig)
+            ):
+                yield found
+
+
+def _instance(mig: Any) -> Instance:
+    known = nvml()
+    return Instance(known.nvmlDeviceGetGpuInstanceId(mig), known.nvmlDeviceGetUUID(mig), mig)
+
+
+def gpu_processes(handle: Any) -> dict[int, int | None]:
+    """Return the processes that compute on a GPU, MPS's clients and those on its instances too.
+
+    Returns:
+        The bytes that each uses there, by its number; None where NVML does not tell.
+    """
+    known = nvml()
+    found: dict[int, int | None] = {}
+    for unit in (handle, *(mig.handle for mig in instances(handle))):
+        for call in (known.nvmlDeviceGetComputeRunningProcesses, known.nvmlDeviceGetMPSComputeRunningProcesses):
+            for process in told(call, unit) or ():
+                found[process.pid] = process.usedGpuMemory or found.get(process.pid)
+    return found
+
+
+def _described(handle: Any, index: int, parent: str = "") -> Gpu:
+    known = nvml()
     name, uuid = known.nvmlDeviceGetName(handle), known.nvmlDeviceGetUUID(handle)
     return Gpu(index, uuid, name, known.nvmlDeviceGetMemoryInfo(handle).total, parent)

@@ -17,6 +17,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         time_limit_s: Seconds after which it is ended.
         mps_threads: Percentage of a GPU's threads that it may use in mode mps; None for all.
         mps_memory_bytes: Memory of each GPU that it may use in mode mps; None for all.
+        mig_changes: Whether mode mig may make instances for its group, as root, and take them back.
     """
 
     command: tuple[str, ...]
@@ -27,6 +28,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None = None
     mps_threads: float | None = None
     mps_memory_bytes: int | None = None
+    mig_changes: bool = False
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ _NEW = {
     "energy_mj": 1_000_000,
     "counting_since": None,
     "processes": [],
+    "mps_processes": [],
     "compute_mode": 0,
     "gpm": {},
     "mig": [0, 0],
@@ -75,9 +76,9 @@ class FakeGpus:
     def set(self, index: int, **values: Any) -> None:
         """Set readings of a GPU: the keys of ``_NEW``.
 
-        ``processes``: [[pid, used bytes or None for not available, GPU instance or None], …]. ``reasons``: mask of
-        nvmlClocksEventReason…. ``gpm``: None where GPM is not supported, else {metric id: value}. ``mig``:
-        [current, pending] mode, or None where MIG is not supported.
+        ``processes``, and ``mps_processes`` of MPS's clients: [[pid, used bytes or None for not available, GPU
+        instance or None], …]. ``reasons``: mask of nvmlClocksEventReason…. ``gpm``: None where GPM is not
+        supported, else {metric id: value}. ``mig``: [current, pending] mode, or None where there is none.
         """
         with edited(self.folder) as state:
             assert values.keys() <= _NEW.keys(), values
@@ -132,7 +133,7 @@ def new_instance(gpu: dict[str, Any], profile: int) -> dict[str, Any]:
 def new_compute_instance(gpu: dict[str, Any], instance: dict[str, Any]) -> dict[str, Any]:
     """Make the compute instance that is as large as its GPU instance."""
     gpu["made"] = gpu.get("made", 0) + 1
-    uuid = f"MIG-{gpu['made']:08x}-{gpu['uuid'].removeprefix('GPU-')[:4]}-5000-8000-000000000000"
+    uuid = f"MIG-{gpu['made']:08x}-{gpu['uuid'][8:12]}-5000-8000-000000000000"
     instance["compute"].append({"id": 0, "uuid": uuid})
     return instance["compute"][-1]
 

@@ -55,7 +55,7 @@ class _Library:
 
 
 def _LoadNvmlLibrary():
-    global nvmlLib
+    global nvmlLib  # noqa: PLW0603
     nvmlLib = _Library()
 
 
@@ -218,23 +218,10 @@ class _Functions:
         _set(mode, gpu["compute_mode"])
 
     def nvmlDeviceGetComputeRunningProcesses(state, device, count, processes):
-        found = _Handle(state, device, "nvmlDeviceGetComputeRunningProcesses")
-        nothing = NVML_VALUE_NOT_AVAILABLE_uint.value
-        seen = [
-            each
-            for each in ([*each, None][:3] for each in found.gpu["processes"])
-            if not found.instance or each[2] == found.instance["id"]
-        ]
-        room, count._obj.value = count._obj.value, len(seen)
-        if not seen:
-            return
-        if processes is None or room < len(seen):
-            raise _Refused(NVML_ERROR_INSUFFICIENT_SIZE)
-        for place, (pid, used, instance) in enumerate(seen):
-            processes[place].pid = pid
-            processes[place].usedGpuMemory = NVML_VALUE_NOT_AVAILABLE_ulonglong.value if used is None else used
-            processes[place].gpuInstanceId = nothing if instance is None else instance
-            processes[place].computeInstanceId = nothing if instance is None else 0
+        _list(_Handle(state, device, "nvmlDeviceGetComputeRunningProcesses"), "processes", count, processes)
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(state, device, count, processes):
+        _list(_Handle(state, device, "nvmlDeviceGetMPSComputeRunningProcesses"), "mps_processes", count, processes)
 
     # GPM
 
@@ -411,3 +398,22 @@ def _room(gpu, profile):
     wanted = _one(_profiles(), "id", profile)
     same = sum(each["profile"] == profile for each in gpu["instances"])
     return max(0, min((7 - used) // wanted["slices"], wanted["fit"] - same))
+
+
+def _list(found, key, count, processes):
+    nothing = NVML_VALUE_NOT_AVAILABLE_uint.value
+    seen = [
+        each
+        for each in ([*each, None][:3] for each in found.gpu[key])
+        if not found.instance or each[2] == found.instance["id"]
+    ]
+    room, count._obj.value = count._obj.value, len(seen)
+    if not seen:
+        return
+    if processes is None or room < len(seen):
+        raise _Refused(NVML_ERROR_INSUFFICIENT_SIZE)
+    for place, (pid, used, instance) in enumerate(seen):
+        processes[place].pid = pid
+        processes[place].usedGpuMemory = NVML_VALUE_NOT_AVAILABLE_ulonglong.value if used is None else used
+        processes[place].gpuInstanceId = nothing if instance is None else instance
+        processes[place].computeInstanceId = nothing if instance is None else 0

@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.errors import GpuMissing
+from penstock.measure.gpus import devices
 from penstock.measure.machine import describe
 from penstock.runs.launch.kept_run import environment_of
 from penstock.runs.launch.secrets import masked, masked_variables, masked_words
@@ -48,7 +50,14 @@ def describe_all(
 
 @cache
 def _machine() -> dict[str, Any]:
-    return {"machine": msgspec.to_builtins(describe()), "driver": driver()}
+    return {"machine": msgspec.to_builtins(describe()), "driver": driver(), "gpus": _gpus()}
+
+
+def _gpus() -> list[str]:
+    """Return the UUIDs of the GPUs in sight: that of ``gpu.N`` is the N-th."""
+    with suppress(GpuMissing):
+        return [uuid for uuid, _ in devices(os.environ)]
+    return []
 
 
 def environment_record(record: RunRecord, store: Store, variables: Mapping[str, str]) -> dict[str, Any]:

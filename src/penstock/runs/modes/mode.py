@@ -68,10 +68,9 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
     Raises:
         BadSetting: it cannot; the message says why.
     """
-    from penstock.runs.modes import mps
+    from penstock.runs.modes import mig, mps
 
-    if group.mode == "mps":
-        mps.check(what, group, gpus)
+    (mps if group.mode == "mps" else mig).check(what, group, gpus)
 
 
 @contextmanager
@@ -86,5 +85,9 @@ def opened(records: Sequence[RunRecord]) -> Generator[Mode]:
         from penstock.runs.modes.mps import Mps
 
         mode = Mps(records)
+    elif records[0].mode.startswith("mig:"):
+        from penstock.runs.modes.mig import Mig
+
+        mode = Mig(records)
     with closing(mode):
         yield mode

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.linux.process import descendants, start_ticks
-from penstock.measure.gpus import Gpu, nvml, visible_gpus
+from penstock.measure.gpus import Gpu, gpu_processes, nvml, visible_gpus
 from penstock.runs.modes.control import PROGRAM, clients
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
@@ -181,6 +181,5 @@ def _computing(devices: Sequence[str]) -> set[int]:
     found = set[int]()
     for uuid in devices:
         with suppress(known.NVMLError):  # it is lost; its runs will tell
-            handle = known.nvmlDeviceGetHandleByUUID(uuid)
-            found |= {each.pid for each in known.nvmlDeviceGetComputeRunningProcesses(handle)}
+            found |= gpu_processes(known.nvmlDeviceGetHandleByUUID(uuid)).keys()
     return found

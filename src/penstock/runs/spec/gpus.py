@@ -23,10 +23,12 @@ class Gpus:
 
     Args:
         without: Whether all that needs a GPU is left out (``--no-gpu``).
+        mig_changes: Whether mode mig may make instances, and take them back (``--allow-mig-changes``).
     """
 
-    def __init__(self, *, without: bool = False) -> None:
+    def __init__(self, *, without: bool = False, mig_changes: bool = False) -> None:
         self._without = without
+        self._mig_changes = mig_changes
         self._asked: dict[str, None] = {}
 
     @property
@@ -74,6 +76,9 @@ class Gpus:
         check_mode(what, group.mode)
         needs_gpu = group.mode not in ("alone", "plain")
         if not self._without:
+            if self._mig_changes:
+                runs = tuple(msgspec.structs.replace(run, mig_changes=True) for run in group.runs)
+                group = msgspec.structs.replace(group, runs=runs)
             if needs_gpu:
                 check(what, group, self._seen(what))
             return group
