@@ -62,6 +62,7 @@ def become(order: dict[str, Any]) -> None:
             os.dup2(file.fileno(), fd)
     os.environ.clear()
     os.environ.update(order["environment"])
+    sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
     os.chdir(order["directory"])
     sys.argv[1:] = order["arguments"]
 

@@ -57,6 +57,8 @@ def _tests(_: Path) -> list[Step]:
         _tested("feeds", "test_gpu.py", "not OnAGpu", 360),
         _tested("readers", "test_readers.py", "not Gds", 180),
         _tested("gpu-reads", "test_gpu_reads.py", "", 200),
+        _tested("nvml", "test_nvml.py", "", 120),
+        _tested("mps", "test_mps.py", "", 180),
         _tested("gds", "test_readers.py", "Gds", 180),  # last: an error there can end the process
     ]
 

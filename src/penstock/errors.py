@@ -47,6 +47,20 @@ class DeviceUnavailable(PenstockError):
     """The GPU that was asked for is missing or cannot be used; the message says why, and which GPUs there are."""
 
 
+class GpuMissing(PenstockError):
+    """NVML, which tells of NVIDIA GPUs, cannot be used, or shows none; the message says what is missing.
+
+    Attributes:
+        why: What is missing.
+        remedy: Command that installs it; empty if none does.
+    """
+
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(f"{why}: {remedy}" if remedy else why)
+        self.why = why
+        self.remedy = remedy
+
+
 class PinningRefused(PenstockError):
     """Host memory cannot be registered with a GPU; a ``Loader`` then copies by way of a buffer, and says so."""
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.benchmarks.test_share_gpu import Nvml
+from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.io.nvme.test_nvme_device import FakeDriver
 
 from penstock.advice.measurement import Measurement
@@ -72,18 +72,19 @@ def measured(
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("dest", ["cuda", "cuda:0", "pinned"])
 def test_the_share_of_multiprocessors_is_what_the_gpu_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dest: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_gpus: FakeGpus, dest: str
 ) -> None:
-    row = measured(tmp_path / "file", monkeypatch, Meter(Nvml(gpm=True), "GPU-1"), dest=dest)
+    meter = Meter(fake_gpus.add(gpm={"2": 75.0}))
+    row = measured(tmp_path / "file", monkeypatch, meter, dest=dest)
     assert (row.gpu_threads, row.sm_share) == (8, 0.75)
     assert "told by NVML, of all that ran on the GPU" in row.note
 
 
 @pytest.mark.usefixtures("gpu")
 def test_where_the_gpu_does_not_tell_it_the_share_is_the_most_that_its_threads_can_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_gpus: FakeGpus
 ) -> None:
-    row = measured(tmp_path / "file", monkeypatch, Meter(Nvml(gpm=False), "GPU-1"))
+    row = measured(tmp_path / "file", monkeypatch, Meter(fake_gpus.add(gpm=None)))
     assert row.sm_share == pytest.approx(4 * 1 / MULTIPROCESSORS)  # four launches of one warp
     assert "SMs: at most so many" in row.note
     assert "GPM: Not Supported" in row.note

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from benchmarks.gpu.run import Measured
 from benchmarks.share import tensorsocket
 from benchmarks.share.result import Result
 from tests.benchmarks.reports import report_of
+from tests.fakes.nvml.fake_gpus import FakeGpus
 
+from penstock.measure.gpus import nvml
 from penstock.measure.nvml import Activity, Meter
 
 pytestmark = pytest.mark.whole
@@ -107,69 +109,25 @@ def test_a_claim_is_the_worst_cases_median_of_ratios_within_a_repeat() -> None:
     assert rows["training-runs-4-host"].met is None
 
 
-class NvmlError(Exception):
-    """As pynvml's."""
-
-
-class Nvml:
-    """What of pynvml a meter asks, of a GPU to which 100 MiB come each second.
-
-    Args:
-        gpm: It has the counters of Hopper.
-        pcie: That of PCIe is among them.
-    """
-
-    NVMLError = NvmlError
-    NVML_GPM_METRICS_GET_VERSION, NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_PCIE_RX_PER_SEC = 1, 2, 21
-
-    def __init__(self, *, gpm: bool, pcie: bool = True) -> None:
-        self._gpm = gpm
-        self._pcie = pcie
-        self.samples: list[int] = []
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        return uuid
-
-    def nvmlGpmSampleAlloc(self) -> int:  # noqa: N802
-        if not self._gpm:
-            raise NvmlError("Not Supported")
-        self.samples.append(len(self.samples))
-        return self.samples[-1]
-
-    def nvmlGpmSampleGet(self, _: str, sample: int) -> int:  # noqa: N802
-        return sample
-
-    def nvmlGpmSampleFree(self, sample: int) -> None:  # noqa: N802
-        self.samples.remove(sample)
-
-    def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
-        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0) for _ in range(3)])
-
-    def nvmlGpmMetricsGet(self, asked: Any) -> Any:  # noqa: N802
-        assert (asked.sample1, asked.sample2, asked.numMetrics) == (0, 1, 2)
-        assert [metric.metricId for metric in asked.metrics[:2]] == [2, 21]
-        asked.metrics[0].value, asked.metrics[1].value = 75.0, 100.0
-        asked.metrics[1].nvmlReturn = 0 if self._pcie else "Not Supported"
-        return asked
-
-
-def metered(nvml: Any, missing: str = "") -> Activity:
-    meter = Meter(nvml, "GPU-1", missing)
+def metered(uuid: str) -> Activity:
+    meter = Meter(uuid)
     meter.begin()
     meter.end()
     return meter.activity
 
 
-def test_the_gpu_tells_how_busy_it_was_and_what_came() -> None:
-    nvml = Nvml(gpm=True)
-    seen = metered(nvml)
+def test_the_gpu_tells_how_busy_it_was_and_what_came(fake_gpus: FakeGpus) -> None:
+    seen = metered(fake_gpus.add(gpm={"2": 75.0, "21": 100.0}))
     assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, round(seen.seconds * 100 * 2**20), "")
-    assert not nvml.samples
+    assert not importlib.import_module("pynvml").samples
 
 
-def test_what_the_gpu_does_not_tell_is_said() -> None:
-    seen = metered(Nvml(gpm=False))
+def test_what_the_gpu_does_not_tell_is_said(fake_gpus: FakeGpus) -> None:
+    seen = metered(fake_gpus.add(gpm=None))
     assert (seen.sm_active, seen.received_bytes, seen.note) == (None, None, "GPM: Not Supported")
-    seen = metered(Nvml(gpm=True, pcie=False))
-    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, None, "PCIe: Not Supported")
-    assert metered(None, "nvidia-ml-py is not installed").note == "nvidia-ml-py is not installed"
+    seen = metered(fake_gpus.add(gpm={"2": 75.0}))
+    assert (seen.sm_active, seen.received_bytes, seen.note) == (0.75, None, "PCIe: NVML does not tell")
+    fake_gpus.refuse("nvmlInitWithFlags", 9)
+    nvml.cache_clear()
+    assert metered("GPU-1").note.startswith("NVML cannot be used: Driver Not Loaded")
+    assert metered("").note == "no GPU"

@@ -7,15 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from tests.fakes.mps.fake_mps import PROGRAM
+from tests.fakes.nvml.fake_gpus import FakeGpus
 
 import penstock
 from penstock.doctor.checks import pinned_ring
-from penstock.doctor.gpu import driver, mps, seen_devices
+from penstock.doctor.gpu import driver, mode_mps, mps, seen_devices
 from penstock.feed.statistics import FeederStatistics
 from penstock.testing.fake_gpu import FakeGpu
 
@@ -108,42 +109,37 @@ def test_devices_are_listed_and_names_of_none_reported(given: Any, uuids: Any, v
     assert (found.verdict, says in found.found) == (verdict, True), found
 
 
-class NvmlError(Exception):
-    """As pynvml's."""
-
-
-def nvml(mode: int, *, loaded: bool = True) -> Any:
-    """A machine of one GPU in this compute mode, that knows no MIG."""
-
-    def refuse(*_: Any) -> Any:
-        raise NvmlError("Driver Not Loaded" if not loaded else "Not Supported")
-
-    return SimpleNamespace(
-        NVMLError=NvmlError,
-        nvmlInit=(lambda: None) if loaded else refuse,
-        nvmlShutdown=lambda: None,
-        nvmlSystemGetDriverVersion=lambda: b"580.1",
-        nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=lambda i: i,
-        nvmlDeviceGetComputeMode=lambda _: mode,
-        nvmlDeviceGetMigMode=refuse,
-        nvmlDeviceGetUUID=lambda _: FIRST,
-    )
-
-
 @pytest.mark.parametrize(("mode", "verdict"), [(0, "works"), (2, "fails"), (3, "limited")])
-def test_nvml_tells_driver_mig_and_compute_mode(mode: int, verdict: str) -> None:
-    version, device = driver(nvml(mode))
-    assert version.found == "driver 580.1"
+def test_nvml_tells_driver_mig_and_compute_mode(fake_gpus: FakeGpus, mode: int, verdict: str) -> None:
+    fake_gpus.add(uuid=FIRST, mig=None, gpm=None, compute_mode=mode)
+    version, device = driver()
+    assert version.found.startswith("driver 580.")
     assert device.verdict == verdict
-    assert device.found.startswith(f"{FIRST}, MIG none, compute mode ")
+    assert device.found.startswith(f"{FIRST}, MIG none, GPM none (it begins with Hopper), compute mode ")
 
 
-def test_without_nvml_or_a_driver_that_is_said() -> None:
-    (found,) = driver(None)
-    assert "not installed" in found.found
-    (found,) = driver(nvml(0, loaded=False))
+@pytest.mark.parametrize(("uid", "verdict"), [(0, "works"), (1000, "limited")])
+def test_mig_is_told_with_its_instances_and_who_may_change_it(
+    fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, uid: int, verdict: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    fake_gpus.add()
+    fake_gpus.add()
+    instance = fake_gpus.add_mig(1, "3g.40gb")
+    _, first, second, mig = driver()
+    assert "MIG off, GPM works" in first.found
+    assert f"MIG on (3g.40gb {instance})" in second.found
+    assert (mig.what, mig.verdict, "--allow-mig-changes" in mig.found + mig.remedy) == ("MIG", verdict, True)
+
+
+def test_without_nvml_or_a_driver_that_is_said(fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpus.refuse("nvmlInitWithFlags", 9)
+    (found,) = driver()
     assert (found.verdict, "Driver Not Loaded" in found.found) == ("limited", True)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (found,) = driver()
+    assert "not installed" in found.found
+    assert found.remedy == 'pip install "penstock[gpu]"'
 
 
 @pytest.mark.parametrize(("pins", "verdict"), [(True, "works"), (False, "limited")])
@@ -153,3 +149,20 @@ def test_a_pinned_ring_is_tried_as_a_trainer_maps_it(pins: bool, verdict: str) -
     assert (found.what, found.verdict) == ("pinned ring", verdict)
     assert not gpu.pinned
     assert "ulimit" not in found.remedy, "the driver does not count what it pins there"
+
+
+def test_mode_mps_works_where_a_daemon_could_be_started(
+    daemon: str, fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mode_mps({}).found == "penstock run cannot start MPS daemons: no GPU is visible"
+    uuid = fake_gpus.add()
+    found = mode_mps({})
+    assert (found.verdict, "no nvidia-cuda-mps-control on the PATH" in found.found) == ("limited", True)
+    monkeypatch.setenv("PATH", str(PROGRAM.parent))
+    found = mode_mps({"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"})
+    assert (found.verdict, found.found) == ("works", f"penstock run can start MPS daemons on {uuid}")
+    assert mode_mps({"CUDA_MPS_PIPE_DIRECTORY": daemon}).found.endswith(
+        f"; runs in other modes would be clients of the daemon at {daemon}, too"
+    )
+    fake_gpus.set(0, compute_mode=2)
+    assert "lets nobody compute" in mode_mps({}).found

@@ -75,13 +75,13 @@ def test_a_table_of_runs_has_their_status_written_back_and_goes_on_where_it_stop
         "0,2,,,0,-,bad.py,top,\n"
         "0,2,,,0,-,good.py,top,\n"
     )
-    first = launch("runs.csv")
+    first = launch("--no-gpu", "runs.csv")
     assert first.wait() == 3
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["Status"] for row in rows] == ["FINISHED", "FAILED (exit code 3)", "FINISHED"]
     assert [row["Run"] for row in rows] == [record.id for record in first.records()]
-    again = launch("runs.csv")
+    again = launch("--no-gpu", "runs.csv")
     assert again.wait() == 0
     assert again.output.endswith("\nNothing is left to run: all runs of this file have ended.\n")
 

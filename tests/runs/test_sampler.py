@@ -19,7 +19,7 @@ from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.sampler import Begin, End, Rate
 from penstock.runs.store import Store
 
-OURS = ["proc", "host", "disk", "energy", "feed"]
+OURS = ["proc", "host", "disk", "gpu", "gpm", "energy", "feed"]
 
 
 class Group:
@@ -208,14 +208,36 @@ def test_one_of_others_that_fails_is_told_of_once_and_asked_again(group, tmp_pat
     assert until(group, 0, host__cores=5, fails__ticks=3)["fails.ticks"] >= 3
     sampler.tell(End(group.ids[0]))
     assert sampler.said() == [
-        "penstock: listener absent is left out: it is never here",
         "penstock: listener unmade is left out: OSError: [Errno 5] no device",
         "penstock: listener none is left out: BadSetting: there is no listener 'none'; there are: "
-        "proc, host, disk, energy, feed, absent, fails, unmade, words",
+        "proc, host, disk, gpu, gpm, energy, feed, absent, fails, unmade, words",
+        "penstock: listener absent is left out: it is never here",
         "penstock: listener fails failed, and is asked again: RuntimeError: tick 1",
         "penstock: values of listener words are not kept: BadSetting: words.word='word': a series takes numbers, "
         "64-bit floats at most",
     ]
+
+
+def test_listeners_that_lack_one_thing_are_left_out_in_one_line(group, fake_gpus, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", fake_gpus.environment["PYTHONPATH"])
+    sampler = SamplerProcess(group)
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0], ("gpu", "host", "gpm")))
+    until(group, 0, host__cores=3)
+    sampler.tell(End(group.ids[0]))
+    assert sampler.said() == ["penstock: listener gpu, gpm is left out: NVML finds no GPU"]
+
+
+def test_what_a_listener_notes_is_shown_once(group, fake_gpus, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", fake_gpus.environment["PYTHONPATH"])
+    fake_gpus.add(processes=[[2**22 + 1, 7]])
+    sampler = SamplerProcess(group)
+    group.begin(0)
+    sampler.tell(Begin(group.ids[0], ("gpu", "energy")))
+    until(group, 0, gpu__0__power_w=5, energy__gpu0_j=5)
+    sampler.tell(End(group.ids[0]))
+    (said,) = sampler.said()
+    assert said.startswith("penstock: listener gpu: NVML lists processes that do not exist here")
 
 
 def test_a_run_that_the_store_does_not_know_is_told_of_once(group, sampler):

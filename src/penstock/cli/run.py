@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from penstock.runs.plan import GroupPlan
     from penstock.runs.record import RunRecord
+    from penstock.runs.spec.gpus import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
 
@@ -36,7 +38,21 @@ def run(
     name: Annotated[str, typer.Option(help="Name of the run, instead of the script's.")] = "",
     group: Annotated[str, typer.Option(help="Name of the group, instead of the run's.")] = "",
     mode: Annotated[
-        str, typer.Option(metavar="MODE", help="alone: one after the other; plain: all at once (unless set).")
+        str, typer.Option(metavar="MODE", help="alone: one after the other; plain: all at once; mps; mig:PROFILE.")
+    ] = "",
+    devices: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="GPUs that each run sees: 0,1; all unless given.")
+    ] = "",
+    mig_changes: Annotated[
+        bool, typer.Option("--allow-mig-changes", help="Make MIG instances, as root, and take them back.")
+    ] = False,
+    no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Leave out what needs a GPU, and say what.")] = False,
+    mps_threads: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", min=1, max=100, help="GPU threads that each run may use under MPS."),
+    ] = None,
+    mps_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="GPU memory that each run may use under MPS: 10GiB.")
     ] = "",
     time_limit: Annotated[
         str, typer.Option(metavar="TIME", help="Time after which a run is ended: 90s, 10m, 1h30m.")
@@ -44,6 +60,15 @@ def run(
     listeners: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="What is sampled: proc,host; all unless given, or none."),
+    ] = None,
+    carbon_intensity: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GRAMS",
+            envvar="PENSTOCK_CARBON_INTENSITY",
+            min=0,
+            help="Grams of CO2 per kWh, for estimates; none unless given.",
+        ),
     ] = None,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
@@ -54,7 +79,11 @@ def run(
 ) -> None:
     """Run a script or a command, and keep what it was, what it printed and how it ended."""
     from penstock.runs.command_line import SPECS, listeners_from, seconds_from
+    from penstock.runs.spec.gpus import Gpus
+    from penstock.sizes import size_from
 
+    if carbon_intensity is not None:
+        os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
     options: dict[str, Any] = {
         "repeat": repeat,
         "grid": tuple(grid or ()),
@@ -65,15 +94,21 @@ def run(
         "mode": mode,
         "time_limit_s": seconds_from("--time-limit", time_limit) if time_limit else None,
         "listeners": None if listeners is None else listeners_from("--listeners", listeners),
+        "devices": tuple(devices.split(",")) if devices else (),
+        "mps_threads": mps_threads,
+        "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
     }
+    gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     if words[0].endswith(SPECS):
         _refuse_beside_spec(words, options)
-        with _spec(words[0]) as spec:
+        with _spec(words[0], gpus) as spec:
             _start(spec.groups, store, tell=spec.tell, detached=detached)
     else:
         from penstock.runs.spec.from_words import group_of
 
-        _start([group_of(words, **options)], store, tell=None, detached=detached)
+        planned = group_of(words, gpus, **options)
+        _say_left_out(gpus.left_out)
+        _start([planned], store, tell=None, detached=detached)
 
 
 def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
@@ -84,8 +119,10 @@ def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
     """
     from penstock.errors import BadSetting
 
-    nothing: dict[str, Any] = {"repeat": 1, "grid": (), "seed": 0, "name": "", "group": "", "mode": ""}
+    nothing: dict[str, Any] = {"repeat": 1, "seed": 0, "name": "", "group": "", "mode": ""}
+    nothing |= {"grid": (), "devices": ()}
     flags = {"take": "random", "time_limit_s": "time-limit"}
+    flags |= {"mps_threads": "mps-threads", "mps_memory_bytes": "mps-memory"}
     given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]
     if words[1:] or given:
         raise BadSetting(
@@ -93,14 +130,18 @@ def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
         )
 
 
-def _spec(path: str) -> Spec:
+def _spec(path: str, gpus: Gpus) -> Spec:
     """Open a spec, and say what it asks for that is not done."""
     from penstock.runs.spec.open import Spec
 
-    spec = Spec(Path(path))
-    for sentence in spec.left_out:
-        typer.echo(f"penstock: {sentence}", err=True)
+    spec = Spec(Path(path), gpus)
+    _say_left_out(spec.left_out)
     return spec
+
+
+def _say_left_out(sentences: list[str]) -> None:
+    for sentence in sentences:
+        typer.echo(f"penstock: {sentence}", err=True)
 
 
 def _start(

@@ -31,6 +31,7 @@ from penstock.linux.memory_limit import memory_limit_bytes
 from penstock.memory.cuda import CudaGpu, uuid_of
 from penstock.memory.gpu_ring import DeviceRing, WritableDeviceRing
 from penstock.memory.host_ring import HostRing, WritableHostRing
+from penstock.runs.listeners.energy import rapl_missing
 from penstock.sources.arrays import ArraySource
 
 R = TypeVar("R", bound=WritableRing)
@@ -51,6 +52,7 @@ def examine() -> list[Finding]:
         _gpu,
         _driver,
         _mps,
+        _energy,
         _readers,
     ]
     findings: list[Finding] = []
@@ -238,10 +240,19 @@ def _gpu_ring(gpu: CudaGpu) -> Finding:
 
 def _driver() -> Iterator[Finding]:
     """NVML."""
-    yield from doctor_gpu.driver(importlib.import_module("pynvml") if importlib.util.find_spec("pynvml") else None)
+    yield from doctor_gpu.driver()
+
+
+def _energy() -> Iterator[Finding]:
+    """Energy counters of processors."""
+    if missing := rapl_missing():
+        yield Finding("RAPL", "limited", *missing)
+    else:
+        yield Finding("RAPL", "works", "the processor's energy can be read")
 
 
 def _mps() -> Iterator[Finding]:
     """MPS."""
     if _DRIVER.exists():
         yield from doctor_gpu.mps(os.environ, feeds())
+        yield doctor_gpu.mode_mps(os.environ)

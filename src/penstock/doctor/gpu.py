@@ -1,8 +1,4 @@
-"""What ``penstock doctor`` checks of GPUs: the driver, the visible devices, MPS."""
-
-# pynvml has no annotations, and may not be there.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+"""What ``penstock doctor`` checks of GPUs: the driver, MIG, GPM, the visible devices, MPS."""
 
 from __future__ import annotations
 
@@ -10,51 +6,54 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from penstock.doctor.finding import Finding
+from penstock.errors import GpuMissing
 from penstock.feed.statistics import FeederStatistics
+from penstock.measure.gpus import Gpu, gpus, nvml, told, visible_gpus
+from penstock.runs.modes.mps import unusable
 
 _COMPUTE_MODES = {0: "shared", 2: "prohibited", 3: "exclusive to one process"}
 _DEFAULT_PIPES = "/tmp/nvidia-mps"
 
 
-def driver(nvml: Any) -> Iterator[Finding]:
-    """Report what NVML says of each GPU.
-
-    Args:
-        nvml: The module ``pynvml``; None if it is not installed.
-    """
-    if nvml is None:
-        yield Finding("NVML", "limited", "nvidia-ml-py is not installed", 'pip install "penstock[gpu]"')
+def driver() -> Iterator[Finding]:
+    """Report what NVML says of each GPU, and whether this user may change MIG."""
+    try:
+        known = nvml()
+        machine = gpus()
+    except GpuMissing as missing:
+        found = f"{missing.why}; nothing is known of the driver and of other processes' GPUs"
+        yield Finding("NVML", "limited", found, missing.remedy)
         return
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        yield Finding("NVML", "limited", f"{error}; nothing is known of the driver and of other processes' GPUs")
-        return
-    try:
-        yield Finding("NVML", "works", f"driver {_text(nvml.nvmlSystemGetDriverVersion())}")
-        for i in range(nvml.nvmlDeviceGetCount()):
-            yield _device(nvml, i)
-    except nvml.NVMLError as error:
-        yield Finding("NVML", "limited", str(error))
-    finally:
-        nvml.nvmlShutdown()
+    yield Finding("NVML", "works", f"driver {told(known.nvmlSystemGetDriverVersion)}")
+    for gpu, migs in machine:
+        yield _device(gpu, migs)
+    if any(told(known.nvmlDeviceGetMigMode, known.nvmlDeviceGetHandleByUUID(gpu.uuid)) for gpu, _ in machine):
+        if os.geteuid():
+            found = "instances that exist can be used (--mode mig:PROFILE); only root may make and remove them"
+            yield Finding(
+                "MIG", "limited", found, "ask root for instances, or run as root with --allow-mig-changes"
+            )
+        else:
+            yield Finding("MIG", "works", "this user may make and remove instances (--allow-mig-changes)")
 
 
-def _device(nvml: Any, index: int) -> Finding:
-    device = nvml.nvmlDeviceGetHandleByIndex(index)
-    mode = nvml.nvmlDeviceGetComputeMode(device)
-    try:
-        mig = "on" if nvml.nvmlDeviceGetMigMode(device)[0] else "off"
-    except nvml.NVMLError:
-        mig = "none"
-    found = f"{_text(nvml.nvmlDeviceGetUUID(device))}, MIG {mig}, compute mode {_COMPUTE_MODES.get(mode, mode)}"
-    what = f"GPU {index} of the machine"
+def _device(gpu: Gpu, migs: list[Gpu]) -> Finding:
+    known = nvml()
+    device = known.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    mode, mig = told(known.nvmlDeviceGetComputeMode, device), told(known.nvmlDeviceGetMigMode, device)
+    on = f"on ({', '.join(f'{each.profile} {each.uuid}' for each in migs) or 'no instances'})"
+    gpm = told(known.nvmlGpmQueryDeviceSupport, device)
+    found = (
+        f"{gpu.uuid}, MIG {'none' if mig is None else on if mig[0] else 'off'}, "
+        f"GPM {'works' if gpm and gpm.isSupportedDevice else 'none (it begins with Hopper)'}, "
+        f"compute mode {_COMPUTE_MODES.get(mode, mode)}"
+    )
+    what = f"GPU {gpu.index} of the machine"
     if mode in {0, None}:
         return Finding(what, "works", found)
-    remedy = f"several processes cannot share it: nvidia-smi -i {index} -c DEFAULT, as root, or MPS"
+    remedy = f"several processes cannot share it: nvidia-smi -i {gpu.index} -c DEFAULT, as root, or MPS"
     return Finding(what, "fails" if mode == 2 else "limited", found, remedy)
 
 
@@ -111,6 +110,25 @@ def mps(environment: Mapping[str, str], feeds: list[FeederStatistics]) -> Iterat
             yield _feeder(feed, mine, pipes)
 
 
+def mode_mps(environment: Mapping[str, str]) -> Finding:
+    """Report whether ``penstock run --mode mps`` would work.
+
+    Args:
+        environment: Environment of this process.
+    """
+    try:
+        gpus = visible_gpus(environment)
+        why = unusable(gpus) if gpus else "no GPU is visible"
+    except GpuMissing as error:
+        gpus, why = [], str(error)
+    if why:
+        return Finding("--mode mps", "limited", f"penstock run cannot start MPS daemons: {why}")
+    found = f"penstock run can start MPS daemons on {', '.join(gpu.uuid for gpu in gpus)}"
+    if _daemon(pipes := _pipes(environment)) is not None:
+        found += f"; runs in other modes would be clients of the daemon at {pipes}, too"
+    return Finding("--mode mps", "works", found)
+
+
 def _feeder(feed: FeederStatistics, mine: tuple[int, int] | None, pipes: Path) -> Finding:
     what = f"feed {feed.name!r}"
     try:
@@ -149,8 +167,3 @@ def _daemon(pipes: Path) -> tuple[int, int] | None:
         return None
     usable = (stat.S_ISFIFO(seen.st_mode) or stat.S_ISSOCK(seen.st_mode)) and os.access(control, os.R_OK | os.W_OK)
     return (seen.st_dev, seen.st_ino) if usable else None
-
-
-def _text(value: Any) -> str:
-    """Return NVML's text, which older versions of pynvml give as bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -77,6 +77,14 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in ENDED else int(fields[19])
 
 
+def survives(pid: int, number: int) -> bool:
+    """Return whether a process handles, ignores or blocks a signal; else it would die of it at once."""
+    with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:  # it has ended
+        masks = (int(line.split()[1], 16) for line in file if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt")))
+        return any(mask >> (number - 1) & 1 for mask in masks)
+    return False
+
+
 def pss_bytes(pid: int) -> int:
     """Return the memory of a process, where a page that n processes map counts 1/n; 0 if it is not told."""
     with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:  # ended, or another user's

@@ -1,16 +1,16 @@
-"""What NVML says of a GPU over an interval of time: how busy it was, and what came over PCIe."""
-
-# pynvml has no annotations, and may not be there.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+"""What NVML's GPM says of a GPU over an interval of time: how busy it was, and what came over PCIe."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
+
+from penstock.errors import GpuMissing
+from penstock.measure.gpus import nvml, told
+
+MIB = 1 << 20
+"""GPM tells PCIe traffic in MiB per second."""
 
 
 class Activity(msgspec.Struct, frozen=True):
@@ -29,6 +29,58 @@ class Activity(msgspec.Struct, frozen=True):
     note: str = ""
 
 
+class Gpm:
+    """What a GPU, or an instance of one in MIG mode, did since it was last asked. Hopper and later tell it.
+
+    Args:
+        uuid: UUID of the GPU or of the instance.
+        metrics: NVML_GPM_METRIC_… that are asked for.
+
+    Raises:
+        pynvml.NVMLError: NVML does not tell it of this GPU.
+    """
+
+    def __init__(self, uuid: str, *metrics: int) -> None:
+        known = self._nvml = nvml()
+        self._device, self._instance = known.nvmlDeviceGetHandleByUUID(uuid), None
+        if uuid.startswith("MIG-"):
+            self._instance = known.nvmlDeviceGetGpuInstanceId(self._device)
+            self._device = known.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self._device)
+        if not known.nvmlGpmQueryDeviceSupport(self._device).isSupportedDevice:
+            raise known.NVMLError(known.NVML_ERROR_NOT_SUPPORTED)
+        self._asked = known.c_nvmlGpmMetricsGet_t()
+        self._asked.version, self._asked.numMetrics = known.NVML_GPM_METRICS_GET_VERSION, len(metrics)
+        for place, metric in enumerate(metrics):
+            self._asked.metrics[place].metricId = metric
+        self._samples = [known.nvmlGpmSampleAlloc(), known.nvmlGpmSampleAlloc()]
+        self._began = False
+
+    def read(self) -> list[float | None] | None:
+        """Return each metric since the last reading, None for one that NVML does not tell; None the first time.
+
+        Raises:
+            pynvml.NVMLError: NVML does not tell any, or the GPU is lost. The next reading is a first one again.
+        """
+        known, began, self._began = self._nvml, self._began, False
+        before, now = self._samples = self._samples[::-1]
+        if self._instance is None:
+            known.nvmlGpmSampleGet(self._device, now)
+        else:
+            known.nvmlGpmMigSampleGet(self._device, self._instance, now)
+        self._began = True
+        if not began:
+            return None
+        self._asked.sample1, self._asked.sample2 = before, now
+        known.nvmlGpmMetricsGet(self._asked)
+        metrics = self._asked.metrics[: self._asked.numMetrics]
+        return [None if metric.nvmlReturn else float(metric.value) for metric in metrics]
+
+    def close(self) -> None:
+        """Free the samples."""
+        for sample in self._samples:
+            self._nvml.nvmlGpmSampleFree(sample)
+
+
 class Meter:
     """Watches one GPU over an interval.
 
@@ -36,78 +88,56 @@ class Meter:
     second at the speed of a copy.
 
     Args:
-        nvml: The module ``pynvml``; None if it cannot be used.
-        uuid: UUID of the GPU.
-        missing: Why the module cannot be used.
+        uuid: UUID of the GPU; empty for none.
     """
 
-    def __init__(self, nvml: Any, uuid: str, missing: str = "") -> None:
-        self._nvml = nvml
+    def __init__(self, uuid: str) -> None:
         self._uuid = uuid
-        self._notes = [missing] if missing else []
-        self._before: Any = None
         self._began = 0.0
         self.activity = Activity()
 
     def begin(self) -> None:
-        self._before = None if self._nvml is None else self._tried("GPM", self._sample)
+        self._gpm, self._note = self._opened()
         self._began = time.monotonic()
 
     def end(self) -> None:
         seconds = time.monotonic() - self._began
-        metrics = None if self._before is None else self._tried("GPM", self._metrics)
-        if metrics is None:
-            self.activity = Activity(seconds, note="; ".join(self._notes))
+        if self._gpm is None:
+            self.activity = Activity(seconds, note=self._note)
             return
-        active = self._tried("SM activity", lambda: self._value(metrics[0]) / 100)
-        received = self._tried("PCIe", lambda: round(self._value(metrics[1]) * 2**20 * seconds))
-        self.activity = Activity(seconds, active, received, "; ".join(self._notes))
+        active, received = told(self._gpm.read) or (None, None)
+        self._gpm.close()
+        values = (("SM activity", active), ("PCIe", received))
+        note = "; ".join(f"{what}: NVML does not tell" for what, value in values if value is None)
+        self.activity = Activity(
+            seconds,
+            None if active is None else active / 100,
+            None if received is None else round(received * MIB * seconds),
+            note,
+        )
 
-    def _tried(self, what: str, call: Callable[[], Any]) -> Any:
-        """Return what a call gives; None, and a note why, if NVML refuses."""
+    def _opened(self) -> tuple[Gpm | None, str]:
+        """Begin an interval; return None and why, if that cannot be."""
+        if not self._uuid:
+            return None, "no GPU"
         try:
-            return call()
-        except self._nvml.NVMLError as error:
-            self._notes.append(f"{what}: {error}")
-            return None
-
-    def _sample(self) -> Any:
-        sample = self._nvml.nvmlGpmSampleAlloc()
-        return self._nvml.nvmlGpmSampleGet(self._nvml.nvmlDeviceGetHandleByUUID(self._uuid), sample)
-
-    def _metrics(self) -> Any:
-        """Return, since the first sample, how busy the GPU was in percent, and MiB received per second."""
-        asked = self._nvml.c_nvmlGpmMetricsGet_t()
-        asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
-        asked.sample1, asked.sample2 = self._before, self._sample()
-        asked.numMetrics = 2
-        asked.metrics[0].metricId = self._nvml.NVML_GPM_METRIC_SM_UTIL
-        asked.metrics[1].metricId = self._nvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC
-        metrics = self._nvml.nvmlGpmMetricsGet(asked).metrics
-        for sample in (asked.sample1, asked.sample2):
-            self._nvml.nvmlGpmSampleFree(sample)
-        return metrics
-
-    def _value(self, metric: Any) -> float:
-        if metric.nvmlReturn:
-            raise self._nvml.NVMLError(metric.nvmlReturn)
-        return float(metric.value)
+            known = nvml()
+        except GpuMissing as missing:
+            return None, str(missing)
+        try:
+            gpm = Gpm(self._uuid, known.NVML_GPM_METRIC_SM_UTIL, known.NVML_GPM_METRIC_PCIE_RX_PER_SEC)
+            gpm.read()
+        except known.NVMLError as error:
+            return None, f"GPM: {error}"
+        return gpm, ""
 
 
 def meter_of(device: str) -> Meter:
     """Make the meter of a GPU; its note says what is missing."""
     if device == "cpu":
-        return Meter(None, "", "no GPU")
-    try:
-        import pynvml
-    except ImportError:
-        return Meter(None, "", "nvidia-ml-py is not installed")
+        return Meter("")
     import torch
 
     from penstock.memory.cuda import index_of, uuid_of
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Meter(None, "", f"NVML: {error}")
-    return Meter(pynvml, uuid_of(torch, index_of(torch, device)))
+    return Meter(uuid_of(torch, index_of(torch, device)))

@@ -96,6 +96,7 @@ class Sampler:
         self._listeners: dict[str, Listener | None] = {}
         self._waiting: dict[str, Begin] = {}
         self._runs: dict[str, _Run] = {}
+        self._why: dict[str, str] = {}
         self._said: set[str] = set()
 
     @property
@@ -129,6 +130,8 @@ class Sampler:
         for name, listener in wanted.items():
             try:
                 samples[name] = listener.sample(tick)
+                for note in samples[name].notes:
+                    self._say(f"listener {name}: {note}", note)
             except Exception as error:  # a listener of others' may raise anything
                 self._say(f"listener {name} failed, and is asked again: {type(error).__name__}: {error}", name)
         for run in self._runs.values():
@@ -166,18 +169,21 @@ class Sampler:
     def _wanted(self, names: tuple[str, ...] | None) -> list[Listener]:
         """Return the listeners of these names, or all that can run here; why a named one cannot is said."""
         all_or_named = listener_names() if names is None else names
-        found = [self._listener(name, named=names is not None) for name in all_or_named]
+        found = [self._listener(name) for name in all_or_named]
+        if names is not None:
+            for why in dict.fromkeys(self._why[name] for name in names if name in self._why):
+                lacking = [name for name in names if self._why.get(name) == why]
+                self._say(f"listener {', '.join(lacking)} is left out: {why}", why)
         return [listener for listener in found if listener]
 
-    def _listener(self, name: str, *, named: bool) -> Listener | None:
+    def _listener(self, name: str) -> Listener | None:
         """Make a listener when it is first wanted; None if it cannot run."""
         if name not in self._listeners:
             self._listeners[name] = None
             try:
                 listener = make_listener(name)
                 if why := listener.unavailable():
-                    if named:
-                        self._say(f"listener {name} is left out: {why}", name)
+                    self._why[name] = why
                 else:
                     self._listeners[name] = listener
             except Exception as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.fakes.nvml.fake_gpus import FakeGpus
 
-from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
+from penstock.runs.listeners.contract import Tick, Tree, Values, WatchedRun
 from penstock.runs.listeners.energy import EnergyListener
 from penstock.testing.listener import ListenerContract
 
@@ -37,6 +39,10 @@ def powercap(tmp_path: Path) -> Path:
 def tick(host_cpu_s: float, **cpu_s: float) -> Tick:
     runs = tuple(WatchedRun(id, index, (1, 1), 1) for index, id in enumerate(cpu_s))
     return Tick(1e9, runs, {id: Tree((), used_s, 0, 0, 0, 0) for id, used_s in cpu_s.items()}, host_cpu_s)
+
+
+def estimates(runs: Mapping[str, Values]) -> dict[str, float]:
+    return {id: values.counters["energy.estimated_j"] for id, values in runs.items()}
 
 
 class TestEnergy(ListenerContract):
@@ -73,12 +79,14 @@ def test_a_run_is_given_the_part_that_its_cpu_time_has_in_the_machines(powercap:
     listener.sample(tick(100.0, a=7.0, b=20.0))
     zone(powercap, "intel-rapl:0", "package-0", 40_000_000)
     runs = listener.sample(tick(104.0, a=8.0, b=22.0, late=50.0)).runs
-    assert runs["a"].counters == {"energy.estimated_j": pytest.approx(10)}
-    assert runs["b"].counters == {"energy.estimated_j": pytest.approx(20)}
-    assert runs["late"].counters == {"energy.estimated_j": 0}
+    assert estimates(runs) == {"a": pytest.approx(10), "b": pytest.approx(20), "late": 0}
+    assert runs["a"].counters == {
+        "energy.estimated_cpu_j": pytest.approx(10),
+        "energy.estimated_j": pytest.approx(10),
+    }
     zone(powercap, "intel-rapl:0", "package-0", 80_000_000)
     runs = listener.sample(tick(104.0, a=8.0, b=22.0)).runs  # a machine that counts no CPU time
-    assert runs["a"].counters == {"energy.estimated_j": pytest.approx(10)}
+    assert estimates(runs)["a"] == pytest.approx(10)
 
 
 def test_a_machine_without_counters_says_so(tmp_path: Path):
@@ -98,3 +106,85 @@ def test_what_may_not_be_read_is_named_with_what_permits_it(powercap: Path, monk
     assert why
     assert "intel-rapl:0/energy_uj may not be read" in why
     assert "chmod a+r" in why
+
+
+def gpu_tick(**pids: tuple[int, ...]) -> Tick:
+    runs = tuple(WatchedRun(id, index, (1, 1), 1) for index, id in enumerate(pids))
+    return Tick(1e9, runs, {id: Tree(its, 0.0, 0, 0, 0, 0) for id, its in pids.items()}, 0.0)
+
+
+class TestEnergyOfGpusAlone(ListenerContract):
+    @pytest.fixture(autouse=True)
+    def its_gpus(self, fake_gpus: FakeGpus, tmp_path: Path):
+        fake_gpus.add(processes=[[os.getpid(), 1]])
+        fake_gpus.count_energy(0)
+        self.powercap = tmp_path
+
+    def make(self):
+        listener = EnergyListener(self.powercap)
+        assert listener.unavailable() is None
+        return listener
+
+
+def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on_it(
+    fake_gpus: FakeGpus, tmp_path: Path
+):
+    mine, other = os.getpid(), os.getppid()
+    fake_gpus.add(processes=[[mine, 1]], energy_mj=5_000_000)
+    fake_gpus.add(mps_processes=[[other, None], [mine, 1]], energy_mj=70)
+    listener = EnergyListener(tmp_path)
+    assert listener.unavailable() is None
+    first = listener.sample(gpu_tick(a=(mine,), b=(other,), idle=(1,)))
+    assert first.host.counters == {"energy.gpu0_j": 0, "energy.gpu1_j": 0}
+    fake_gpus.set(0, energy_mj=5_090_000)
+    fake_gpus.set(1, energy_mj=60_070)
+    second = listener.sample(gpu_tick(a=(mine,), b=(other,), idle=(1,)))
+    assert second.host.counters == {"energy.gpu0_j": 90, "energy.gpu1_j": 60}
+    assert estimates(second.runs) == {"a": 120, "b": 30}
+    assert second.runs["b"].counters["energy.estimated_gpu_j"] == 30
+    fake_gpus.set(0, energy_mj=4)  # the driver was loaded anew
+    fake_gpus.refuse("*", 15, 1)
+    third = listener.sample(gpu_tick(a=(mine,), b=(other,), idle=(1,)))
+    assert third.host.counters == {"energy.gpu0_j": 90, "energy.gpu1_j": 60}
+
+
+def test_a_run_gets_its_parts_of_processors_and_gpus_together(
+    fake_gpus: FakeGpus, powercap: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_gpus.add(processes=[[os.getpid(), 1]])
+    monkeypatch.setenv("PENSTOCK_CARBON_INTENSITY", "240")
+    listener = EnergyListener(powercap)
+    assert listener.unavailable() is None
+    runs = (WatchedRun("a", 0, (1, 1), 1),)
+    listener.sample(Tick(1e9, runs, {"a": Tree((os.getpid(),), 1.0, 0, 0, 0, 0)}, 10.0))
+    zone(powercap, "intel-rapl:0", "package-0", 40_000_000)
+    fake_gpus.set(0, energy_mj=1_360_000)
+    found = listener.sample(Tick(1e9, runs, {"a": Tree((os.getpid(),), 2.0, 0, 0, 0, 0)}, 14.0)).runs["a"].counters
+    assert found == {
+        "energy.estimated_cpu_j": pytest.approx(10),
+        "energy.estimated_gpu_j": pytest.approx(360),
+        "energy.estimated_j": pytest.approx(370),
+        "energy.estimated_gco2": pytest.approx(370 / 3.6e6 * 240),
+    }
+
+
+def test_no_run_is_given_energy_of_a_gpu_whose_processes_have_the_numbers_of_another_namespace(
+    fake_gpus: FakeGpus, tmp_path: Path
+):
+    fake_gpus.add(processes=[[os.getpid(), 1], [2**22 + 1, 1]])
+    fake_gpus.count_energy(0)
+    listener = EnergyListener(tmp_path)
+    assert listener.unavailable() is None
+    listener.sample(gpu_tick(a=(os.getpid(),)))
+    second = listener.sample(gpu_tick(a=(os.getpid(),)))
+    assert not second.runs
+    assert "--pid=host" in second.notes[0]
+    assert second.host.counters["energy.gpu0_j"] > 0
+
+
+def test_with_neither_kind_of_counter_both_reasons_are_said(fake_gpus: FakeGpus, tmp_path: Path):
+    fake_gpus.add()
+    fake_gpus.refuse("nvmlDeviceGetTotalEnergyConsumption", 3)
+    why = EnergyListener(tmp_path).unavailable() or ""
+    assert "RAPL" in why
+    assert "no GPU in sight counts its energy" in why

@@ -11,10 +11,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fakes.mps.fake_mps import PROGRAM
+from tests.fakes.nvml.fake_gpus import FakeGpus
 
 from penstock.errors import BadSetting, PenstockError
 from penstock.runs.record import RunRecord, Status
-from penstock.runs.spec.open import Spec
+from penstock.runs.spec.gpus import Gpus
+from penstock.runs.spec.open import Spec as OpenedSpec
+from penstock.runs.spec.radt import plan_rows, rows_of
 
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,File,Listeners,Params\n"
 PLAIN = """0,1,alone,,,0,-,train.py,smi+top,--epochs 2 --lr 0.05
@@ -23,15 +27,25 @@ PLAIN = """0,1,alone,,,0,-,train.py,smi+top,--epochs 2 --lr 0.05
 """
 
 
+UUIDS = tuple(f"GPU-0000000{i}-0000-4000-8000-000000000000" for i in range(2))
+
+
+def Spec(path: Path, *, without: bool = False) -> OpenedSpec:  # noqa: N802
+    return OpenedSpec(path, Gpus(without=without))
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, fake_gpus: FakeGpus) -> Path:
+    """A table on a machine of two GPUs."""
+    for uuid in UUIDS:
+        assert fake_gpus.add() == uuid
     (tmp_path / "train.py").touch()
     path = tmp_path / "runs.csv"
     path.write_text(HEADER + PLAIN)
     return path
 
 
-def record(spec: Spec, group: int, index: int, status: Status, exit_code: int | None = None) -> RunRecord:
+def record(spec: OpenedSpec, group: int, index: int, status: Status, exit_code: int | None = None) -> RunRecord:
     plan = spec.groups[group]
     return RunRecord(
         id=f"r{group}{index}",
@@ -54,7 +68,7 @@ def test_rows_of_one_experiment_and_workload_start_together(file: Path):
     assert two.listeners == ("gpu", "proc", "host", "gpm")
     assert spec.left_out == ["runs.csv: nsys: profilers are not started yet"]
     assert [run.name for run in two.runs] == ["a", "b"]
-    assert two.runs[0].devices == ("0", "1")
+    assert two.runs[0].devices == UUIDS
     assert two.runs[0].command == (sys.executable, "train.py", "--epochs", "2", "--lr", "0.05")
     assert two.runs[1].command[2:] == ("--name", "x y,", "z")
     assert two.runs[1].directory == str(file.parent)
@@ -166,7 +180,7 @@ def test_if_status_cannot_be_written_the_file_is_as_it_was(file: Path):
 def test_nothing_but_the_file_is_left_in_its_folder(file: Path):
     with Spec(file) as spec:
         spec.tell(0, record(spec, 0, 0, "finished"))
-    assert sorted(os.listdir(file.parent)) == ["runs.csv", "train.py"]
+    assert {*os.listdir(file.parent)} - {"gpus"} == {"runs.csv", "train.py"}
 
 
 @pytest.mark.parametrize("is_written", [False, True])
@@ -182,7 +196,8 @@ def test_a_second_penstock_run_on_one_spec_is_refused_until_the_first_has_ended(
 def test_a_killed_process_holds_no_spec(file: Path):
     hold = (
         "import sys; from pathlib import Path; from penstock.runs.spec.open import Spec; "
-        "spec = Spec(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+        "from penstock.runs.spec.gpus import Gpus; "
+        "spec = Spec(Path(sys.argv[1]), Gpus(without=True)); print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", hold, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -201,13 +216,14 @@ def test_a_killed_process_holds_no_spec(file: Path):
         ("0,1,x,,,0,-,no.py,smi,", "2, column File: there is no script"),
         ("0,1,x,,,0,-,,smi,", "2, column File: there is none"),
         ("0,1,x,,,0,XPS,train.py,smi,", "2, column Collocation: 'XPS' is none of -, MPS and a MIG profile"),
-        ("0,1,x,,,0,MPS,train.py,smi,", "2, column Collocation='mps': there are alone"),
+        ("0,1,x,,,0,MPS,train.py,smi,", "2, column Collocation: MPS cannot run here: no nvidia-cuda-mps-control"),
         (
-            "0,1,x,,,0,3g.20gb,train.py,smi,",
-            "2, column Collocation='mig:3g.20gb': there are alone",
+            "0,1,x,,,7,-,train.py,smi,",
+            f"2, column Devices: there is no GPU '7'; there are 0 ({UUIDS[0]}, NVIDIA H100",
         ),
+        ("0,1,x,,,0+0,-,train.py,smi,", f"2, column Devices: '0' is GPU {UUIDS[0]}, which is there already"),
         ("0,1,,,,0,-,train.py,,\n0,1,,,,0,MPS,train.py,,", "3, column Collocation: 'MPS' beside '-'"),
-        ("0,1,x,,,first,-,train.py,smi,", "2, column Devices: 'first' is no GPU"),
+        ("0,1,x,,,first,-,train.py,smi,", "2, column Devices: there is no GPU 'first'"),
         ("0,1,x,,,0,-,train.py,smu,", "2, column Listeners: there is no listener 'smu'"),
         ('0,1,x,,,0,-,train.py,smi,"--x \'a"', "2, column Params: No closing quotation"),
         ("0,1,x,,,0,-,train.py,smi", "2: 9 cells under 10 columns"),
@@ -243,7 +259,42 @@ def test_a_wrong_table_is_one_error_with_its_line(file: Path, header: str, said:
 
 def test_mig_profiles_that_differ_are_planned_as_one_mode(file: Path):
     file.write_text(HEADER + "0,1,,,,0,1g.5gb,train.py,,\n0,1,,,,0,3g.20gb,train.py,,\n")
-    with pytest.raises(BadSetting, match=r"'mig:1g.5gb,3g.20gb': there are alone .* and plain"):
+    rows = [row for row, _ in rows_of(file, file.read_text())[1]]
+    assert plan_rows(file, rows, Gpus()).mode == "mig:1g.5gb,3g.20gb"
+
+
+def test_without_a_gpu_what_needs_one_is_left_out_and_that_is_said_once(file: Path):
+    file.write_text(HEADER + PLAIN + "0,3,x,,,0,MPS,train.py,smi+top+dcgmi,\n0,4,y,,,0,3g.20gb,train.py,top,\n")
+    with Spec(file, without=True) as spec:
+        assert [group.mode for group in spec.groups] == ["alone", "plain", "plain", "plain"]
+        assert [group.listeners for group in spec.groups] == 4 * [("proc", "host")]
+        assert not any(run.devices for group in spec.groups for run in group.runs)
+    _, left_out = spec.left_out
+    assert left_out == (
+        "--no-gpu leaves out devices, listener gpu, listener gpm, mode mps (plain instead), mode mig:3g.20gb "
+        "(plain instead)"
+    )
+
+
+def test_a_machine_without_a_gpu_is_one_error_that_names_what_helps(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(BadSetting) as error:
+        Spec(file)
+    assert str(error.value) == (
+        f"{file}:2, column Devices: CUDA_VISIBLE_DEVICES shows no GPU; with --no-gpu, what needs a GPU is left out"
+    )
+
+
+def test_numbers_of_gpus_count_inside_those_that_are_visible(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    file.write_text(HEADER + "0,1,x,,,0,-,train.py,top,\n")
+    with Spec(file) as spec:
+        assert spec.groups[0].runs[0].devices == UUIDS[1:]
+    file.write_text(HEADER + "0,1,x,,,GPU-00000001,-,train.py,top,\n")
+    with Spec(file) as spec:
+        assert spec.groups[0].runs[0].devices == UUIDS[1:]
+    file.write_text(HEADER + "0,1,x,,,1,-,train.py,top,\n")
+    with pytest.raises(BadSetting, match=r"there is no GPU '1'; there are 0 \(GPU-00000001-"):
         Spec(file)
 
 
@@ -255,8 +306,26 @@ def test_a_yaml_file_is_held_too_and_has_no_status(file: Path):
             Spec(spec_path)
         spec.tell(0, record(spec, 0, 0, "finished"))
     assert spec_path.read_text() == text
-    spec_path.write_text("groups:\n- command: train.py\n  mode: mps")
-    with pytest.raises(BadSetting, match=r"spec.yaml:3: mode='mps': there are alone"):
+    spec_path.write_text("groups:\n- command: train.py\n  mode: mp")
+    with pytest.raises(BadSetting, match=r"spec.yaml:3: mode='mp': there are alone"):
+        Spec(spec_path)
+
+
+def test_a_group_that_becomes_plain_is_there_once(file: Path):
+    spec_path = file.with_name("spec.yaml")
+    spec_path.write_text("groups: [{command: train.py, modes: [alone, plain, mps, 'mig:3g.20gb']}]")
+    with Spec(spec_path, without=True) as spec:
+        assert [group.mode for group in spec.groups] == ["alone", "plain"]
+
+
+def test_runs_that_would_share_a_gpu_under_two_daemons_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(PROGRAM.parent))
+    spec_path = file.with_name("spec.yaml")
+    spec_path.write_text(
+        "groups:\n- mode: mps\n  runs:\n"
+        "  - {command: train.py, devices: [0]}\n  - {command: train.py, devices: [0, 1]}\n"
+    )
+    with pytest.raises(BadSetting, match=rf"spec.yaml:2: mode: one run may use .*; {UUIDS[0]} would have two MPS"):
         Spec(spec_path)
 
 

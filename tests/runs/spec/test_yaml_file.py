@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import BadSetting, PackageMissing
 from penstock.runs.plan import GroupPlan
+from penstock.runs.spec.gpus import Gpus
 from penstock.runs.spec.yaml_file import plan_yaml
 
 
@@ -22,7 +23,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def groups(spec: Path, text: str) -> list[GroupPlan]:
-    return [group for _, group in plan_yaml(spec, dedent(text))]
+    return [group for _, group in plan_yaml(spec, dedent(text), Gpus(without=True))]
 
 
 def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
@@ -47,7 +48,6 @@ def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
     first = alone.runs[0]
     assert first.command == (sys.executable, "train.py", "--lr", "0.10", "--no", "no")
     assert first.parameters == {"lr": "0.10"}
-    assert first.devices == ("0", "1")
     assert first.directory == str(spec.parent)
     assert first.time_limit_s == 5400
 
@@ -76,7 +76,9 @@ def test_ranges_are_drawn_from(spec: Path):
 
 
 def test_mps_and_mig_are_planned(spec: Path):
-    (_, group), (where, _) = plan_yaml(spec, "groups:\n- command: train.py\n  modes: [mps, 'mig:3g.20gb']")
+    (_, group), (where, _) = plan_yaml(
+        spec, "groups:\n- command: train.py\n  modes: [mps, 'mig:3g.20gb']", Gpus(without=True)
+    )
     assert group.mode == "mps"
     assert where == f"{spec}:3: modes"
 
@@ -94,6 +96,10 @@ def test_mps_and_mig_are_planned(spec: Path):
         ("grid: {lr: []}", "5: grid.lr: lr has no values"),
         ("command: x", "5: command stands here a second time"),
         ("modes: [plain, plain]", "5: modes: one of them stands there twice"),
+        ("mps_threads: 101", "5: mps_threads: expected `float` <= 100"),
+        ("mps_threads: 0", "5: mps_threads: expected `float` > 0"),
+        ("mps_threads: 50", "3: mode: mps_threads and mps_memory are for mode mps"),
+        ("mps_memory: much", "5: mps_memory='much': give bytes"),
         ("listeners: proc", "5: listeners: expected `array | null`"),
         ("listeners: [proc, smi]", "5: listeners: there is no 'smi'; there are proc, host"),
         ("time_limit: soon", "5: time_limit='soon': give a time above 0"),
@@ -108,7 +114,7 @@ def test_mps_and_mig_are_planned(spec: Path):
 )
 def test_a_mistake_is_one_error_with_file_line_and_key(spec: Path, line: str, said: str):
     with pytest.raises(BadSetting) as error:
-        plan_yaml(spec, f"groups:\n\n  - name: a\n    command: train.py\n    {line}\n")
+        plan_yaml(spec, f"groups:\n\n  - name: a\n    command: train.py\n    {line}\n", Gpus(without=True))
     assert str(error.value).startswith(f"{spec}:{said}")
 
 
@@ -129,7 +135,7 @@ def test_a_mistake_is_one_error_with_file_line_and_key(spec: Path, line: str, sa
 )
 def test_what_is_no_spec_is_refused(spec: Path, text: str, said: str):
     with pytest.raises(BadSetting) as error:
-        plan_yaml(spec, text)
+        plan_yaml(spec, text, Gpus(without=True))
     assert str(error.value).startswith(f"{spec}:{said}")
 
 
@@ -138,4 +144,4 @@ def test_without_pyyaml_the_error_names_the_extra(spec: Path, monkeypatch: pytes
     for name in [name for name in sys.modules if name.split(".")[0] in {"yaml", "_yaml"}]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(PackageMissing, match=r"penstock\[runs\]"):
-        plan_yaml(spec, "groups: []")
+        plan_yaml(spec, "groups: []", Gpus(without=True))

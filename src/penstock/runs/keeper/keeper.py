@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.linux.oom_kills import oom_kills
-from penstock.linux.process import descendants, read_signals, signals_as_file
+from penstock.linux.process import descendants, read_signals, signals_as_file, survives
 from penstock.runs.keeper.command import resize, start
 from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link
 from penstock.runs.keeper.order import Order
@@ -51,7 +51,7 @@ class Keeper:
         )
         self._typed = b""
         self._returned: int | None = None
-        self._ended_as = self._why = ""
+        self._ended_as = self._why = self._remark = ""
         self._kill_at: float | None = None
         self._cooked = termios.tcgetattr(0) if order.terminal[0] else None
         self._output = Output(f"{order.folder}/output")
@@ -167,6 +167,8 @@ class Keeper:
         elif "signal" in said:
             self._ended_as, self._why = self._ended_as or "signalled", self._why or said["why"]
             self._signal_group(said["signal"])
+        elif "note" in said:
+            self._remark = said["note"]
         elif "size" in said and terminal in self._command.outputs:
             resize(terminal, said["size"])
 
@@ -213,16 +215,25 @@ class Keeper:
 
     def _signal_group(self, number: int) -> None:
         if self._returned is None:
+            self._spare_other_clients(number, descendants(os.getpid(), without=FEEDER))
             with suppress(ProcessLookupError):
                 os.killpg(self._command.pid, number)
 
     def _signal_all(self, number: int) -> bool:
         """Signal every process of the run; return whether there is one."""
         left = descendants(os.getpid(), without=FEEDER)
+        self._spare_other_clients(number, left)
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         return bool(left)
+
+    def _spare_other_clients(self, number: int, pids: list[int]) -> None:
+        """Have the MPS daemon end what processes do on GPUs if they are to die of a signal at once."""
+        if self._order.mps and (dying := [pid for pid in pids if number and not survives(pid, number)]):
+            from penstock.runs.modes.control import end_clients
+
+            end_clients(self._order.mps, dying)
 
     def _end_leftovers(self) -> None:
         self._kill_at = None
@@ -276,8 +287,9 @@ class Keeper:
             self._link.report(said=f"its CPU time could not be recorded: {error}")
 
     def _record_ended(self, ended: Verdict) -> None:
+        reason = "; ".join(filter(None, (ended.reason, self._remark)))
         try:
             with self._store() as store:
-                store.ended(self._order.id, ended.status, ended.exit_code, ended.reason)
+                store.ended(self._order.id, ended.status, ended.exit_code, reason)
         except Exception as error:
             self._link.report(said=f"its end ({ended.status}, {ended.reason}) could not be recorded: {error}")

@@ -20,6 +20,7 @@ class Order(NamedTuple):
         path: Where Python finds the store's modules.
         time_limit_s: Seconds after which it is ended.
         orphans: What becomes of the run if what started it disappears: "end" or "keep".
+        mps: Pipe directory of the MPS daemon that it is a client of; empty for none.
         terminal: Which of descriptors 0 to 2 are to be a terminal of its own.
         size: Lines and columns of that terminal.
     """
@@ -33,6 +34,7 @@ class Order(NamedTuple):
     path: list[str]
     time_limit_s: float | None = None
     orphans: str = "end"
+    mps: str = ""
     terminal: tuple[bool, bool, bool] = (False, False, False)
     size: tuple[int, int] = (0, 0)
 

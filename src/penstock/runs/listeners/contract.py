@@ -78,10 +78,12 @@ class Sample(NamedTuple):
     Attributes:
         host: Values of the host; they are written to each run.
         runs: Values of the runs, by their ids.
+        notes: Sentences on what is left out, and why; each is shown once.
     """
 
     host: Values = Values()
     runs: Mapping[str, Values] = {}
+    notes: tuple[str, ...] = ()
 
 
 class Listener(Protocol):

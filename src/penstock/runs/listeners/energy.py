@@ -1,63 +1,144 @@
-"""Listens to the processor's own energy counters (RAPL), and estimates each run's part."""
+"""Listens to the energy counters of processor packages (RAPL) and GPUs (NVML), and estimates each run's part."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from penstock.errors import GpuMissing
+from penstock.measure.gpus import devices, gpu_processes, nvml, told
 from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
+
+POWERCAP = Path("/sys/class/powercap")
+CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
+"""Variable that states how many grams of CO2 a kilowatt-hour costs."""
+_J_PER_KWH = 3.6e6
 
 
 class EnergyListener:
-    """Energy of processor packages and their memory as measured, and of each run as an estimate.
+    """Energy of processors, their memory and GPUs as measured, and of each run as an estimate.
 
-    In each second a run gets the part of all measured energy that its CPU time has in the machine's CPU time. So
-    the idle power of the machine is shared out too, and no instruction counts as dearer than another.
+    In each second a run gets the part of the processors' energy that its CPU time has in the machine's CPU time,
+    and of each GPU where NVML lists processes of runs, as much as each other run there. So idle power is shared
+    out too, and no instruction or kernel counts as dearer than another.
 
     Args:
         powercap: Folder with the kernel's power zones.
+        environment: Variables that say which GPUs are in sight, and the carbon intensity.
     """
 
     name = "energy"
 
-    def __init__(self, powercap: Path = Path("/sys/class/powercap")) -> None:
+    def __init__(self, powercap: Path = POWERCAP, environment: Mapping[str, str] = os.environ) -> None:
         self._powercap = powercap
+        self._environment = environment
+        intensity = environment.get(CARBON_INTENSITY)
+        self._g_per_kwh = float(intensity) if intensity else None
         self._zones = _zones(powercap)
+        self._gpus: list[_GpuCounter] = []
         self._host_cpu_s: float | None = None
         self._cpu_s: dict[str, float] = {}
-        self._estimated_j: dict[str, float] = {}
+        self._cpu_j: dict[str, float] = {}
+        self._gpu_j: dict[str, float] = {}
 
     def unavailable(self) -> str | None:
-        if not self._zones:
-            return (
-                f"{self._powercap} shows no energy counters (RAPL): this is a virtual machine, or its processor "
-                "or kernel has none"
-            )
-        for zone in self._zones:
-            try:
-                zone.read_j()
-            except PermissionError:
-                return (
-                    f"{zone.counter} may not be read by this user. Root can permit it until the next start of the "
-                    f"machine: chmod a+r {self._powercap}/intel-rapl:*/energy_uj"
-                )
-        return None
+        if no_rapl := rapl_missing(self._powercap):
+            self._zones = []
+        try:
+            counters = [_GpuCounter(device) for _, device in devices(self._environment)]
+            self._gpus = [counter for counter in counters if counter.read_j() is not None]
+            no_gpu = None if self._gpus else "no GPU in sight counts its energy (Volta and later do)"
+        except GpuMissing as missing:
+            no_gpu = str(missing)
+        return f"{': '.join(filter(None, no_rapl))}; {no_gpu}" if no_rapl and no_gpu else None
 
     def sample(self, tick: Tick) -> Sample:
-        used_j = sum(zone.read_j() for zone in self._zones)
-        host_cpu_s = tick.host_cpu_s - self._host_cpu_s if self._host_cpu_s is not None else 0.0
-        runs: dict[str, Values] = {}
-        for run in tick.runs:
-            cpu_s = tick.trees[run.id].cpu_s
-            part = min(1.0, (cpu_s - self._cpu_s.get(run.id, cpu_s)) / host_cpu_s) if host_cpu_s > 0 else 0.0
-            self._estimated_j[run.id] = self._estimated_j.get(run.id, 0.0) + part * used_j
-            runs[run.id] = Values({"energy.estimated_j": self._estimated_j[run.id]})
-        self._host_cpu_s = tick.host_cpu_s
-        self._cpu_s = {id: tree.cpu_s for id, tree in tick.trees.items()}
-        self._estimated_j = {id: self._estimated_j[id] for id in runs}
-        return Sample(Values({f"energy.{zone.name}_j": zone.total_j for zone in self._zones}), runs)
+        self._cpu_j = {run.id: self._cpu_j.get(run.id, 0.0) for run in tick.runs} if self._zones else {}
+        self._gpu_j = {run.id: self._gpu_j[run.id] for run in tick.runs if run.id in self._gpu_j}
+        self._share_out_processors(tick)
+        notes = () if self._share_out_gpus(tick) else (FOREIGN,)
+        host = {f"energy.{zone.name}_j": zone.total_j for zone in self._zones}
+        for place, gpu in enumerate(self._gpus):
+            host[f"energy.gpu{place}_j"] = gpu.total_j
+        runs = {run.id: Values(self._estimates(run.id)) for run in tick.runs}
+        return Sample(Values(host), {id: its for id, its in runs.items() if its.counters}, notes)
 
     def close(self) -> None:
-        pass
+        self._gpus = []
+
+    def _share_out_processors(self, tick: Tick) -> None:
+        used_j = sum(zone.read_j() for zone in self._zones)
+        host_cpu_s = tick.host_cpu_s - self._host_cpu_s if self._host_cpu_s is not None else 0.0
+        for id in self._cpu_j:
+            cpu_s = tick.trees[id].cpu_s
+            part = min(1.0, (cpu_s - self._cpu_s.get(id, cpu_s)) / host_cpu_s) if host_cpu_s > 0 else 0.0
+            self._cpu_j[id] += part * used_j
+        self._host_cpu_s = tick.host_cpu_s
+        self._cpu_s = {id: tree.cpu_s for id, tree in tick.trees.items()}
+
+    def _share_out_gpus(self, tick: Tick) -> bool:
+        """Return whether it is known who uses them."""
+        used_j = [gpu.read_j() or 0.0 for gpu in self._gpus]
+        pids = [gpu_processes(gpu.device).keys() for gpu in self._gpus]
+        if not exist_here(set[int]().union(*pids)):
+            return False
+        for gpu_j, its in zip(used_j, pids, strict=True):
+            runs = [run.id for run in tick.runs if not its.isdisjoint(tick.trees[run.id].pids)]
+            for id in runs:
+                self._gpu_j[id] = self._gpu_j.get(id, 0.0) + gpu_j / len(runs)
+        return True
+
+    def _estimates(self, id: str) -> dict[str, float]:
+        """Return a run's parts that are known, and their sum."""
+        kinds = (("cpu", self._cpu_j), ("gpu", self._gpu_j))
+        parts = {f"energy.estimated_{kind}_j": its[id] for kind, its in kinds if id in its}
+        if not parts:
+            return {}
+        found = {**parts, "energy.estimated_j": sum(parts.values())}
+        if self._g_per_kwh is not None:
+            found["energy.estimated_gco2"] = found["energy.estimated_j"] / _J_PER_KWH * self._g_per_kwh
+        return found
+
+
+def rapl_missing(powercap: Path = POWERCAP) -> tuple[str, str] | None:
+    """Say why the processor's energy cannot be read here, and what helps, if anything; None if it can."""
+    zones = _zones(powercap)
+    if not zones:
+        return f"{powercap} shows no energy counters (RAPL): a virtual machine, or a processor without", ""
+    for zone in zones:
+        try:
+            zone.read_j()
+        except PermissionError:
+            why = f"{zone.counter} may not be read by this user; root permits it until the machine's next start"
+            return why, f"chmod a+r {powercap}/intel-rapl:*/energy_uj"
+    return None
+
+
+class _GpuCounter:
+    """The energy counter of a GPU, which begins anew with its driver.
+
+    Attributes:
+        device: NVML's handle.
+        total_j: Joules from the first reading to the last.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self._before_mj: int | None = None
+        self.total_j = 0.0
+
+    def read_j(self) -> float | None:
+        """Read it; return the joules since the last reading, None if it cannot be read."""
+        now_mj = told(nvml().nvmlDeviceGetTotalEnergyConsumption, self.device)
+        if now_mj is None:
+            return None
+        grown_j = max(0, now_mj - (now_mj if self._before_mj is None else self._before_mj)) / 1000
+        self._before_mj = now_mj
+        self.total_j += grown_j
+        return grown_j
 
 
 class _Zone:

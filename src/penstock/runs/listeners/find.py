@@ -14,6 +14,8 @@ _OURS = {
     "proc": "penstock.runs.listeners.proc:ProcListener",
     "host": "penstock.runs.listeners.host:HostListener",
     "disk": "penstock.runs.listeners.disk:DiskListener",
+    "gpu": "penstock.runs.listeners.gpu:GpuListener",
+    "gpm": "penstock.runs.listeners.gpm:GpmListener",
     "energy": "penstock.runs.listeners.energy:EnergyListener",
     "feed": "penstock.runs.listeners.feed:FeedListener",
 }

@@ -25,6 +25,8 @@ def runs_of(
     repeats: int = 1,
     devices: Sequence[str] = (),
     time_limit_s: float | None = None,
+    mps_threads: float | None = None,
+    mps_memory_bytes: int | None = None,
 ) -> list[RunPlan]:
     """Plan the runs of one command: each combination of its grid, each ``repeats`` times.
 
@@ -53,6 +55,8 @@ def runs_of(
             devices=tuple(devices),
             directory=directory,
             time_limit_s=time_limit_s,
+            mps_threads=mps_threads,
+            mps_memory_bytes=mps_memory_bytes,
         )
         runs += [run] * repeats
     return runs

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from penstock.errors import BadSetting, PenstockError
-from penstock.runs.command_line import check_mode
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.spec import radt
 from penstock.runs.spec.csv_text import replaced
+from penstock.runs.spec.gpus import Gpus
 from penstock.runs.spec.yaml_file import plan_yaml
 
 
@@ -24,6 +24,7 @@ class Spec:
 
     Args:
         path: The file; its suffix is one of ``command_line.SPECS``.
+        gpus: GPUs that it can ask for.
 
     Attributes:
         groups: What is to be run, one group after the other. A CSV file's groups of which all runs have ended are
@@ -34,14 +35,14 @@ class Spec:
         BadSetting: it cannot be read, something in it is wrong, or another process runs it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gpus: Gpus) -> None:
         self.path = path.absolute()
         self.groups: list[GroupPlan] = []
         self.left_out: list[str] = []
         self._rows: list[list[radt.Row]] = []
         self._lock = _locked(self.path)
         try:
-            self._plan(_read(self.path))
+            self._plan(_read(self.path), gpus)
         except BaseException:
             self.close()
             raise
@@ -58,14 +59,15 @@ class Spec:
             os.close(self._lock)
             self._lock = None
 
-    def _plan(self, text: str) -> None:
+    def _plan(self, text: str, gpus: Gpus) -> None:
         if self.path.suffix != ".csv":
-            planned = plan_yaml(self.path, text)
+            planned = plan_yaml(self.path, text, gpus)
         else:
             rows = [row for row, _ in radt.rows_of(self.path, text)[1]]
             self._rows = radt.groups_of(rows)
             planned = [
-                (f"{group[0].where}, column Collocation", radt.plan_rows(self.path, group)) for group in self._rows
+                (f"{group[0].where}, column Collocation", radt.plan_rows(self.path, group, gpus))
+                for group in self._rows
             ]
             if profilers := radt.profilers_in([row for group in self._rows for row in group]):
                 self.left_out.append(f"{self.path.name}: {' and '.join(profilers)}: profilers are not started yet")
@@ -74,8 +76,10 @@ class Spec:
                     f"{self.path}: its folder cannot be written to, so Status could not be kept in it"
                 )
         for where, group in planned:
-            check_mode(where, group.mode)
-        self.groups = [group for _, group in planned]
+            admitted = gpus.admit(where, group)
+            if admitted.mode == group.mode or admitted not in self.groups:  # what became plain may be there
+                self.groups.append(admitted)
+        self.left_out += gpus.left_out
 
     def tell(self, group: int, record: RunRecord) -> None:
         """Write what has become of a run into its row's Status and Run, wholly or not at all; YAML has no place.

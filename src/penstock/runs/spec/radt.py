@@ -15,6 +15,7 @@ from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.csv_text import BadCell, Record, records_of
+from penstock.runs.spec.gpus import Gpus
 
 COLUMNS = ("Experiment", "Workload", "Status", "Run", "Devices", "Collocation", "File", "Listeners", "Params")
 _OPTIONAL = ("Name",)
@@ -29,7 +30,6 @@ _LISTENERS = {
 """What stands for each listener of radT's; its successors' own names are taken too."""
 _PROFILERS = ("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach")
 _MIG_PROFILE = re.compile(r"\d+g\.\d+gb(?:\+[\w.]+)?")
-_DEVICE = re.compile(r"\d+|(?:GPU|MIG)-[\w-]+")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
     return [group for group in groups.values() if not all(row.has_ended for row in group)]
 
 
-def plan_rows(path: Path, rows: Sequence[Row]) -> GroupPlan:
+def plan_rows(path: Path, rows: Sequence[Row], gpus: Gpus) -> GroupPlan:
     """Plan the runs of one Experiment and Workload. As in radT, each runs in its script's folder.
 
     Raises:
@@ -111,7 +111,7 @@ def plan_rows(path: Path, rows: Sequence[Row]) -> GroupPlan:
     return GroupPlan(
         name=f"{first['Experiment']}-{first['Workload']}",
         mode=_mode(rows),
-        runs=named([_run(path, row) for row in rows]),
+        runs=named([_run(path, row, gpus) for row in rows]),
         listeners=None if None in known else tuple(all_names),
     )
 
@@ -122,10 +122,7 @@ def profilers_in(rows: Sequence[Row]) -> list[str]:
     return [name for name in _PROFILERS if name in asked]
 
 
-def _run(path: Path, row: Row) -> RunPlan:
-    for device in row.words("Devices"):
-        if not _DEVICE.fullmatch(device):
-            raise row.wrong("Devices", f"{device!r} is no GPU's number or UUID; join several by +")
+def _run(path: Path, row: Row, gpus: Gpus) -> RunPlan:
     if not row.cells["File"]:
         raise row.wrong("File", "there is none")
     script = (path.parent / row.cells["File"]).absolute()
@@ -141,7 +138,7 @@ def _run(path: Path, row: Row) -> RunPlan:
         [script.name if script.suffix == ".py" else f"./{script.name}", *words],
         str(script.parent),
         name=row.cells.get("Name", ""),
-        devices=row.words("Devices"),
+        devices=gpus.devices(f"{row.where}, column Devices", row.words("Devices")),
     )
     return run
 

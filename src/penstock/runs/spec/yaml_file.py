@@ -6,6 +6,7 @@ import difflib
 import re
 import shlex
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -13,8 +14,10 @@ from penstock.errors import BadSetting
 from penstock.runs.command_line import check_listeners, seconds_from
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.spec.command import named, runs_of
+from penstock.runs.spec.gpus import Gpus
 from penstock.runs.spec.grid import values_from
 from penstock.runs.spec.yaml_text import YamlText, read_yaml
+from penstock.sizes import size_from
 
 Text = str | list[str]
 
@@ -31,6 +34,8 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     devices: list[str] = []
     directory: str = "."
     time_limit: str | None = None
+    mps_threads: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
+    mps_memory: str = ""
 
 
 class _Group(_Runs, forbid_unknown_fields=True):
@@ -51,7 +56,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
 _KEYS = [field for kind in (_Spec, _Group) for field in kind.__struct_fields__]
 
 
-def plan_yaml(path: Path, text: str) -> list[tuple[str, GroupPlan]]:
+def plan_yaml(path: Path, text: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
     """Plan the groups of a YAML spec, each with the words that say where it stands; paths count from its folder.
 
     Raises:
@@ -68,11 +73,13 @@ def plan_yaml(path: Path, text: str) -> list[tuple[str, GroupPlan]]:
     planned: list[tuple[str, GroupPlan]] = []
     for i, group in enumerate(spec.groups):
         name = group.name or (path.stem if len(spec.groups) == 1 else f"{path.stem}-{i}")
-        planned += _groups(path, read, f"$.groups[{i}]", group, name)
+        planned += _groups(path, read, f"$.groups[{i}]", group, name, gpus)
     return planned
 
 
-def _groups(path: Path, read: YamlText, at: str, group: _Group, name: str) -> list[tuple[str, GroupPlan]]:
+def _groups(
+    path: Path, read: YamlText, at: str, group: _Group, name: str, gpus: Gpus
+) -> list[tuple[str, GroupPlan]]:
     """Plan a group once in each of its modes."""
     if group.mode and group.modes:
         raise BadSetting(f"{_where(path, read, at, 'modes')}: leave out mode, or add it to modes")
@@ -88,17 +95,19 @@ def _groups(path: Path, read: YamlText, at: str, group: _Group, name: str) -> li
         runs = [
             run
             for i, each in enumerate(group.runs)
-            for run in _runs(path, read, f"{at}.runs[{i}]", each, each.name)
+            for run in _runs(path, read, f"{at}.runs[{i}]", each, each.name, gpus)
         ]
     else:
-        runs = _runs(path, read, at, group, "")
+        runs = _runs(path, read, at, group, "", gpus)
+    if "mps" not in modes and any(run.mps_threads or run.mps_memory_bytes for run in runs):
+        raise BadSetting(f"{where}: mps_threads and mps_memory are for mode mps, which is not there")
     listeners = None
     if group.listeners is not None:
         listeners = check_listeners(_where(path, read, at, "listeners"), group.listeners)
     return [(where, GroupPlan(name=name, mode=mode, runs=named(runs), listeners=listeners)) for mode in modes]
 
 
-def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str) -> list[RunPlan]:
+def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[RunPlan]:
     def where(key: str) -> str:
         return _where(path, read, at, key)
 
@@ -123,8 +132,10 @@ def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str) -> list[R
         take=runs.random,
         seed=runs.seed,
         repeats=runs.repeats,
-        devices=runs.devices,
+        devices=gpus.devices(where("devices"), runs.devices),
         time_limit_s=limit_s,
+        mps_threads=runs.mps_threads,
+        mps_memory_bytes=size_from(where("mps_memory"), runs.mps_memory) if runs.mps_memory else None,
     )
 
 

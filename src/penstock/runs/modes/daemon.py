@@ -1,0 +1,91 @@
+"""``python daemon.py LEASE_FD FOLDER UUID...``: an MPS daemon for as long as anybody holds the lease.
+
+This process guards the daemon, which is its child: it reports "ready" or what
+went wrong, waits for the end of the pipe LEASE_FD, and leaves nothing behind,
+not even the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if not __package__:  # started by its file: it needs little, and nothing of the run's own Python settings
+    sys.path.insert(0, os.path.abspath(f"{__file__}/../../../.."))
+
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.linux.process import adopt_orphans, descendants
+from penstock.runs.modes.control import PROGRAM, ask
+
+_START_S = 20.0
+_QUIT_S = 5
+
+
+def main(lease: int, pipes: str, uuids: str) -> None:
+    """Start the daemon of a pipe directory on these GPUs, wait for the end of the lease, and end it."""
+    adopt_orphans()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
+    try:
+        try:
+            print(_start(pipes, uuids) or "ready", flush=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            print(error, flush=True)
+        os.read(lease, 1)
+        ask(pipes, f"quit -t {_QUIT_S}", 2 * _QUIT_S)
+        deadline = time.monotonic() + _QUIT_S
+        while _reaped() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        while left := _reaped():
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+    finally:
+        shutil.rmtree(pipes, ignore_errors=True)
+
+
+def _start(pipes: str, uuids: str) -> str:
+    """Start the daemon; return what went wrong."""
+    logs = Path(pipes, "log")
+    logs.mkdir(mode=0o700)
+    given = {"CUDA_VISIBLE_DEVICES": uuids, "CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+    with open(logs / "start", "w+b") as said:  # a file, for the daemon keeps its descriptors open
+        started = subprocess.run(
+            [PROGRAM, "-d"],
+            check=False,
+            env={**os.environ, **given},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            timeout=_START_S,
+        )
+    deadline = time.monotonic() + _START_S
+    while started.returncode == 0 and time.monotonic() < deadline:
+        if ask(pipes, "get_server_list") is not None:
+            return ""
+        if not _reaped():
+            break
+        time.sleep(0.05)
+    texts = [path.read_text(errors="replace") for path in (logs / "start", logs / "control.log") if path.exists()]
+    lines = " ".join(texts).split()
+    return " ".join(lines[-60:]) or f"it does not answer, and {PROGRAM} -d ended with {started.returncode}"
+
+
+def _reaped() -> list[int]:
+    """Return what lives below this process, once what has ended is reaped."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return descendants(os.getpid())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

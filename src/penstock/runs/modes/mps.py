@@ -1,0 +1,185 @@
+"""Mode mps: the runs of a group are clients of an MPS daemon that is theirs alone."""
+
+# pynvml has no annotations.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.errors import BadSetting, DeviceUnavailable
+from penstock.linux.process import descendants, start_ticks
+from penstock.measure.gpus import Gpu, gpu_processes, nvml, visible_gpus
+from penstock.runs.modes.control import PROGRAM, clients
+from penstock.runs.plan import GroupPlan
+from penstock.runs.record import RunRecord
+
+_DAEMON = Path(__file__).with_name("daemon.py")
+_LONGEST = 60
+"""Characters of a folder below which the daemon's sockets, whose paths have 107 at most, find their place."""
+_LOOK_S = 1.0
+_ALL_PIDS = "pid:[4026531836]"
+"""The first namespace of processes, whose numbers NVML's are (PROC_PID_INIT_INO of Linux)."""
+
+
+def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
+    """Check that the runs of a group can run under MPS; as ``modes.mode.check``."""
+    sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in group.runs}
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    for devices in sets:
+        for other in sets - {devices}:
+            if both := sorted({*devices} & {*other}):
+                raise BadSetting(
+                    f"{what}: one run may use {' and '.join(devices)}, another {' and '.join(other)}; {both[0]} "
+                    "would have two MPS daemons: give runs that share a GPU the same devices"
+                )
+        if len(devices) > 1 and any(by_uuid[uuid].parent for uuid in devices):
+            raise BadSetting(
+                f"{what}: a process can use one MIG instance, not {len(devices)}; name one in devices"
+            )
+        if why := unusable([by_uuid[uuid] for uuid in devices]):
+            raise BadSetting(f"{what}: MPS cannot run here: {why}")
+
+
+def unusable(gpus: Sequence[Gpu]) -> str:
+    """Say why no MPS daemon can serve these GPUs; empty if one can."""
+    if not shutil.which(PROGRAM):
+        return f"no {PROGRAM} on the PATH; it comes with NVIDIA's driver"
+    known = nvml()
+    for gpu in gpus:
+        called, handle = f"GPU {gpu.index} ({gpu.uuid})", known.nvmlDeviceGetHandleByUUID(gpu.parent or gpu.uuid)
+        if known.nvmlDeviceGetComputeMode(handle) == known.NVML_COMPUTEMODE_PROHIBITED:
+            return f"{called} lets nobody compute: nvidia-smi -i {gpu.index} -c DEFAULT, as root"
+        with suppress(known.NVMLError):  # this model has no MIG
+            if not gpu.parent and known.nvmlDeviceGetMigMode(handle)[0]:
+                return f"{called} is in MIG mode and has no instance: make one, or turn MIG off"
+    return ""
+
+
+class Mps:
+    """Runs that are clients of MPS daemons: one for each set of GPUs that they name.
+
+    A daemon has folders that nobody else can enter, and ends when the last keeper has. Whether the runs that use
+    a GPU are clients is looked at once a second, for one that cannot connect runs without MPS and does not say so.
+
+    Attributes:
+        lease: What the daemons wait for the end of.
+
+    Raises:
+        DeviceUnavailable: a daemon does not start; the message has its words.
+    """
+
+    def __init__(self, records: Sequence[RunRecord]) -> None:
+        self._all = tuple(gpu.uuid for gpu in visible_gpus(os.environ))
+        self._folders: dict[tuple[str, ...], str] = {}
+        self._guards: list[subprocess.Popen[str]] = []
+        self._watched: dict[int, tuple[RunRecord, Callable[[str], None]]] = {}
+        self._ending = threading.Event()
+        self._watching: threading.Thread | None = None
+        self._ended, self.lease = os.pipe()
+        try:
+            for record in records:
+                if (devices := record.plan.devices or self._all) not in self._folders:
+                    self._start(devices)
+        except BaseException:
+            self.close()
+            raise
+
+    def variables(self, record: RunRecord) -> Mapping[str, str]:
+        """Return what makes a run a client; its GPU goes by UUID, which holds inside a daemon and outside."""
+        plan, devices = record.plan, record.plan.devices or self._all
+        found = {"CUDA_VISIBLE_DEVICES": ",".join(devices), "CUDA_MPS_PIPE_DIRECTORY": self._folders[devices]}
+        if plan.mps_threads is not None:
+            found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{plan.mps_threads:g}"
+        if plan.mps_memory_bytes is not None:
+            limits = (f"{i}={plan.mps_memory_bytes >> 20}M" for i in range(len(devices)))
+            found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
+        return found
+
+    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
+        """Watch whether a run is a client."""
+        if os.readlink("/proc/self/ns/pid") != _ALL_PIDS:
+            note("whether it runs under MPS cannot be checked: this container hides the numbers of processes")
+            return
+        self._watched[pid] = record, note
+        if self._watching is None:
+            self._watching = threading.Thread(target=self._watch, name="penstock-mps")
+            self._watching.start()
+
+    def close(self) -> None:
+        """End the daemons, and wait until nothing of them is left."""
+        self._ending.set()
+        if self._watching:
+            self._watching.join()
+        os.close(self.lease)
+        os.close(self._ended)
+        for guard in self._guards:
+            guard.communicate()
+
+    def _start(self, devices: tuple[str, ...]) -> None:
+        folder = self._folders[devices] = tempfile.mkdtemp(prefix="penstock-mps-", dir=_base())
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_DAEMON), str(self._ended), folder, ",".join(devices)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            pass_fds=(self._ended,),
+            start_new_session=True,
+            text=True,
+        )
+        self._guards.append(guard)
+        assert guard.stdout is not None
+        said = guard.stdout.readline().strip()
+        if said != "ready":
+            raise DeviceUnavailable(f"no MPS daemon could be started on {', '.join(devices)}: {said or 'it died'}")
+
+    def _watch(self) -> None:
+        suspected = set[int]()
+        while not self._ending.wait(_LOOK_S):
+            suspected = self._look(suspected)
+
+    def _look(self, suspected: set[int]) -> set[int]:
+        """Note the runs of which a process uses a GPU outside, and did so before; return those processes.
+
+        Args:
+            suspected: Processes that did so at the last look; a client connects before it uses a GPU, but the two
+                lists are read one after the other.
+        """
+        outside = set[int]()
+        for pid, (record, note) in list(self._watched.items()):
+            if start_ticks(pid) is None:
+                del self._watched[pid]
+                continue
+            devices = record.plan.devices or self._all
+            using = _computing(devices) & {pid, *descendants(pid)}
+            if using and (served := clients(self._folders[devices])) is not None:
+                using -= served.keys()
+                outside |= using
+                if found := sorted(using & suspected):
+                    note(f"process {found[0]} uses a GPU and is no client of the MPS daemon: it ran without MPS")
+                    del self._watched[pid]
+        return outside
+
+
+def _base() -> str:
+    """Return a folder in which a daemon's sockets have room for their paths."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    fits = 0 < len(base) <= _LONGEST and os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK)
+    return base if fits else "/tmp"
+
+
+def _computing(devices: Sequence[str]) -> set[int]:
+    """Return the processes that use a GPU, as NVML numbers them."""
+    known = nvml()
+    found = set[int]()
+    for uuid in devices:
+        with suppress(known.NVMLError):  # it is lost; its runs will tell
+            found |= gpu_processes(known.nvmlDeviceGetHandleByUUID(uuid)).keys()
+    return found

@@ -1,0 +1,189 @@
+"""GPUs as NVML tells them, over a library made for the test."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.fakes.nvml.fake_gpus import FakeGpus
+
+from penstock.measure.gpus import nvml
+from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
+from penstock.runs.listeners.gpm import GpmListener
+from penstock.runs.listeners.gpu import GpuListener
+from penstock.testing.listener import ListenerContract
+
+MINE, OTHER, NOBODY = os.getpid(), os.getppid(), 2**22 + 1
+GPM = {"2": 81.0, "3": 40.0, "5": 33.0, "10": 20.0, "20": 2.0, "21": 100.0}
+
+
+def tick(**pids: tuple[int, ...]) -> Tick:
+    runs = tuple(WatchedRun(id, index, (1, 1), 1) for index, id in enumerate(pids))
+    return Tick(1e9, runs, {id: Tree(its, 0.0, 0, 0, 0, 0) for id, its in pids.items()}, 0.0)
+
+
+def listening(kind: Any, environment: Mapping[str, str] | None = None) -> Any:
+    listener = kind(environment or {})
+    assert listener.unavailable() is None
+    return listener
+
+
+class TestGpu(ListenerContract):
+    @pytest.fixture(autouse=True)
+    def its_gpus(self, fake_gpus: FakeGpus) -> None:
+        fake_gpus.add(processes=[[MINE, 1 << 20]])
+        fake_gpus.add_mig(0, "1g.10gb")
+        fake_gpus.add()
+
+    def make(self) -> Any:
+        return listening(GpuListener)
+
+
+class TestGpm(ListenerContract):
+    @pytest.fixture(autouse=True)
+    def its_gpus(self, fake_gpus: FakeGpus) -> None:
+        fake_gpus.add(gpm=GPM)
+        fake_gpus.add_mig(0, "1g.10gb")
+        fake_gpus.add(gpm=GPM)
+
+    def make(self) -> Any:
+        return listening(GpmListener)
+
+
+def test_a_gpu_is_told_as_nvml_measures_it(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add()
+    fake_gpus.add(utilisation=97, used_bytes=5 << 30, power_mw=412_500, temperature_c=71, reasons=0x24)
+    gauges = listening(GpuListener, {"CUDA_VISIBLE_DEVICES": "1"}).sample(tick()).host.gauges
+    assert gauges == {
+        "gpu.0.utilisation_percent": 97,
+        "gpu.0.memory_bytes": 5 << 30,
+        "gpu.0.power_w": 412.5,
+        "gpu.0.sm_mhz": 1700,
+        "gpu.0.memory_mhz": 2600,
+        "gpu.0.temperature_c": 71,
+        "gpu.0.throttled_power": 1,
+        "gpu.0.throttled_heat": 1,
+        "gpu.0.throttled_hardware": 0,
+    }
+
+
+def test_what_nvml_does_not_tell_is_absent_and_zero_is_told(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(utilisation=0)
+    fake_gpus.refuse("nvmlDeviceGetPowerUsage", 3, 0)
+    fake_gpus.refuse("nvmlDeviceGetCurrentClocksEventReasons", 13)
+    gauges = listening(GpuListener).sample(tick()).host.gauges
+    assert gauges["gpu.0.utilisation_percent"] == 0
+    assert "gpu.0.power_w" not in gauges
+    assert not [name for name in gauges if "throttled" in name]
+
+
+def test_a_gpu_that_is_lost_takes_no_other_with_it(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(gpm=GPM)
+    fake_gpus.add(gpm=GPM, processes=[[MINE, 7]])
+    gpu, gpm = listening(GpuListener), listening(GpmListener)
+    gpm.sample(tick())
+    fake_gpus.refuse("*", nvml().NVML_ERROR_GPU_IS_LOST, 0)
+    sample = gpu.sample(tick(a=(MINE,)))
+    assert {name.split(".")[1] for name in sample.host.gauges} == {"1"}
+    assert sample.runs["a"].gauges == {"gpu.memory_bytes": 7}
+    assert {name.split(".")[1] for name in gpm.sample(tick()).host.gauges} == {"1"}
+    gpm.close()
+
+
+def test_a_runs_memory_is_that_of_its_processes_on_all_gpus(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(processes=[[MINE, 5], [OTHER, 100]])
+    fake_gpus.add(mps_processes=[[MINE, 2]])
+    runs = listening(GpuListener).sample(tick(a=(MINE, 1), b=(OTHER,), idle=(1,))).runs
+    assert {id: values.gauges for id, values in runs.items()} == {
+        "a": {"gpu.memory_bytes": 7},
+        "b": {"gpu.memory_bytes": 100},
+    }
+
+
+def test_a_run_whose_memory_nvml_does_not_give_has_none_rather_than_zero(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(processes=[[MINE, None], [OTHER, 100]])
+    assert set(listening(GpuListener).sample(tick(a=(MINE,), b=(OTHER,))).runs) == {"b"}
+
+
+def test_numbers_of_another_namespace_are_matched_to_no_run_and_that_is_said(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(processes=[[MINE, 5], [NOBODY, 100]])
+    listener = listening(GpuListener)
+    once = listener.sample(tick(a=(MINE,)))
+    assert not once.runs
+    assert "docker run --pid=host" in once.notes[0]
+    fake_gpus.set(0, processes=[[MINE, 5]])
+    assert listener.sample(tick(a=(MINE,))).runs["a"].gauges == {"gpu.memory_bytes": 5}
+
+
+def test_instances_are_told_beside_their_gpu_as_they_come_and_go(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(gpm=GPM)
+    gpu, gpm = listening(GpuListener), listening(GpmListener)
+    fake_gpus.add_mig(0, "1g.10gb")
+    fake_gpus.add_mig(0, "2g.20gb")
+    fake_gpus.set(0, processes=[[MINE, 9, 2]])
+    sample = gpu.sample(tick(a=(MINE,)))
+    assert sample.runs["a"].gauges == {"gpu.memory_bytes": 9}
+    assert sample.host.gauges["gpu.0.power_w"] == 300
+    assert "gpu.0.utilisation_percent" not in sample.host.gauges, "NVML tells it of no GPU in MIG mode"
+    assert {"gpu.0.mig1.memory_bytes", "gpu.0.mig2.memory_bytes"} <= set(sample.host.gauges)
+    gpm.sample(tick())
+    assert gpm.sample(tick()).host.gauges["gpm.0.mig2.sm_active_percent"] == 81
+    fake_gpus.set(0, mig=[0, 0], instances=[])
+    gpm.sample(tick())
+    assert "gpm.0.sm_active_percent" in gpm.sample(tick()).host.gauges
+    gpm.close()
+    assert not importlib.import_module("pynvml").samples
+
+
+def test_gpm_tells_of_the_time_since_the_last_tick(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(gpm=GPM)
+    listener = listening(GpmListener)
+    assert not listener.sample(tick()).host.gauges
+    assert listener.sample(tick()).host.gauges == {
+        "gpm.0.sm_active_percent": 81,
+        "gpm.0.sm_occupancy_percent": 40,
+        "gpm.0.tensor_percent": 33,
+        "gpm.0.dram_percent": 20,
+        "gpm.0.pcie_tx_bytes_per_s": 2 << 20,
+        "gpm.0.pcie_rx_bytes_per_s": 100 << 20,
+    }
+    listener.close()
+    assert not importlib.import_module("pynvml").samples
+
+
+def test_what_cannot_be_told_is_left_out_of_gpm_and_the_rest_goes_on(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(gpm=None, name="NVIDIA A100")
+    fake_gpus.add(gpm={"2": 50.0})
+    listener = listening(GpmListener)
+    listener.sample(tick())
+    assert listener.sample(tick()).host.gauges == {"gpm.1.sm_active_percent": 50}
+    fake_gpus.refuse("nvmlGpmSampleGet", 3, 1)
+    assert not listener.sample(tick()).host.gauges
+    fake_gpus.refuse("nvmlGpmSampleGet", None, 1)
+    assert not listener.sample(tick()).host.gauges, "it begins anew"
+    assert listener.sample(tick()).host.gauges
+    listener.close()
+
+
+def test_without_gpus_or_gpm_that_is_the_reason(fake_gpus: FakeGpus) -> None:
+    assert GpuListener({}).unavailable() == GpmListener({}).unavailable() == "NVML finds no GPU"
+    fake_gpus.add(gpm=None)
+    assert "begins with Hopper" in (GpmListener({}).unavailable() or "")
+    assert "CUDA_VISIBLE_DEVICES='' shows no GPU" in (
+        GpuListener({"CUDA_VISIBLE_DEVICES": ""}).unavailable() or ""
+    )
+
+
+def test_a_tick_costs_few_calls_of_nvml(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add(gpm=GPM, processes=[[MINE, 1]])
+    calls = importlib.import_module("pynvml").calls
+    gpu, gpm = listening(GpuListener), listening(GpmListener)
+    gpm.sample(tick())
+    calls.clear()
+    gpu.sample(tick(a=(MINE,)))
+    gpm.sample(tick(a=(MINE,)))
+    assert len(calls) <= 16, calls
+    gpm.close()

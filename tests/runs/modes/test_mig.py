@@ -1,0 +1,170 @@
+"""Mode mig, on fake GPUs behind NVML's own Python binding: real launchers, keepers and makers of instances."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.forked import eventually
+from tests.runs.running import Launch
+
+SHOW = [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"]
+_UNTIL_GO = "import os, time\nprint('began', flush=True)\nwhile not os.path.exists('go'): time.sleep(.02)"
+WAIT = [sys.executable, "-c", _UNTIL_GO]
+ALLOWED = "--allow-mig-changes"
+
+
+@pytest.fixture
+def start(fake_gpus: FakeGpus, launch: Callable[..., Launch]) -> Callable[..., Launch]:
+    return lambda *words, **more: launch(*words, **{**fake_gpus.environment, **more})
+
+
+def shown(run: Launch) -> list[str]:
+    return sorted(line.rpartition(" ")[2] for line in run.output.splitlines() if "MIG-" in line)
+
+
+def test_each_run_has_an_instance_of_the_profile_to_itself(start, fake_gpus: FakeGpus):
+    fake_gpus.add()
+    fake_gpus.add()
+    two = [fake_gpus.add_mig(0, "1g.10gb"), fake_gpus.add_mig(1, "1g.10gb")]
+    fake_gpus.add_mig(0, "3g.40gb")
+    run = start("-n", "2", "--mode", "mig:1g.10gb", *SHOW)
+    assert run.wait() == 0, run.errors
+    assert shown(run) == sorted(two)
+    assert [record.mode for record in run.records()] == ["mig:1g.10gb"] * 2
+
+
+@pytest.mark.parametrize("profile", ["4g.99gb", ""])
+def test_a_profile_that_does_not_exist_is_refused_with_those_that_do(start, fake_gpus: FakeGpus, profile: str):
+    fake_gpus.add()
+    run = start("--mode", f"mig:{profile}", *SHOW)
+    assert run.wait() == 2
+    assert ("there are 1g.10gb, 2g.20gb, 3g.40gb, 7g.80gb" if profile else "mig: with a profile") in run.errors
+    assert not run.output
+
+
+def test_a_gpu_without_mig_is_refused(start, fake_gpus: FakeGpus):
+    fake_gpus.add(mig=None)
+    run = start("--mode", "mig:1g.10gb", *SHOW)
+    assert run.wait() == 2
+    assert "they have no MIG" in run.errors
+
+
+def test_fewer_instances_than_runs_are_one_error_that_names_them_and_the_remedies(start, fake_gpus: FakeGpus):
+    fake_gpus.add()
+    mine, other = fake_gpus.add_mig(0, "1g.10gb"), fake_gpus.add_mig(0, "3g.40gb")
+    run = start("-n", "2", "--mode", "mig:1g.10gb", *SHOW)
+    assert run.wait() == 2
+    said = " ".join(run.errors.split())
+    assert f"1 more than there are for them; in sight: 1g.10gb {mine}, 3g.40gb {other}" in said
+    assert "nvidia-smi mig -i 0 -cgi 1g.10gb -C" in said
+    assert "--allow-mig-changes" in said
+    assert not run.output
+    assert len(fake_gpus.migs(0)) == 2
+
+
+def test_instances_are_made_where_that_is_allowed_and_all_is_put_back(start, fake_gpus: FakeGpus):
+    fake_gpus.add(mig=[1, 1])
+    fake_gpus.add()
+    mine = fake_gpus.add_mig(0, "3g.40gb")
+    run = start("-n", "3", "--mode", "mig:3g.40gb", ALLOWED, *SHOW)
+    assert run.wait() == 0, run.errors
+    seen = shown(run)
+    assert len(set(seen)) == 3
+    assert mine in seen
+    assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([mine], [1, 1])
+    assert (fake_gpus.migs(1), fake_gpus.mig_mode(1)) == ([], [0, 0])
+
+
+def test_all_is_put_back_when_runs_fail_or_are_interrupted(start, fake_gpus: FakeGpus):
+    fake_gpus.add()
+    run = start("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, sys.executable, "-c", "raise SystemExit(3)")
+    assert run.wait() == 3
+    assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
+    run = start("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
+    eventually(lambda: run.output.count("began") == 2 or run.ended)
+    assert len(fake_gpus.migs(0)) == 2
+    os.kill(run.pid, signal.SIGINT)
+    assert run.wait() == 130
+    assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
+
+
+def test_all_is_put_back_after_a_launcher_was_killed(start, fake_gpus: FakeGpus):
+    fake_gpus.add()
+    run = start("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
+    eventually(lambda: run.output.count("began") == 2 or run.ended)
+    os.kill(run.pid, signal.SIGKILL)
+    eventually(lambda: fake_gpus.mig_mode(0) == [0, 0], "MIG mode stays on")
+    assert not fake_gpus.migs(0)
+
+
+def test_what_does_not_fit_or_is_in_use_is_refused_before_anything_is_made(start, fake_gpus: FakeGpus):
+    fake_gpus.add(processes=[[os.getpid(), 1]])
+    fake_gpus.add()
+    run = start("-n", "3", "--mode", "mig:3g.40gb", ALLOWED, *SHOW)
+    assert run.wait() == 2
+    said = " ".join(run.errors.split())
+    assert f"GPU 0 is not in MIG mode, and is used by processes {os.getpid()}" in said
+    assert "GPU 1 has room for 2 of 3g.40gb" in said
+    assert fake_gpus.mig_mode(1) == [0, 0]
+
+
+def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(start, fake_gpus: FakeGpus):
+    fake_gpus.add()
+    fake_gpus.refuse("nvmlGpuInstanceCreateComputeInstance", 23)
+    run = start("--mode", "mig:1g.10gb", ALLOWED, *SHOW)
+    assert run.wait() == 1
+    assert "MIG instances cannot be made: " in run.errors
+    assert (run.output.count("MIG-"), run.record().status) == (0, "failed")
+    assert fake_gpus.mig_mode(0) == [0, 0]
+
+
+def test_what_cannot_be_put_back_is_said_with_the_command_that_would(start, fake_gpus: FakeGpus, tmp_path: Path):
+    fake_gpus.add()
+    run = start("--mode", "mig:1g.10gb", ALLOWED, *WAIT)
+    eventually(lambda: "began" in run.output or run.ended)
+    fake_gpus.set(0, processes=[[os.getpid(), 1, 1]])  # somebody else has come
+    (tmp_path / "go").touch()
+    assert run.wait() == 0
+    assert "As root: nvidia-smi mig -i 0 -gi 1 -dci" in run.errors
+    assert "As root: nvidia-smi -i 0 -mig 0" in run.errors
+
+
+def test_runs_that_name_devices_have_instances_of_these(start, fake_gpus: FakeGpus, tmp_path: Path):
+    for index in (0, 1):
+        fake_gpus.add()
+        fake_gpus.add_mig(index, "1g.10gb")
+    second = fake_gpus.migs(1)[0]
+    (tmp_path / "runs.yaml").write_text(
+        "groups:\n- mode: mig:1g.10gb\n  runs:\n"
+        f"  - command: {SHOW[0]} show.py\n    name: any\n"
+        f"  - command: {SHOW[0]} show.py\n    name: second\n    devices: ['{second}']\n"
+    )
+    (tmp_path / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    run = start("runs.yaml")
+    assert run.wait() == 0, run.errors
+    assert {line.split()[0]: line.split()[-1] for line in run.output.splitlines() if "MIG-" in line} == {
+        "any": fake_gpus.migs(0)[0],
+        "second": second,
+    }
+
+
+def test_a_table_of_radts_gives_each_row_an_instance_of_its_profile(start, fake_gpus: FakeGpus, tmp_path: Path):
+    fake_gpus.add(mig=[1, 1])
+    small = fake_gpus.add_mig(0, "1g.10gb")
+    (tmp_path / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    (tmp_path / "runs.csv").write_text(
+        "Experiment,Workload,Name,Status,Run,Devices,Collocation,File,Listeners,Params\n"
+        "1,1,large,,,,3g.40gb,show.py,smi+dcgmi,-\n1,1,small,,,,1g.10gb,show.py,smi+dcgmi,-\n"
+    )
+    run = start(ALLOWED, "runs.csv")
+    assert run.wait() == 0, run.errors
+    seen = {line.split()[0]: line.split()[-1] for line in run.output.splitlines() if "MIG-" in line}
+    assert seen["small"] == small
+    assert seen["large"] not in {small, ""}
+    assert fake_gpus.migs(0) == [small]
