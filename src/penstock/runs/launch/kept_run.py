@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock.runs.keeper
+from penstock.inject import injected, without_injection
 from penstock.runs.keeper.order import Order
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
@@ -68,7 +69,7 @@ class KeptRun:
                 stdin=None if alone else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(order, theirs.fileno()),
-                env=environment,
+                env=without_injection(environment),
                 start_new_session=True,
             )
 
@@ -129,7 +130,7 @@ def environment_of(record: RunRecord, store: Store) -> dict[str, str]:
     }
     return {
         "PYTHONUNBUFFERED": "1",  # what it prints is seen, and kept, when it is printed
-        **os.environ,
+        **(injected if plan.watch_dataloader else without_injection)(os.environ),
         **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),
         **parameters,
         "PENSTOCK_RUN_ID": record.id,
