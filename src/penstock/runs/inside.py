@@ -18,7 +18,7 @@ import msgspec
 from penstock.errors import BadSetting, PenstockError
 from penstock.measure import waits
 
-if TYPE_CHECKING or os.environ.get("PENSTOCK_RUN_ID"):
+if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENSTOCK_STORE")):
     # In a run at once, where forks wait for it (linux/fork.py).
     from penstock.runs.store import SeriesWriter
 
