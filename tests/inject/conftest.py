@@ -1,1 +1,5 @@
-from tests.runs.conftest import launch as launch
+"""`penstock run` as processes."""
+
+from tests.runs.conftest import launch
+
+__all__ = ["launch"]

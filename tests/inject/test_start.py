@@ -1,4 +1,4 @@
-"""How Penstock gets into a Python, and what it leaves as it was. The torch here has a few lines: it starts at once."""
+"""How Penstock gets into a Python, and what it leaves as it was. The torch here is a few lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class DataLoader:
         "Begins."
         return iter([1, 2])
 """
-SAYS = "from torch.utils.data.dataloader import DataLoader; print(hasattr(DataLoader._get_iterator, '__wrapped__'))"
+SAYS = (
+    "from torch.utils.data.dataloader import DataLoader; print(hasattr(DataLoader._get_iterator, '__wrapped__'))"
+)
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK"))}
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -105,7 +107,9 @@ def test_another_python_is_left_alone(python, folder: Path, other: str):
 
 
 def test_a_python_started_by_a_hooked_one_is_hooked_unless_its_path_is_cleared(python):
-    child = "import subprocess, sys, os; subprocess.run([sys.executable, '-c', sys.argv[1]], env={**os.environ, %s})"
+    child = (
+        "import subprocess, sys, os; subprocess.run([sys.executable, '-c', sys.argv[1]], env={**os.environ, %s})"
+    )
     assert said(python("-c", child % "", SAYS)) == "True\n"
     cleared = python("-c", child % "'PYTHONPATH': os.getcwd()", SAYS)
     assert said(cleared) == "False\n"

@@ -3,8 +3,6 @@
 Every Python that the run starts passes here, so it imports nothing that is not there already.
 """
 
-from __future__ import annotations
-
 import sys
 
 TYPE_CHECKING = False
@@ -22,7 +20,7 @@ _CLASSES = {
 class _Finder:
     """Finds these modules as others do, and has their loaders hooked once they have been executed."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
         if name not in _CLASSES:
             return None
         others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
@@ -31,7 +29,7 @@ class _Finder:
             loader: Any = spec.loader
             execute = loader.exec_module
 
-            def exec_module(module: ModuleType) -> None:
+            def exec_module(module: "ModuleType") -> None:
                 del loader.exec_module
                 execute(module)
                 _hook(module, _CLASSES[name])
@@ -40,7 +38,7 @@ class _Finder:
         return spec
 
 
-def _hook(module: ModuleType, name: str) -> None:
+def _hook(module: "ModuleType", name: str) -> None:
     try:
         from penstock.inject.hook import hook
 
