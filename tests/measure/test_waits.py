@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def epochs_s() -> list[float]:
     return [point.values["feed.epoch_s"] for point in waits.points() if "feed.epoch_s" in point.values]
 
 
-def batch(clock: Clock, iteration: Iteration, wait_s: float, rows: int | None = 4) -> None:
+def batch(clock: Clock, iteration: Iteration, wait_s: float, rows: float = 4) -> None:
     iteration.ask()
     clock.pass_s(wait_s)
     iteration.give(rows)
@@ -145,7 +146,7 @@ def test_two_threads_that_wait_at_once_wait_no_longer_than_the_loop(clock: Clock
 
 def test_samples_are_absent_where_nobody_can_count_them(clock: Clock):
     iteration = Iteration(Loader())
-    batch(clock, iteration, 1, None)
+    batch(clock, iteration, 1, math.nan)
     batch(clock, iteration, 1, 4)
     assert "samples" not in totals()
     assert totals()["batches"] == 2
@@ -162,7 +163,7 @@ def test_iterators_by_the_thousand_cost_no_memory_and_no_second(clock: Clock):
         if i % 7 == 0:
             waits.points()
     assert totals() == {"wait_s": 5000, "loop_s": 5000, "batches": 5000, "samples": 20000}
-    assert len(waits._totals._covered) < 2000 and not waits._totals._read
+    assert len(waits._totals._covered) < 2000 and not waits._totals._going_on
 
 
 def test_a_forked_child_counts_from_nothing(clock: Clock):

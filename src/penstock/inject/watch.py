@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
@@ -60,29 +61,32 @@ def _watched(kind: Any) -> Any:
     return type(kind.__name__, (kind,), methods)
 
 
-def rows_of(loader: Any) -> Callable[[Any], int | None]:
-    """Return what counts the rows of a loader's batches, in their order; None where nobody knows."""
-    size = loader.batch_size
-    if size is None and loader.batch_sampler is None:
-        return lambda batch: None
+def rows_of(loader: Any) -> Callable[[Any], float]:
+    """Return what counts the rows of a loader's batches, as they come; NaN where nobody knows."""
+    size: int = loader.batch_size or 0
+    if not size and loader.batch_sampler is None:
+        return lambda batch: math.nan
+    if size and loader.drop_last:
+        return lambda batch: size
     try:
-        left = len(loader.sampler)
+        total = len(loader.sampler) if size else 0
     except Exception:  # whatever the program's own sampler raises, as iterating it would not
-        left = None
-    if size is None or left is None:
+        total = 0
+    if not total:
         return first_axis
+    left = total
 
-    def rows(batch: Any) -> int:
+    def rows(batch: Any) -> float:
         nonlocal left
         given = min(size, left)
-        left -= given
+        left = left - given or total  # a batch sampler may repeat the sampler without end
         return given
 
     return rows
 
 
-def first_axis(batch: Any) -> int | None:
-    """Return the length of the first axis of the first array in a batch; None if it has none.
+def first_axis(batch: Any) -> float:
+    """Return the length of the first axis of the first array in a batch; NaN if it has none.
 
     A list of dicts is taken for a list of samples.
     """
@@ -94,5 +98,5 @@ def first_axis(batch: Any) -> int | None:
         elif isinstance(batch, Mapping) and batch:
             batch = cast(Any, next(iter(batch.values())))
         else:
-            return None
-    return batch.shape[0] if len(batch.shape) else None
+            return math.nan
+    return batch.shape[0] if len(batch.shape) else math.nan

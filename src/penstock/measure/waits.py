@@ -6,6 +6,7 @@ that iterates, in one assignment, and read by whoever keeps the series of a run.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -27,16 +28,19 @@ class Point(NamedTuple):
 
 
 class _Figures:
-    """What is known of one iteration; it may be read when the iteration is gone."""
+    """What is known of one iteration; it may be read when the iteration is gone.
+
+    Attributes:
+        began_s, until_s: Its time, as far as it is known to be that of a loop.
+        waits: Seconds of those that are over, and when one that goes on began.
+        samples: Rows handed over; NaN if nobody knows.
+    """
 
     def __init__(self) -> None:
-        self.began_s = self.until_s = monotonic()  # its time, as far as it is known to be that of a loop
-        self.waits: tuple[float, float | None] = (
-            0.0,
-            None,
-        )  # those that are over, and when one that goes on began
+        self.began_s = self.until_s = monotonic()
+        self.waits: tuple[float, float | None] = 0.0, None
         self.batches = 0
-        self.samples: int | None = 0
+        self.samples = 0.0
         self.is_over = False
 
 
@@ -54,47 +58,37 @@ class _Totals:
         self.most = 0  # batches of one loader
         self.begun: deque[_Figures] = deque()
         self.epochs: deque[Point] = deque()
-        self._read: list[_Figures] = []
-        self._past = 0.0, 0, 0  # waits, batches and samples of iterations that are over
-        self._knows_samples = True
+        self._going_on: list[_Figures] = []
+        self._past = 0.0, 0, 0.0  # waits, batches and samples of iterations that are over
         self._covered: list[tuple[float, float]] = []  # the time of loops; loops within loops count once
         self._past_covered_s = 0.0
-        self._any = False
 
     def points(self) -> list[Point]:
-        while self.begun:
-            self._read.append(self.begun.popleft())
-            self._any = True
         points: list[Point] = []
         while self.epochs:
             points.append(self.epochs.popleft())
-        if not self._any:
+        while self.begun:
+            self._going_on.append(self.begun.popleft())
+        if not self._going_on and not self._covered:
             return points
-        now = monotonic()
+        read, self._going_on = self._going_on, []
         waited_s, batches, samples = self._past
-        going_on: list[_Figures] = []
-        for each in self._read:
+        now_s = monotonic()
+        for each in read:
             is_over = each.is_over  # first: then what follows is final
             over_s, since_s = each.waits
-            self._knows_samples = self._knows_samples and each.samples is not None
-            waited_s += over_s + (0.0 if since_s is None else now - since_s)
-            batches += each.batches
-            samples += each.samples or 0
-            self._cover(each.began_s, each.until_s if since_s is None else now)
+            waited_s, batches, samples = waited_s + over_s, batches + each.batches, samples + each.samples
             if is_over:
-                self._past = (
-                    self._past[0] + over_s,
-                    self._past[1] + each.batches,
-                    self._past[2] + (each.samples or 0),
-                )
+                past_s, past_batches, past_samples = self._past
+                self._past = past_s + over_s, past_batches + each.batches, past_samples + each.samples
             else:
-                going_on.append(each)
-        self._read = going_on
+                waited_s += now_s - (since_s or now_s)
+                self._going_on.append(each)
+            self._cover(each.began_s, now_s if since_s else each.until_s)
         loop_s = self._past_covered_s + sum(end_s - began_s for began_s, end_s in self._covered)
         values = {"feed.wait_s": min(waited_s, loop_s), "feed.loop_s": loop_s, "feed.batches": float(batches)}
-        if self._knows_samples:
-            values["feed.samples"] = float(samples)
-        return [*points, Point(time.time(), values)]
+        known = {} if math.isnan(samples) else {"feed.samples": samples}
+        return [*points, Point(time.time(), values | known)]
 
     def _cover(self, began_s: float, end_s: float) -> None:
         apart: list[tuple[float, float]] = []
@@ -156,12 +150,12 @@ class Iteration:
         _asking.iteration = None
         return True
 
-    def give(self, samples: int | None) -> None:
-        """End the wait with a batch of so many samples; None if nobody knows how many."""
+    def give(self, samples: float) -> None:
+        """End the wait with a batch of so many samples; NaN if nobody knows how many."""
         if self.pause():
             figures, loader = self._figures, self._loader
             figures.batches += 1
-            figures.samples = None if samples is None or figures.samples is None else figures.samples + samples
+            figures.samples += samples
             loader.batches += 1
             if loader.batches > self._totals.most:  # noqa: PLR1730 - max() takes longer
                 self._totals.most = loader.batches
