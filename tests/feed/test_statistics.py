@@ -45,6 +45,16 @@ def test_a_loader_counts_what_it_handed_out(serve, monkeypatch):
     assert after.latency_s >= 0
 
 
+def test_a_loop_that_is_broken_off_ends_there(serve, monkeypatch):
+    monkeypatch.setattr(waits, "_totals", waits._Totals())
+    monkeypatch.setattr(waits, "_tell", lambda: "a run")
+    serve(arrays())
+    with penstock.attach("feed", 32) as loader:
+        for _ in loader:
+            break
+        assert waits.points() and not waits._totals._going_on
+
+
 def test_ranks_count_their_own_samples(serve):
     serve(arrays())
     with penstock.attach("feed", 16, shard=(0, 2)) as one, penstock.attach("feed", 16, shard=(1, 2)) as other:

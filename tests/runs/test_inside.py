@@ -284,6 +284,28 @@ print(waited, file=open(os.environ["WAITED"], "w"))
     assert (script.series("feed.batches")[-1], script.series("feed.samples")[-1]) == (8, 32)
 
 
+def test_the_loops_of_forked_children_are_kept(script: Script) -> None:
+    script.run(
+        """
+from penstock.measure.waits import Iteration
+from penstock.runs.inside import watch_waits
+def loop(batches):
+    iteration = Iteration(loop)
+    for _ in range(batches):
+        iteration.ask()
+        iteration.give(2)
+watch_waits()
+loop(3)
+if not os.fork():
+    loop(5)
+    sys.exit()
+os.wait()
+"""
+    )
+    assert script.series("feed.batches")[-1] in (5, 8), "they may or may not have been there at once"
+    assert len(list((script.store.folder_of(script.id) / "series").glob("script-*.points"))) == 2
+
+
 def test_a_script_that_waits_for_no_data_keeps_nothing_of_it(script: Script) -> None:
     script.run("penstock.log(loss=1.0)")
     assert set(script.store.series(script.id)) == {"loss"}

@@ -34,7 +34,7 @@ class Reading:
         finished: A batch that is yet to be handed out, and the place before it.
         in_place: Whether the stream stands where ``epoch`` does.
         resumed: Whether ``epoch`` was loaded, and no loop has begun since.
-        newest: The loop that may go on.
+        newest: Mark of the loop that may go on.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Reading:
         self.finished: tuple[Epoch, PendingBatch] | None = None
         self.in_place = False
         self.resumed = False
-        self.newest: Loop | None = None
+        self.newest: object = None
         self.rules = rules
         self._name = name
         self._rows = rows
@@ -142,6 +142,7 @@ class Loop:
         self._over = False
         self._resumed = False  # whether it resumes an epoch, and nothing has come yet
         self._iteration = Iteration(reading)
+        self._mark = reading.newest = object()
 
     def __iter__(self) -> Self:
         return self
@@ -149,7 +150,7 @@ class Loop:
     def __next__(self) -> Tree:
         reading = self._reading
         self._check_usable()
-        if reading.newest is not self:
+        if reading.newest is not self._mark:
             raise LoaderClosed("a newer loop over this Loader, or load_state_dict(), has replaced this iterator")
         iteration = self._iteration
         try:
