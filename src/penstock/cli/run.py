@@ -70,6 +70,9 @@ def run(
             help="Grams of CO2 per kWh, for estimates; none unless given.",
         ),
     ] = None,
+    watch_dataloader: Annotated[
+        bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
+    ] = False,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
     ] = None,
@@ -97,6 +100,7 @@ def run(
         "devices": tuple(devices.split(",")) if devices else (),
         "mps_threads": mps_threads,
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
+        "watch_dataloader": watch_dataloader,
     }
     gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     if words[0].endswith(SPECS):
@@ -120,8 +124,8 @@ def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
     from penstock.errors import BadSetting
 
     nothing: dict[str, Any] = {"repeat": 1, "seed": 0, "name": "", "group": "", "mode": ""}
-    nothing |= {"grid": (), "devices": ()}
-    flags = {"take": "random", "time_limit_s": "time-limit"}
+    nothing |= {"grid": (), "devices": (), "watch_dataloader": False}
+    flags = {"take": "random", "time_limit_s": "time-limit", "watch_dataloader": "watch-dataloader"}
     flags |= {"mps_threads": "mps-threads", "mps_memory_bytes": "mps-memory"}
     given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]
     if words[1:] or given:
