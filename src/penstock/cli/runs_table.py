@@ -28,36 +28,24 @@ def runs_table(runs: Sequence[RunRecord]) -> RenderableType:
     """Show runs, one a line."""
     if not runs:
         return Text("No run is in the store. Start one with: penstock run SCRIPT.py")
-    return _table_of(runs, "id name group mode status exit began seconds")
+    return _table([(run, None) for run in runs], "id name group mode status exit began seconds")
 
 
-def ended_table(runs: Sequence[RunRecord]) -> Table:
+def ended_table(runs: Sequence[RunRecord]) -> RenderableType:
     """Show how runs ended."""
-    return _table_of(runs, "id name status exit seconds reason")
+    return _table([(run, None) for run in runs], "id name status exit seconds reason")
 
 
-def _table_of(runs: Sequence[RunRecord], columns: str) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    for name in columns.split():
-        is_number = name in {"exit", "began", "seconds"}
-        table.add_column(
-            name,
-            justify="right" if is_number else "left",
-            no_wrap=is_number or name in {"id", "status"},
-            overflow="fold",
-        )
-    for run in runs:
-        cells = {
-            "id": run.id,
-            "status": _status(run),
-            "exit": "" if run.exit_code is None else str(run.exit_code),
-            "began": _began(run),
-            "seconds": _number(run.seconds),
-        }
-        table.add_row(
-            *(cells[name] if name in cells else printable(getattr(run, name)) for name in columns.split())
-        )
-    return table
+def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
+    """Show runs that go on, and what they do."""
+    if not runs:
+        return Text("No run goes on. Start one with: penstock run SCRIPT.py")
+    return _table(runs, "id name status seconds cores memory read waits logged")
+
+
+def brief_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
+    """Show what runs do, each in a line of its own however narrow the terminal is."""
+    return _table(runs, "name status seconds waits cores memory logged", brief=True)
 
 
 def run_page(
@@ -110,30 +98,48 @@ def _began(run: RunRecord) -> str:
     return "" if run.began is None else f"{datetime.fromtimestamp(run.began):%m-%d %H:%M:%S}"
 
 
-def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
-    """Show runs that go on, and what they do."""
-    if not runs:
-        return Text("No run goes on. Start one with: penstock run SCRIPT.py")
+_HEADINGS = {"cores": "CPU,\ncores", "memory": "memory,\nMiB", "read": "read,\nMiB/s", "waits": "waits\nfor data"}
+_NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
+
+
+def _table(runs: Sequence[tuple[RunRecord, Glance | None]], columns: str, brief: bool = False) -> Table:
+    names = columns.split()
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    for heading in ("\nid", "\nname", "\nstatus"):
-        table.add_column(heading, no_wrap=heading != "\nname", overflow="fold")
-    for heading in ("\nseconds", "CPU,\ncores", "memory,\nMiB", "read,\nMiB/s", "waits\nfor data"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("\nlogged", overflow="fold")
-    for run, now in runs:
-        waiting = "" if now.waiting is None else f"{now.waiting:.0%}"
-        table.add_row(
-            run.id,
-            printable(run.name),
-            _status(run),
-            "" if run.seconds is None else f"{run.seconds:,.0f}",
-            "" if now.cores is None else f"{now.cores:.2f}",
-            "" if now.rss_bytes is None else f"{now.rss_bytes / 2**20:,.0f}",
-            "" if now.read_bytes_per_s is None else f"{now.read_bytes_per_s / 2**20:,.1f}",
-            Text(waiting, "bold yellow" if (now.waiting or 0) >= _MUCH_WAITING else ""),
-            printable(" ".join(f"{name}={value:.4g}" for name, value in sorted(now.logged.items())[:4])),
+    for name in names:
+        heading = _HEADINGS.get(name, f"\n{name}" if "waits" in names else name)
+        is_short = name in _NUMBERS or name in {"id", "status"}
+        table.add_column(
+            heading,
+            justify="right" if name in _NUMBERS else "left",
+            no_wrap=is_short or brief,
+            min_width=max(map(len, heading.split("\n"))) if is_short else None,
+            overflow="ellipsis" if brief else "fold",
         )
+    for run, now in runs:
+        cells = {name: printable(getattr(run, name)) for name in ("id", "name", "group", "mode", "reason")}
+        shown: dict[str, str | Text] = {
+            **cells,
+            "status": _status(run),
+            "exit": "" if run.exit_code is None else str(run.exit_code),
+            "began": _began(run),
+            "seconds": _number(run.seconds),
+            **(_doing(run, now) if now else {}),
+        }
+        table.add_row(*(shown[name] for name in names))
     return table
+
+
+def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
+    logged = " ".join(f"{name}={value:.4g}" for name, value in sorted(now.logged.items())[:4])
+    if run.status != "running":
+        return {"cores": "", "memory": "", "read": "", "waits": "", "logged": printable(logged)}
+    return {
+        "cores": _number(now.cores, ".2f"),
+        "memory": _number(None if now.rss_bytes is None else now.rss_bytes / 2**20, ",.0f"),
+        "read": _number(None if now.read_bytes_per_s is None else now.read_bytes_per_s / 2**20),
+        "waits": Text(_number(now.waiting, ".0%"), "bold yellow" if (now.waiting or 0) >= _MUCH_WAITING else ""),
+        "logged": printable(logged),
+    }
 
 
 def comparison_page(comparison: Comparison) -> RenderableType:

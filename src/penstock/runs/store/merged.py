@@ -34,7 +34,7 @@ from penstock.runs.store.series import Series
 
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 1\n"
-_POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
+POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
 
@@ -112,21 +112,29 @@ def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], 
             names += block.names
             end = block.end
             if end > taken.get(key, 0):
-                found.append(np.frombuffer(block.points, _POINT))
+                found.append(np.frombuffer(block.points, POINT))
         taken[key] = max(end, taken.get(key, 0))
         if not found:
             continue
-        every = np.concatenate(found)
-        every = every[np.argsort(every["number"], kind="stable")]
-        bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
-        for name, begin, stop in zip(names, bounds, bounds[1:], strict=False):
-            if begin < stop:
-                part = every[begin:stop]
-                parts[name].append((part["time_us"].astype(np.int64), part["value"].astype(np.float64)))
-    return {name: _in_order(each) for name, each in parts.items()}, taken
+        for name, part in points_of(names, found).items():
+            parts[name].append(part)
+    return {name: in_order(each) for name, each in parts.items()}, taken
 
 
-def _in_order(parts: list[Points]) -> Points:
+def points_of(names: list[str], found: list[NDArray[np.void]]) -> dict[str, Points]:
+    """Divide points of one file among the series that they are of."""
+    every = np.concatenate(found)
+    every = every[np.argsort(every["number"], kind="stable")]
+    bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
+    return {
+        name: (every[begin:stop]["time_us"].astype(np.int64), every[begin:stop]["value"].astype(np.float64))
+        for name, begin, stop in zip(names, bounds, bounds[1:], strict=False)
+        if begin < stop
+    }
+
+
+def in_order(parts: list[Points]) -> Points:
+    """Put points of one series from several writers in the order of their times."""
     times_us = np.concatenate([part[0] for part in parts])
     order = np.argsort(times_us, kind="stable")
     return times_us[order], np.concatenate([part[1] for part in parts])[order]
