@@ -48,6 +48,9 @@ def run(
         str | None,
         typer.Option(metavar="NAMES", help="What is sampled: proc,host; all unless given, or none."),
     ] = None,
+    watch_dataloader: Annotated[
+        bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
+    ] = False,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
     ] = None,
@@ -68,6 +71,7 @@ def run(
         "mode": mode,
         "time_limit_s": seconds_from("--time-limit", time_limit) if time_limit else None,
         "listeners": None if listeners is None else listeners_from("--listeners", listeners),
+        "watch_dataloader": watch_dataloader,
     }
     if words[0].endswith(SPECS):
         _refuse_beside_spec(words, options)
@@ -87,8 +91,16 @@ def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
     """
     from penstock.errors import BadSetting
 
-    nothing: dict[str, Any] = {"repeat": 1, "grid": (), "seed": 0, "name": "", "group": "", "mode": ""}
-    flags = {"take": "random", "time_limit_s": "time-limit"}
+    nothing: dict[str, Any] = {
+        "repeat": 1,
+        "grid": (),
+        "seed": 0,
+        "name": "",
+        "group": "",
+        "mode": "",
+        "watch_dataloader": False,
+    }
+    flags = {"take": "random", "time_limit_s": "time-limit", "watch_dataloader": "watch-dataloader"}
     given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]
     if words[1:] or given:
         raise BadSetting(

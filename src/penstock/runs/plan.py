@@ -15,6 +15,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         devices: GPUs that it may use, by UUID; empty for those that ``penstock run`` sees.
         directory: Its working directory, absolute.
         time_limit_s: Seconds after which it is ended.
+        watch_dataloader: Whether the waits for its plain DataLoaders are kept.
     """
 
     command: tuple[str, ...]
@@ -23,6 +24,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     directory: str
     time_limit_s: float | None = None
+    watch_dataloader: bool = False
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):

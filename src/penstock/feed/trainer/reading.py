@@ -11,6 +11,7 @@ from penstock.errors import FeedEnded, LoaderClosed
 from penstock.feed.trainer.batcher import Batcher, Counts, PendingBatch
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
+from penstock.measure.waits import Iteration
 
 
 class Reading:
@@ -140,6 +141,7 @@ class Loop:
         self._begun = False
         self._over = False
         self._resumed = False  # whether it resumes an epoch, and nothing has come yet
+        self._iteration = Iteration(reading)
 
     def __iter__(self) -> Self:
         return self
@@ -149,9 +151,17 @@ class Loop:
         self._check_usable()
         if reading.newest is not self:
             raise LoaderClosed("a newer loop over this Loader, or load_state_dict(), has replaced this iterator")
-        given = None if self._over else self._next()
-        if given is None:
-            raise StopIteration
+        iteration = self._iteration
+        try:
+            iteration.ask()
+            given = None if self._over else self._next()
+            if given is None:
+                iteration.end()
+                raise StopIteration
+            iteration.give(given.counts.samples - reading.counts.samples)
+        except BaseException:
+            iteration.pause()
+            raise
         # No call from here on, so no exception comes between (see Holdings): the batch is
         # both counted and handed out, or neither.
         reading.finished = None

@@ -25,6 +25,7 @@ def runs_of(
     repeats: int = 1,
     devices: Sequence[str] = (),
     time_limit_s: float | None = None,
+    watch_dataloader: bool = False,
 ) -> list[RunPlan]:
     """Plan the runs of one command: each combination of its grid, each ``repeats`` times.
 
@@ -53,6 +54,7 @@ def runs_of(
             devices=tuple(devices),
             directory=directory,
             time_limit_s=time_limit_s,
+            watch_dataloader=watch_dataloader,
         )
         runs += [run] * repeats
     return runs

@@ -24,6 +24,7 @@ def group_of(
     take: int | None = None,
     seed: int = 0,
     listeners: tuple[str, ...] | None = None,
+    watch_dataloader: bool = False,
 ) -> GroupPlan:
     """Plan the group that a command line asks for.
 
@@ -38,6 +39,7 @@ def group_of(
         take: How many of the grid's combinations are drawn; None for all.
         seed: Random seed of that.
         listeners: Names of what is sampled; None for all that can run here.
+        watch_dataloader: Whether the waits for plain DataLoaders are kept.
 
     Raises:
         BadSetting: there is no such script, command or mode, or the grid makes no sense.
@@ -55,6 +57,7 @@ def group_of(
             seed=seed,
             repeats=repeat,
             time_limit_s=time_limit_s,
+            watch_dataloader=watch_dataloader,
         )
     )
     return GroupPlan(

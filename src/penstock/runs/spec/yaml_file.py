@@ -31,6 +31,7 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     devices: list[str] = []
     directory: str = "."
     time_limit: str | None = None
+    watch_dataloader: bool = False
 
 
 class _Group(_Runs, forbid_unknown_fields=True):
@@ -125,6 +126,7 @@ def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str) -> list[R
         repeats=runs.repeats,
         devices=runs.devices,
         time_limit_s=limit_s,
+        watch_dataloader=runs.watch_dataloader,
     )
 
 

@@ -34,6 +34,7 @@ from penstock.runs.store.series import Series
 
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 1\n"
+_OF_A_PROCESS = {"feed.wait_s", "feed.loop_s", "feed.copy_s", "feed.batches", "feed.samples"}
 POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
@@ -118,7 +119,28 @@ def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], 
             continue
         for name, part in points_of(names, found).items():
             parts[name].append(part)
-    return {name: in_order(each) for name, each in parts.items()}, taken
+    return {name: joined(name, each) for name, each in parts.items()}, taken
+
+
+def joined(name: str, parts: list[Points]) -> Points:
+    """Make one series of what several writers have of it."""
+    return _slowest(parts) if name in _OF_A_PROCESS else in_order(parts)
+
+
+def _slowest(parts: list[Points]) -> Points:
+    """Merge a counter that each process of a run keeps of itself.
+
+    Of processes that run together, such as the ranks of one training run, the one that has counted most is what
+    the others wait for. Processes that run one after the other add up.
+    """
+    before, end_us, shifted = 0.0, 0, list[Points]()
+    for times_us, values in sorted(parts, key=lambda part: int(part[0][0])):
+        if int(times_us[0]) > end_us:
+            before = max((float(each[1][-1]) for each in shifted), default=0.0)
+        end_us = max(end_us, int(times_us[-1]))
+        shifted.append((times_us, values + before))
+    times_us, values = in_order(shifted)
+    return times_us, np.maximum.accumulate(values)
 
 
 def points_of(names: list[str], found: list[NDArray[np.void]]) -> dict[str, Points]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.runs.store.merged import POINT, Points, in_order, points_of
+from penstock.runs.store.merged import POINT, Points, in_order, joined, points_of
 from penstock.runs.store.points import HEAD_BYTES, blocks
 from penstock.runs.store.series import Series
 
@@ -40,7 +40,7 @@ class Recent:
         for points in self._points.values():
             for name, each in points.items():
                 parts[name].append(each)
-        merged = {name: in_order(each) for name, each in parts.items()}
+        merged = {name: joined(name, each) for name, each in parts.items()}
         return {name: Series(times_us / 1e6, values) for name, (times_us, values) in merged.items()}
 
     def _read(self, path: Path) -> None:
