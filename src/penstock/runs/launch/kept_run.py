@@ -80,13 +80,8 @@ class KeptRun:
                 [sys.executable, "-I", "-S", str(_KEEPER), *map(str, given)],
                 stdin=None if alone else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-<<<<<<< HEAD
                 pass_fds=given,
-                env=environment,
-=======
-                pass_fds=(order, theirs.fileno()),
                 env=without_injection(environment),
->>>>>>> part-inject
                 start_new_session=True,
             )
 
