@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.cli.runs_stop import stop
 from penstock.cli.runs_top import top
 from penstock.errors import BadSetting
+from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES, RunRecord
 from penstock.runs.store import Store
 from penstock.runs.store.store import Removed
@@ -117,10 +117,12 @@ def logs(
         if not path.exists():
             typer.echo(f"Run {run.id} ({run.status}) has printed nothing.", err=True)
             return
+        at = 0
         with path.open("rb") as file:
             while True:
                 run = opened.run(run.id)  # before the rest is read: what it prints last is read, too
-                shutil.copyfileobj(file, sys.stdout.buffer)
+                text, at = read_output(file, at)
+                sys.stdout.buffer.write(text)
                 sys.stdout.buffer.flush()
                 if not follow or run.status in ENDED:
                     return
@@ -130,11 +132,19 @@ def logs(
 @app.command(cls=Command)
 def rm(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs that have ended.")],
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Remove runs of another machine or container, too, of which nobody can tell here whether they go on; "
+            "one that does writes nothing more.",
+        ),
+    ] = False,
     store: StoreFolder = None,
 ) -> None:
     """Remove runs, with all that they wrote into their folders in the store."""
     with Store.open(store) as opened:
-        _tell_removed(opened.remove(ids))
+        _tell_removed(opened.remove(ids, force=force))
 
 
 @app.command(cls=Command)
