@@ -25,7 +25,7 @@ from penstock.runs.store.series import Series
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 
-_NOT_WORTH_BYTES = 4096
+_NOT_WORTH_BYTES = 512
 
 
 class Removed(NamedTuple):
@@ -209,7 +209,7 @@ class Store:
     def compact(self, id: str) -> None:
         """Compress the series of a run that has ended into one file; a death at any moment loses nothing.
 
-        What is as small as one file is at least stays as it is: a run that ends at once waits for no NumPy.
+        A few points stay as they are: a run that ends at once waits for no NumPy.
         """
         folder = self.folder_of(id) / "series"
         if sum(path.stat().st_size for path in folder.glob("*.points")) > _NOT_WORTH_BYTES:
