@@ -15,8 +15,8 @@ from tests.runs.listeners.kept import Kept
 
 from penstock.errors import BadSetting
 from penstock.runs.listeners.find import listener_names, make_listener
-from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.messages import Begin, End, Rate
+from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.store import Store
 
 OURS = ["proc", "host", "disk", "energy", "feed"]

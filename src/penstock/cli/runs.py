@@ -136,8 +136,7 @@ def rm(
         bool,
         typer.Option(
             "--force",
-            help="Remove runs of another machine or container, too, of which nobody can tell here whether they go on; "
-            "one that does writes nothing more.",
+            help="Remove runs of another machine or container, too; nobody can tell here whether they go on.",
         ),
     ] = False,
     store: StoreFolder = None,
