@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from penstock.cli.runs_live import Looks
     from penstock.runs.plan import GroupPlan
     from penstock.runs.record import RunRecord
     from penstock.runs.spec.gpus import Gpus
@@ -162,7 +164,8 @@ def _start(
     with Store.open(folder) as opened:
         records = add(opened, groups)
         if not detached:
-            sys.exit(_exit_code(Launcher(opened, records, listeners=listeners, tell=tell).run()))
+            below = _lines_below(opened, [record.id for group in records for record in group])
+            sys.exit(_exit_code(Launcher(opened, records, listeners=listeners, tell=tell, below=below).run()))
 
     def run() -> None:
         with Store.open(opened.folder) as store:
@@ -174,6 +177,20 @@ def _start(
     for group in records:
         for record in group:
             typer.echo(record.id)
+
+
+def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None:
+    """Return what tells in a few lines of a terminal what several runs do; None without such a terminal."""
+    if len(ids) == 1 or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}:
+        return None
+
+    @cache
+    def looks() -> Looks:  # imported once the runs have begun
+        from penstock.cli.runs_live import Looks
+
+        return Looks(store)
+
+    return lambda: looks().lines(ids)
 
 
 def add(store: Store, groups: list[GroupPlan]) -> list[list[RunRecord]]:
@@ -194,7 +211,7 @@ def add(store: Store, groups: list[GroupPlan]) -> list[list[RunRecord]]:
 def _exit_code(ended: list[RunRecord]) -> int:
     """Show how runs ended; return the exit code of the first that did not finish, else 0."""
     if len(ended) > 1:
-        from penstock.cli.ended_table import ended_table
+        from penstock.cli.runs_table import ended_table
         from penstock.terminal import console
 
         console().print(ended_table(ended), soft_wrap=True)

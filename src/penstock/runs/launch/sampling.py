@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 
 from penstock.inject import without_injection
-from penstock.runs.sampler import Begin, End
+from penstock.runs.messages import Begin, End
 from penstock.runs.store import Store
 
 _MOST_STARTS = 10

@@ -35,7 +35,7 @@ from penstock.runs.store.series import Series
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 1\n"
 _OF_A_PROCESS = {"feed.wait_s", "feed.loop_s", "feed.copy_s", "feed.batches", "feed.samples"}
-_POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
+POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
 
@@ -113,19 +113,18 @@ def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], 
             names += block.names
             end = block.end
             if end > taken.get(key, 0):
-                found.append(np.frombuffer(block.points, _POINT))
+                found.append(np.frombuffer(block.points, POINT))
         taken[key] = max(end, taken.get(key, 0))
         if not found:
             continue
-        every = np.concatenate(found)
-        every = every[np.argsort(every["number"], kind="stable")]
-        bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
-        for name, begin, stop in zip(names, bounds, bounds[1:], strict=False):
-            if begin < stop:
-                part = every[begin:stop]
-                parts[name].append((part["time_us"].astype(np.int64), part["value"].astype(np.float64)))
-    merge = {name: _slowest if name in _OF_A_PROCESS else _in_order for name in parts}
-    return {name: merge[name](each) for name, each in parts.items()}, taken
+        for name, part in points_of(names, found).items():
+            parts[name].append(part)
+    return {name: joined(name, each) for name, each in parts.items()}, taken
+
+
+def joined(name: str, parts: list[Points]) -> Points:
+    """Make one series of what several writers have of it."""
+    return _slowest(parts) if name in _OF_A_PROCESS else in_order(parts)
 
 
 def _slowest(parts: list[Points]) -> Points:
@@ -140,11 +139,24 @@ def _slowest(parts: list[Points]) -> Points:
             before = max((float(each[1][-1]) for each in shifted), default=0.0)
         end_us = max(end_us, int(times_us[-1]))
         shifted.append((times_us, values + before))
-    times_us, values = _in_order(shifted)
+    times_us, values = in_order(shifted)
     return times_us, np.maximum.accumulate(values)
 
 
-def _in_order(parts: list[Points]) -> Points:
+def points_of(names: list[str], found: list[NDArray[np.void]]) -> dict[str, Points]:
+    """Divide points of one file among the series that they are of."""
+    every = np.concatenate(found)
+    every = every[np.argsort(every["number"], kind="stable")]
+    bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
+    return {
+        name: (every[begin:stop]["time_us"].astype(np.int64), every[begin:stop]["value"].astype(np.float64))
+        for name, begin, stop in zip(names, bounds, bounds[1:], strict=False)
+        if begin < stop
+    }
+
+
+def in_order(parts: list[Points]) -> Points:
+    """Put points of one series from several writers in the order of their times."""
     times_us = np.concatenate([part[0] for part in parts])
     order = np.argsort(times_us, kind="stable")
     return times_us[order], np.concatenate([part[1] for part in parts])[order]
