@@ -18,7 +18,7 @@ def write(run: Path, writer: str, name: str, *points: tuple[float, float]) -> No
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-@pytest.mark.parametrize("name", ["feed.wait_s", "feed.loop_s", "feed.copy_s", "feed.batches", "feed.samples"])
+@pytest.mark.parametrize("name", ["feed.wait_s", "feed.loop_s", "feed.copy_s"])
 def test_of_ranks_the_one_that_counted_most_counts(tmp_path: Path, name: str, compacted: bool):
     write(tmp_path, "script-1", name, (10, 1), (20, 2), (30, 3))
     write(tmp_path, "script-2", name, (11, 5), (21, 6), (29, 9))
@@ -27,6 +27,16 @@ def test_of_ranks_the_one_that_counted_most_counts(tmp_path: Path, name: str, co
     series = read_series(tmp_path / "series")[name]
     assert list(series.times_s) == [10, 11, 20, 21, 29, 30]
     assert list(series.values) == [1, 5, 5, 6, 9, 9]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("name", ["feed.batches", "feed.samples"])
+def test_what_ranks_were_given_adds_up(tmp_path: Path, name: str, compacted: bool):
+    write(tmp_path, "script-1", name, (10, 8), (20, 16))
+    write(tmp_path, "script-2", name, (11, 8), (21, 24))
+    if compacted:
+        compact(tmp_path / "series")
+    assert list(read_series(tmp_path / "series")[name].values) == [8, 16, 24, 40]
 
 
 def test_processes_one_after_the_other_add_up_also_when_compacted_in_between(tmp_path: Path):

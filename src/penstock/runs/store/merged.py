@@ -34,7 +34,8 @@ from penstock.runs.store.series import Series
 
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 1\n"
-_OF_A_PROCESS = {"feed.wait_s", "feed.loop_s", "feed.copy_s", "feed.batches", "feed.samples"}
+_TIMES_OF_A_PROCESS = {"feed.wait_s", "feed.loop_s", "feed.copy_s"}
+_COUNTS_OF_A_PROCESS = {"feed.batches", "feed.samples"}
 POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
@@ -124,11 +125,19 @@ def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], 
 
 def joined(name: str, parts: list[Points]) -> Points:
     """Make one series of what several writers have of it."""
-    return _slowest(parts) if name in _OF_A_PROCESS else in_order(parts)
+    if name in _TIMES_OF_A_PROCESS:
+        return _slowest(parts)
+    return _sum(parts) if name in _COUNTS_OF_A_PROCESS else in_order(parts)
+
+
+def _sum(parts: list[Points]) -> Points:
+    """Merge a counter that each process of a run keeps of itself: the run has done what all have done."""
+    times_us, grown = in_order([(times_us, np.diff(values, prepend=0.0)) for times_us, values in parts])
+    return times_us, np.cumsum(grown)
 
 
 def _slowest(parts: list[Points]) -> Points:
-    """Merge a counter that each process of a run keeps of itself.
+    """Merge a time that each process of a run counts of itself.
 
     Of processes that run together, such as the ranks of one training run, the one that has counted most is what
     the others wait for. Processes that run one after the other add up.
