@@ -79,13 +79,13 @@ class Access:
             headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
         ):
             return PlainTextResponse("Another page asks: refused.", 403)
-        if secrets.compare_digest(self._given(headers.get("cookie", "")), self._value.encode()):
-            return None
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        if secrets.compare_digest(query.get("token", [""])[0].encode(), self._token.encode()):
-            answer = RedirectResponse("/", 303)
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if secrets.compare_digest(given.encode(), self._token.encode()):
+            answer = RedirectResponse("/", 303)  # the key does not stay in the address, nor in what it is copied to
             answer.set_cookie(self._cookie, self._value, httponly=True, samesite="strict", path="/")
             return answer
+        if secrets.compare_digest(self._given(headers.get("cookie", "")), self._value.encode()):
+            return None
         return PlainTextResponse("Open the URL that penstock web has printed: it holds the key to this page.", 401)
 
     def _given(self, text: str) -> bytes:
