@@ -119,6 +119,7 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "group": record.group,
         "group_id": record.group_id,
         "mode": record.mode,
+        "index": record.index,
         "status": record.status,
         "ended": record.status in ENDED,
         "exit_code": record.exit_code,

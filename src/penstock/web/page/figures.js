@@ -1,0 +1,55 @@
+// Numbers as people read them. What is not known is empty, never zero.
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined) return "";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
+  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits });
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  while (Math.abs(value) >= 1024 && at < units.length - 1) {
+    value /= 1024;
+    at += 1;
+  }
+  return `${value.toFixed(at && value < 100 ? 1 : 0)} ${units[at]}`;
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "";
+  if (value < 60) return `${value.toFixed(1)} s`;
+  const whole = Math.round(value);
+  const parts = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60), whole % 60];
+  const shown = parts.map((part, at) => (at ? String(part).padStart(2, "0") : String(part)));
+  return parts[0] ? shown.join(":") : `${parts[1]}:${shown[2]}`;
+}
+
+export const share = (value) => (value === null || value === undefined ? "" : `${Math.round(value * 100)}%`);
+
+export function moment(time) {
+  if (time === null || time === undefined) return "";
+  const at = new Date(time * 1000);
+  const two = (value) => String(value).padStart(2, "0");
+  return `${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+// A counter is shown as what it grows by in a second; the unit then follows from its name.
+const COUNTER = /\.(?:.*\.)?\w*(?:_s|_j|read_bytes|write_bytes|received_bytes|reads|writes|flushes|batches|samples|missed)$/;
+export const isCounter = (name) => COUNTER.test(name) && !name.endsWith("epoch_s");
+
+export function unitOf(name) {
+  if (isCounter(name)) {
+    if (name.endsWith("cpu_s")) return "cores";
+    if (name.endsWith("_s")) return "share of time";
+    if (name.endsWith("_j")) return "W";
+    return name.endsWith("_bytes") ? "bytes a second" : "a second";
+  }
+  if (name.endsWith("_bytes")) return "bytes";
+  return name.endsWith("_s") ? "s" : "";
+}
+
+export const shown = (name, value) => (unitOf(name).startsWith("bytes") ? bytes(value) : number(value));
