@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ from typing import Any
 import psutil
 import pytest
 from hypothesis import settings
+from tests.fakes.nvml.fake_gpus import FOLDER, FakeGpus
 from tests.forked import Forked, ForkServer
 
 import penstock
+from penstock.measure.gpus import nvml
 
 VERBS = [
     f"penstock.cli.{path.stem}"
@@ -163,3 +166,17 @@ def serve() -> Iterator[Callable[..., penstock.Feeder]]:
             return feeder
 
         yield start
+
+
+@pytest.fixture
+def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]:
+    """A machine whose GPUs the test makes, for this process; others need its ``environment``."""
+    machine = FakeGpus(tmp_path / "gpus")
+    monkeypatch.setenv(FOLDER, machine.environment[FOLDER])
+    monkeypatch.syspath_prepend(Path(__file__).parent / "fakes" / "nvml")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    nvml.cache_clear()
+    yield machine
+    nvml.cache_clear()
+    sys.modules.pop("pynvml", None)

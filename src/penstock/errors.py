@@ -47,6 +47,10 @@ class DeviceUnavailable(PenstockError):
     """The GPU that was asked for is missing or cannot be used; the message says why, and which GPUs there are."""
 
 
+class GpuMissing(PenstockError):
+    """NVML, which tells of NVIDIA GPUs, cannot be used; the message says what is missing."""
+
+
 class PinningRefused(PenstockError):
     """Host memory cannot be registered with a GPU; a ``Loader`` then copies by way of a buffer, and says so."""
 

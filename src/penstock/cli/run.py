@@ -149,7 +149,7 @@ def add(store: Store, groups: list[GroupPlan]) -> list[list[RunRecord]]:
 def _exit_code(ended: list[RunRecord]) -> int:
     """Show how runs ended; return the exit code of the first that did not finish, else 0."""
     if len(ended) > 1:
-        from penstock.cli.ended_table import ended_table
+        from penstock.cli.runs_table import ended_table
         from penstock.terminal import console
 
         console().print(ended_table(ended), soft_wrap=True)

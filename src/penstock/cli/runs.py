@@ -62,18 +62,25 @@ def ls(
 
 @app.command(cls=Command)
 def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
-    """Show a run: its command, parameters, environment, and the last value and mean of each series."""
+    """Show a run: command, parameters, environment, where its time goes, last value and mean of each series."""
     import numpy as np
+
+    from penstock.runs.compare import group_figures
 
     with Store.open(store) as opened:
         run = opened.run(id)
-        with np.errstate(invalid="ignore"):  # infinity less infinity
-            series = {
-                name: {"last": float(values[-1]), "mean": float(values.mean()), "points": len(values)}
-                for name, (_, values) in sorted(opened.series(run.id).items())
-            }
+        found = opened.series(run.id)
+        begun = [each for each in opened.runs(run.group_id) if each.began is not None]
+        beside = begun if run.began is not None else [run]
+        group = group_figures(beside, lambda each: found if each.id == run.id else opened.series(each.id))
         folder = opened.folder_of(run.id)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        series = {
+            name: {"last": float(values[-1]), "mean": float(values.mean()), "points": len(values)}
+            for name, (_, values) in sorted(found.items())
+        }
     environment = _environment(folder / "environment.json")
+    figures, advice = next(each for each in group.runs if each.id == run.id), group.advice.get(run.id)
     if as_json:
         print_json(
             {
@@ -82,6 +89,8 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
                 "parameters": run.plan.parameters,
                 "environment": environment,
                 "series": series,
+                "parts": figures.parts,
+                "advice": advice.text if advice else "",
                 "folder": str(folder),
             }
         )
@@ -89,7 +98,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
     from penstock.cli.runs_table import run_page
     from penstock.terminal import console
 
-    console().print(run_page(run, environment, series, folder), soft_wrap=True)
+    console().print(run_page(run, environment, series, folder, figures, advice), soft_wrap=True)
 
 
 @app.command(cls=Command)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.errors import BadSetting
 
-MODES = ("alone", "plain")
+_MODE = re.compile(r"alone|plain|mps|mig:\S+")
 SPECS = (".yaml", ".yml", ".csv")
 """Suffixes of files that describe runs."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -48,8 +48,11 @@ def check_mode(setting: str, mode: str) -> None:
     Raises:
         BadSetting: there is none; the message begins with ``setting``.
     """
-    if mode not in MODES:
-        raise BadSetting(f"{setting}={mode!r}: there are alone (one after the other) and plain (all at once)")
+    if not _MODE.fullmatch(mode):
+        raise BadSetting(
+            f"{setting}={mode!r}: there are alone (one after the other), plain (all at once), mps, and mig: with "
+            "a profile, such as mig:3g.20gb"
+        )
 
 
 def listeners_from(setting: str, text: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         command: The program and its arguments, as they are started.
         name: What people call it; unique within its group.
         parameters: What a grid filled in, by name.
-        devices: GPUs that it may use, by index or UUID; empty for those that the command line's process sees.
+        devices: GPUs that it may use, by UUID; empty for those that ``penstock run`` sees.
         directory: Its working directory, absolute.
         time_limit_s: Seconds after which it is ended.
     """
@@ -30,7 +30,8 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: What people call the group.
-        mode: "alone" (one after the other) or "plain" (all at once, sharing the GPU in time slices).
+        mode: "alone" (one after the other), "plain" (all at once, sharing the GPU in time slices), "mps", or
+            "mig:PROFILE" (all at once, each in an instance of this profile; joined by commas, one for each run).
         runs: Its runs, in order.
         listeners: Names of what is sampled; None for all that can run here.
     """

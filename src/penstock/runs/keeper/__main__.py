@@ -1,13 +1,16 @@
-"""``python -m penstock.runs.keeper ORDER_FD LINK_FD``: keep a run.
+"""``python -m penstock.runs.keeper ORDER_FD LINK_FD [LEASE_FD]``: keep a run.
 
 The process that starts here guards another, which keeps the run. If that one
 is killed, the kernel kills the command, and the guard ends what else is left.
+Both hold the lease: who waits for its end knows then that nothing is left of
+the run.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 
 if not __package__:  # started by its file, so that nothing of the run's own Python settings reaches it
@@ -20,21 +23,26 @@ from penstock.runs.keeper.keeper import FEEDER, Keeper
 from penstock.runs.keeper.order import Order
 
 
-def main(order_fd: int, link: int) -> None:
+def main(order_fd: int, link: int, *lease: int) -> None:
     """Keep the run of the order in a file, linked to what started it."""
     adopt_orphans()
     os.chdir("/")
+    for fd in lease:
+        os.set_inheritable(fd, False)
     if keeper := os.fork():
-        _guard(keeper)
+        _guard(keeper, lease)
     else:
         adopt_orphans()
         Keeper(Order.from_file(order_fd), link).keep()
 
 
-def _guard(keeper: int) -> None:
+def _guard(keeper: int, kept: Collection[int]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in kept:
+            with suppress(OSError):  # that of the list itself
+                os.close(fd)
     with open(os.devnull, "r+b", 0) as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
@@ -47,4 +55,4 @@ def _guard(keeper: int) -> None:
             os.waitpid(-1, 0)
 
 
-main(int(sys.argv[1]), int(sys.argv[2]))
+main(*map(int, sys.argv[1:]))

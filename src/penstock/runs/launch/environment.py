@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import distributions
@@ -34,26 +34,34 @@ _SHOWN = re.compile(
 """The only variables that are kept."""
 
 
-def describe_all(store: Store, records: Sequence[RunRecord]) -> None:
-    """Write each run's ``environment.json``."""
-    shared = {"machine": msgspec.to_builtins(describe()), "driver": driver()}
+def describe_all(
+    store: Store, records: Sequence[RunRecord], variables: Callable[[RunRecord], Mapping[str, str]]
+) -> None:
+    """Write each run's ``environment.json``; ``variables`` returns what its mode gives a run."""
+    shared = _machine()
     for record in records:
         with suppress(OSError):  # a full disk, or the run was removed: no reason to stop any
             (store.folder_of(record.id) / "environment.json").write_text(
-                json.dumps(environment_record(record, store) | shared, indent=1)
+                json.dumps(environment_record(record, store, variables(record)) | shared, indent=1)
             )
 
 
-def environment_record(record: RunRecord, store: Store) -> dict[str, Any]:
+@cache
+def _machine() -> dict[str, Any]:
+    return {"machine": msgspec.to_builtins(describe()), "driver": driver()}
+
+
+def environment_record(record: RunRecord, store: Store, variables: Mapping[str, str]) -> dict[str, Any]:
     """Describe what one run runs in, without the machine."""
     plan = record.plan
-    variables = {name: value for name, value in environment_of(record, store).items() if _SHOWN.fullmatch(name)}
+    given = environment_of(record, store, variables)
+    shown = {name: value for name, value in given.items() if _SHOWN.fullmatch(name)}
     return {
         "command": masked_words(plan.command),
         "directory": plan.directory,
         "git": git(plan.directory),
         "packages": packages() if plan.command[0] == sys.executable else None,
-        "variables": masked_variables(variables),
+        "variables": masked_variables(shown),
     }
 
 

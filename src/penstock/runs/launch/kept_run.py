@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class KeptRun:
         orphans: What becomes of it if this process disappears: "end" or "keep".
         terminal: Which of descriptors 0 to 2 are a terminal, in whose place the run gets one of its own.
         alone: Whether it gets this process's standard input; else it finds that empty.
+        variables: Environment variables that its mode gives it.
+        lease: Descriptor that its keeper holds open until it ends, for its mode; None for none.
 
     Attributes:
         record: The run, as it was before it began.
@@ -39,12 +42,20 @@ class KeptRun:
     """
 
     def __init__(
-        self, store: Store, record: RunRecord, *, orphans: str, terminal: tuple[bool, bool, bool], alone: bool
+        self,
+        store: Store,
+        record: RunRecord,
+        *,
+        orphans: str,
+        terminal: tuple[bool, bool, bool],
+        alone: bool,
+        variables: Mapping[str, str],
+        lease: int | None = None,
     ) -> None:
         self.record = record
         folder = store.folder_of(record.id)
         (folder / "files").mkdir(exist_ok=True)
-        environment = environment_of(record, store)
+        environment = environment_of(record, store, variables)
         order = Order(
             id=record.id,
             store=str(store.folder),
@@ -61,13 +72,14 @@ class KeptRun:
         self.keeper: int | None = None
         self._killed = False
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = (order, theirs.fileno(), *(() if lease is None else (lease,)))
         with theirs, open(order, closefd=True):
             self._guard = subprocess.Popen(
                 # Nothing that the run's environment says of Python is meant for its keeper.
-                [sys.executable, "-I", "-S", str(_KEEPER), str(order), str(theirs.fileno())],
+                [sys.executable, "-I", "-S", str(_KEEPER), *map(str, given)],
                 stdin=None if alone else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(order, theirs.fileno()),
+                pass_fds=given,
                 env=environment,
                 start_new_session=True,
             )
@@ -120,8 +132,8 @@ def terminal_size(fd: int) -> tuple[int, int]:
     return lines, columns
 
 
-def environment_of(record: RunRecord, store: Store) -> dict[str, str]:
-    """Return the environment variables of a run: this process's, and what tells the run about itself."""
+def environment_of(record: RunRecord, store: Store, variables: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return the environment variables of a run: this process's, its mode's, and what tells of the run."""
     plan = record.plan
     parameters = {
         f"PENSTOCK_PARAM_{re.sub(r'[^A-Z0-9]', '_', name.upper())}": value
@@ -131,6 +143,7 @@ def environment_of(record: RunRecord, store: Store) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",  # what it prints is seen, and kept, when it is printed
         **os.environ,
         **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),
+        **variables,
         **parameters,
         "PENSTOCK_RUN_ID": record.id,
         "PENSTOCK_RUN_NAME": record.name,

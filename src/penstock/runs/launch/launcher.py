@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 from penstock.errors import PenstockError
@@ -16,6 +16,7 @@ from penstock.runs.launch.kept_run import KeptRun
 from penstock.runs.launch.sampling import Sampling
 from penstock.runs.launch.shown import AsItIs, Prefixed, Shown
 from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
+from penstock.runs.modes.mode import Mode, TimeSlices, opened
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 
@@ -57,20 +58,31 @@ class Launcher:
         self._ended_by = ""
         self._shown: Shown = AsItIs() if self._one else Prefixed([record.name for record in self._records])
         self._shows = True
-        self._describing: threading.Thread | None = None
+        self._mode: Mode = TimeSlices()
 
     def run(self) -> list[RunRecord]:
         """Run all to their end; return what has become of them."""
         with self._forwarding():
             for group in self._groups:
-                for together in [[record] for record in group] if group[0].mode == "alone" else [group]:
-                    self._run_together(together)
-            if self._describing:
-                self._describing.join()
+                if waiting := [record for record in group if self._waits(record)]:
+                    self._run_group(waiting)
             self._sampling.close()
             for record in self._records:
                 self._store.compact(record.id)
         return [self._store.run(record.id) for record in self._records]
+
+    def _run_group(self, records: Sequence[RunRecord]) -> None:
+        with ExitStack() as until_all_ended:
+            try:
+                self._mode = until_all_ended.enter_context(opened(records))
+            except PenstockError as error:
+                print(f"penstock: {error}", file=sys.stderr, flush=True)
+                for record in records:
+                    self._store.ended(record.id, "failed", None, f"never began: {error}")
+                    self._note(record)
+                return
+            for together in [[record] for record in records] if records[0].mode == "alone" else [records]:
+                self._run_together(together)
 
     def _waits(self, record: RunRecord) -> bool:
         """Return whether a run is still to be started."""
@@ -84,7 +96,15 @@ class Launcher:
         for record in records:
             if self._waits(record):
                 blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # no run is forgotten by a signal
-                run = KeptRun(self._store, record, orphans=self._orphans, terminal=terminal, alone=alone)
+                run = KeptRun(
+                    self._store,
+                    record,
+                    orphans=self._orphans,
+                    terminal=terminal,
+                    alone=alone,
+                    variables=self._mode.variables(record),
+                    lease=self._mode.lease,
+                )
                 self._running.append(run)
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for run in self._running:
@@ -94,14 +114,14 @@ class Launcher:
         if passed:
             self._hear(self._running[0])  # it knows now what the terminal is to be like again
             passed.open()
+        describing = threading.Thread(target=self._describe, args=(records,), name="penstock-environment")
+        describing.start()
         try:
-            if not self._describing:
-                self._describing = threading.Thread(target=self._describe, name="penstock-environment")
-                self._describing.start()
             self._wait(passed if terminal[0] else None)
         finally:
             if passed:
                 passed.close()
+            describing.join()
 
     def _wait(self, typed: Terminal | None) -> None:
         with selectors.DefaultSelector() as selector:
@@ -146,15 +166,17 @@ class Launcher:
             self._show(run, *said)
         elif said and "keeper" in said:
             run.keeper = said["keeper"]
+        elif said and "began" in said:
+            self._mode.began(run.record, said["began"])
         elif said and "said" in said:
             self._show(run, 2, f"penstock: run {run.record.id}: {said['said']}\n".encode())
         return said is not None
 
-    def _describe(self) -> None:
+    def _describe(self, records: Sequence[RunRecord]) -> None:
         """Keep what the runs run in, without letting them wait for it."""
         from penstock.runs.launch.environment import describe_all
 
-        describe_all(self._store, self._records)
+        describe_all(self._store, records, self._mode.variables)
 
     def _show(self, run: KeptRun, descriptor: int, data: bytes) -> None:
         if self._shows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from penstock.runs.command_line import MODES, check_mode
+from penstock.runs.command_line import check_mode
 from penstock.runs.plan import GroupPlan
 from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.grid import grid_from
@@ -42,7 +42,8 @@ def group_of(
     Raises:
         BadSetting: there is no such script, command or mode, or the grid makes no sense.
     """
-    check_mode("--mode", mode or MODES[0])
+    if mode:
+        check_mode("--mode", mode)
     runs = named(
         runs_of(
             "the command line",
