@@ -60,8 +60,8 @@ def application(store: Store, *, token: str, secret: str, port: int, hosts: froz
         )
         return JSONResponse(points)
 
-    async def comparison(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(views.comparison, request.query_params.getlist("group")))
+    async def groups(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(views.groups, request.query_params.getlist("id")))
 
     async def events(_: Request) -> Response:
         return StreamingResponse(live.events(), media_type="text/event-stream")
@@ -73,7 +73,7 @@ def application(store: Store, *, token: str, secret: str, port: int, hosts: froz
             Route("/api/glances", glances),
             Route("/api/runs/{id}", run),
             Route("/api/runs/{id}/series", series),
-            Route("/api/comparison", comparison),
+            Route("/api/groups", groups),
             Route("/api/live", events),
             Mount("/page", StaticFiles(directory=_PAGE)),
         ],

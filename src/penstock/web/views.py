@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.runs.compare import compare
+from penstock.runs.compare import compare, group_figures
 from penstock.runs.glance import glance
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
 from penstock.web.buckets import reduced
+from penstock.web.units import is_counter, rates, unit_of
 
 _KEPT_BYTES = 256 << 20
 _OUTPUT_BYTES = 64 << 10
@@ -59,7 +60,13 @@ class Views:
             "environment": json.loads(environment.read_bytes()) if environment.exists() else None,
             "output": _tail(folder / "output"),
             "series": {
-                name: {"points": len(each.values), "last": _number(each.values[-1]), "mean": _mean(each)}
+                name: {
+                    "points": len(each.values),
+                    "last": _number(each.values[-1]),
+                    "mean": _mean(each),
+                    "unit": unit_of(name),
+                    "counts": is_counter(name),
+                }
                 for name, each in sorted(self.series(record.id).items())
                 if len(each.values)
             },
@@ -77,22 +84,19 @@ class Views:
         found: dict[str, tuple[list[float], list[float | None]]] = {}
         for name in names:
             if name in series:
-                times_s, values = reduced(*series[name], begin_s, end_s, most)
+                whole = rates(*series[name]) if is_counter(name) else series[name]
+                times_s, values = reduced(*whole, begin_s, end_s, most)
                 found[name] = times_s.tolist(), [_number(value) for value in values]
         return found
 
-    def comparison(self, groups: Sequence[str]) -> dict[str, Any]:
-        """Compare groups, given by their ids.
-
-        Raises:
-            BadSetting: they cannot be compared.
-        """
-
-        def last(record: RunRecord, name: str) -> float | None:
-            found = self.series(record.id).get(name)
-            return None if found is None or not len(found.values) else float(found.values[-1])
-
-        return _finite(msgspec.to_builtins(compare({group: self._store.runs(group) for group in groups}, last)))
+    def groups(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Return what groups took, by their ids, and what their figures say once all runs have ended."""
+        runs = {id: [run for run in self._store.runs(id) if run.began is not None] for id in ids}
+        begun = {id: of_group for id, of_group in runs.items() if of_group}
+        if all(run.status in ENDED for of_group in begun.values() for run in of_group):
+            return _finite(msgspec.to_builtins(compare(begun, lambda run: self.series(run.id))))
+        figures = [group_figures(each, lambda run: self.series(run.id)) for each in begun.values()]
+        return {"groups": _finite(msgspec.to_builtins(figures)), "sentences": []}
 
     def series(self, id: str) -> dict[str, Series]:
         """Return all series of a run; what was read stays in memory while nothing was written."""

@@ -3,7 +3,7 @@
 import uPlot from "/page/vendor/uPlot.esm.js";
 import { ask, colour, known } from "/page/data.js";
 import { button, dot, element } from "/page/elements.js";
-import { shown, unitOf } from "/page/figures.js";
+import { shown } from "/page/figures.js";
 
 const HEIGHT = 220;
 const LIVE_MS = 1000;
@@ -50,13 +50,13 @@ export function charts(place, { relative, range, zoomed }) {
   });
   resized.observe(grid);
 
-  function make(name, lines) {
+  function make(name, unit, lines) {
     const values = element("div", { class: "values", "aria-hidden": "true" });
     const box = element("div", { role: "img", "aria-label": `Chart of ${name} over time, ${lines.length} lines` });
     const save = (kind, act) => button(kind, act, { "aria-label": `Save ${name} as ${kind}` });
-    const chart = { name, lines, visible: false, plot: null, box, drawing: false, data: null };
+    const chart = { name, unit, lines, visible: false, plot: null, box, drawing: false, data: null };
     chart.element = element("section", { class: "chart", "data-name": name },
-      element("h3", {}, element("span", {}, name, " ", element("small", { class: "soft" }, unitOf(name))),
+      element("h3", {}, element("span", {}, name, " ", element("small", { class: "soft" }, unit)),
         save("PNG", () => chart.plot?.ctx.canvas.toBlob((blob) => saved(`${name}.png`, blob, "image/png"))),
         save("SVG", () => chart.data && saved(`${name}.svg`, asSvg(chart), "image/svg+xml")),
         save("CSV", () => chart.data && saved(`${name}.csv`, asCsv(chart), "text/csv"))),
@@ -100,7 +100,7 @@ export function charts(place, { relative, range, zoomed }) {
       scales: { x: { time: !relative } },
       axes: [
         { ...axis, values: relative ? (_, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))} s`) : undefined },
-        { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => shown(chart.name, tick) || "0") },
+        { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => shown(chart.unit, tick) || "0") },
       ],
       series: [{}, ...chart.lines.map(({ id, dashed }) => ({ stroke: colour(id), width: 1.5, spanGaps: true, dash: dashed && [4, 4], points: { show: false } }))],
       hooks: {
@@ -108,7 +108,7 @@ export function charts(place, { relative, range, zoomed }) {
           const at = plot.cursor.idx;
           values.replaceChildren(...(at === null || at === undefined ? [] : chart.lines.map(({ id, label }, line) => {
             const value = plot.data[line + 1][at];
-            return value === undefined || value === null ? "" : element("span", {}, dot(colour(id)), `${label} ${shown(chart.name, value)}  `);
+            return value === undefined || value === null ? "" : element("span", {}, dot(colour(id)), `${label} ${shown(chart.unit, value)}  `);
           })));
         }],
         setSelect: [(plot) => {
@@ -131,19 +131,19 @@ export function charts(place, { relative, range, zoomed }) {
   }
 
   return {
-    // Show charts by name, each with its lines: {id, series, label, dashed}.
+    // Show charts by name, each with its unit and its lines: {id, series, label, dashed}.
     show(wanted) {
       for (const [name, chart] of all) {
-        if (!wanted.has(name) || JSON.stringify(wanted.get(name)) !== JSON.stringify(chart.lines)) {
+        if (!wanted.has(name) || JSON.stringify(wanted.get(name).lines) !== JSON.stringify(chart.lines)) {
           watch.unobserve(chart.element);
           chart.plot?.destroy();
           chart.element.remove();
           all.delete(name);
         }
       }
-      for (const [name, lines] of wanted) {
+      for (const [name, { unit, lines }] of wanted) {
         let chart = all.get(name);
-        if (!chart) all.set(name, (chart = make(name, lines)));
+        if (!chart) all.set(name, (chart = make(name, unit, lines)));
         grid.append(chart.element);
         watch.observe(chart.element);
       }
@@ -187,7 +187,7 @@ function asSvg(chart) {
     return `<polyline fill="none" stroke="${colour(id)}" points="${points.join(" ")}"><title>${escaped(name)}</title></polyline>`;
   });
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" font-family="sans-serif" font-size="12">` +
-    `<rect width="${width}" height="${height}" fill="#fff"/>` + label(`${chart.name} ${unitOf(chart.name)}`, left, 18, "start") +
-    label(shown(chart.name, y.max), left - 6, 38, "end") + label(shown(chart.name, y.min), left - 6, height - bottom, "end") +
+    `<rect width="${width}" height="${height}" fill="#fff"/>` + label(`${chart.name} ${chart.unit}`, left, 18, "start") +
+    label(shown(chart.unit, y.max), left - 6, 38, "end") + label(shown(chart.unit, y.min), left - 6, height - bottom, "end") +
     label(x.min.toFixed(1), left, height - 12, "start") + label(x.max.toFixed(1), width - 10, height - 12, "end") + parts.join("") + "</svg>";
 }

@@ -17,7 +17,7 @@ export function open(place) {
     return chosen.length ? chosen.slice(0, MOST_RUNS) : wanted(new URLSearchParams()).slice(0, 4).map((row) => row.id);
   };
   let drawn = null;
-  let names = [];
+  let units = new Map();
 
   const relative = () => read().query.get("clock") !== "1";
   const clock = button("Time of day", () => {
@@ -51,8 +51,9 @@ export function open(place) {
       return;
     }
     const details = await Promise.all(chosen.map((id) => ask(`/api/runs/${id}`)));
-    const there = new Set(details.flatMap((each) => Object.keys(each.series)));
-    names = [...there].sort((a, b) => (FIRST.indexOf(a) + 1 || 99) - (FIRST.indexOf(b) + 1 || 99) || a.localeCompare(b));
+    const there = details.flatMap((each) => Object.entries(each.series).map(([name, { unit }]) => [name, unit]));
+    const place = (name) => FIRST.indexOf(name) + 1 || 99;
+    units = new Map(there.sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b)));
     legend.replaceChildren(...chosen.map((id) => {
       const row = known.rows.get(id);
       const drop = button("×", () => { change({ run: chosen.filter((each) => each !== id) }); rebuild(); }, { "aria-label": `Leave out ${row.name}` });
@@ -63,10 +64,10 @@ export function open(place) {
 
   function show() {
     const words = (read().query.get("series") || "").toLowerCase().split(/\s+/).filter(Boolean);
-    const found = names.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
-    note.textContent = names.length && !found.length ? "No series has these words." : "";
+    const found = [...units.keys()].filter((name) => words.every((word) => name.toLowerCase().includes(word)));
+    note.textContent = units.size && !found.length ? "No series has these words." : "";
     const lines = (name) => ids().map((id) => ({ id, series: name, label: known.rows.get(id).name }));
-    drawn?.show(new Map(found.map((name) => [name, lines(name)])));
+    drawn?.show(new Map(found.map((name) => [name, { unit: units.get(name), lines: lines(name) }])));
   }
 
   function key(event) {

@@ -37,19 +37,5 @@ export function moment(time) {
   return `${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
-// A counter is shown as what it grows by in a second; the unit then follows from its name.
-const COUNTER = /\.(?:.*\.)?\w*(?:_s|_j|read_bytes|write_bytes|received_bytes|reads|writes|flushes|batches|samples|missed)$/;
-export const isCounter = (name) => COUNTER.test(name) && !name.endsWith("epoch_s");
-
-export function unitOf(name) {
-  if (isCounter(name)) {
-    if (name.endsWith("cpu_s")) return "cores";
-    if (name.endsWith("_s")) return "share of time";
-    if (name.endsWith("_j")) return "W";
-    return name.endsWith("_bytes") ? "bytes a second" : "a second";
-  }
-  if (name.endsWith("_bytes")) return "bytes";
-  return name.endsWith("_s") ? "s" : "";
-}
-
-export const shown = (name, value) => (unitOf(name).startsWith("bytes") ? bytes(value) : number(value));
+// In the unit that the server gives a series.
+export const shown = (unit, value) => (unit.startsWith("bytes") ? bytes(value) : number(value));

@@ -36,7 +36,7 @@ export function open(place, address) {
       element("div", { class: "scroll" }, element("table", { "aria-label": "Series" },
         element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "series"), ["last", "mean", "points"].map((label) => element("th", { scope: "col", class: "number" }, label)))),
         element("tbody", {}, Object.entries(run.series).map(([name, each]) => element("tr", {},
-          element("td", {}, name), element("td", { class: "number" }, each.last === null ? "" : shown(name.replace(/_s$/, ""), each.last)),
+          element("td", {}, name), element("td", { class: "number" }, each.last === null ? "" : number(each.last)),
           element("td", { class: "number" }, number(each.mean)), element("td", { class: "number" }, each.points.toLocaleString("en"))))))));
     const output = place.querySelector("pre");
     if (output) output.scrollTop = scrolled ?? output.scrollHeight;
