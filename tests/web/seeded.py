@@ -49,7 +49,13 @@ def group(
 
 
 def add_points(
-    store: Store, id: str, name: str, values: Sequence[float], began: float, seconds: float, writer: str = "sampler"
+    store: Store,
+    id: str,
+    name: str,
+    values: Sequence[float],
+    began: float,
+    seconds: float,
+    writer: str = "sampler",
 ) -> None:
     file = SeriesWriter(points_file(store.folder_of(id), writer))
     for time_s, value in zip(np.linspace(began, began + seconds, len(values)), values, strict=True):

@@ -1,4 +1,4 @@
-"""127.0.0.1 is open to every user of the machine, and a browser to every page: only who has the URL reads, nobody writes."""
+"""127.0.0.1 is open to every user, and a browser to every page: only who has the URL reads, and nobody writes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_every_answer_says_what_a_browser_may_do_with_it(page):
         assert headers["Referrer-Policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize("path", ["/page/../access.py", "/page/%2e%2e/access.py", "/page//etc/passwd", "/api/runs/%2e%2e"])
+@pytest.mark.parametrize(
+    "path", ["/page/../access.py", "/page/%2e%2e/access.py", "/page//etc/passwd", "/api/runs/%2e%2e"]
+)
 def test_no_file_but_the_page_s_is_served(page, path):
     assert page.ask(path).status == 404
 

@@ -90,7 +90,9 @@ def test_what_changes_is_sent_while_it_happens(page, store):
 
 def test_counters_are_known_by_their_names():
     counters = ["proc.cpu_s", "disk.nvme0n1.read_bytes", "feed.wait_s", "energy.package0_j", "sampler.missed"]
-    assert [name for name in [*counters, "proc.rss_bytes", "loss", "time_s", "feed.epoch_s"] if is_counter(name)] == counters
+    assert [
+        name for name in [*counters, "proc.rss_bytes", "loss", "time_s", "feed.epoch_s"] if is_counter(name)
+    ] == counters
     assert [unit_of(name) for name in counters] == ["cores", "bytes/s", "of the time", "W", "/s"]
     assert [unit_of(name) for name in ("proc.rss_bytes", "feed.epoch_s", "loss")] == ["bytes", "s", ""]
 

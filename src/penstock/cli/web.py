@@ -11,7 +11,8 @@ from penstock.cli.runs_options import StoreFolder
 
 def web(
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen at; others than this machine's are open to all.")
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen at."),
     ] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port; the first free one from 7367 on, unless given.")
@@ -32,7 +33,9 @@ def web(
         typer.echo(f"http://{shown if host != '0.0.0.0' else socket.gethostname()}:{at}/?token={token}")
         if host in LOCAL:
             there = f"{getpass.getuser()}@{socket.gethostname()}"
-            typer.echo(f"From another machine: ssh -L {at}:localhost:{at} {there}, then open that URL there.", err=True)
+            typer.echo(
+                f"From another machine: ssh -L {at}:localhost:{at} {there}, then open that URL there.", err=True
+            )
         else:
             typer.echo(
                 f"penstock: {host} is open to the network, and what it sends can be read on the way: "

@@ -72,7 +72,8 @@ class Access:
             return PlainTextResponse("This page changes nothing: GET only.", 405, {"Allow": "GET, HEAD"})
         if host_name(host) not in self._hosts:
             return PlainTextResponse(
-                f"This server is not known as {host!r}. penstock web --allow-host {host_name(host)} makes it so.", 421
+                f"This server is not known as {host!r}. penstock web --allow-host {host_name(host)} makes it so.",
+                421,
             )
         origin = headers.get("origin")
         if (origin and urlsplit(origin).netloc != host) or (
@@ -81,7 +82,9 @@ class Access:
             return PlainTextResponse("Another page asks: refused.", 403)
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if secrets.compare_digest(given.encode(), self._token.encode()):
-            answer = RedirectResponse("/", 303)  # the key does not stay in the address, nor in what it is copied to
+            answer = RedirectResponse(
+                "/", 303
+            )  # the key does not stay in the address, nor in what it is copied to
             answer.set_cookie(self._cookie, self._value, httponly=True, samesite="strict", path="/")
             return answer
         if secrets.compare_digest(self._given(headers.get("cookie", "")), self._value.encode()):

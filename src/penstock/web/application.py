@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -23,7 +24,9 @@ _PAGE = Path(__file__).with_name("page")
 _MOST_POINTS = 20_000
 
 
-def application(store: Store, *, token: str, secret: str, port: int, hosts: frozenset[str]) -> Starlette:
+def application(
+    store: Store, *, token: str, secret: str, port: int, hosts: frozenset[str], ending: Callable[[], bool]
+) -> Starlette:
     """Make the server's application.
 
     Args:
@@ -32,9 +35,10 @@ def application(store: Store, *, token: str, secret: str, port: int, hosts: froz
         secret: Makes the cookie that keeps it open.
         port: The server's port.
         hosts: Names and addresses under which the server is known.
+        ending: Tells whether the server ends.
     """
     views = Views(store)
-    live = Live(views)
+    live = Live(views, ending)
 
     async def index(_: Request) -> Response:
         return FileResponse(_PAGE / "index.html")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
@@ -24,39 +23,44 @@ class Live:
 
     Args:
         views: What is looked at.
+        ending: Tells whether the server ends, and with it every stream.
     """
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, ending: Callable[[], bool]) -> None:
         self._views = views
-        self._pages: set[asyncio.Queue[str]] = set()
+        self._ending = ending
+        self._pages: set[asyncio.Queue[str | None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._rows: dict[str, dict[str, Any]] = {}
 
     async def events(self) -> AsyncGenerator[str]:
         """Yield server-sent events for one page, until it goes."""
-        page: asyncio.Queue[str] = asyncio.Queue(4)
+        page: asyncio.Queue[str | None] = asyncio.Queue(4)
         self._pages.add(page)
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         try:
             yield "retry: 2000\n\n"
-            while True:
-                yield await page.get()
+            while event := await page.get():
+                yield event
         finally:
             self._pages.discard(page)
 
     async def _look(self) -> None:
         try:
-            while self._pages:
+            while self._pages and not self._ending():
                 event = f"data: {json.dumps(await run_in_threadpool(self._changes))}\n\n"
-                for page in list(self._pages):
-                    if page.full():  # its browser is slow: it gets the newest
-                        with suppress(asyncio.QueueEmpty):
-                            page.get_nowait()
-                    page.put_nowait(event)
+                self._send(event)
                 await asyncio.sleep(_EVERY_S)
         finally:
             self._looking = None
+            self._send(None)
+
+    def _send(self, event: str | None) -> None:
+        for page in self._pages:
+            if page.full():  # its browser is slow: it gets the newest
+                page.get_nowait()
+            page.put_nowait(event)
 
     def _changes(self) -> dict[str, Any]:
         try:

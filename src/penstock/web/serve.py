@@ -46,11 +46,18 @@ def serve(
         if host not in LOCAL:
             hosts |= {host, socket.gethostname().lower(), socket.getfqdn().lower()}
         app = application(
-            opened, token=token, secret=kept_secret(opened.folder), port=at, hosts=frozenset(hosts)
+            opened,
+            token=token,
+            secret=kept_secret(opened.folder),
+            port=at,
+            hosts=frozenset(hosts),
+            ending=lambda: server.should_exit,
         )
-        config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=5)
+        )
         tell(token, at)
-        uvicorn.Server(config).run(sockets=[listening])
+        server.run(sockets=[listening])
 
 
 def _listening(host: str, port: int | None) -> socket.socket:

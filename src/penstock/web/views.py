@@ -157,7 +157,7 @@ def _tail(path: Path) -> str:
 
 def _mean(series: Series) -> float | None:
     with np.errstate(all="ignore"):
-        return _number(np.mean(series.values))
+        return _number(float(np.mean(series.values)))
 
 
 def _number(value: float) -> float | None:

@@ -84,7 +84,7 @@ export function open(place) {
     return true;
   }
 
-  let shownIds = "";
+  let shownIds = null;
   async function changed() {
     const now = ids().join();
     if (now === shownIds) return;
