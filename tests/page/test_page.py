@@ -17,7 +17,7 @@ import penstock
 
 pytestmark = pytest.mark.page
 LIGHT_AND_DARK = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
-AXE = Path(os.environ.get("AXE_CORE", "build/axe/package/axe.min.js"))
+AXE = Path(sys.prefix, "axe/package/axe.min.js")
 
 
 def names(page):

@@ -29,18 +29,16 @@ def web(
     from penstock.web.serve import LOCAL, serve
 
     def tell(token: str, at: int) -> None:
-        shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"http://{shown if host != '0.0.0.0' else socket.gethostname()}:{at}/?token={token}")
         if host in LOCAL:
             there = f"{getpass.getuser()}@{socket.gethostname()}"
-            typer.echo(
-                f"From another machine: ssh -L {at}:localhost:{at} {there}, then open that URL there.", err=True
-            )
+            typer.echo(f"From another machine: ssh -L {at}:localhost:{at} {there}, then open this there:", err=True)
         else:
             typer.echo(
                 f"penstock: {host} is open to the network, and what it sends can be read on the way: "
                 "an SSH forward to 127.0.0.1 is safer.",
                 err=True,
             )
+        shown = socket.gethostname() if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host
+        typer.echo(f"http://{shown}:{at}/?token={token}")
 
     serve(store, host=host, port=port, allowed=allow_host or (), tell=tell)
