@@ -18,15 +18,15 @@ function bar(run) {
   return element("tr", {},
     element("td", { class: "name" }, dot(colour(run.id)), element("a", { href: `#/run/${run.id}` }, run.name)),
     element("td", { class: "number" }, seconds(run.seconds)),
-    element("td", { style: null }, parts.length
+    element("td", { class: "bars" }, parts.length
       ? element("div", { class: "bar", role: "img", "aria-label": text, title: text },
         parts.map(([key, , tint]) => element("span", { colour: tint, width: `${100 * run.parts[key]}%` })))
       : element("span", { class: "soft" }, "not recorded: penstock run --watch-dataloader")),
     element("td", { class: "soft wide" }, text));
 }
 
-function group(each) {
-  const advice = [...new Set(Object.values(each.advice).map((advice) => advice.text ?? advice[1]))];
+function group(each, said) {
+  const advice = said ? [] : [...new Set(Object.values(each.advice).map(([, text]) => text))];
   return element("section", {},
     element("h2", {}, `${each.name} (${each.mode})`),
     element("p", { class: "soft" }, [
@@ -66,7 +66,7 @@ export function open(place) {
       return;
     }
     const found = await ask("/api/groups", chosen.map((id) => ["id", id]));
-    body.replaceChildren(...found.sentences.map((text) => element("p", { class: "verdict" }, text)), ...found.groups.map(group));
+    body.replaceChildren(...found.sentences.map((text) => element("p", { class: "verdict" }, text)), ...found.groups.map((each) => group(each, found.sentences.length)));
   }
   changed();
   return { changed };
