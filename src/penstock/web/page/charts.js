@@ -3,10 +3,11 @@
 import uPlot from "/page/vendor/uPlot.esm.js";
 import { ask, colour, known } from "/page/data.js";
 import { button, dot, element } from "/page/elements.js";
-import { shown } from "/page/figures.js";
+import { bytes, number, shown } from "/page/figures.js";
 
 const HEIGHT = 220;
 const LIVE_MS = 1000;
+const SETTLED_MS = 120;
 
 // A column of time for all runs of a chart, as uPlot wants it; a value is missing where a run has none.
 export function joined(parts) {
@@ -18,6 +19,13 @@ export function joined(parts) {
     return column;
   });
   return [times, ...columns];
+}
+
+// Bytes with as many digits as the steps between ticks need.
+function ticksOf(unit, ticks) {
+  if (!unit.startsWith("bytes")) return ticks.map((tick) => number(tick, 6));
+  const texts = [3, 4, 6].map((digits) => ticks.map((tick) => bytes(tick, digits)));
+  return texts.find((each) => new Set(each).size === each.length) || texts[2];
 }
 
 function saved(name, content, type) {
@@ -34,6 +42,7 @@ export function charts(place, { relative, range, zoomed }) {
   place.append(grid);
   const all = new Map();
   const sync = uPlot.sync("time");
+  let settled = 0;
   const watch = new IntersectionObserver((seen) => {
     for (const each of seen) {
       const chart = all.get(each.target.dataset.name);
@@ -100,7 +109,7 @@ export function charts(place, { relative, range, zoomed }) {
       scales: { x: { time: !relative } },
       axes: [
         { ...axis, values: relative ? (_, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))} s`) : undefined },
-        { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => shown(chart.unit, tick) || "0") },
+        { ...axis, size: 70, values: (_, ticks) => ticksOf(chart.unit, ticks) },
       ],
       series: [{}, ...chart.lines.map(({ id, dashed }) => ({ stroke: colour(id), width: 1.5, spanGaps: true, dash: dashed && [4, 4], points: { show: false } }))],
       hooks: {
@@ -125,7 +134,7 @@ export function charts(place, { relative, range, zoomed }) {
       event.preventDefault();
       const { min, max } = chart.plot.scales.x;
       const middle = chart.plot.posToVal(event.offsetX, "x");
-      const factor = event.deltaY < 0 || event.deltaX < 0 ? 0.8 : 1.25;
+      const factor = event.deltaY < 0 || event.deltaX < 0 ? 0.9 : 1.11;
       zoomed([middle - (middle - min) * factor, middle + (max - middle) * factor]);
     }, { passive: false });
   }
@@ -152,11 +161,18 @@ export function charts(place, { relative, range, zoomed }) {
       const scales = [...all.values()].map((chart) => chart.plot?.scales.x).filter(Boolean);
       return scales.length ? [scales[0].min, scales[0].max] : null;
     },
+    // Show another part of the time: what is there at once, what is missing once nobody moves any more.
     redraw() {
-      for (const chart of all.values()) if (chart.visible) chart.draw();
+      const view = range();
+      if (view) for (const chart of all.values()) if (chart.visible) chart.plot?.setScale("x", { min: view[0], max: view[1] });
+      clearTimeout(settled);
+      settled = setTimeout(() => {
+        for (const chart of all.values()) if (chart.visible) chart.draw();
+      }, SETTLED_MS);
     },
     close() {
       clearInterval(timer);
+      clearTimeout(settled);
       watch.disconnect();
       resized.disconnect();
       for (const chart of all.values()) chart.plot?.destroy();

@@ -8,7 +8,7 @@ export function number(value, digits = 3) {
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits });
 }
 
-export function bytes(value) {
+export function bytes(value, digits = 3) {
   if (value === null || value === undefined) return "";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let at = 0;
@@ -16,7 +16,7 @@ export function bytes(value) {
     value /= 1024;
     at += 1;
   }
-  return `${value.toFixed(at && value < 100 ? 1 : 0)} ${units[at]}`;
+  return `${value >= 1000 || !at ? Math.round(value) : Number(value.toPrecision(digits))} ${units[at]}`;
 }
 
 export function seconds(value) {

@@ -15,7 +15,7 @@ const COLUMNS = [
   { key: "status", label: "status", of: (row) => row.status, cell: status },
   { key: "began", label: "began", of: (row) => row.began ?? Infinity, cell: (row) => moment(row.began), class: "number wide" },
   { key: "seconds", label: "time", of: (row) => row.seconds ?? -1, cell: (row) => seconds(row.seconds), class: "number" },
-  { key: "waiting", label: "waits for data", of: (row) => glance(row).waiting ?? -1, cell: (row) => share(glance(row).waiting), class: "number" },
+  { key: "waiting", label: "waits", of: (row) => glance(row).waiting ?? -1, cell: (row) => share(glance(row).waiting), class: "number" },
   { key: "cores", label: "cores", of: (row) => glance(row).cores ?? -1, cell: (row) => number(glance(row).cores), class: "number wide" },
   { key: "memory", label: "memory", of: (row) => glance(row).rss_bytes ?? -1, cell: (row) => bytes(glance(row).rss_bytes), class: "number wide" },
   { key: "logged", label: "logs", of: logged, class: "name wide" },
