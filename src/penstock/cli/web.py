@@ -31,7 +31,7 @@ def web(
     def tell(token: str, at: int) -> None:
         if host in LOCAL:
             there = f"{getpass.getuser()}@{socket.gethostname()}"
-            typer.echo(f"From another machine: ssh -L {at}:localhost:{at} {there}, then open this there:", err=True)
+            typer.echo(f"From another machine: ssh -L {at}:localhost:{at} {there}, then open:", err=True)
         else:
             typer.echo(
                 f"penstock: {host} is open to the network, and what it sends can be read on the way: "
