@@ -11,6 +11,7 @@ import fcntl
 import os
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -49,12 +50,12 @@ class _Compacted(msgspec.Struct):
     series: dict[str, tuple[int, int, int]]
 
 
-def read_series(folder: Path) -> dict[str, Series]:
-    """Return all series in a folder, by name; blocks that were torn are left out."""
+def read_series(folder: Path, wanted: Callable[[str], bool] | None = None) -> dict[str, Series]:
+    """Return the series in a folder, all or those whose names are wanted; blocks that were torn are left out."""
     # Points first: a file that is compacted in the meantime is in what is read afterwards.
     with usable(folder):
         contents = [_content(path) for path in sorted(folder.glob("*.points"))]
-        merged, _ = _merged(folder / _COMPACTED, contents)
+        merged, _ = _merged(folder / _COMPACTED, contents, wanted)
     return {name: Series(times_us / 1e6, values) for name, (times_us, values) in merged.items()}
 
 
@@ -99,9 +100,11 @@ def _content(path: Path) -> bytes:
     return b""
 
 
-def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], dict[str, int]]:
+def _merged(
+    compacted: Path, contents: list[bytes], wanted: Callable[[str], bool] | None = None
+) -> tuple[dict[str, Points], dict[str, int]]:
     """Return what was compacted with the points of these files, and the files that it then holds."""
-    points, taken = _unpacked(compacted)
+    points, taken = _unpacked(compacted, wanted)
     parts: defaultdict[str, list[Points]] = defaultdict(list, {name: [each] for name, each in points.items()})
     for content in contents:
         if len(content) < HEAD_BYTES or not content.startswith(MAGIC):
@@ -119,7 +122,8 @@ def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], 
         if not found:
             continue
         for name, part in points_of(names, found).items():
-            parts[name].append(part)
+            if wanted is None or wanted(name):
+                parts[name].append(part)
     return {name: joined(name, each) for name, each in parts.items()}, taken
 
 
@@ -194,7 +198,7 @@ def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
     return _MAGIC + zlib.crc32(content).to_bytes(4, "little") + content
 
 
-def _unpacked(path: Path) -> tuple[dict[str, Points], dict[str, int]]:
+def _unpacked(path: Path, wanted: Callable[[str], bool] | None) -> tuple[dict[str, Points], dict[str, int]]:
     if not (content := _content(path)):
         return {}, {}
     begin = len(_MAGIC) + 4
@@ -204,6 +208,8 @@ def _unpacked(path: Path) -> tuple[dict[str, Points], dict[str, int]]:
     points: dict[str, Points] = {}
     times_us: dict[int, Ints] = {}
     for name, (times, first, values) in compacted.series.items():
+        if wanted is not None and not wanted(name):
+            continue
         if times not in times_us:
             times_us[times] = decoded_ints(compacted.columns[times])
         found = decoded_floats(compacted.columns[values])

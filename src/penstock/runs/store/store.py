@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -200,11 +200,11 @@ class Store:
             self._remove(removed)
         return removed
 
-    def series(self, id: str) -> dict[str, Series]:
-        """Return all series of a run by name, whatever writers there were."""
+    def series(self, id: str, wanted: Callable[[str], bool] | None = None) -> dict[str, Series]:
+        """Return series of a run by name, all or those whose names are wanted, whatever writers there were."""
         from penstock.runs.store.merged import read_series
 
-        return read_series(self.folder_of(id) / "series")
+        return read_series(self.folder_of(id) / "series", wanted)
 
     def compact(self, id: str) -> None:
         """Compress the series of a run that has ended into one file; a death at any moment loses nothing.
