@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_the_host_tells_cpu_time_free_memory_and_cores(tmp_path: Path):
     (tmp_path / "membership").write_text("0::/\n")
     host = HostListener(tmp_path / "meminfo", tmp_path, tmp_path / "membership").sample(TICK).host
     assert host.counters == {"host.cpu_s": 12.5}
-    assert host.gauges == {"host.available_bytes": 1 << 20, "host.cores": 0.5}
+    assert host.gauges == {"host.available_bytes": 1 << 20, "host.cores": 0.5, "host.cpus": os.cpu_count()}
 
 
 DISK = "{major} 0 {name} {reads} 5 {read_sectors} {read_ms} {writes} 6 {write_sectors} {write_ms} 0 {busy_ms} 9"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from penstock.linux.cgroups import MEMBERSHIP, MOUNTED
@@ -33,7 +34,7 @@ class HostListener:
         return None
 
     def sample(self, tick: Tick) -> Sample:
-        gauges = {"host.cores": self._cores}
+        gauges = {"host.cores": self._cores, "host.cpus": float(os.cpu_count() or 1)}
         with open(self._meminfo, "rb") as file:
             for line in file:
                 if line.startswith(b"MemAvailable:"):
