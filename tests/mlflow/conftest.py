@@ -20,6 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.mlflow)
+            item.add_marker(pytest.mark.timeout(300))  # servers take long to start
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,6 @@ def long_series(store: Store, run: RunRecord, count: int) -> list[tuple[int, flo
     """Add a metric of many points; return them as MLflow is to have them."""
     writer = SeriesWriter(points_file(store.folder_of(run.id), "script-2"))
     for i in range(count):
-        writer.add("many", i / 3, BEGAN + i / 1000)
+        writer.add("many", i / 3, BEGAN + 100 + i / 1000)
     writer.close()
-    return [(round(BEGAN * 1000) + i, i / 3, i // 1000) for i in range(count)]
+    return [(round(BEGAN * 1000) + 100_000 + i, i / 3, 100 + i // 1000) for i in range(count)]

@@ -55,7 +55,12 @@ class Server:
                 stdout=said,
                 stderr=said,
                 cwd=self._folder,
-                env={"PATH": os.environ["PATH"], "HOME": str(self._folder), "MLFLOW_DISABLE_TELEMETRY": "true"},
+                env={
+                    "PATH": os.environ["PATH"],
+                    "HOME": str(self._folder),
+                    "MLFLOW_DISABLE_TELEMETRY": "true",
+                    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # ten processes, and files in /dev/shm
+                },
                 start_new_session=True,
             )
         deadline = time.monotonic() + HANG_S
