@@ -8,22 +8,26 @@ READY := $(VENV)/.ready
 # torch's threads would spin for each other, and take the others' turns away: one each.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
 DOCS := $(VENV)/.docs
+PAGE := $(VENV)/.page
 
 # What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.
 PART ?= all
 OUT ?= build/gpu
 ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: demo test test-whole lint docs test-docs bench soak gpu gpu-report clean
+.PHONY: demo test test-whole test-page lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
 
 test: $(READY)
-	$(PYTEST) -m "not soak and not whole"
+	$(PYTEST) -m "not soak and not whole and not page"
 
 test-whole: $(READY)
 	$(PYTEST) -m "whole and not soak"
+
+test-page: $(PAGE)
+	$(PYTEST) -m page
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -57,6 +61,13 @@ $(READY): pyproject.toml constraints.txt
 $(DOCS): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	touch $(DOCS)
+
+# Debian's Chromium; axe-core finds what keeps people out. PyPI's playwright drives the one and runs the other.
+$(PAGE): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright
+	command -v chromium || apt-get update -qq && apt-get install -qq --yes chromium
+	mkdir -p $(VENV)/axe && cd $(VENV)/axe && npm pack --silent axe-core@4.14.1 && tar xzf axe-core-*.tgz
+	touch $(PAGE)
 
 clean:
 	rm -rf $(VENV)

@@ -18,7 +18,7 @@ OUTSIDE = {
     "README.md": "index.md",
     "benchmarks/README.md": "measuring.md",
     **{name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")},
-    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("examples/*.py")},
+    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("examples/*.*")},
     **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("benchmarks/results/*.*")},
 }
 """Where the site has a file of the repository."""

@@ -24,6 +24,8 @@ def test_importing_loads_nothing_heavy():
     assert {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names} == {
         "penstock",
         "penstock._version",
+        "penstock.linux",
+        "penstock.linux.fork",
     }
 
 

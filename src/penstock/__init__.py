@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock._version import __version__ as __version__
+from penstock.linux.fork import importing as _importing
 
 if TYPE_CHECKING:
     from penstock.errors import BadSetting as BadSetting
@@ -101,9 +102,10 @@ _LOADERS = {"Loader", "attach", "share"}
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    if name in _LOADERS and "PENSTOCK_RUN_ID" in os.environ:
-        import_module("penstock.runs.inside").watch_waits()
+    with _importing:
+        value = getattr(import_module(_HOMES[name]), name)
+        if name in _LOADERS and "PENSTOCK_RUN_ID" in os.environ:
+            import_module("penstock.runs.inside").watch_waits()
     globals()[name] = value
     return value
 

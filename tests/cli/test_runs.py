@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -118,6 +119,54 @@ def test_show_tells_plan_parameters_environment_and_series(command, runs, store)
     assert ["loss", "1.5", "2.5", "3"] in [line.split() for line in page.splitlines()]
     (store.folder_of(runs[1].id) / "environment.json").write_text('{"git": "0a')
     assert "unreadable: Input data was truncated" in told(command("runs", "show", runs[1].id))
+
+
+def compared(store: Store, mode: str, seconds: float, waited_s: float | None) -> list[RunRecord]:
+    """Two runs of a mode that took so long, and waited so long for data."""
+    runs = store.add(group(2, name="small", mode=mode))
+    for i, run in enumerate(runs):
+        began_s = 1e9 + (i * seconds if mode == "alone" else 0.0)
+        store.began(run.id, keeper=living(), pid=1, time_s=began_s)
+        store.ended(run.id, "finished", 0)
+        with sqlite3.connect(store.folder / "runs.sqlite") as database:
+            database.execute("UPDATE runs SET ended = ? WHERE id = ?", (began_s + seconds, run.id))
+        with closing(SeriesWriter(store.folder_of(run.id) / "series" / "script-1.points")) as writer:
+            for at_s in (0.0, seconds):
+                writer.add("host.cpu_s", 2 * at_s, began_s + at_s)
+                writer.add("host.cpus", 2, began_s + at_s)
+            if waited_s is not None:
+                writer.add("feed.wait_s", waited_s, began_s + seconds)
+                writer.add("feed.loop_s", seconds - 1, began_s + seconds)
+                writer.add("feed.epoch_s", seconds / 2, began_s + seconds)
+    return runs
+
+
+def test_groups_are_compared_and_each_run_is_told_what_to_change(command, store):
+    runs = compared(store, "alone", 10.0, 1.0)
+    runs += compared(store, "plain", 12.5, 5.0)
+    page = told(command("runs", "compare", "small"))
+    lines = [line.split() for line in page.splitlines()]
+    assert ["each", "epoch,", "seconds", "5.00", "6.25"] in lines
+    assert ["waits", "for", "data,", "worst", "run", "10%", "40%"] in lines
+    assert ["small", "(plain)", "run-0", "40%", "52%", "8%"] in lines
+    assert "energy" not in page, "nobody recorded it"
+    assert "- 2 runs of 'small' (plain) finish 1.6 times sooner than one after the other; each epoch takes" in page
+    assert "--watch-dataloader" not in page
+    share = "waits 40% of its time for data while the CPUs are busy 100%: those of the 2 that read the same data"
+    assert f"- In 'small' (plain), run 'run-0' {share}" in page
+    assert f"It {share}" in told(command("runs", "show", runs[2].id))
+    plain = json.loads(told(command("runs", "compare", "small", "--json")))["groups"][1]
+    assert plain["runs"][0]["parts"] == {"waiting": 0.4, "copying": None, "computing": 0.52, "other": 0.08}
+    assert (plain["seconds"], plain["epoch_s"], plain["energy_estimated_j"]) == (12.5, 6.25, None)
+    assert plain["advice"][runs[2].id][0] == "share"
+
+
+def test_runs_without_a_record_of_waits_say_once_how_to_have_one(command, store):
+    compared(store, "alone", 10.0, None)
+    compared(store, "plain", 12.5, None)
+    page = told(command("runs", "compare", "small"))
+    assert page.count("--watch-dataloader") == 1
+    assert "waits for data" not in page.partition("--watch")[0].replace("run waits for data is recorded", "")
 
 
 def test_logs_print_the_output_or_say_that_there_is_none(command, runs):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.demo.synthetic import make_images
 
 pytestmark = pytest.mark.whole
 
@@ -57,3 +61,35 @@ def test_heads_train_on_what_an_encoder_gives_once() -> None:
 def test_language_models_share_a_feed(data: list[str]) -> None:
     for said in run(["language_model.py", "--width", "16", *data], ["language_model.py", "--width", "8", *data]):
         assert "epoch 0, loss" in said
+
+
+@pytest.mark.timeout(300)
+def test_a_spec_compares_runs_alone_together_and_on_one_feed(tmp_path: Path) -> None:
+    make_images(tmp_path / "images", images=64, side_px=(70, 90))
+    (tmp_path / "photos.py").write_text((EXAMPLES / "photos.py").read_text())
+    text = re.sub(
+        r".*(name: [cd],|name: draw|photos.py --epochs 0).*\n", "", (EXAMPLES / "collocation.yaml").read_text()
+    )
+    (tmp_path / "spec.yaml").write_text(text.replace("--width", f"--epochs 1 --data {tmp_path}/images --width"))
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", "penstock", *words],
+            env={**os.environ, "PENSTOCK_STORE": str(tmp_path / "store"), "XDG_CACHE_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=250,
+            check=True,
+        ).stdout
+        for words in (
+            ["run", "--store", str(tmp_path / "store"), str(tmp_path / "spec.yaml")],
+            ["runs", "compare", "own loaders", "one feed", "--json"],
+        )
+    ]
+    groups = json.loads(said[1])["groups"]
+    assert [(group["name"], group["mode"]) for group in groups] == [
+        ("own loaders", "alone"),
+        ("own loaders", "plain"),
+        ("one feed", "plain"),
+    ]
+    for group in groups:
+        assert all(run["samples"] == 64 and run["parts"]["computing"] is not None for run in group["runs"]), group

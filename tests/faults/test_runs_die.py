@@ -141,6 +141,6 @@ def test_kills_at_random_leave_nothing_and_every_status_is_right(launch, tmp_pat
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_two_hundred_kills_at_random_leave_nothing_and_every_status_is_right(launch, tmp_path: Path):
     kill_at_random(launch, tmp_path, 200)

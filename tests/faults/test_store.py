@@ -88,6 +88,7 @@ NO_ROOM = """
 import resource, sys
 from pathlib import Path
 from penstock.errors import StoreUnusable
+from penstock.runs.store.merged import compact
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.store import SeriesWriter, Store
 
@@ -125,7 +126,7 @@ with Store.open(folder) as store:
     writer.add("y", 3, 3)
     writer.close()
     full(10)
-    fails(lambda: store.compact(run.id))
+    fails(lambda: compact(path.parent))
     full(-1)
     assert [file.name for file in path.parent.iterdir()] == ["a.points"]
     series = store.series(run.id)

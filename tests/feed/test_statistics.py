@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.feed import wire
-from penstock.measure.waits import waited_s
+from penstock.measure import waits
 
 
 def arrays() -> penstock.ArraySource:
@@ -25,9 +25,10 @@ def until(condition) -> None:
         pause.wait(0.005)
 
 
-def test_a_loader_counts_what_it_handed_out(serve):
+def test_a_loader_counts_what_it_handed_out(serve, monkeypatch):
+    monkeypatch.setattr(waits, "_totals", waits._Totals())
+    monkeypatch.setattr(waits, "_tell", lambda: "a run")
     serve(arrays())
-    waited_before = waited_s()
     with penstock.attach("feed", 32) as loader:
         before = loader.statistics()
         assert (before.batches, before.samples, before.copied_bytes, before.epoch) == (0, 0, 0, 0)
@@ -38,8 +39,20 @@ def test_a_loader_counts_what_it_handed_out(serve):
     assert (after.handed, after.batches, after.samples, after.epoch) == ("private copy", 4, 120, 1)
     assert after.copied_bytes == 120 * (8 + 62 * 8)
     assert after.viewed_bytes == after.failovers == 0
-    assert waited_s() - waited_before == pytest.approx(after.wait_s), "the process has no other loader"
+    epoch, now = (point.values for point in waits.points())
+    assert (now["feed.batches"], now["feed.samples"]) == (4, 120)
+    assert after.wait_s <= now["feed.wait_s"] <= now["feed.loop_s"] == pytest.approx(epoch["feed.epoch_s"])
     assert after.latency_s >= 0
+
+
+def test_a_loop_that_is_broken_off_ends_there(serve, monkeypatch):
+    monkeypatch.setattr(waits, "_totals", waits._Totals())
+    monkeypatch.setattr(waits, "_tell", lambda: "a run")
+    serve(arrays())
+    with penstock.attach("feed", 32) as loader:
+        for _ in loader:
+            break
+        assert waits.points() and not waits._totals._going_on
 
 
 def test_ranks_count_their_own_samples(serve):

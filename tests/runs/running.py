@@ -106,13 +106,13 @@ def nothing_is_left(folder: Path) -> None:
 class InTerminal(Launch):
     """A `penstock run` in a terminal of 30 lines and 100 columns."""
 
-    def __init__(self, server: ForkServer, folder: Path, *words: str) -> None:
+    def __init__(self, server: ForkServer, folder: Path, *words: str, terminal: str = "xterm") -> None:
         self.terminal, self.theirs = pty.openpty()
         self.resize(30, 100)
         self.shown = b""
         self.folder = folder
         self._errors = folder / "errors"
-        environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store"), "TERM": "xterm"}
+        environment = {**os.environ, "PENSTOCK_STORE": str(folder / "store"), "TERM": terminal}
         Forked.__init__(
             self,
             server,

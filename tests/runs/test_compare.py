@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.errors import BadSetting
+from penstock.runs.advice import UNRECORDED
 from penstock.runs.compare import compare
+from penstock.runs.figures import measured_energy_j
 from penstock.runs.plan import RunPlan
 from penstock.runs.record import RunRecord
+from penstock.runs.store import Series
 
 
 def run(group: str, index: int, began: float | None, seconds: float | None, **fields: Any) -> RunRecord:
@@ -30,54 +34,90 @@ def run(group: str, index: int, began: float | None, seconds: float | None, **fi
 
 
 def last_of(values: dict[str, dict[str, float]]) -> Any:
-    return lambda run, series: values.get(run.id, {}).get(series)
+    """Series of one point each."""
+    return lambda run: {name: series([0.0], [value]) for name, value in values.get(run.id, {}).items()}
+
+
+def series(times_s: list[float], values: list[float]) -> Series:
+    return Series(np.array(times_s), np.array(values))
 
 
 ALONE = [run("alone", i, 10.0 * i, 10.0, mode="alone") for i in range(4)]
 TOGETHER = [run("plain", i, 100.0, 16.0) for i in range(4)]
 
 
+def sentences(groups: dict[str, list[RunRecord]], values: dict[str, dict[str, float]]) -> tuple[str, ...]:
+    """What is said besides how waits are recorded."""
+    return tuple(each for each in compare(groups, last_of(values)).sentences if each != UNRECORDED)
+
+
 def test_four_together_are_compared_with_four_one_after_the_other() -> None:
-    cpu_s = {each.id: {"proc.cpu_s": 8.0 if each.mode == "alone" else 9.0} for each in (*ALONE, *TOGETHER)}
-    found = compare({"plain": TOGETHER, "alone": ALONE}, last_of(cpu_s))
+    values = {each.id: {"proc.cpu_s": 8.0 if each.mode == "alone" else 9.0} for each in (*ALONE, *TOGETHER)}
+    found = compare({"plain": TOGETHER, "alone": ALONE}, last_of(values))
     alone, plain = found.groups
     assert (alone.seconds, alone.each_s, alone.cpu_s) == (40, 10, 32)
     assert (plain.seconds, plain.each_s, plain.cpu_s) == (16, 16, 36)
     assert found.sentences == (
-        "4 runs of 'plain' (plain) finish 2.5 times sooner than one after the other; each takes 1.60 times as "
+        "4 runs of 'plain' (plain) finish 2.5 times sooner than one after the other; each run takes 1.60 times as "
         "long, and all take 1.12 times the CPU time.",
+        UNRECORDED,
     )
 
 
-def test_who_waits_for_data_most_is_named() -> None:
-    waits = {each.id: {"feed.wait_s": 1.6 * (1 + each.index)} for each in TOGETHER}
-    found = compare({"plain": TOGETHER}, last_of(waits))
-    assert [each.waiting for each in found.groups[0].runs] == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert found.sentences == ("In 'plain' (plain), run 'run 3' waits for data 40% of its time, the most of all.",)
-    little = {each.id: {"feed.wait_s": 0.1} for each in TOGETHER}
-    assert compare({"plain": TOGETHER}, last_of(little)).sentences == (
-        "No run of 'plain' (plain) waits for data more than 1% of its time.",
-    )
+def test_epochs_are_compared_where_they_were_recorded() -> None:
+    def found(run: RunRecord) -> dict[str, Series]:
+        epochs_s = [5.0, 2.0, 2.2] if run.mode == "alone" else [9.0, 3.3, 3.2]
+        return {"feed.epoch_s": series([1.0, 2.0, 3.0], epochs_s), "feed.samples": series([1.0], [800.0])}
+
+    compared = compare({"alone": ALONE, "plain": TOGETHER}, found)
+    assert [(group.epoch_s, group.samples_per_s) for group in compared.groups] == [(2.2, 80), (3.3, 200)]
+    assert "; each epoch takes 1.50 times as long." in compared.sentences[0]
+    assert [group.batches_per_s for group in compared.groups] == [None, None], "nobody recorded them"
+
+
+def test_a_figure_that_one_run_lacks_is_absent_of_its_group() -> None:
+    values = {each.id: {"feed.samples": 8.0, "energy.estimated_j": 2.0} for each in TOGETHER[1:]}
+    (group,) = compare({"plain": TOGETHER}, last_of(values)).groups
+    assert (group.samples_per_s, group.energy_estimated_j, group.epoch_s, group.cpus_busy) == (None,) * 4
+
+
+def test_energy_that_several_runs_saw_counts_once() -> None:
+    first = {"energy.package0_j": series([0.0, 10.0], [0.0, 100.0]), "energy.estimated_j": series([0.0], [9.0])}
+    second = {"energy.package0_j": series([5.0, 15.0], [0.0, 90.0]), "energy.GPU-1_j": series([5.0, 6.0], [0, 7])}
+    third = {"energy.package0_j": series([20.0, 30.0], [0.0, 50.0])}
+    assert measured_energy_j([third, second, first]) == {"package0": 100 + 45 + 50, "GPU-1": 7}
+
+
+def test_what_to_change_is_said_once_for_all_runs_of_a_rule_and_names_the_worst() -> None:
+    values = {each.id: {"feed.wait_s": 1.6 * (1 + each.index), "host.cores": 2.0} for each in TOGETHER}
+    for each in TOGETHER:
+        values[each.id]["proc.cpu_s"] = 7.9
+    found = compare({"plain": TOGETHER}, last_of(values))
+    assert [each.parts.waiting for each in found.groups[0].runs] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert found.groups[0].cpus_busy == pytest.approx(0.9875)
+    (sentence,) = found.sentences
+    assert sentence.startswith("In 'plain' (plain), run 'run 3' waits 40% of its time for data while the CPUs are")
+    assert sentence.endswith("(4 of its runs do; it the most).")
 
 
 def test_runs_that_take_longer_together_are_said_to_finish_later() -> None:
     slow = [run("plain", i, 0.0, 50.0) for i in range(4)]
-    (sentence,) = compare({"alone": ALONE, "plain": slow}, last_of({})).sentences
+    (sentence,) = sentences({"alone": ALONE, "plain": slow}, {})
     assert sentence.startswith("4 runs of 'plain' (plain) finish 1.2 times later than one after the other")
     assert "CPU" not in sentence, "nobody sampled it"
 
 
 def test_groups_with_other_numbers_of_runs_compare_by_the_run() -> None:
-    (sentence,) = compare({"alone": ALONE[:1], "plain": TOGETHER}, last_of({})).sentences
+    (sentence,) = sentences({"alone": ALONE[:1], "plain": TOGETHER}, {})
     assert sentence == (
-        "'plain' (plain) has 4 runs and 'alone' (alone) 1, so only the times of single runs compare: 1.60 times "
+        "'plain' (plain) has 4 runs and 'alone' (alone) 1, so only single runs compare: each run takes 1.60 times "
         "as long."
     )
 
 
 def test_a_failed_run_is_no_measurement() -> None:
     failed = [*TOGETHER[:3], run("plain", 3, 100.0, 1.0, status="failed", exit_code=1)]
-    (sentence,) = compare({"alone": ALONE, "plain": failed}, last_of({})).sentences
+    (sentence,) = sentences({"alone": ALONE, "plain": failed}, {})
     assert sentence == "'alone' (alone) and 'plain' (plain) cannot be compared: 1 of their runs did not finish."
 
 

@@ -63,7 +63,7 @@ def test_several_runs_are_told_apart_and_the_first_that_fails_gives_the_exit_cod
     lines = several.output.splitlines()
     assert sorted(lines[:6]) == sorted(f"r#{i} | {said}" for i in range(3) for said in ("begins", "whole"))
     assert [line.split()[2:4] for line in lines[-3:]] == [["finished", "0"], ["failed", "5"], ["failed", "6"]]
-    assert lines[-4].split() == ["name", "id", "status", "exit", "code", "seconds", "reason"]
+    assert lines[-4].split() == ["id", "name", "status", "exit", "seconds", "reason"]
 
 
 @pytest.mark.parametrize(("mode", "most"), [("alone", 1), ("plain", 2)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from unittest.mock import ANY
 
+import pytest
 from tests.forked import eventually
 from tests.runs.running import PYTHON
 
@@ -59,3 +61,46 @@ def test_several_runs_in_a_terminal_end_with_its_ctrl_c(in_terminal):
     two.type(b"\x03")
     assert two.wait() == 130
     assert {record.reason for record in two.records()} == {"Ctrl-C"}
+
+
+PROGRAM = """
+import os, sys, time
+import penstock
+print("step \\x1b[31mone\\x1b[0m", flush=True)
+while not os.path.exists("go"):
+    penstock.log(loss=0.25)
+    time.sleep(0.1)
+print("the end")
+"""
+
+
+def test_what_several_runs_do_is_shown_below_what_they_print(in_terminal, tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    three = in_terminal("-n", "3", "--listeners", "proc", "train.py")
+    three.wait_until_said("loss=0.25")
+    table = three.read().rpartition("logged")[2]
+    assert [line.split()[:2] for line in table.splitlines()[1:4]] == [[f"train#{i}", ANY] for i in range(3)]
+    three.resize(10, 40)
+    before = three.read().count("status")
+    eventually(lambda: three.read().count("status") > before + 2)
+    three.resize(30, 100)
+    (tmp_path / "go").touch()
+    assert three.wait() == 0
+    said = three.read()
+    for i in range(3):
+        assert "step \x1b[31mone\x1b[0m\r\n" in said.partition(f"train#{i} | ")[2]
+    assert said.rindex("\x1b[J") < said.index("reason"), "nothing is left of it below the last table"
+
+
+def test_more_runs_than_lines_are_counted(in_terminal):
+    many = in_terminal("-n", "20", "--listeners", "none", "sh", "-c", "sleep 60")
+    many.wait_until_said("… and 8 more")
+    many.type(b"\x03")
+    assert many.wait() == 130
+
+
+@pytest.mark.parametrize("kind", ["dumb", "unknown"])
+def test_a_terminal_that_cannot_go_back_shows_only_lines(in_terminal, kind):
+    two = in_terminal("-n", "2", "--listeners", "none", "sh", "-c", "sleep 1.2; echo said", terminal=kind)
+    assert two.wait() == 0
+    assert "\x1b[J" not in two.read() and "said" in two.read()

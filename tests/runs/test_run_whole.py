@@ -109,6 +109,7 @@ def test_one_file_runs_a_group_in_each_mode_and_one_command_compares_them(launch
     [
         (("-n", "2", "spec.yaml"), "--repeat beside spec.yaml: a spec says all of its runs"),
         (("spec.yaml", "--lr", "1"), "--lr 1 beside spec.yaml"),
+        (("--watch-dataloader", "spec.yaml"), "--watch-dataloader beside spec.yaml"),
         (("--listeners", "smi", "sh"), "there is no 'smi'; there are proc, host"),
         (("--grid", "lr=1,2", "sh"), "the command has no {lr}"),
         (("--random", "2", "sh"), "random draws from a grid, and there is none"),

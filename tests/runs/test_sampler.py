@@ -15,8 +15,8 @@ from tests.runs.listeners.kept import Kept
 
 from penstock.errors import BadSetting
 from penstock.runs.listeners.find import listener_names, make_listener
+from penstock.runs.messages import Begin, End, Rate
 from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.sampler import Begin, End, Rate
 from penstock.runs.store import Store
 
 OURS = ["proc", "host", "disk", "gpu", "gpm", "energy", "feed"]
@@ -133,7 +133,9 @@ def test_it_goes_on_without_an_input_until_the_last_run_has_ended(group, sampler
     group.end(0)
     group.end(1)
     assert sampler.process.wait(30) == 0
-    assert set(group.last(0)) == {"host.cpu_s", "host.cores", "host.available_bytes", "sampler.missed"}
+    assert set(group.last(0)) == {
+        *("host.cpu_s", "host.cores", "host.cpus", "host.available_bytes", "sampler.missed")
+    }
 
 
 def test_interrupts_are_for_the_runs(group, sampler):

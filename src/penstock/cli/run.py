@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from penstock.cli.runs_live import Looks
     from penstock.runs.plan import GroupPlan
     from penstock.runs.record import RunRecord
     from penstock.runs.spec.gpus import Gpus
@@ -78,6 +80,9 @@ def run(
         str,
         typer.Option(metavar="NAME", help="Experiment there; $MLFLOW_EXPERIMENT_NAME, or the group's name."),
     ] = "",
+    watch_dataloader: Annotated[
+        bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
+    ] = False,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
     ] = None,
@@ -105,6 +110,7 @@ def run(
         "devices": tuple(devices.split(",")) if devices else (),
         "mps_threads": mps_threads,
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
+        "watch_dataloader": watch_dataloader,
     }
     gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     pushed = _pushed(mlflow, experiment)
@@ -129,8 +135,8 @@ def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
     from penstock.errors import BadSetting
 
     nothing: dict[str, Any] = {"repeat": 1, "seed": 0, "name": "", "group": "", "mode": ""}
-    nothing |= {"grid": (), "devices": ()}
-    flags = {"take": "random", "time_limit_s": "time-limit"}
+    nothing |= {"grid": (), "devices": (), "watch_dataloader": False}
+    flags = {"take": "random", "time_limit_s": "time-limit", "watch_dataloader": "watch-dataloader"}
     flags |= {"mps_threads": "mps-threads", "mps_memory_bytes": "mps-memory"}
     given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]
     if words[1:] or given:
@@ -183,8 +189,9 @@ def _start(
         records = add(opened, groups)
         ids = [group[0].group_id for group in records]
         if not detached:
+            below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
-                ended = Launcher(opened, records, listeners=listeners, tell=tell).run()
+                ended = Launcher(opened, records, listeners=listeners, tell=tell, below=below).run()
             sys.exit(_exit_code(ended))
 
     def run() -> None:
@@ -198,6 +205,20 @@ def _start(
     for group in records:
         for record in group:
             typer.echo(record.id)
+
+
+def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None:
+    """Return what tells in a few lines of a terminal what several runs do; None without such a terminal."""
+    if len(ids) == 1 or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}:
+        return None
+
+    @cache
+    def looks() -> Looks:  # imported once the runs have begun
+        from penstock.cli.runs_live import Looks
+
+        return Looks(store)
+
+    return lambda: looks().lines(ids)
 
 
 def add(store: Store, groups: list[GroupPlan]) -> list[list[RunRecord]]:
@@ -218,7 +239,7 @@ def add(store: Store, groups: list[GroupPlan]) -> list[list[RunRecord]]:
 def _exit_code(ended: list[RunRecord]) -> int:
     """Show how runs ended; return the exit code of the first that did not finish, else 0."""
     if len(ended) > 1:
-        from penstock.cli.ended_table import ended_table
+        from penstock.cli.runs_table import ended_table
         from penstock.terminal import console
 
         console().print(ended_table(ended), soft_wrap=True)

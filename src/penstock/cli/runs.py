@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from penstock.cli.runs_push import push
 from penstock.cli.runs_stop import stop
 from penstock.cli.runs_top import top
 from penstock.errors import BadSetting
+from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES, RunRecord
 from penstock.runs.store import Store
 from penstock.runs.store.store import Removed
@@ -63,18 +63,25 @@ def ls(
 
 @app.command(cls=Command)
 def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
-    """Show a run: its command, parameters, environment, and the last value and mean of each series."""
+    """Show a run: command, parameters, environment, where its time goes, last value and mean of each series."""
     import numpy as np
+
+    from penstock.runs.compare import group_figures
 
     with Store.open(store) as opened:
         run = opened.run(id)
-        with np.errstate(invalid="ignore"):  # infinity less infinity
-            series = {
-                name: {"last": float(values[-1]), "mean": float(values.mean()), "points": len(values)}
-                for name, (_, values) in sorted(opened.series(run.id).items())
-            }
+        found = opened.series(run.id)
+        begun = [each for each in opened.runs(run.group_id) if each.began is not None]
+        beside = begun if run.began is not None else [run]
+        group = group_figures(beside, lambda each: found if each.id == run.id else opened.series(each.id))
         folder = opened.folder_of(run.id)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        series = {
+            name: {"last": float(values[-1]), "mean": float(values.mean()), "points": len(values)}
+            for name, (_, values) in sorted(found.items())
+        }
     environment = _environment(folder / "environment.json")
+    figures, advice = next(each for each in group.runs if each.id == run.id), group.advice.get(run.id)
     if as_json:
         print_json(
             {
@@ -83,6 +90,8 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
                 "parameters": run.plan.parameters,
                 "environment": environment,
                 "series": series,
+                "parts": figures.parts,
+                "advice": advice.text if advice else "",
                 "folder": str(folder),
             }
         )
@@ -90,7 +99,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
     from penstock.cli.runs_table import run_page
     from penstock.terminal import console
 
-    console().print(run_page(run, environment, series, folder), soft_wrap=True)
+    console().print(run_page(run, environment, series, folder, figures, advice), soft_wrap=True)
 
 
 @app.command(cls=Command)
@@ -109,10 +118,12 @@ def logs(
         if not path.exists():
             typer.echo(f"Run {run.id} ({run.status}) has printed nothing.", err=True)
             return
+        at = 0
         with path.open("rb") as file:
             while True:
                 run = opened.run(run.id)  # before the rest is read: what it prints last is read, too
-                shutil.copyfileobj(file, sys.stdout.buffer)
+                text, at = read_output(file, at)
+                sys.stdout.buffer.write(text)
                 sys.stdout.buffer.flush()
                 if not follow or run.status in ENDED:
                     return
@@ -122,11 +133,18 @@ def logs(
 @app.command(cls=Command)
 def rm(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs that have ended.")],
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Remove runs of another machine or container, too; nobody can tell here whether they go on.",
+        ),
+    ] = False,
     store: StoreFolder = None,
 ) -> None:
     """Remove runs, with all that they wrote into their folders in the store."""
     with Store.open(store) as opened:
-        _tell_removed(opened.remove(ids))
+        _tell_removed(opened.remove(ids, force=force))
 
 
 @app.command(cls=Command)

@@ -19,7 +19,7 @@ def compare(
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
-    """Compare groups of runs: time, CPU time, wait for data, and what that says.
+    """Compare groups of runs: time, epochs, throughput, CPU, energy, wait for data, and what to change first.
 
     Of groups of one name, the newest of each mode is taken.
     """
@@ -29,12 +29,7 @@ def compare(
         found: dict[str, list[RunRecord]] = {}
         for group in groups:
             found |= _newest(opened, group)
-
-        def last(run: RunRecord, name: str) -> float | None:
-            series = opened.series(run.id).get(name)
-            return None if series is None or not len(series.values) else float(series.values[-1])
-
-        comparison = compared(found, last)
+        comparison = compared(found, lambda run: opened.series(run.id))
     if as_json:
         print_json(comparison)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.runs.compare import Comparison
+from penstock.runs.advice import Advice
+from penstock.runs.compare import Comparison, GroupFigures
+from penstock.runs.figures import RunFigures
 from penstock.runs.glance import Glance
 from penstock.runs.record import RunRecord
 from penstock.terminal import printable
@@ -26,27 +28,33 @@ def runs_table(runs: Sequence[RunRecord]) -> RenderableType:
     """Show runs, one a line."""
     if not runs:
         return Text("No run is in the store. Start one with: penstock run SCRIPT.py")
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    for heading in ("id", "name", "group", "mode", "status"):
-        table.add_column(heading, no_wrap=heading in {"id", "status"}, overflow="fold")
-    for heading in ("exit", "began", "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for run in runs:
-        table.add_row(
-            run.id,
-            printable(run.name),
-            printable(run.group),
-            printable(run.mode),
-            _status(run),
-            "" if run.exit_code is None else str(run.exit_code),
-            _began(run),
-            "" if run.seconds is None else f"{run.seconds:,.1f}",
-        )
-    return table
+    return _table([(run, None) for run in runs], "id name group mode status exit began seconds")
+
+
+def ended_table(runs: Sequence[RunRecord]) -> RenderableType:
+    """Show how runs ended."""
+    return _table([(run, None) for run in runs], "id name status exit seconds reason")
+
+
+def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
+    """Show runs that go on, and what they do."""
+    if not runs:
+        return Text("No run goes on. Start one with: penstock run SCRIPT.py")
+    return _table(runs, "id name status seconds cores memory read waits logged")
+
+
+def brief_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
+    """Show what runs do, each in a line of its own however narrow the terminal is."""
+    return _table(runs, "name status seconds waits cores memory logged", brief=True)
 
 
 def run_page(
-    run: RunRecord, environment: Mapping[str, Any] | None, series: Mapping[str, Mapping[str, float]], folder: Path
+    run: RunRecord,
+    environment: Mapping[str, Any] | None,
+    series: Mapping[str, Mapping[str, float]],
+    folder: Path,
+    figures: RunFigures,
+    advice: Advice | None,
 ) -> RenderableType:
     """Show all that is known of a run."""
     facts = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
@@ -67,6 +75,10 @@ def run_page(
     for name, value in (environment or {}).items():
         shown = printable(value if isinstance(value, str) else json.dumps(value))
         facts.add_row(printable(name), shown if len(shown) <= 300 else f"{shown[:300]}… (--json has all)")
+    if figures.parts.waiting is not None:
+        facts.add_row("its time", parts_table([(run.group, figures)]))
+    if advice:
+        facts.add_row("", Text(printable(f"It {advice.text}."), "bold green"))
     if not series:
         return facts
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
@@ -86,48 +98,104 @@ def _began(run: RunRecord) -> str:
     return "" if run.began is None else f"{datetime.fromtimestamp(run.began):%m-%d %H:%M:%S}"
 
 
-def live_table(runs: Sequence[tuple[RunRecord, Glance]]) -> RenderableType:
-    """Show runs that go on, and what they do."""
-    if not runs:
-        return Text("No run goes on. Start one with: penstock run SCRIPT.py")
+_HEADINGS = {"cores": "CPU,\ncores", "memory": "memory,\nMiB", "read": "read,\nMiB/s", "waits": "waits\nfor data"}
+_NUMBERS = {"exit", "began", "seconds", *_HEADINGS}
+
+
+def _table(runs: Sequence[tuple[RunRecord, Glance | None]], columns: str, brief: bool = False) -> Table:
+    names = columns.split()
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    for heading in ("\nid", "\nname", "\nstatus"):
-        table.add_column(heading, no_wrap=heading != "\nname", overflow="fold")
-    for heading in ("\nseconds", "CPU,\ncores", "memory,\nMiB", "read,\nMiB/s", "waits\nfor data"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("\nlogged", overflow="fold")
-    for run, now in runs:
-        waiting = "" if now.waiting is None else f"{now.waiting:.0%}"
-        table.add_row(
-            run.id,
-            printable(run.name),
-            _status(run),
-            "" if run.seconds is None else f"{run.seconds:,.0f}",
-            "" if now.cores is None else f"{now.cores:.2f}",
-            "" if now.rss_bytes is None else f"{now.rss_bytes / 2**20:,.0f}",
-            "" if now.read_bytes_per_s is None else f"{now.read_bytes_per_s / 2**20:,.1f}",
-            Text(waiting, "bold yellow" if (now.waiting or 0) >= _MUCH_WAITING else ""),
-            printable(" ".join(f"{name}={value:.4g}" for name, value in sorted(now.logged.items())[:4])),
+    for name in names:
+        heading = _HEADINGS.get(name, f"\n{name}" if "waits" in names else name)
+        is_short = name in _NUMBERS or name in {"id", "status"}
+        table.add_column(
+            heading,
+            justify="right" if name in _NUMBERS else "left",
+            no_wrap=is_short or brief,
+            min_width=max(map(len, heading.split("\n"))) if is_short else None,
+            overflow="ellipsis" if brief else "fold",
         )
+    for run, now in runs:
+        cells = {name: printable(getattr(run, name)) for name in ("id", "name", "group", "mode", "reason")}
+        shown: dict[str, str | Text] = {
+            **cells,
+            "status": _status(run),
+            "exit": "" if run.exit_code is None else str(run.exit_code),
+            "began": _began(run),
+            "seconds": _number(run.seconds),
+            **(_doing(run, now) if now else {}),
+        }
+        table.add_row(*(shown[name] for name in names))
     return table
 
 
+def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
+    logged = " ".join(f"{name}={value:.4g}" for name, value in sorted(now.logged.items())[:4])
+    if run.status != "running":
+        return {"cores": "", "memory": "", "read": "", "waits": "", "logged": printable(logged)}
+    return {
+        "cores": _number(now.cores, ".2f"),
+        "memory": _number(None if now.rss_bytes is None else now.rss_bytes / 2**20, ",.0f"),
+        "read": _number(None if now.read_bytes_per_s is None else now.read_bytes_per_s / 2**20),
+        "waits": Text(_number(now.waiting, ".0%"), "bold yellow" if (now.waiting or 0) >= _MUCH_WAITING else ""),
+        "logged": printable(logged),
+    }
+
+
 def comparison_page(comparison: Comparison) -> RenderableType:
-    """Show groups beside each other, and what that says."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    for heading in ("\ngroup", "\nmode"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("\nruns", "all,\nseconds", "each,\nseconds", "CPU,\nseconds", "waits for data,\nworst run"):
-        table.add_column(heading, justify="right")
+    """Show groups beside each other, where the time of each run goes, and what that says."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column()
     for group in comparison.groups:
-        waits = [run.waiting for run in group.runs if run.waiting is not None]
-        table.add_row(
-            printable(group.name),
-            group.mode,
-            str(len(group.runs)),
-            f"{group.seconds:,.1f}",
-            f"{group.each_s:,.1f}",
-            "" if group.cpu_s is None else f"{group.cpu_s:,.1f}",
-            f"{max(waits):.0%}" if waits else "",
-        )
-    return Group(table, Text(), *(Text(printable(sentence), "bold green") for sentence in comparison.sentences))
+        table.add_column(f"{printable(group.name)}\n{group.mode}", justify="right")
+    for heading, figure in _FIGURES.items():
+        cells = [figure(group) for group in comparison.groups]
+        if any(cells):
+            table.add_row(Text(heading, "dim"), *cells)
+    page: list[RenderableType] = [table, Text()]
+    runs = [(group, run) for group in comparison.groups for run in group.runs if run.parts.waiting is not None]
+    if runs:
+        page += [parts_table([(f"{group.name} ({group.mode})", run) for group, run in runs]), Text()]
+    return Group(*page, *(Text(f"- {printable(sentence)}", "bold green") for sentence in comparison.sentences))
+
+
+def parts_table(runs: Sequence[tuple[str, RunFigures]]) -> Table:
+    """Show where the time of each run goes; runs come with the names of their groups."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("group", "run"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("waits for data", "copies", "computes", "other"):
+        table.add_column(heading, justify="right")
+    for group, run in runs:
+        parts = run.parts
+        shares = (parts.waiting, parts.copying, parts.computing, parts.other)
+        table.add_row(printable(group), printable(run.name), *(_number(share, ".0%") for share in shares))
+    return table
+
+
+def _number(value: float | None, form: str = ",.1f") -> str:
+    return "" if value is None else format(value, form)
+
+
+def _energy(group: GroupFigures) -> str:
+    """Show what the devices measured; else the estimate, as one."""
+    if group.energy_measured_j:
+        return f"{sum(group.energy_measured_j.values()):,.0f}"
+    return "" if group.energy_estimated_j is None else f"about {group.energy_estimated_j:,.0f}"
+
+
+_FIGURES: dict[str, Callable[[GroupFigures], str]] = {
+    "runs": lambda group: str(len(group.runs)),
+    "all, seconds": lambda group: _number(group.seconds),
+    "each run, seconds": lambda group: _number(group.each_s),
+    "each epoch, seconds": lambda group: _number(group.epoch_s, ",.2f"),
+    "samples/s, all": lambda group: _number(group.samples_per_s, ",.0f"),
+    "batches/s, all": lambda group: _number(group.batches_per_s),
+    "CPU, seconds": lambda group: _number(group.cpu_s),
+    "CPUs busy": lambda group: _number(group.cpus_busy, ".0%"),
+    "energy, joules": _energy,
+    "CO2, grams (estimate)": lambda group: _number(group.gco2_estimated),
+    "waits for data, worst run": lambda group: _number(
+        max((run.parts.waiting for run in group.runs if run.parts.waiting is not None), default=None), ".0%"
+    ),
+}

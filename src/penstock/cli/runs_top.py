@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.cli.runs_options import StoreFolder
 from penstock.feed.settings import real_number
 from penstock.runs.store import Store
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 def top(
@@ -22,24 +19,18 @@ def top(
     """Show the runs that go on, live, until Ctrl-C: CPU, memory, wait for data, what they log."""
     from rich.live import Live
 
+    from penstock.cli.runs_live import Looks
     from penstock.terminal import console
 
     real_number("--interval", interval, 0.1, 86_400)
     shown = console()
     with Store.open(store) as opened:
+        looks = Looks(opened)
         if not shown.is_terminal or shown.is_dumb_terminal:
             while True:
-                shown.print(_table(opened), soft_wrap=True)
+                shown.print(looks.table(), soft_wrap=True)
                 time.sleep(interval)
         with Live(console=shown, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_table(opened), refresh=True)
+                live.update(looks.table(), refresh=True)
                 time.sleep(interval)
-
-
-def _table(store: Store) -> RenderableType:
-    from penstock.cli.runs_table import live_table
-    from penstock.runs.glance import glance
-
-    running = [run for run in store.runs() if run.status in {"waiting", "running"}]
-    return live_table([(run, glance(store.series(run.id))) for run in running])

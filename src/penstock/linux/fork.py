@@ -1,4 +1,4 @@
-"""Closes what belongs to one process in every child that it forks.
+"""What a process must see to when it forks: its connections, its locks, its imports.
 
 A loader's worker, or any other child, must not keep a connection or a lock
 after its parent has died: others would wait for a dead process.
@@ -7,6 +7,7 @@ after its parent has died: others would wait for a dead process.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -15,6 +16,14 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
+_MOST_S = 5.0
+"""A fork waits no longer for an import: that may itself wait for a module that the forking thread imports."""
+
+importing = threading.RLock()
+"""To be held while importing what forked children may want, too; forks wait for it.
+
+A child that is forked amid another thread's import would wait for that thread, which it does not have.
+"""
 _owned: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
 
@@ -39,4 +48,17 @@ def _close_all() -> None:
     _owned.clear()
 
 
+class _Imports:
+    is_held = False
+
+    def hold(self) -> None:
+        self.is_held = importing.acquire(timeout=_MOST_S)
+
+    def let_go(self) -> None:
+        if self.is_held:
+            importing.release()
+
+
+_imports = _Imports()
+os.register_at_fork(before=_imports.hold, after_in_parent=_imports.let_go, after_in_child=_imports.let_go)
 os.register_at_fork(after_in_child=_close_all)

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from penstock._version import __version__
 
@@ -44,7 +43,7 @@ def describe() -> Machine:
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=_gpus(),
         system=platform.system(),
         kernel=platform.release().split("-")[0],

@@ -1,29 +1,210 @@
-"""How long this process has waited for data, over all its loaders, open or closed."""
+"""Where the time of this process's loops over loaders goes: an ``Iteration`` for each, and what they come to.
+
+Nothing takes a lock: a signal handler or a forked child may iterate, too. Each figure is written by the thread
+that iterates, in one assignment, and read by whoever keeps the series of a run.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import sys
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
-_waits: tuple[float, float | None] = (0.0, None)  # seconds of those that are over, and when one that goes on began
+_MOST_APART = 1000
 
 
-def wait_began(since_s: float) -> None:
-    """Count a wait from this moment of the monotonic clock on."""
-    global _waits  # noqa: PLW0603 - it belongs to the process
-    _waits = _waits[0], since_s
+class Point(NamedTuple):
+    """Values of one moment, in seconds since 1970, by the names of their series."""
+
+    time_s: float
+    values: dict[str, float]
 
 
-def wait_ended(seconds: float) -> None:
-    """Count a wait that is over, or was broken off.
+class _Figures:
+    """What is known of one iteration; it may be read when the iteration is gone.
 
-    Without a lock: a signal handler or a forked child may wait for data too. Of waits that two threads
-    end in the same microsecond, one may be lost.
+    Attributes:
+        began_s, until_s: Its time, as far as it is known to be that of a loop.
+        waits: Seconds of those that are over, and when one that goes on began.
+        samples: Rows handed over; NaN if nobody knows.
     """
-    global _waits  # noqa: PLW0603
-    _waits = _waits[0] + seconds, None
+
+    def __init__(self) -> None:
+        self.began_s = self.until_s = monotonic()
+        self.waits: tuple[float, float | None] = 0.0, None
+        self.batches = 0
+        self.samples = 0.0
+        self.is_over = False
 
 
-def waited_s() -> float:
-    """Return the seconds that have been waited until now, with those of a wait that goes on."""
-    over_s, since_s = _waits
-    return over_s + (0.0 if since_s is None else time.monotonic() - since_s)
+class _Loader:
+    """What is known of a loader: the batches of all its iterations."""
+
+    batches = 0
+
+
+class _Totals:
+    """What the iterations of this process come to."""
+
+    def __init__(self) -> None:
+        self.loaders: WeakKeyDictionary[object, _Loader] = WeakKeyDictionary()
+        self.most = 0  # batches of one loader
+        self.begun: deque[_Figures] = deque()
+        self.epochs: deque[Point] = deque()
+        self._going_on: list[_Figures] = []
+        self._past = 0.0, 0, 0.0  # waits, batches and samples of iterations that are over
+        self._covered: list[tuple[float, float]] = []  # the time of loops; loops within loops count once
+        self._past_covered_s = 0.0
+
+    def points(self) -> list[Point]:
+        points: list[Point] = []
+        while self.epochs:
+            points.append(self.epochs.popleft())
+        while self.begun:
+            self._going_on.append(self.begun.popleft())
+        if not self._going_on and not self._covered:
+            return points
+        read, self._going_on = self._going_on, []
+        waited_s, batches, samples = self._past
+        now_s = monotonic()
+        for each in read:
+            is_over = each.is_over  # first: then what follows is final
+            over_s, since_s = each.waits
+            waited_s, batches, samples = waited_s + over_s, batches + each.batches, samples + each.samples
+            if is_over:
+                past_s, past_batches, past_samples = self._past
+                self._past = past_s + over_s, past_batches + each.batches, past_samples + each.samples
+            else:
+                waited_s += now_s - (since_s or now_s)
+                self._going_on.append(each)
+            self._cover(each.began_s, now_s if since_s else each.until_s)
+        loop_s = self._past_covered_s + sum(end_s - began_s for began_s, end_s in self._covered)
+        values = {"feed.wait_s": min(waited_s, loop_s), "feed.loop_s": loop_s, "feed.batches": float(batches)}
+        known = {} if math.isnan(samples) else {"feed.samples": samples}
+        return [*points, Point(time.time(), values | known)]
+
+    def _cover(self, began_s: float, end_s: float) -> None:
+        apart: list[tuple[float, float]] = []
+        for other in self._covered:
+            if other[1] < began_s or other[0] > end_s:
+                apart.append(other)
+            else:
+                began_s, end_s = min(began_s, other[0]), max(end_s, other[1])
+        self._covered = [*apart, (began_s, end_s)]
+        if len(self._covered) > _MOST_APART:
+            self._covered.sort()
+            oldest = self._covered.pop(0)
+            self._past_covered_s += oldest[1] - oldest[0]
+
+
+class _Asking(threading.local):
+    """The iteration that this thread waits for: what another is asked meanwhile is part of that wait."""
+
+    iteration: Iteration | None = None
+
+
+_asking = _Asking()
+_totals = _Totals()
+_tell: Callable[[], object] | None = None
+
+
+class Iteration:
+    """One loop over a loader, from where its iterator is asked for until it is exhausted or gone.
+
+    It belongs to the iterator. What happens between two batches is the loop's once the second is asked for, or
+    the iterator is let go: one that is kept and not used is no loop.
+
+    Args:
+        loader: What is iterated.
+    """
+
+    def __init__(self, loader: object) -> None:
+        self._figures = _Figures()
+        self._totals = _totals
+        self._loader = _Loader()
+        if _asking.iteration is None and _tell is not None and _tell() is not None:
+            self._loader = self._totals.loaders.setdefault(loader, self._loader)
+            self._totals.begun.append(self._figures)
+
+    def ask(self) -> None:
+        """Begin to wait, for a batch or for the iterator itself. End it by ``give``, ``pause`` or ``end``."""
+        if _asking.iteration is None or _asking.iteration is self:
+            _asking.iteration = self
+            self._figures.waits = self._figures.waits[0], monotonic()
+
+    def pause(self) -> bool:
+        """End the wait, with or without a batch; return whether there was one."""
+        figures = self._figures
+        over_s, since_s = figures.waits
+        if since_s is None or _asking.iteration is not self:
+            return False
+        figures.until_s = now_s = monotonic()
+        figures.waits = over_s + now_s - since_s, None
+        _asking.iteration = None
+        return True
+
+    def give(self, samples: float) -> None:
+        """End the wait with a batch of so many samples; NaN if nobody knows how many."""
+        if self.pause():
+            figures, loader = self._figures, self._loader
+            figures.batches += 1
+            figures.samples += samples
+            loader.batches += 1
+            if loader.batches > self._totals.most:  # noqa: PLR1730 - max() takes longer
+                self._totals.most = loader.batches
+
+    def end(self) -> None:
+        """End the wait and the loop: the iterator is exhausted."""
+        figures = self._figures
+        if self.pause() and not figures.is_over:
+            if figures.batches and self._loader.batches == self._totals.most and _is_first_rank():
+                took_s = figures.until_s - figures.began_s
+                self._totals.epochs.append(Point(time.time(), {"feed.epoch_s": took_s}))
+            figures.is_over = True
+
+    def break_off(self) -> None:
+        """End the loop where its last batch came: its iterator is used for another."""
+        self._figures.is_over = True
+
+    def __del__(self) -> None:
+        figures = self._figures
+        if not figures.is_over:
+            figures.until_s = monotonic()
+            figures.is_over = True
+
+
+def report(tell: Callable[[], object]) -> None:
+    """Keep what iterations come to, from now on. Each that begins calls ``tell``; None if nobody asks for it."""
+    global _tell  # noqa: PLW0603 - it belongs to the process
+    _tell = tell
+
+
+def points() -> list[Point]:
+    """Return the epochs that have ended since the last call, and the present totals; nothing before any loop.
+
+    Not to be called by two threads at once.
+    """
+    return _totals.points()
+
+
+def _is_first_rank() -> bool:
+    distributed: Any = sys.modules.get("torch.distributed")  # which may be a part only of what it can be
+    is_initialized = getattr(distributed, "is_initialized", None)
+    return not (is_initialized and is_initialized()) or distributed.get_rank() == 0
+
+
+def _begin_anew() -> None:
+    """In a forked child: what its parent did is the parent's."""
+    global _totals  # noqa: PLW0603
+    _totals = _Totals()
+    _asking.iteration = None
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -1,52 +1,38 @@
-"""Whether runs gain by running together: groups of runs compared, in figures and in a sentence."""
+"""Whether runs gain by running together: groups of runs compared, in figures and in sentences."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from penstock.errors import BadSetting
+from penstock.runs.advice import UNRECORDED, Advice, advise
+from penstock.runs.figures import RunFigures, measured_energy_j, run_figures
 from penstock.runs.record import ENDED, RunRecord
+from penstock.runs.store import Series
 
-Last = Callable[[RunRecord, str], "float | None"]
-"""Returns the last value of a series of a run; None if it has no such series."""
-
-_WORTH_SAYING = 0.05
-"""A share of a run's time from which it is said."""
-
-
-class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run took.
-
-    Attributes:
-        seconds: From its start to its end.
-        cpu_s: CPU time of its processes; None if it was not sampled.
-        waited_s: Time that it waited for data; None if nobody recorded that.
-    """
-
-    id: str
-    name: str
-    status: str
-    seconds: float
-    cpu_s: float | None
-    waited_s: float | None
-
-    @property
-    def waiting(self) -> float | None:
-        """The part of its time that it waited for data."""
-        return None if self.waited_s is None or not self.seconds else self.waited_s / self.seconds
+AllSeries = Callable[[RunRecord], Mapping[str, Series]]
+"""Returns all series of a run, by name."""
 
 
 class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group took.
+    """What a group took; None where nobody recorded it of one of its runs.
 
     Attributes:
         seconds: From the start of its first run to the end of its last.
         each_s: Median of its runs' seconds.
-        cpu_s: CPU time of all its runs; None if one was not sampled.
+        epoch_s: Median of its runs' epochs.
+        samples_per_s: Samples that all its runs were given, by ``seconds``.
+        batches_per_s: Batches that all its runs were given, by ``seconds``.
+        cpu_s: CPU time of all its runs.
+        energy_measured_j: What each device used while they ran, whoever used it; empty if none was measured.
+        energy_estimated_j: What its runs used, estimated.
+        gco2_estimated: Grams of CO2 of the estimated energy.
+        cpus_busy: The part of the CPUs that was busy, from 0 to 1.
+        advice: What to change first, by the ids of its runs.
     """
 
     id: str
@@ -55,7 +41,15 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunFigures, ...]
     seconds: float
     each_s: float
+    epoch_s: float | None
+    samples_per_s: float | None
+    batches_per_s: float | None
     cpu_s: float | None
+    energy_measured_j: dict[str, float]
+    energy_estimated_j: float | None
+    gco2_estimated: float | None
+    cpus_busy: float | None
+    advice: dict[str, Advice]
 
     @property
     def finished(self) -> bool:
@@ -73,89 +67,104 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
 
 
-def compare(groups: Mapping[str, Sequence[RunRecord]], last: Last) -> Comparison:
+def compare(groups: Mapping[str, Sequence[RunRecord]], series: AllSeries) -> Comparison:
     """Compare groups; a group of runs that ran one after the other comes first.
 
     Args:
         groups: The runs of each group, by its id.
-        last: Looks series up.
+        series: Looks a run's series up.
 
     Raises:
         BadSetting: a run has not ended, so there is nothing to compare yet.
     """
-    figures = sorted((_figures(runs, last) for runs in groups.values()), key=lambda group: group.mode != "alone")
-    sentences: list[str] = []
-    if len(figures) > 1:
-        first, *others = figures
-        sentences += [_against(first, other) for other in others]
-    sentences += [sentence for group in figures for sentence in _waits(group)]
-    return Comparison(groups=tuple(figures), sentences=tuple(sentences))
-
-
-def _figures(runs: Sequence[RunRecord], last: Last) -> GroupFigures:
-    for run in runs:
+    for run in (run for runs in groups.values() for run in runs):
         if run.status not in ENDED or run.began is None or run.seconds is None:
             raise BadSetting(
                 f"run {run.id} ({run.name!r} of group {run.group!r}) is {run.status}: compare groups whose runs "
                 "have all been started and have ended. penstock runs ls shows them"
             )
-    of_runs = tuple(
-        RunFigures(
-            id=run.id,
-            name=run.name,
-            status=run.status,
-            seconds=run.seconds or 0.0,
-            cpu_s=_most(last(run, "run.cpu_s"), last(run, "proc.cpu_s")),
-            waited_s=last(run, "feed.wait_s"),
-        )
-        for run in runs
+    figures = sorted(
+        (group_figures(runs, series) for runs in groups.values()), key=lambda group: group.mode != "alone"
     )
-    began = [run.began or 0.0 for run in runs]
-    ended = [(run.began or 0.0) + (run.seconds or 0.0) for run in runs]
-    cpu_s = [run.cpu_s for run in of_runs]
+    sentences = [_against(figures[0], other) for other in figures[1:]]
+    sentences += [sentence for group in figures for sentence in _to_change(group)]
+    if any(run.parts.waiting is None for group in figures for run in group.runs):
+        sentences.append(UNRECORDED)
+    return Comparison(groups=tuple(figures), sentences=tuple(sentences))
+
+
+def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
+    """Return what the runs of a group took, of which each has begun."""
+    found = [series(run) for run in runs]
+    of_runs = tuple(run_figures(run, each) for run, each in zip(runs, found, strict=True))
+    seconds = max((run.began or 0.0) + (run.seconds or 0.0) for run in runs) - min(
+        run.began or 0.0 for run in runs
+    )
+    cpu_s = _sum(run.cpu_s for run in of_runs)
+    samples, batches = _sum(run.samples for run in of_runs), _sum(run.batches for run in of_runs)
+    epochs_s = [run.epoch_s for run in of_runs if run.epoch_s is not None]
+    cores = max((run.cores or 0.0 for run in of_runs), default=0.0)
+    # Their own CPU time counts where they may use a part of the machine's cores only.
+    busy = [run.machine_busy for run in of_runs if run.machine_busy is not None]
+    busy += [min(1.0, cpu_s / (cores * seconds))] if cpu_s is not None and cores * seconds > 0 else []
+    cpus_busy = max(busy, default=None)
+    alone = runs[0].mode == "alone"
+    advice = {run.id: advise(run, cpus_busy, (run,) if alone else of_runs) for run in of_runs}
     return GroupFigures(
         id=runs[0].group_id,
         name=runs[0].group,
         mode=runs[0].mode,
         runs=of_runs,
-        seconds=max(ended) - min(began),
+        seconds=seconds,
         each_s=statistics.median(run.seconds for run in of_runs),
-        cpu_s=None if None in cpu_s else math.fsum(each or 0.0 for each in cpu_s),
+        epoch_s=statistics.median(epochs_s) if len(epochs_s) == len(of_runs) else None,
+        samples_per_s=samples / seconds if samples is not None and seconds > 0 else None,
+        batches_per_s=batches / seconds if batches is not None and seconds > 0 else None,
+        cpu_s=cpu_s,
+        energy_measured_j=measured_energy_j(found),
+        energy_estimated_j=_sum(run.energy_estimated_j for run in of_runs),
+        gco2_estimated=_sum(run.gco2_estimated for run in of_runs),
+        cpus_busy=cpus_busy,
+        advice={id: each for id, each in advice.items() if each},
     )
 
 
-def _most(*values: float | None) -> float | None:
-    """Return the largest: CPU time as the keeper counted it lacks a feeder, as the sampler did the last second."""
-    return max((value for value in values if value is not None), default=None)
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else math.fsum(each or 0.0 for each in known)
 
 
 def _against(first: GroupFigures, other: GroupFigures) -> str:
     if not (first.finished and other.finished):
         failed = sum(run.status != "finished" for group in (first, other) for run in group.runs)
         return f"{_called(first)} and {_called(other)} cannot be compared: {failed} of their runs did not finish."
+    if first.epoch_s and other.epoch_s:
+        each = f"each epoch takes {_times(other.epoch_s / first.epoch_s)} as long"
+    else:
+        each = f"each run takes {_times(other.each_s / first.each_s)} as long"
     if len(first.runs) != len(other.runs):
         return (
-            f"{_called(other)} has {len(other.runs)} runs and {_called(first)} {len(first.runs)}, so only the "
-            f"times of single runs compare: {_times(other.each_s / first.each_s)} as long."
+            f"{_called(other)} has {len(other.runs)} runs and {_called(first)} {len(first.runs)}, so only single "
+            f"runs compare: {each}."
         )
     ratio = first.seconds / other.seconds
     sooner = f"finish {ratio:.2g} times sooner" if ratio >= 1 else f"finish {1 / ratio:.2g} times later"
     than = "than one after the other" if first.mode == "alone" else f"than {_called(first)}"
-    text = f"{len(other.runs)} runs of {_called(other)} {sooner} {than}; each takes "
-    text += f"{_times(other.each_s / first.each_s)} as long"
+    text = f"{len(other.runs)} runs of {_called(other)} {sooner} {than}; {each}"
     if first.cpu_s and other.cpu_s:
         text += f", and all take {_times(other.cpu_s / first.cpu_s)} the CPU time"
     return text + "."
 
 
-def _waits(group: GroupFigures) -> list[str]:
-    waiting = [(run.waiting, run) for run in group.runs if run.waiting is not None]
-    if not waiting:
-        return []
-    share, run = max(waiting, key=lambda each: each[0])
-    if share < _WORTH_SAYING:
-        return [f"No run of {_called(group)} waits for data more than {share:.0%} of its time."]
-    return [f"In {_called(group)}, run {run.name!r} waits for data {share:.0%} of its time, the most of all."]
+def _to_change(group: GroupFigures) -> list[str]:
+    """Say what to change first, once for all runs that the same rule is for: of the one that waits most."""
+    sentences: list[str] = []
+    for kind in dict.fromkeys(advice.kind for advice in group.advice.values()):
+        theirs = [run for run in group.runs if run.id in group.advice and group.advice[run.id].kind == kind]
+        worst = max(theirs, key=lambda run: run.parts.waiting or 0.0)
+        others = "" if len(theirs) == 1 else f" ({len(theirs)} of its runs do; it the most)"
+        sentences.append(f"In {_called(group)}, run {worst.name!r} {group.advice[worst.id].text}{others}.")
+    return sentences
 
 
 def _called(group: GroupFigures) -> str:

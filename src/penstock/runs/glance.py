@@ -9,7 +9,8 @@ import numpy as np
 
 from penstock.runs.store import Series
 
-_RECENT_S = 10.0
+RECENT_S = 10.0
+"""Rates are those of so many seconds."""
 
 
 class Glance(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,11 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     logged: dict[str, float]
 
 
+def is_glanced_at(name: str) -> bool:
+    """Return whether a glance looks at the series of this name; a script's own has no dot."""
+    return "." not in name or name in {"proc.rss_bytes", "proc.cpu_s", "proc.read_bytes", "feed.wait_s"}
+
+
 def glance(series: Mapping[str, Series]) -> Glance:
     """Look at the newest points of a run's series."""
     rss = series.get("proc.rss_bytes")
@@ -47,7 +53,7 @@ def _rate(counter: Series | None) -> float | None:
     if counter is None or len(counter.times_s) < 2:
         return None
     times_s, values = counter
-    recent = np.flatnonzero(times_s >= times_s[-1] - _RECENT_S)
+    recent = np.flatnonzero(times_s >= times_s[-1] - RECENT_S)
     first = min(int(recent[0]), len(times_s) - 2)
     passed_s = float(times_s[-1]) - float(times_s[first])
     return (float(values[-1]) - float(values[first])) / passed_s if passed_s > 0 else None

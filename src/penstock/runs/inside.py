@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import BadSetting, PenstockError
-from penstock.measure.waits import waited_s
+from penstock.measure import waits
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENSTOCK_STORE")):
+    # In a run at once, where forks wait for it (linux/fork.py).
     from penstock.runs.store import SeriesWriter
 
 _EVERY_S = 0.5
@@ -80,10 +81,8 @@ def log(**values: object) -> None:
 
 
 def watch_waits() -> None:
-    """Keep how long this process waits for data, in the series ``feed.wait_s`` of its run."""
-    recorder = _here.recorder or _here.begin()
-    if recorder is not None:
-        recorder.watches_waits = True
+    """Keep where the time of this process's loops goes, and its forked children's, in series of their run."""
+    waits.report(_here.begin)
 
 
 def _store() -> Path | None:
@@ -104,7 +103,6 @@ class _Recorder:
         self._writer: SeriesWriter | None = None
         self._writing = threading.Lock()
         self._is_held = False
-        self.watches_waits = False
         self._said: set[str] = set()
         self._is_over = not threading.main_thread().is_alive()  # in an exit handler, where threads are too late
         if not self._is_over:
@@ -132,6 +130,7 @@ class _Recorder:
         if not self._writing.acquire(timeout=_PATIENCE_S):
             return
         try:
+            self._waiting.extend(waits.points())
             if self._waiting and self._writer is None:
                 from penstock.runs.store import SeriesWriter, points_file
 
@@ -168,17 +167,10 @@ class _Recorder:
     def _keep_writing(self) -> None:
         while not self._is_over:
             time.sleep(_EVERY_S)
-            self._note_waits()
-            if self._waiting:
-                self.write()
-
-    def _note_waits(self) -> None:
-        if self.watches_waits:
-            self._waiting.append((time.time(), {"feed.wait_s": waited_s()}))
+            self.write()
 
     def _end(self) -> None:
         self._is_over = True
-        self._note_waits()
         self.write()
         if self._writer and self._writer.dropped:
             self._say("dropped", f"the disk did not take {self._writer.dropped:,} points; they are lost")

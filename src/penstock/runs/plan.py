@@ -18,6 +18,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         mps_threads: Percentage of a GPU's threads that it may use in mode mps; None for all.
         mps_memory_bytes: Memory of each GPU that it may use in mode mps; None for all.
         mig_changes: Whether mode mig may make instances for its group, as root, and take them back.
+        watch_dataloader: Whether the waits for its plain DataLoaders are kept.
     """
 
     command: tuple[str, ...]
@@ -29,6 +30,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     mps_threads: float | None = None
     mps_memory_bytes: int | None = None
     mig_changes: bool = False
+    watch_dataloader: bool = False
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):

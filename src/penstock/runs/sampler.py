@@ -21,35 +21,12 @@ from penstock.errors import PenstockError
 from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun
 from penstock.runs.listeners.find import listener_names, make_listener
 from penstock.runs.listeners.processes import Processes
+from penstock.runs.messages import Begin, End, Rate
 from penstock.runs.record import ENDED
 from penstock.runs.schedule import Schedule
 from penstock.runs.store import SeriesWriter, Store, points_file
 
 WRITER = "sampler"
-
-
-class Begin(msgspec.Struct, tag="begin"):
-    """A run begins, or has begun; it is sampled as soon as the store knows its processes.
-
-    Attributes:
-        listeners: What is sampled of it; None for all that can run here.
-    """
-
-    id: str
-    listeners: tuple[str, ...] | None = None
-
-
-class End(msgspec.Struct, tag="end"):
-    """A run has ended."""
-
-    id: str
-
-
-class Rate(msgspec.Struct, tag="rate"):
-    """Ticks per second from now on."""
-
-    hz: float
-
 
 _messages = msgspec.json.Decoder(Begin | End | Rate)
 

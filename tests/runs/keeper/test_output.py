@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runs.keeper.output import Output, collapse, last_state
+from penstock.runs.keeper.output import Output, collapse, last_state, read_output
 
 
 def kept(path: Path, *pieces: bytes, head: int = 1 << 20, tail: int = 7 << 20) -> bytes:
@@ -76,3 +77,34 @@ def test_a_full_disk_ends_the_file_and_not_the_run():
     output.close()
     assert "No space left" in output.failed
     assert output.recent == b"one\ntwo\n"
+
+
+def test_who_follows_sees_every_line_although_the_file_is_cut(tmp_path: Path):
+    output, said, seen, at = Output(str(tmp_path / "output")), b"", b"", 0
+    with (tmp_path / "output").open("rb") as file:
+        for chunk in range(300):
+            text = b"".join(b"line %d of chunk %d, which is made longer\n" % (i, chunk) for i in range(2000))
+            output.add(text)
+            said += text
+            if chunk % 7 == 0:
+                text, at = read_output(file, at)
+                seen += text
+        seen += read_output(file, at)[0]
+    output.close()
+    assert len(said) > 20 << 20
+    assert seen == said
+
+
+def test_who_follows_too_slowly_is_told_what_was_left_out(tmp_path: Path):
+    output = Output(str(tmp_path / "output"))
+    with (tmp_path / "output").open("rb") as file:
+        output.add(b"first\n" * 200_000)
+        head, at = read_output(file, 0)
+        for chunk in range(3000):
+            output.add(b"chunk %d\n" % chunk + b"x" * 9000 + b"\n")
+        rest, at = read_output(file, at)
+        assert head == b"first\n" * 200_000
+        assert re.match(rb"\n\[penstock left out [\d,]{9,} bytes here\]\nchunk \d+\n", rest)
+        assert rest.endswith(b"x\n") and b"chunk 2999\n" in rest
+        assert read_output(file, at)[0] == b""
+    output.close()

@@ -142,10 +142,15 @@ def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on
     assert second.host.counters == {"energy.gpu0_j": 90, "energy.gpu1_j": 60}
     assert estimates(second.runs) == {"a": 120, "b": 30}
     assert second.runs["b"].counters["energy.estimated_gpu_j"] == 30
+    late = listener.sample(gpu_tick(a=(mine,), b=(other,), idle=(1,), late=(mine,)))
+    assert estimates(late.runs) == {"a": 120, "b": 30, "late": 0}
+    fake_gpus.set(0, energy_mj=5_180_000)
+    late = listener.sample(gpu_tick(a=(mine,), later=(mine,)))
+    assert estimates(late.runs) == {"a": 165, "later": 0}
     fake_gpus.set(0, energy_mj=4)  # the driver was loaded anew
     fake_gpus.refuse("*", 15, 1)
     third = listener.sample(gpu_tick(a=(mine,), b=(other,), idle=(1,)))
-    assert third.host.counters == {"energy.gpu0_j": 90, "energy.gpu1_j": 60}
+    assert third.host.counters == {"energy.gpu0_j": 180, "energy.gpu1_j": 60}
 
 
 def test_a_run_gets_its_parts_of_processors_and_gpus_together(

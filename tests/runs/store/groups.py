@@ -11,11 +11,11 @@ DEAD = (os.getpid(), 1)
 """A keeper whose number another process has by now."""
 
 
-def group(runs: int = 2, name: str = "group") -> GroupPlan:
+def group(runs: int = 2, name: str = "group", mode: str = "plain") -> GroupPlan:
     plans = (
         RunPlan(command=("true",), name=f"run-{i}", directory="/", parameters={"i": str(i)}) for i in range(runs)
     )
-    return GroupPlan(name=name, runs=tuple(plans))
+    return GroupPlan(name=name, mode=mode, runs=tuple(plans))
 
 
 def living() -> tuple[int, int]:

@@ -188,3 +188,19 @@ def test_a_run_has_the_series_of_all_its_writers(store):
     series = store.series(run.id)
     assert series["shared"].times_s.tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
     assert set(series) == {"shared", "sampler", "script"}
+
+
+def test_a_run_of_another_machine_is_removed_by_force_only_and_one_that_runs_here_never(tmp_path):
+    with Store.open(tmp_path / "store") as store:
+        here, there = store.add(group(2))
+        for run in (here, there):
+            store.began(run.id, keeper=living(), pid=1)
+        with sqlite3.connect(tmp_path / "store" / "runs.sqlite") as database:
+            place = "json_set(keeper, '$.place[1]', 'another', '$.place[0]', 'another')"
+            database.execute(f"UPDATE runs SET keeper = {place} WHERE id = ?", (there.id,))
+        with pytest.raises(BadSetting, match=f"{there.id} .running.*another machine or container: --force"):
+            store.remove([there.id])
+        with pytest.raises(BadSetting, match=f"{here.id} .running.*They run here: stop them first"):
+            store.remove([here.id, there.id], force=True)
+        assert [removed.run.id for removed in store.remove([there.id], force=True)] == [there.id]
+        assert [run.id for run in store.runs()] == [here.id]

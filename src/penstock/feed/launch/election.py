@@ -20,6 +20,7 @@ from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.spec import FeederSpec, pickle_spec
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.error_texts import silent
+from penstock.inject import without_injection
 from penstock.linux.fork import close_in_children
 
 _RETRY_S = 0.02
@@ -132,7 +133,7 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *_import_path()],
-            os.environ,
+            without_injection(os.environ),
             file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), fd) for fd, file in passed.items()],
             setsid=True,  # a Ctrl-C in the terminal is not for it
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores

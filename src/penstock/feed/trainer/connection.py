@@ -33,7 +33,6 @@ from penstock.feed.trainer.slowness import slowness
 from penstock.feed.trainer.socket_errors import despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.fork import close_in_children
-from penstock.measure.waits import wait_began, wait_ended
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which the ring then owns."""
@@ -230,15 +229,12 @@ class Connection:
             self._send(wire.Read(self._ordinal))
         self._starved = 0
         began = time.monotonic()
-        wait_began(began)
         try:
             while index >= self.held.end:
                 self._check_source()
                 self._wait_once(began)
         finally:
-            passed_s = time.monotonic() - began
-            self.wait_s += passed_s
-            wait_ended(passed_s)
+            self.wait_s += time.monotonic() - began
         newest = self.held.items[self.held.end - 1]
         if isinstance(newest, ReceivedBlock):
             self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9

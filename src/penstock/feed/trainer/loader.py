@@ -85,8 +85,7 @@ class Loader:
         self._check_usable()
         if self._options.shard is None:
             warn_of_ranks(self.name)
-        self._reading.newest = loop = Loop(self._reading, self._check_usable)
-        return loop
+        return Loop(self._reading, self._check_usable)
 
     def __len__(self) -> int:
         """Count the batches of a full epoch, also while the rest of a resumed one is read.

@@ -11,6 +11,7 @@ from penstock.errors import FeedEnded, LoaderClosed
 from penstock.feed.trainer.batcher import Batcher, Counts, PendingBatch
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
+from penstock.measure.waits import Iteration
 
 
 class Reading:
@@ -33,7 +34,7 @@ class Reading:
         finished: A batch that is yet to be handed out, and the place before it.
         in_place: Whether the stream stands where ``epoch`` does.
         resumed: Whether ``epoch`` was loaded, and no loop has begun since.
-        newest: The loop that may go on.
+        newest: Mark of the loop that may go on.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Reading:
         self.finished: tuple[Epoch, PendingBatch] | None = None
         self.in_place = False
         self.resumed = False
-        self.newest: Loop | None = None
+        self.newest: object = None
         self.rules = rules
         self._name = name
         self._rows = rows
@@ -140,6 +141,8 @@ class Loop:
         self._begun = False
         self._over = False
         self._resumed = False  # whether it resumes an epoch, and nothing has come yet
+        self._iteration = Iteration(reading)
+        self._mark = reading.newest = object()
 
     def __iter__(self) -> Self:
         return self
@@ -147,11 +150,19 @@ class Loop:
     def __next__(self) -> Tree:
         reading = self._reading
         self._check_usable()
-        if reading.newest is not self:
+        if reading.newest is not self._mark:
             raise LoaderClosed("a newer loop over this Loader, or load_state_dict(), has replaced this iterator")
-        given = None if self._over else self._next()
-        if given is None:
-            raise StopIteration
+        iteration = self._iteration
+        try:
+            iteration.ask()
+            given = None if self._over else self._next()
+            if given is None:
+                iteration.end()
+                raise StopIteration
+            iteration.give(given.counts.samples - reading.counts.samples)
+        except BaseException:
+            iteration.pause()
+            raise
         # No call from here on, so no exception comes between (see Holdings): the batch is
         # both counted and handed out, or neither.
         reading.finished = None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import BinaryIO
 
 HEAD_BYTES = 1 << 20
 TAIL_BYTES = 7 << 20
 _LONGEST_LINE = 1 << 16
 _RECENT_BYTES = 1 << 14
+_NOTE = re.compile(rb"\n\[penstock left out ([\d,]+) bytes here\]\n")
 
 
 def collapse(data: bytes) -> tuple[bytes, bytes]:
@@ -27,6 +30,31 @@ def collapse(data: bytes) -> tuple[bytes, bytes]:
 def last_state(line: bytes) -> bytes:
     """Return what a line shows in the end: what stands after its last carriage return."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def read_output(file: BinaryIO, at: int) -> tuple[bytes, int]:
+    """Read on what a run has printed; of what was left out of the file meanwhile, the line that says so.
+
+    Args:
+        file: The file that an ``Output`` writes.
+        at: Byte of all that the run printed from which to read.
+
+    Returns:
+        The text, and the byte from which to read next.
+    """
+    file.seek(0, os.SEEK_END)
+    head = tail = shift = 0
+    if file.tell() > HEAD_BYTES:
+        file.seek(0)
+        for note in _NOTE.finditer(file.read(HEAD_BYTES + 100)):
+            head, tail, shift = (
+                note.start(),
+                note.end(),
+                int(note[1].replace(b",", b"")) + note.start() - note.end(),
+            )
+    file.seek(at if at <= head else head if at < tail + shift else at - shift)
+    text = file.read()
+    return text, max(at, file.tell() + shift)
 
 
 class Output:

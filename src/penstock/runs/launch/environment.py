@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,13 @@ def driver() -> str | None:
 @cache
 def packages() -> dict[str, str]:
     """Return the packages of this Python, with their versions."""
-    found = {each.name: each.version for each in distributions() if each.name}
+    found: dict[str, str] = {}
+    for folder in reversed(sys.path):  # what comes first counts
+        for path in Path(folder or ".").glob(
+            "*-*.*-info"
+        ):  # named so; to read what lies in all of them takes long
+            name, version, *_ = path.stem.split("-")
+            found[name] = version
     return dict(sorted(found.items(), key=lambda each: each[0].lower()))
 
 

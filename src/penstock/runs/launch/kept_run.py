@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock.runs.keeper
+from penstock.inject import injected, without_injection
 from penstock.runs.keeper.order import Order
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
@@ -81,7 +82,7 @@ class KeptRun:
                 stdin=None if alone else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=given,
-                env=environment,
+                env=without_injection(environment),
                 start_new_session=True,
             )
 
@@ -142,7 +143,7 @@ def environment_of(record: RunRecord, store: Store, variables: Mapping[str, str]
     }
     return {
         "PYTHONUNBUFFERED": "1",  # what it prints is seen, and kept, when it is printed
-        **os.environ,
+        **(injected if plan.watch_dataloader else without_injection)(os.environ),
         **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),
         **variables,
         **parameters,

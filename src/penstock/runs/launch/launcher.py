@@ -34,6 +34,7 @@ class Launcher:
         listeners: What is sampled of each group's runs, as ``GroupPlan`` has it; nothing, if left out.
         tell: Told a run's group, by its place in ``groups``, and the run, when it has begun and when it has ended.
         orphans: What becomes of a run if this process disappears: "end" or "keep".
+        below: Returns the lines to be shown below what several runs print; only for a terminal.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Launcher:
         listeners: Sequence[tuple[str, ...] | None] | None = None,
         tell: Callable[[int, RunRecord], None] | None = None,
         orphans: str = "end",
+        below: Callable[[], list[str]] | None = None,
     ) -> None:
         self._store = store
         self._groups = groups
@@ -57,7 +59,7 @@ class Launcher:
         self._one = len(self._records) == 1 and orphans == "end"
         self._running: list[KeptRun] = []
         self._ended_by = ""
-        self._shown: Shown = AsItIs() if self._one else Prefixed([record.name for record in self._records])
+        self._shown: Shown = AsItIs() if self._one else Prefixed([record.name for record in self._records], below)
         self._shows = True
         self._mode: Mode = TimeSlices()
 
@@ -67,6 +69,7 @@ class Launcher:
             for group in self._groups:
                 if waiting := [record for record in group if self._waits(record)]:
                     self._run_group(waiting)
+            self._shown.end()
             self._sampling.close()
             for record in self._records:
                 self._store.compact(record.id)
@@ -132,7 +135,7 @@ class Launcher:
                 selector.register(0, selectors.EVENT_READ, typed)
             self._register_sampling(selector)
             while self._running:
-                for key, _ in selector.select():
+                for key, _ in selector.select(self._shown.refresh()):
                     if isinstance(key.data, Sampling):
                         selector.unregister(key.fd)
                         key.data.restart()

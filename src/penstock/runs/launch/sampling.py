@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import msgspec
 
-from penstock.runs.sampler import Begin, End
+from penstock.inject import without_injection
+from penstock.runs.messages import Begin, End
 from penstock.runs.store import Store
 
 _MOST_STARTS = 10
@@ -75,6 +76,7 @@ class Sampling:
             [sys.executable, "-m", "penstock.runs.sampler", str(self._folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            env=without_injection(os.environ),
             start_new_session=True,
         )
         self._ended = os.pidfd_open(self._process.pid)

@@ -58,8 +58,8 @@ class EnergyListener:
     def sample(self, tick: Tick) -> Sample:
         self._cpu_j = {run.id: self._cpu_j.get(run.id, 0.0) for run in tick.runs} if self._zones else {}
         self._gpu_j = {run.id: self._gpu_j[run.id] for run in tick.runs if run.id in self._gpu_j}
-        self._share_out_processors(tick)
         notes = () if self._share_out_gpus(tick) else (FOREIGN,)
+        self._share_out_processors(tick)
         host = {f"energy.{zone.name}_j": zone.total_j for zone in self._zones}
         for place, gpu in enumerate(self._gpus):
             host[f"energy.gpu{place}_j"] = gpu.total_j
@@ -88,7 +88,8 @@ class EnergyListener:
         for gpu_j, its in zip(used_j, pids, strict=True):
             runs = [run.id for run in tick.runs if not its.isdisjoint(tick.trees[run.id].pids)]
             for id in runs:
-                self._gpu_j[id] = self._gpu_j.get(id, 0.0) + gpu_j / len(runs)
+                its_j = gpu_j / len(runs) if id in self._cpu_s else 0.0  # it began after the last tick
+                self._gpu_j[id] = self._gpu_j.get(id, 0.0) + its_j
         return True
 
     def _estimates(self, id: str) -> dict[str, float]:

@@ -87,4 +87,5 @@ def _reaped() -> list[int]:
     return descendants(os.getpid())
 
 
-main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

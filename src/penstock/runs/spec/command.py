@@ -27,6 +27,7 @@ def runs_of(
     time_limit_s: float | None = None,
     mps_threads: float | None = None,
     mps_memory_bytes: int | None = None,
+    watch_dataloader: bool = False,
 ) -> list[RunPlan]:
     """Plan the runs of one command: each combination of its grid, each ``repeats`` times.
 
@@ -57,6 +58,7 @@ def runs_of(
             time_limit_s=time_limit_s,
             mps_threads=mps_threads,
             mps_memory_bytes=mps_memory_bytes,
+            watch_dataloader=watch_dataloader,
         )
         runs += [run] * repeats
     return runs

@@ -29,6 +29,7 @@ def group_of(
     devices: Sequence[str] = (),
     mps_threads: float | None = None,
     mps_memory_bytes: int | None = None,
+    watch_dataloader: bool = False,
 ) -> GroupPlan:
     """Plan the group that a command line asks for.
 
@@ -47,6 +48,7 @@ def group_of(
         devices: GPUs that each run sees, by number or UUID; empty for all.
         mps_threads: Percentage of a GPU's threads that each run may use in mode mps; None for all.
         mps_memory_bytes: Memory of each GPU that each run may use in mode mps; None for all.
+        watch_dataloader: Whether the waits for plain DataLoaders are kept.
 
     Raises:
         BadSetting: there is no such script, command, mode or device, or the grid makes no sense.
@@ -67,6 +69,7 @@ def group_of(
             devices=gpus.devices("--devices", devices),
             mps_threads=mps_threads,
             mps_memory_bytes=mps_memory_bytes,
+            watch_dataloader=watch_dataloader,
         )
     )
     plan = GroupPlan(

@@ -36,6 +36,7 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     time_limit: str | None = None
     mps_threads: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
     mps_memory: str = ""
+    watch_dataloader: bool = False
 
 
 class _Group(_Runs, forbid_unknown_fields=True):
@@ -136,6 +137,7 @@ def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpu
         time_limit_s=limit_s,
         mps_threads=runs.mps_threads,
         mps_memory_bytes=size_from(where("mps_memory"), runs.mps_memory) if runs.mps_memory else None,
+        watch_dataloader=runs.watch_dataloader,
     )
 
 

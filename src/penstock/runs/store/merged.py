@@ -34,7 +34,9 @@ from penstock.runs.store.series import Series
 
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 1\n"
-_POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
+_TIMES_OF_A_PROCESS = {"feed.wait_s", "feed.loop_s", "feed.copy_s"}
+_COUNTS_OF_A_PROCESS = {"feed.batches", "feed.samples"}
+POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
 
@@ -112,21 +114,58 @@ def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], 
             names += block.names
             end = block.end
             if end > taken.get(key, 0):
-                found.append(np.frombuffer(block.points, _POINT))
+                found.append(np.frombuffer(block.points, POINT))
         taken[key] = max(end, taken.get(key, 0))
         if not found:
             continue
-        every = np.concatenate(found)
-        every = every[np.argsort(every["number"], kind="stable")]
-        bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
-        for name, begin, stop in zip(names, bounds, bounds[1:], strict=False):
-            if begin < stop:
-                part = every[begin:stop]
-                parts[name].append((part["time_us"].astype(np.int64), part["value"].astype(np.float64)))
-    return {name: _in_order(each) for name, each in parts.items()}, taken
+        for name, part in points_of(names, found).items():
+            parts[name].append(part)
+    return {name: joined(name, each) for name, each in parts.items()}, taken
 
 
-def _in_order(parts: list[Points]) -> Points:
+def joined(name: str, parts: list[Points]) -> Points:
+    """Make one series of what several writers have of it."""
+    if name in _TIMES_OF_A_PROCESS:
+        return _slowest(parts)
+    return _sum(parts) if name in _COUNTS_OF_A_PROCESS else in_order(parts)
+
+
+def _sum(parts: list[Points]) -> Points:
+    """Merge a counter that each process of a run keeps of itself: the run has done what all have done."""
+    times_us, grown = in_order([(times_us, np.diff(values, prepend=0.0)) for times_us, values in parts])
+    return times_us, np.cumsum(grown)
+
+
+def _slowest(parts: list[Points]) -> Points:
+    """Merge a time that each process of a run counts of itself.
+
+    Of processes that run together, such as the ranks of one training run, the one that has counted most is what
+    the others wait for. Processes that run one after the other add up.
+    """
+    before, end_us, shifted = 0.0, 0, list[Points]()
+    for times_us, values in sorted(parts, key=lambda part: int(part[0][0])):
+        if int(times_us[0]) > end_us:
+            before = max((float(each[1][-1]) for each in shifted), default=0.0)
+        end_us = max(end_us, int(times_us[-1]))
+        shifted.append((times_us, values + before))
+    times_us, values = in_order(shifted)
+    return times_us, np.maximum.accumulate(values)
+
+
+def points_of(names: list[str], found: list[NDArray[np.void]]) -> dict[str, Points]:
+    """Divide points of one file among the series that they are of."""
+    every = np.concatenate(found)
+    every = every[np.argsort(every["number"], kind="stable")]
+    bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
+    return {
+        name: (every[begin:stop]["time_us"].astype(np.int64), every[begin:stop]["value"].astype(np.float64))
+        for name, begin, stop in zip(names, bounds, bounds[1:], strict=False)
+        if begin < stop
+    }
+
+
+def in_order(parts: list[Points]) -> Points:
+    """Put points of one series from several writers in the order of their times."""
     times_us = np.concatenate([part[0] for part in parts])
     order = np.argsort(times_us, kind="stable")
     return times_us[order], np.concatenate([part[1] for part in parts])[order]

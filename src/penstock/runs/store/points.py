@@ -201,9 +201,8 @@ def check_name(name: str) -> None:
     raise BadSetting(f"{name[:_MOST_NAME_LENGTH]!r} cannot name a series: {why}")
 
 
-def blocks(content: bytes) -> Iterator[Block]:
-    """Yield the whole blocks of a file, up to the first that was torn."""
-    at = HEAD_BYTES
+def blocks(content: bytes, at: int = HEAD_BYTES) -> Iterator[Block]:
+    """Yield the whole blocks of a file from here on, up to the first that was torn."""
     view = memoryview(content)
     while len(content) - at >= _BLOCK.size:
         length, crc, count = _BLOCK.unpack_from(content, at)

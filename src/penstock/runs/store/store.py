@@ -25,6 +25,8 @@ from penstock.runs.store.series import Series
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 
+_NOT_WORTH_BYTES = 512
+
 
 class Removed(NamedTuple):
     """A run that was removed, and the bytes that it took on the disk."""
@@ -151,15 +153,26 @@ class Store:
         """Return the folder of a run, by its whole id."""
         return self.folder / id
 
-    def remove(self, ids: Iterable[str]) -> list[Removed]:
+    def remove(self, ids: Iterable[str], *, force: bool = False) -> list[Removed]:
         """Remove runs that have ended, with their folders.
+
+        Args:
+            ids: The runs.
+            force: Remove those of which nothing can be known from here, too: of another machine or container.
 
         Raises:
             BadSetting: one waits or runs; nothing is removed.
         """
         runs = {run.id: run for run in map(self.run, ids)}.values()
-        if alive := [f"{run.id} ({run.status})" for run in runs if run.status not in ENDED]:
-            raise BadSetting(f"not ended yet: {', '.join(alive)}. Stop them first, or wait; nothing was removed")
+        going = [run for run in runs if run.status not in ENDED]
+        if alive := [f"{run.id} ({run.status})" for run in going if not (force and self._is_elsewhere(run))]:
+            why = "They run here: stop" if force else "Stop"
+            also = (
+                "" if force else ". Runs of another machine or container: --force, once you know that they ended"
+            )
+            raise BadSetting(
+                f"not ended yet: {', '.join(alive)}. {why} them first, or wait; nothing was removed{also}"
+            )
         removed = [Removed(run, self._nbytes(run.id)) for run in runs]
         self._remove(removed)
         return removed
@@ -194,11 +207,19 @@ class Store:
         return read_series(self.folder_of(id) / "series")
 
     def compact(self, id: str) -> None:
-        """Compress the series of a run that has ended into one file; a death at any moment loses nothing."""
-        from penstock.runs.store.merged import compact
+        """Compress the series of a run that has ended into one file; a death at any moment loses nothing.
 
-        if (folder := self.folder_of(id) / "series").exists():
+        A few points stay as they are: a run that ends at once waits for no NumPy.
+        """
+        folder = self.folder_of(id) / "series"
+        if sum(path.stat().st_size for path in folder.glob("*.points")) > _NOT_WORTH_BYTES:
+            from penstock.runs.store.merged import compact
+
             compact(folder)
+
+    def _is_elsewhere(self, run: RunRecord) -> bool:
+        (row,) = self._read("WHERE runs.id = ?", run.id)
+        return msgspec.json.decode(row["keeper"] or row["owner"], type=Noted).place != this_place()
 
     def _end_of(self, run: RunRecord) -> float:
         if run.began is not None and run.seconds is not None:

@@ -1,0 +1,202 @@
+"""What the page costs: first view of 1,000 runs, a chart of 20 runs, live updates, pan and zoom; into JSON.
+
+    python -m benchmarks.page --json benchmarks/results/page.json
+
+Needs what `make test-page` installs. Times are the browser's own, from the beginning of a navigation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+
+from penstock.measure.machine import describe
+from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import RunRecord
+from penstock.runs.store import SeriesWriter, Store, points_file
+from penstock.runs.store.alive import this_process
+
+REPEATS = 5
+BEGAN = 1_790_000_000.0
+LIVE_S = 60
+NAMES = [f"quantity {i}" for i in range(39)]
+
+
+def begun(store: Store, name: str, runs: int) -> list[RunRecord]:
+    plan = tuple(RunPlan(command=("true",), name=f"{name}-{i:04}", directory="/") for i in range(runs))
+    records = store.add(GroupPlan(name=name, runs=plan))
+    me = this_process()
+    for record in records:
+        store.began(record.id, keeper=(me.pid, me.started_ticks), pid=os.getpid(), time_s=BEGAN)
+    return records
+
+
+def ended(store: Store, name: str, runs: int, *, points: int, series: int, seconds: float) -> list[RunRecord]:
+    """Add runs that have ended, all with the same series: written once, compacted once, linked for the others."""
+    records = begun(store, name, runs)
+    first, *others = records
+    chance = np.random.default_rng(0)
+    with closing(SeriesWriter(points_file(store.folder_of(first.id), "sampler"))) as writer:
+        times_s = np.linspace(BEGAN, BEGAN + seconds, points) + chance.normal(0, 1e-3, points)
+        for each in ("loss", *NAMES[: series - 1]):
+            for time_s, value in zip(
+                times_s.tolist(), np.cumsum(chance.normal(size=points)).tolist(), strict=True
+            ):
+                writer.add(each, round(value, 3), time_s)
+    store.compact(first.id)
+    for record in others:
+        shutil.copytree(
+            store.folder_of(first.id) / "series", store.folder_of(record.id) / "series", copy_function=os.link
+        )
+    for record in records:
+        store.ended(record.id, "finished", 0)
+    return records
+
+
+@contextmanager
+def served(store: Store) -> Generator[tuple[str, psutil.Process]]:
+    command = [sys.executable, "-m", "penstock", "web", "--port", "0", "--store", str(store.folder)]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout
+        yield process.stdout.readline().strip(), psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def repeated(measure: Callable[[], float]) -> dict[str, Any]:
+    values = [measure() for _ in range(REPEATS)]
+    return {"median": statistics.median(values), "least": min(values), "most": max(values), "repeats": REPEATS}
+
+
+def first_page(page: Any, base: str) -> float:
+    """Milliseconds from the navigation until 1,000 runs are counted on the page."""
+    page.goto("about:blank")
+    page.goto(f"{base}#/runs")
+    script = "() => document.querySelector('.tools span')?.textContent.includes(' of 10') && performance.now()"
+    return page.wait_for_function(script, polling="raf").json_value()
+
+
+def chart(page: Any, base: str, runs: list[RunRecord]) -> float:
+    """Milliseconds from asking for a chart of one series of some runs until it is drawn."""
+    page.goto("about:blank")
+    page.goto(f"{base}#/now")
+    page.get_by_text("live", exact=True).wait_for()
+    address = "#/compare?series=loss&" + "&".join(f"run={run.id}" for run in runs)
+    page.evaluate(f"() => {{ window.asked = performance.now(); location.hash = {address!r}; }}")
+    drawn = "() => document.querySelector('.chart canvas') && performance.now() - window.asked"
+    return page.wait_for_function(drawn, polling="raf").json_value()
+
+
+def frames_per_s(page: Any, base: str, run: RunRecord) -> dict[str, float]:
+    """Frames per second over 5 s of moving and zooming a chart of ten hours."""
+    page.goto(f"{base}#/compare?series=loss&run={run.id}")
+    page.locator(".chart canvas").wait_for()
+    page.evaluate(
+        """() => {
+          window.frames_ = []; const each = (now) => { window.frames_.push(now); requestAnimationFrame(each); };
+          requestAnimationFrame(each);
+        }"""
+    )
+    box = page.locator(".chart .u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
+    page.keyboard.down("Shift")
+    end = time.monotonic() + 5
+    turn = 0
+    while time.monotonic() < end:
+        page.mouse.wheel(0, -40 if turn % 40 < 20 else 40)
+        turn += 1
+    page.keyboard.up("Shift")
+    frames = np.array(page.evaluate("() => window.frames_"))
+    gaps = np.diff(frames)
+    return {
+        "frames_per_s": float(len(gaps) / (frames[-1] - frames[0]) * 1000),
+        "slowest_frame_ms": float(gaps.max()),
+    }
+
+
+def live(page: Any, base: str, store: Store, server: psutil.Process) -> dict[str, float]:
+    """The server's part of a core, and how the tab's memory grows, over a minute of 8 runs with 40 series each."""
+    runs = begun(store, "live", 8)
+    writers = [SeriesWriter(points_file(store.folder_of(run.id), "sampler")) for run in runs]
+    chosen = "&".join(f"run={run.id}" for run in runs)
+    page.goto(f"{base}#/compare?{chosen}")
+
+    def heap() -> int:
+        page.context.new_cdp_session(page).send("HeapProfiler.collectGarbage")
+        return page.evaluate("() => performance.memory.usedJSHeapSize")
+
+    def write(seconds: int) -> None:
+        for second in range(seconds):
+            for writer in writers:
+                for name in ("loss", *NAMES):
+                    writer.add(name, float(second % 7))
+                writer.flush()
+            page.wait_for_timeout(1000)
+
+    write(10)
+    before, cpu = heap(), server.cpu_times()
+    began = time.monotonic()
+    write(LIVE_S)
+    passed_s, after = time.monotonic() - began, server.cpu_times()
+    for writer in writers:
+        writer.close()
+    used_s = after.user + after.system - cpu.user - cpu.system
+    return {"server_cores": used_s / passed_s, "tab_grew_bytes": heap() - before, "seconds": passed_s}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file for the results")
+    options = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    folder = Path(tempfile.mkdtemp())
+    try:
+        with Store.open(folder / "store") as store, sync_playwright() as playwright:
+            ended(store, "many", 980, points=2500, series=40, seconds=2500)
+            long = ended(store, "long", 20, points=36_000, series=40, seconds=36_000)
+            browser = playwright.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox", "--enable-precise-memory-info"]
+            )
+            with served(store) as (url, server):
+                page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+                page.goto(url)
+                base = page.url.partition("#")[0]
+                results: dict[str, Any] = {"first_page_ms": repeated(lambda: first_page(page, base))}
+                results["chart_ms"] = repeated(lambda: chart(page, base, long))
+                results["pan_and_zoom"] = frames_per_s(page, base, long[0])
+                results["live"] = live(page, base, store, server)
+            browser.close()
+    finally:
+        shutil.rmtree(folder)
+    results["machine"] = msgspec.to_builtins(describe())
+    text = msgspec.json.format(msgspec.json.encode(results), indent=2).decode()
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

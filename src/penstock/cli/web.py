@@ -1,0 +1,44 @@
+"""``penstock web``: the page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.runs_options import StoreFolder
+
+
+def web(
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen at."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port; the first free one from 7367 on, unless given.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Another name by which browsers reach this server.")
+    ] = None,
+    store: StoreFolder = None,
+) -> None:
+    """Show runs and feeds in a browser, live, until Ctrl-C."""
+    import getpass
+    import socket
+
+    from penstock.web.serve import LOCAL, serve
+
+    def tell(token: str, at: int) -> None:
+        if host in LOCAL:
+            there = f"{getpass.getuser()}@{socket.gethostname()}"
+            typer.echo(f"From another machine: ssh -L {at}:localhost:{at} {there}, then open:", err=True)
+        else:
+            typer.echo(
+                f"penstock: {host} is open to the network, and what it sends can be read on the way: "
+                "an SSH forward to 127.0.0.1 is safer.",
+                err=True,
+            )
+        shown = socket.gethostname() if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host
+        typer.echo(f"http://{shown}:{at}/?token={token}")
+
+    serve(store, host=host, port=port, allowed=allow_host or (), tell=tell)

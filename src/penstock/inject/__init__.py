@@ -1,0 +1,27 @@
+"""The one way into unmodified programs: a folder first in PYTHONPATH, whose ``sitecustomize`` hooks an import."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+_SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+_VARIABLE = "PENSTOCK_INJECT"
+
+
+def injected(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program whose loaders are watched, and of all that it starts."""
+    clean = without_injection(environment)
+    path = os.pathsep.join(filter(None, (_SITE, clean.get("PYTHONPATH"))))
+    return {**clean, "PYTHONPATH": path, _VARIABLE: f"{sys.hexversion:x}:{sys.prefix}"}
+
+
+def without_injection(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program that Penstock starts for itself."""
+    clean = {name: value for name, value in environment.items() if name != _VARIABLE}
+    if _SITE in (entries := clean.get("PYTHONPATH", "").split(os.pathsep)):
+        clean["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry != _SITE)
+        if not clean["PYTHONPATH"]:
+            del clean["PYTHONPATH"]
+    return clean

@@ -1,0 +1,71 @@
+"""Runs when a Python of a watched run starts, in place of its own ``sitecustomize``, which it then loads.
+
+Every Python that the run starts passes here, so it imports nothing that is not there already.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_CLASSES = {
+    "torch.utils.data.dataloader": "DataLoader",
+    "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
+}
+
+
+class _Finder:
+    """Finds these modules as others do, and has their loaders hooked once they have been executed."""
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
+        if name not in _CLASSES:
+            return None
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, others), None)
+        if spec is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: "ModuleType") -> None:
+                del loader.exec_module
+                execute(module)
+                _hook(module, _CLASSES[name])
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _hook(module: "ModuleType", name: str) -> None:
+    try:
+        from penstock.inject.hook import hook
+
+        hook(getattr(module, name))
+    except Exception as error:
+        _tell(error)
+
+
+def _tell(error: Exception) -> None:
+    print(f"penstock: loaders are not watched: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
+
+def _begin() -> None:
+    import os
+
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if entry != folder]
+    # Children may be of another Python, for which Penstock is not installed.
+    if os.environ.get("PENSTOCK_INJECT") == f"{sys.hexversion:x}:{sys.prefix}":
+        sys.meta_path.insert(0, _Finder())
+
+
+try:
+    _begin()
+except Exception as error:
+    _tell(error)
+
+# The program's own, in place of this. If there is none, or it fails, Python does what it does without this one.
+del sys.modules["sitecustomize"]
+import sitecustomize  # noqa: E402, F401  # pyright: ignore

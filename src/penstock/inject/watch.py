@@ -1,0 +1,102 @@
+"""Keeps how long a program waits for its DataLoaders, without changing what they give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, cast
+
+from penstock.linux.fork import importing
+from penstock.measure.waits import Iteration
+
+
+def watch(loader: Any, make: Callable[[], Any]) -> Any:
+    """Make a loader's iterator, and count how long it is waited for.
+
+    The iterator gets a class of its own, a child of the one it had: special methods are looked up there, and a
+    proxy would lack what frameworks ask an iterator for.
+    """
+    with importing:
+        import_module("penstock.runs.inside").watch_waits()
+    iteration = Iteration(loader)
+    try:
+        iteration.ask()
+        iterator = make()
+    finally:
+        iteration.pause()
+    iterator._penstock = iteration, rows_of(loader)
+    iterator.__class__ = _watched(cast(Any, type(iterator)))
+    return iterator
+
+
+@cache
+def _watched(kind: Any) -> Any:
+    def __next__(self: Any) -> Any:  # noqa: N807
+        iteration, rows = self._penstock
+        try:
+            iteration.ask()
+            batch = kind.__next__(self)
+        except StopIteration:
+            iteration.end()
+            raise
+        except BaseException:
+            iteration.pause()
+            raise
+        iteration.give(rows(batch))
+        return batch
+
+    def _reset(self: Any, loader: Any, *rest: Any, **named: Any) -> None:
+        self._penstock[0].break_off()
+        iteration = Iteration(loader)
+        self._penstock = iteration, rows_of(loader)
+        try:
+            iteration.ask()
+            kind._reset(self, loader, *rest, **named)
+        finally:
+            iteration.pause()
+
+    methods = {"__next__": __next__, "_reset": _reset, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), methods)
+
+
+def rows_of(loader: Any) -> Callable[[Any], float]:
+    """Return what counts the rows of a loader's batches, as they come; NaN where nobody knows."""
+    size: int = loader.batch_size or 0
+    if not size and loader.batch_sampler is None:
+        return lambda batch: math.nan
+    if size and loader.drop_last:
+        return lambda batch: size
+    try:
+        total = len(loader.sampler) if size else 0
+    except Exception:  # whatever the program's own sampler raises, as iterating it would not
+        total = 0
+    if not total:
+        return first_axis
+    left = total
+
+    def rows(batch: Any) -> float:
+        nonlocal left
+        given = min(size, left)
+        left = left - given or total  # a batch sampler may repeat the sampler without end
+        return given
+
+    return rows
+
+
+def first_axis(batch: Any) -> float:
+    """Return the length of the first axis of the first array in a batch; NaN if it has none.
+
+    A list of dicts is taken for a list of samples.
+    """
+    while not hasattr(batch, "shape"):
+        if isinstance(batch, (list, tuple)) and batch:
+            if isinstance(batch[0], Mapping):
+                return len(cast("list[Any]", batch))
+            batch = cast(Any, batch[0])
+        elif isinstance(batch, Mapping) and batch:
+            batch = cast(Any, next(iter(batch.values())))
+        else:
+            return math.nan
+    return batch.shape[0] if len(batch.shape) else math.nan

@@ -1,0 +1,94 @@
+"""What to change first in a training run, from where its time goes: rules, each with its numbers and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.runs.figures import RunFigures
+
+_MUCH_WAITING = 0.1
+_MUCH_COPYING = 0.2
+_MUCH_OTHER = 0.5
+_BUSY = 0.85
+
+UNRECORDED = (
+    "How long a run waits for data is recorded with `penstock.share`, and of other loaders with "
+    "`penstock run --watch-dataloader`."
+)
+
+
+class Advice(NamedTuple):
+    """What holds a run back, and what to do about it.
+
+    Attributes:
+        kind: The rule that gave it: "share", "workers", …
+        text: A sentence that begins with what the run does.
+    """
+
+    kind: str
+    text: str
+
+
+def advise(run: RunFigures, cpus_busy: float | None, together: Sequence[RunFigures]) -> Advice | None:
+    """Say what to change first; None if too little was recorded to say anything.
+
+    Args:
+        run: The run.
+        cpus_busy: The part of the CPUs that was busy while it ran, from 0 to 1.
+        together: The runs that ran at one time, this one included.
+    """
+    parts = run.parts
+    if parts.waiting is None:
+        return None
+    if parts.waiting >= _MUCH_WAITING:
+        return _for_waiting(run, f"waits {parts.waiting:.0%} of its time for data", cpus_busy, together)
+    if parts.copying is not None and parts.copying >= _MUCH_COPYING:
+        return Advice(
+            "copy",
+            f"spends {parts.copying:.0%} of its time copying to the GPU: load with pin_memory=True and copy with "
+            'non_blocking=True, or let penstock.share(…, device="cuda") hand out batches that are there',
+        )
+    if parts.other is not None and parts.other >= _MUCH_OTHER:
+        return Advice(
+            "other",
+            f"spends {parts.other:.0%} of its time outside its loops over data: start-up, evaluation or saving; "
+            "look there first, data does not hold it back",
+        )
+    computes = "" if parts.computing is None else f"computes {parts.computing:.0%} of its time and "
+    return Advice("none", f"{computes}waits {parts.waiting:.0%} for data: data is not what holds it back")
+
+
+def _for_waiting(run: RunFigures, waits: str, cpus_busy: float | None, together: Sequence[RunFigures]) -> Advice:
+    if run.held_up_by is not None:
+        slow = next((other.name for other in together if other.index == run.held_up_by), f"#{run.held_up_by}")
+        return Advice(
+            "slowest",
+            f"{waits}, because its feed waits for run {slow!r}: give that one a feed of its own, or all a larger "
+            "window (penstock.share(…, window=…))",
+        )
+    if run.disk_busy is not None and run.disk_busy >= _BUSY:
+        return Advice(
+            "storage",
+            f"{waits} while disk {run.disk} is busy {run.disk_busy:.0%}: penstock pack makes it read less, "
+            "penstock advise says how to read",
+        )
+    if cpus_busy is None:
+        return Advice("unknown", f"{waits}: run it with --listeners proc,host,disk to know what that waits for")
+    if cpus_busy < _BUSY:
+        where = "the feed's loader" if run.on_feed else "its loader"
+        return Advice("workers", f"{waits} while the CPUs are busy {cpus_busy:.0%}: give {where} more num_workers")
+    busy = f"{waits} while the CPUs are busy {cpus_busy:.0%}"
+    others = len({other.id for other in together} - {run.id})
+    if run.on_feed or not others:
+        return Advice("pack", f"{busy}: do the decoding once and for all with penstock pack")
+    if run.script and all(other.script == run.script for other in together):
+        return Advice(
+            "share",
+            f"{busy}: all {others + 1} run {run.script}; if they read the same data, feed them from one loader "
+            f"(penstock.share), which decodes it once instead of {others + 1} times",
+        )
+    return Advice(
+        "share",
+        f"{busy}: those of the {others + 1} that read the same data can read it from one loader (penstock.share)",
+    )

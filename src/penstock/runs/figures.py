@@ -1,0 +1,174 @@
+"""What a run took, and where its time went, from its record and its series."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Series
+
+_ENERGY = re.compile(r"energy\.(.+)_j")
+_DISK = re.compile(r"disk\.(.+)\.busy_s")
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a run's time, each from 0 to 1; None where nobody recorded what tells it.
+
+    Attributes:
+        waiting: For data.
+        copying: From the host to a device.
+        computing: The rest of its loops over loaders.
+        other: Outside those loops: imports, set-up, what comes after the last epoch.
+    """
+
+    waiting: float | None
+    copying: float | None
+    computing: float | None
+    other: float | None
+
+
+class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run took; None where nobody recorded it.
+
+    Attributes:
+        script: The Python script that it runs; empty if it runs something else.
+        seconds: From its start to its end.
+        epoch_s: Median duration of its epochs.
+        samples: Samples that it was given.
+        batches: Batches that it was given.
+        cpu_s: CPU time of its processes.
+        energy_estimated_j: The part of the machine's energy that is its, estimated.
+        gco2_estimated: Grams of CO2 of that energy, at the stated intensity.
+        parts: Where its time went.
+        on_feed: Whether it read a feed.
+        held_up_by: Index in its group of the run that its feed waited for most of its time, if there was one.
+        cores: Cores that it might use.
+        machine_busy: The part of all the machine's cores that was busy, whoever used them, from 0 to 1.
+        disk: The disk that was busy for most of its time; empty if none was used.
+        disk_busy: The part of its time for which that disk was busy, from 0 to 1.
+    """
+
+    id: str
+    name: str
+    index: int
+    script: str
+    status: str
+    seconds: float
+    epoch_s: float | None
+    samples: float | None
+    batches: float | None
+    cpu_s: float | None
+    energy_estimated_j: float | None
+    gco2_estimated: float | None
+    parts: Parts
+    on_feed: bool
+    held_up_by: int | None
+    cores: float | None
+    machine_busy: float | None
+    disk: str
+    disk_busy: float | None
+
+
+def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
+    """Return what a run that has begun took so far, or in all."""
+
+    def last(name: str) -> float | None:
+        return _last(series.get(name))
+
+    seconds = run.seconds or 0.0
+    machine_cores = last("host.cpus")
+    busy_cores = _rise_per_s(series.get("host.cpu_s"))
+    disks = {
+        found[1]: rise
+        for name, each in series.items()
+        if (found := _DISK.fullmatch(name)) and (rise := _rise_per_s(each))
+    }
+    disk = max(disks, key=lambda name: disks[name], default="")
+    epochs = series.get("feed.epoch_s")
+    return RunFigures(
+        id=run.id,
+        name=run.name,
+        index=run.index,
+        script=next((word for word in run.plan.command if word.endswith(".py")), ""),
+        status=run.status,
+        seconds=seconds,
+        epoch_s=float(np.median(epochs.values)) if epochs and len(epochs.values) else None,
+        samples=last("feed.samples"),
+        batches=last("feed.batches"),
+        # As the keeper counted it, it lacks a feeder; as the sampler did, the last second.
+        cpu_s=max((each for each in (last("run.cpu_s"), last("proc.cpu_s")) if each is not None), default=None),
+        energy_estimated_j=last("energy.estimated_j"),
+        gco2_estimated=last("energy.estimated_gco2"),
+        parts=parts_of(seconds, last("feed.wait_s"), last("feed.copy_s"), last("feed.loop_s")),
+        on_feed="feed.lag_samples" in series,
+        held_up_by=_held_up_by(run.index, series),
+        cores=last("host.cores"),
+        machine_busy=min(1.0, busy_cores / machine_cores) if busy_cores is not None and machine_cores else None,
+        disk=disk,
+        disk_busy=min(1.0, disks[disk]) if disk else None,
+    )
+
+
+def parts_of(seconds: float, waited_s: float | None, copied_s: float | None, loop_s: float | None) -> Parts:
+    """Divide a run's time; what clocks disagree about is nobody's.
+
+    Args:
+        seconds: The run's time.
+        waited_s: Waited for data.
+        copied_s: Copied from the host to a device.
+        loop_s: Spent in loops over loaders, with waiting and copying.
+    """
+
+    def part(of_s: float | None) -> float | None:
+        return None if of_s is None or seconds <= 0 else min(1.0, max(0.0, of_s / seconds))
+
+    return Parts(
+        waiting=part(waited_s),
+        copying=part(copied_s),
+        computing=part(None if loop_s is None or waited_s is None else loop_s - waited_s - (copied_s or 0.0)),
+        other=part(None if loop_s is None else seconds - loop_s),
+    )
+
+
+def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:
+    """Add up what each device used, in joules, while at least one of these runs ran.
+
+    Each run's counters begin at 0 with the run; a moment that several of them saw counts once.
+    """
+    used_j: dict[str, float] = {}
+    for name in sorted({name for series in together for name in series}):
+        found = _ENERGY.fullmatch(name)
+        if not found or found[1] == "estimated":
+            continue
+        counters = [series[name] for series in together if name in series and len(series[name].times_s)]
+        until_s = -np.inf
+        used_j[found[1]] = 0.0
+        for times_s, values in sorted(counters, key=lambda each: float(each.times_s[0])):
+            if times_s[-1] > until_s:
+                used_j[found[1]] += float(values[-1] - np.interp(until_s, times_s, values))
+                until_s = times_s[-1]
+    return used_j
+
+
+def _last(series: Series | None) -> float | None:
+    return float(series.values[-1]) if series and len(series.values) else None
+
+
+def _rise_per_s(counter: Series | None) -> float | None:
+    if counter is None or len(counter.times_s) < 2 or counter.times_s[-1] <= counter.times_s[0]:
+        return None
+    return float((counter.values[-1] - counter.values[0]) / (counter.times_s[-1] - counter.times_s[0]))
+
+
+def _held_up_by(index: int, series: Mapping[str, Series]) -> int | None:
+    """Return the other run that held the feed up at more than half of the moments at which it was asked."""
+    holders, asked = series.get("feed.held_back_by"), series.get("feed.lag_samples")
+    if holders is None or asked is None or 2 * len(holders.values) <= len(asked.values):
+        return None
+    most = float(np.median(holders.values))
+    often = 2 * np.count_nonzero(holders.values == most) > len(asked.values)
+    return int(most) if often and most >= 0 and most != index else None

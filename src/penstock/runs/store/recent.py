@@ -1,0 +1,63 @@
+"""The newest points of a run that goes on: what has come since the last look is read, and nothing twice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from penstock.runs.store.merged import POINT, Points, in_order, joined, points_of
+from penstock.runs.store.points import HEAD_BYTES, blocks
+from penstock.runs.store.series import Series
+
+
+class Recent:
+    """Looks at the newest points of a run, again and again.
+
+    Args:
+        run_folder: The run's folder in the store.
+        keep_s: Seconds before its newest point from which a series' points are kept, and one more point.
+        wanted: Whether the series of a name is looked at.
+    """
+
+    def __init__(self, run_folder: Path, keep_s: float, wanted: Callable[[str], bool]) -> None:
+        self._wanted = wanted
+        self._folder = run_folder / "series"
+        self._keep_us = round(keep_s * 1e6)
+        self._ends: dict[str, int] = {}
+        self._names: defaultdict[str, list[str]] = defaultdict(list)
+        self._points: defaultdict[str, dict[str, Points]] = defaultdict(dict)
+
+    def look(self) -> dict[str, Series]:
+        """Return the newest points of each series that is wanted."""
+        for path in self._folder.glob("*.points"):
+            with suppress(OSError):  # compacted by now
+                self._read(path)
+        parts: defaultdict[str, list[Points]] = defaultdict(list)
+        for points in self._points.values():
+            for name, each in points.items():
+                parts[name].append(each)
+        merged = {name: joined(name, each) for name, each in parts.items()}
+        return {name: Series(times_us / 1e6, values) for name, (times_us, values) in merged.items()}
+
+    def _read(self, path: Path) -> None:
+        with path.open("rb") as file:
+            file.seek(end := self._ends.get(path.name, HEAD_BYTES))
+            content = file.read()
+        found = list(blocks(content, 0))
+        if not found:
+            return
+        self._ends[path.name] = end + found[-1].end
+        names = self._names[path.name]
+        for block in found:
+            names += block.names
+        known = self._points[path.name]
+        for name, new in points_of(names, [np.frombuffer(block.points, POINT) for block in found]).items():
+            if not self._wanted(name):
+                continue
+            times_us, values = in_order([known[name], new] if name in known else [new])
+            first = max(0, int(np.searchsorted(times_us, int(times_us[-1]) - self._keep_us)) - 1)
+            known[name] = times_us[first:], values[first:]

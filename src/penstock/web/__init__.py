@@ -1,0 +1,1 @@
+"""The page: runs and feeds in a browser, while they work."""

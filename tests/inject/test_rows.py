@@ -1,0 +1,57 @@
+"""How many rows a batch has, without asking more of a loader than it has said."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.inject.watch import first_axis, rows_of
+
+
+class Unsized:
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def loader(size: int | None = 4, sampler: Any = range(10), *, drop_last: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(batch_size=size, batch_sampler=size, sampler=sampler, drop_last=drop_last)
+
+
+def test_the_last_batch_is_short_and_a_repeated_sampler_begins_again():
+    rows = rows_of(loader())
+    assert [rows("anything") for _ in range(6)] == [4, 4, 2, 4, 4, 2]
+
+
+def test_no_batch_is_short_if_short_ones_are_dropped():
+    rows = rows_of(loader(drop_last=True))
+    assert [rows("anything") for _ in range(4)] == [4] * 4
+
+
+def test_the_batch_is_looked_at_where_the_sampler_does_not_tell():
+    assert rows_of(loader(sampler=Unsized())) is first_axis
+    assert rows_of(SimpleNamespace(batch_size=None, batch_sampler="its own", sampler=range(10))) is first_axis
+
+
+def test_nobody_knows_the_rows_of_what_is_not_put_into_batches():
+    assert math.isnan(rows_of(SimpleNamespace(batch_size=None, batch_sampler=None))(np.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows"),
+    [
+        (np.zeros((5, 2)), 5),
+        ([np.zeros((5, 2)), np.zeros(5)], 5),
+        ({"x": (np.zeros(6), "a")}, 6),
+        ([{"x": np.zeros(3)}] * 7, 7),
+        (np.float64(1), math.nan),
+        (["a", "b"], math.nan),
+        ([], math.nan),
+        (None, math.nan),
+    ],
+)
+def test_rows_are_the_first_axis_of_the_first_array(batch: Any, rows: float):
+    assert first_axis(batch) == pytest.approx(rows, nan_ok=True)

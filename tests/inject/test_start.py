@@ -1,0 +1,135 @@
+"""How Penstock gets into a Python, and what it leaves as it was. The torch here is a few lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.inject import injected, without_injection
+
+DATALOADER = """
+class DataLoader:
+    def _get_iterator(self):
+        "Begins."
+        return iter([1, 2])
+"""
+SAYS = (
+    "from torch.utils.data.dataloader import DataLoader; print(hasattr(DataLoader._get_iterator, '__wrapped__'))"
+)
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK"))}
+SOURCE = str(Path(__file__).parents[2] / "src")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    data = tmp_path / "torch/utils/data"
+    data.mkdir(parents=True)
+    for package in (data, data.parent, data.parent.parent):
+        (package / "__init__.py").touch()
+    (data / "dataloader.py").write_text(DATALOADER)
+    return tmp_path
+
+
+@pytest.fixture
+def python(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*words: str, inject: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+        environment = {**CLEAN, "PYTHONPATH": f"{folder}:{SOURCE}"}
+        environment = {**(injected(environment) if inject else environment), **more}
+        process = subprocess.run(
+            [sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True, check=False
+        )
+        process.stdout = re.sub("0x[0-9a-f]+", "0x", process.stdout)
+        return process
+
+    return run
+
+
+def said(process: subprocess.CompletedProcess[str]) -> str:
+    assert (process.returncode, process.stderr) == (0, ""), process.stderr
+    return process.stdout
+
+
+def test_loaders_are_hooked_once_they_are_imported_and_nothing_is_loaded_before(python):
+    text = "import sys; print([name for name in sys.modules if name.startswith(('penstock', 'torch'))]); "
+    assert said(python("-c", text + SAYS)) == "[]\nTrue\n"
+
+
+def test_a_program_finds_its_modules_its_path_and_its_loaders_as_without(python):
+    text = (
+        "import sys, inspect, importlib; import torch.utils.data.dataloader as module\n"
+        "print(sys.path, 'sitecustomize' in sys.modules, module.__spec__, module.__loader__.__dict__)\n"
+        "method = module.DataLoader._get_iterator\n"
+        "print(inspect.getsource(module), method.__name__, method.__doc__, inspect.signature(method))\n"
+        "importlib.reload(module)"
+    )
+    assert said(python("-c", text)) == said(python("-c", text, inject=False))
+
+
+OWN = {
+    "works": "import sys; sys.own = __file__; print('own')",
+    "fails": "raise ValueError('no\\nway')",
+    "misses": "import nowhere",
+    "leaves": "import sys; print('leaves'); sys.exit(3)",
+    "torch": "import torch.utils.data.dataloader",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("how", OWN)
+def test_the_program_s_own_sitecustomize_runs_as_without(python, folder: Path, how: str):
+    (folder / "sitecustomize.py").write_text(OWN[how])
+    text = "import sys; own = sys.modules.get('sitecustomize'); print(own and own.__file__, own and own.__spec__)"
+    with_us, without = (python("-c", text, inject=inject) for inject in (True, False))
+    assert (with_us.returncode, with_us.stdout) == (without.returncode, without.stdout)
+    if how == "leaves":  # which Python calls a fatal error of its site module, with a traceback
+        assert with_us.stderr.splitlines()[-3:] == without.stderr.splitlines()[-3:]
+    else:
+        assert with_us.stderr == without.stderr
+    if how in ("works", "fails", "torch"):
+        assert python("-c", SAYS).stdout.endswith("True\n")
+
+
+@pytest.mark.parametrize("flag", ["-S", "-I", "-E"])
+def test_a_python_that_takes_no_site_or_no_environment_is_left_alone(python, folder: Path, flag: str):
+    assert said(python(flag, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); {SAYS}")) == "False\n"
+
+
+@pytest.mark.parametrize("other", ["30b06f0:/elsewhere", "2070000:/usr", "", "x"])
+def test_another_python_is_left_alone(python, folder: Path, other: str):
+    (folder / "sitecustomize.py").write_text("print('own')")
+    assert said(python("-c", SAYS, PENSTOCK_INJECT=other)) == "own\nFalse\n"
+
+
+def test_a_python_started_by_a_hooked_one_is_hooked_unless_its_path_is_cleared(python):
+    child = (
+        "import subprocess, sys, os; subprocess.run([sys.executable, '-c', sys.argv[1]], env={**os.environ, %s})"
+    )
+    assert said(python("-c", child % "", SAYS)) == "True\n"
+    cleared = python("-c", child % "'PYTHONPATH': os.getcwd()", SAYS)
+    assert said(cleared) == "False\n"
+
+
+def test_what_goes_wrong_with_us_is_one_line_and_the_program_goes_on(python, folder: Path):
+    (folder / "penstock.py").write_text("raise RuntimeError('not today')")
+    broken = python("-c", SAYS)
+    assert broken.stderr == "penstock: loaders are not watched: RuntimeError: not today\n"
+    assert (broken.returncode, broken.stdout) == (0, "False\n")
+    (folder / "penstock.py").unlink()
+    (folder / "torch/utils/data/dataloader.py").write_text("class DataLoader: pass")
+    strange = python("-c", "import torch.utils.data.dataloader as module; print(module.DataLoader)")
+    assert strange.stderr == "penstock: loaders are not watched: KeyError: '_get_iterator'\n"
+    assert strange.returncode == 0
+
+
+def test_the_environment_is_as_it_was_once_the_injection_is_taken_out():
+    for before in ({}, {"PYTHONPATH": "/a:/b", "HOME": "/h"}, {"PYTHONPATH": ""}, {"PYTHONPATH": "/a::/b"}):
+        assert without_injection(injected(before)) == {
+            name: value for name, value in before.items() if name != "PYTHONPATH" or value
+        }
+        assert injected(injected(before)) == injected(before)

@@ -1,0 +1,188 @@
+"""`penstock run --watch-dataloader`: what is kept of unmodified scripts, and that they notice nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.runs.store import Store
+
+pytestmark = pytest.mark.whole
+
+DATA = """
+import copy, gc, itertools, os, pickle, random, sys, threading, time, traceback
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Rows(Dataset):
+    def __init__(self, rows=10, bad=None): self.rows, self.bad = rows, bad
+    def __len__(self): return self.rows
+    def __getitem__(self, i):
+        if i == self.bad: raise KeyError(f"row {i} is bad")
+        seeded = torch.utils.data.get_worker_info() is not None
+        return {"id": i, "drawn": torch.rand(()), "other": random.random() if seeded else 0}
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        for i in range(info.id if info else 0, 10, info.num_workers if info else 1): yield torch.tensor([i])
+"""
+
+NOTICES = """
+def show(what, batches):
+    for batch in batches: print(what, torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.tolist, batch))
+    print(what, "then", torch.initial_seed(), torch.rand(2).tolist())
+
+if __name__ == "__main__":
+    print([entry for entry in sys.path if "penstock" in entry], "sitecustomize" in sys.modules)
+    torch.manual_seed(7)
+    own = torch.Generator().manual_seed(3)
+    none = DataLoader(Rows(), 4, shuffle=True)
+    two = DataLoader(Rows(), 4, shuffle=True, num_workers=2, generator=own)
+    kept = DataLoader(Rows(), 4, shuffle=True, num_workers=2, persistent_workers=True)
+    for epoch in range(2):
+        show("none", none); show("two", two); show("kept", kept)
+    print("own", own.get_state().sum().item())
+    show("spawned", DataLoader(Rows(), 4, num_workers=1, multiprocessing_context="spawn"))
+    show("stream", DataLoader(Stream(), 4)); show("streams", DataLoader(Stream(), 3, num_workers=2))
+    show("zip", [a["id"].tolist() + b["id"].tolist() for a, b in zip(none, none)])
+    for batch in kept: break
+    show("after a break", kept)
+    it = iter(none)
+    print(len(it), it is iter(it), type(it).__name__, type(it).__qualname__, type(it).__module__)
+    print(isinstance(it, torch.utils.data.dataloader._SingleProcessDataLoaderIter), it._dataset_kind)
+    print(len(iter(two)._workers), kept._iterator._persistent_workers, none._get_iterator.__name__)
+    for act in (lambda: pickle.dumps(it), lambda: copy.deepcopy(it)):
+        try: act()
+        except Exception as error: print(type(error), error)
+    print(list(map(len, it)), [next(it, "over") for _ in range(2)])
+    pickle.loads(pickle.dumps(none))
+    for workers in (0, 2):
+        try: list(DataLoader(Rows(bad=5), 2, num_workers=workers))
+        except KeyError as error:
+            print(type(error), error)
+            frames = traceback.extract_tb(error.__traceback__)
+            print([frame.name for frame in frames if "penstock" not in frame.filename])
+    def rest(loader): yield from loader
+    generator = rest(none); next(generator); generator.close()
+    print(torch.rand(1))
+"""
+
+
+@pytest.fixture
+def watched(launch: Callable[..., Any], tmp_path: Path) -> Callable[..., dict[str, list[float]]]:
+    """Runs a script with watching; returns the series of its run."""
+
+    def run(text: str, *before: str, **environment: str) -> dict[str, list[float]]:
+        (tmp_path / "train.py").write_text(DATA + text)
+        one = launch("--watch-dataloader", "--listeners", "none", *(before or ("train.py",)), **environment)
+        assert one.wait() == 0, one.output + one.errors
+        with Store.open(tmp_path / "store") as store:
+            return {name: each.values.tolist() for name, each in store.series(one.record().id).items()}
+
+    return run
+
+
+def test_a_script_notices_nothing(launch: Callable[..., Any], tmp_path: Path):
+    (tmp_path / "train.py").write_text(DATA + NOTICES)
+    alone = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    one = launch("--watch-dataloader", "--listeners", "none", "train.py")
+    assert one.wait() == 0, one.errors
+    assert one.output.splitlines() == alone.stdout.splitlines()
+    assert one.errors == alone.stderr
+    assert "KeyError" in one.output and "cannot be pickled" in one.output
+
+
+def test_what_is_waited_for_is_kept(watched: Callable[..., dict[str, list[float]]]):
+    found = watched(
+        """
+class Slow(Rows):
+    def __getitem__(self, i): time.sleep(0.02); return i
+train, validation = DataLoader(Slow(20), 4), DataLoader(Slow(3), 2)
+for epoch in range(2):
+    for batch in train: time.sleep(0.1)
+    for batch in validation: pass
+"""
+    )
+    assert found["feed.batches"][-1] == 14 and found["feed.samples"][-1] == 46
+    assert len(found["feed.epoch_s"]) == 2
+    assert 46 * 0.02 <= found["feed.wait_s"][-1] <= found["feed.loop_s"][-1] - 1.0
+    assert sum(found["feed.epoch_s"]) <= found["feed.loop_s"][-1]
+    for name in ("feed.wait_s", "feed.loop_s", "feed.batches", "feed.samples"):
+        assert found[name] == sorted(found[name])
+
+
+def test_every_kind_of_loop_is_counted(watched: Callable[..., dict[str, list[float]]]):
+    found = watched(
+        """
+def work():
+    for _ in DataLoader(Rows(8), 4): pass
+if __name__ == "__main__":
+    kept = DataLoader(Rows(), 4, num_workers=2, persistent_workers=True)
+    for epoch in range(3):
+        for batch in kept: pass                                     # 9 batches, 30 rows, 3 epochs
+    for batch in kept: break                                        # 1, 4
+    for batch in DataLoader(Stream(), 4, num_workers=2): pass       # 4, 10
+    for a, b in zip(DataLoader(Rows(), 5), DataLoader(Rows(), 5)):  # 4, 20
+        for batch in DataLoader(Rows(2), 1): pass                   # 4, 4
+    for batch in DataLoader(Rows(), 4, collate_fn=lambda rows: [[row] for row in rows]): pass  # 3, 10
+    threads = [threading.Thread(target=work) for _ in range(2)]     # 4, 16
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    for batch in DataLoader(Rows(4), 4, num_workers=1, multiprocessing_context="spawn"): pass  # 1, 4
+"""
+    )
+    assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (30, 98)
+    assert len(found["feed.epoch_s"]) == 3
+
+
+def test_ranks_count_once_and_child_processes_are_watched(watched: Callable[..., dict[str, list[float]]]):
+    ranks = """
+import torch.distributed as dist
+from torch.utils.data.distributed import DistributedSampler
+dist.init_process_group("gloo")
+loader = DataLoader(Rows(40), 4, sampler=DistributedSampler(Rows(40)))
+for epoch in range(2):
+    for batch in loader:
+        if dist.get_rank() == 1: time.sleep(0.1)
+        dist.barrier()
+dist.destroy_process_group()
+"""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found = watched(ranks, *torchrun, "train.py")
+    assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (10, 40), "those of one rank"
+    assert len(found["feed.epoch_s"]) == 2
+    assert 1.0 <= found["feed.loop_s"][-1] <= 1.0 + 2 * sum(found["feed.epoch_s"])
+
+
+def test_processes_one_after_the_other_add_up(watched: Callable[..., dict[str, list[float]]]):
+    text = "for batch in DataLoader(Rows(), 4): pass\n"
+    found = watched(text, "sh", "-c", f"{sys.executable} train.py && {sys.executable} train.py")
+    assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (6, 20)
+
+
+def test_the_feeder_of_share_is_not_hooked(watched: Callable[..., dict[str, list[float]]], tmp_path: Path):
+    found = watched(
+        """
+import penstock
+def make():
+    from torch.utils.data import DataLoader
+    variables = [os.environ.get("PENSTOCK_INJECT"), "inject/site" in os.environ["PYTHONPATH"]]
+    print(DataLoader._get_iterator.__module__, *variables, file=open("feeder", "w"))
+    return DataLoader(Rows(), 4)
+if __name__ == "__main__":
+    assert "PENSTOCK_INJECT" in os.environ and DataLoader._get_iterator.__wrapped__
+    with penstock.share(make, "hooked") as loader:
+        for batch in loader: pass
+""",
+        PENSTOCK_DIR=str(tmp_path / "feeds"),
+        PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry),
+    )
+    assert (tmp_path / "feeder").read_text() == "torch.utils.data.dataloader None False\n"
+    assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (3, 10)

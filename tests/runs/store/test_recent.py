@@ -1,0 +1,75 @@
+"""The newest points of a run are those that a whole read gives, whenever and however often one looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+
+from penstock.runs.store import SeriesWriter, points_file
+from penstock.runs.store.merged import compact, read_series
+from penstock.runs.store.recent import Recent
+
+KEEP_S = 10.0
+steps = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", "left out"]), st.floats(0, 8)), max_size=30
+)
+
+
+def writer(folder: Path, name: str) -> SeriesWriter:
+    return SeriesWriter(points_file(folder, name))
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.lists(steps, max_size=6))
+def test_each_look_has_the_end_of_what_a_whole_read_has(tmp_path_factory, looks) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    recent = Recent(folder, KEEP_S, lambda name: name != "left out")
+    writers, time_s = {name: writer(folder, name) for name in "ab"}, 1e9
+    for points in looks:
+        for who, name, passed_s in points:
+            time_s += passed_s
+            writers[who].add(name, time_s / 3, time_s)
+        for each in writers.values():
+            each.flush()
+        whole = read_series(folder / "series")
+        seen = recent.look()
+        assert set(seen) == set(whole) - {"left out"}
+        for name, (times_s, values) in seen.items():
+            kept = whole[name].times_s >= whole[name].times_s[-1] - KEEP_S
+            count = int(np.count_nonzero(kept))
+            assert len(times_s) >= count
+            np.testing.assert_array_equal(times_s[-count:], whole[name].times_s[kept])
+            np.testing.assert_array_equal(values[-count:], whole[name].values[kept])
+    for each in writers.values():
+        each.close()
+
+
+def test_little_is_kept_of_a_long_run(tmp_path: Path) -> None:
+    recent, one = Recent(tmp_path, KEEP_S, lambda name: True), writer(tmp_path, "one")
+    for second in range(1000):
+        one.add("x", second, 1e9 + second)
+        one.flush()
+        recent.look()
+    assert recent.look()["x"].values.tolist() == list(range(988, 1000))
+    one.close()
+
+
+def test_a_torn_block_and_a_file_that_is_gone_change_nothing(tmp_path: Path) -> None:
+    recent, one = Recent(tmp_path, KEEP_S, lambda name: True), writer(tmp_path, "one")
+    one.add("x", 1.0)
+    one.flush()
+    path = points_file(tmp_path, "one")
+    whole = path.read_bytes()
+    one.add("x", 2.0)
+    one.close()
+    both = path.read_bytes()
+    path.write_bytes(both[: len(whole) + 7])
+    assert recent.look()["x"].values.tolist() == [1.0]
+    path.write_bytes(both)
+    assert recent.look()["x"].values.tolist() == [1.0, 2.0]
+    compact(path.parent)
+    assert recent.look()["x"].values.tolist() == [1.0, 2.0]

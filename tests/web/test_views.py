@@ -1,0 +1,102 @@
+"""What the page asks for is what the store has, and never more than it can draw."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+
+import numpy as np
+import pytest
+from tests.web.seeded import add_points, drawn, group
+
+from penstock.web.units import is_counter, rates, unit_of
+
+
+def test_rows_are_the_runs_of_the_store(page, store):
+    assert page.json("/api/runs") == []
+    [good] = group(store, "good", parameters={"lr": "0.1"})
+    [bad] = group(store, "bad", status="failed", reason="ValueError: boom")
+    rows = page.json("/api/runs")
+    assert [row["id"] for row in rows] == [good.id, bad.id]
+    assert rows[0]["parameters"] == {"lr": "0.1"} and rows[0]["ended"] and rows[0]["seconds"] == 60
+    assert (rows[1]["status"], rows[1]["exit_code"], rows[1]["reason"]) == ("failed", 1, "ValueError: boom")
+
+
+def test_a_series_comes_reduced_and_a_counter_as_its_rate(page, store):
+    [run] = group(store, "one", series={"loss": np.arange(5000.0), "proc.cpu_s": np.linspace(0, 30, 5000)})
+    found = page.json(f"/api/runs/{run.id}/series?name=loss&name=proc.cpu_s&name=nothing&most=100")
+    assert set(found) == {"loss", "proc.cpu_s"}
+    times, values = found["loss"]
+    assert len(times) <= 100 and max(values) == 4999 and min(values) == 0
+    assert found["proc.cpu_s"][1] == pytest.approx([0.5] * len(found["proc.cpu_s"][1]), rel=1e-3)
+    part = page.json(f"/api/runs/{run.id}/series?name=loss&begin={run.began + 30}&end={run.began + 31}&most=9999")
+    assert 80 < len(part["loss"][0]) < 90
+
+
+def test_what_json_cannot_hold_is_a_gap(page, store):
+    [run] = group(store, "one", series={"loss": [1, float("nan"), float("inf"), 2]})
+    assert page.json(f"/api/runs/{run.id}/series?name=loss")["loss"][1] == [1, None, None, 2]
+    assert page.json(f"/api/runs/{run.id}")["series"]["loss"]["last"] == 2
+
+
+def test_a_run_that_is_not_there_is_said_in_words(page):
+    answer = page.ask("/api/runs/zzz")
+    assert answer.status == 404
+    assert "has no run 'zzz'" in json.loads(answer.body)["error"]
+    assert page.ask("/api/runs/zzz/series?begin=soon").status == 400
+
+
+def test_groups_come_with_their_verdict_once_they_have_ended(page, store):
+    alone = group(store, "small", runs=["a", "b"], mode="alone", seconds=100)
+    plain = group(store, "small", runs=["a", "b"], mode="plain", seconds=60)
+    found = page.json(f"/api/groups?id={plain[0].group_id}&id={alone[0].group_id}")
+    assert [each["mode"] for each in found["groups"]] == ["alone", "plain"]
+    assert "sooner than one after the other" in found["sentences"][0]
+    assert found["groups"][1]["runs"][0]["parts"]["waiting"] == pytest.approx(0.4 * 59 / 60)
+    running = group(store, "goes", status=None)
+    found = page.json(f"/api/groups?id={running[0].group_id}&id={alone[0].group_id}")
+    assert len(found["groups"]) == 2 and found["sentences"] == []
+
+
+def test_what_changes_is_sent_while_it_happens(page, store):
+    group(store, "before")
+    with closing(http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)) as connection:
+        connection.request("GET", "/api/live", headers={"Cookie": page.cookie})
+        stream = connection.getresponse()
+        assert stream.headers["Content-Type"].startswith("text/event-stream")
+
+        def next_change():
+            while not (line := stream.readline()).startswith(b"data: "):
+                assert line, "the stream has ended"
+            return json.loads(line.removeprefix(b"data: "))
+
+        assert [row["group"] for row in next_change()["rows"]] == ["before"]
+        [run] = group(store, "now", status=None)
+        change = next_change()
+        while run.id not in change["glances"]:
+            change = next_change()
+        assert change["glances"][run.id]["logged"]["loss"] == drawn()["loss"][-1]
+        add_points(store, run.id, "loss", [7.0], run.began + 61, 0)
+        while change["glances"][run.id]["logged"]["loss"] != 7:
+            change = next_change()
+        store.ended(run.id, "finished", 0)
+        while not any(row["ended"] for row in change["rows"] if row["id"] == run.id):
+            change = next_change()
+        store.remove([run.id])
+        while run.id not in change["removed"]:
+            change = next_change()
+
+
+def test_counters_are_known_by_their_names():
+    counters = ["proc.cpu_s", "disk.nvme0n1.read_bytes", "feed.wait_s", "energy.package0_j", "sampler.missed"]
+    assert [
+        name for name in [*counters, "proc.rss_bytes", "loss", "time_s", "feed.epoch_s"] if is_counter(name)
+    ] == counters
+    assert [unit_of(name) for name in counters] == ["cores", "bytes/s", "of the time", "W", "/s"]
+    assert [unit_of(name) for name in ("proc.rss_bytes", "feed.epoch_s", "loss")] == ["bytes", "s", ""]
+
+
+def test_a_rate_is_what_was_counted_by_the_time_it_took():
+    times, values = rates(np.array([0, 1, 1, 3.0]), np.array([0, 2, 2, 8.0]))
+    assert times.tolist() == [1, 3] and values.tolist() == [2, 3]
