@@ -20,9 +20,7 @@ from typing import Any
 
 from tests.forked import HANG_S
 
-COMMAND = Path(
-    os.environ.get("PENSTOCK_MLFLOW_SERVER") or Path(sys.prefix).parent / ".venv/mlflow-server/bin/mlflow"
-)
+COMMAND = Path(os.environ.get("PENSTOCK_MLFLOW_SERVER") or Path(sys.prefix) / "mlflow-server/bin/mlflow")
 
 
 class Server:

@@ -80,6 +80,10 @@ def run(
         str,
         typer.Option(metavar="NAME", help="Experiment there; $MLFLOW_EXPERIMENT_NAME, or the group's name."),
     ] = "",
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="torch, nsys or ncu, and its options; more than once."),
+    ] = None,
     watch_dataloader: Annotated[
         bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
     ] = False,
@@ -111,6 +115,7 @@ def run(
         "mps_threads": mps_threads,
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
         "watch_dataloader": watch_dataloader,
+        "profile": tuple(profile or ()),
     }
     gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     pushed = _pushed(mlflow, experiment)
@@ -135,7 +140,7 @@ def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
     from penstock.errors import BadSetting
 
     nothing: dict[str, Any] = {"repeat": 1, "seed": 0, "name": "", "group": "", "mode": ""}
-    nothing |= {"grid": (), "devices": (), "watch_dataloader": False}
+    nothing |= {"grid": (), "devices": (), "watch_dataloader": False, "profile": ()}
     flags = {"take": "random", "time_limit_s": "time-limit", "watch_dataloader": "watch-dataloader"}
     flags |= {"mps_threads": "mps-threads", "mps_memory_bytes": "mps-memory"}
     given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]
