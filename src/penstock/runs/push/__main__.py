@@ -18,6 +18,7 @@ _EVERY_S = 5.0
 _PART = 20
 """It rests this many times as long as the last push took."""
 _END_S = 10.0
+_PAUSES_S = 0.5, 2.0
 
 
 def _main(folder: str, *groups: str) -> int:
@@ -37,11 +38,15 @@ def _main(folder: str, *groups: str) -> int:
             run.status not in ENDED for group in groups for run in store.runs(group)
         ):
             time.sleep(0.2)
-        try:
-            push.groups(groups)
-        except PenstockError as error:
-            print(f"penstock: not all was pushed to {error}; {later(groups)}", file=sys.stderr)
-            return 1
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                push.groups(groups)
+                return 0
+            except PenstockError as error:
+                if pause_s is None:
+                    print(f"penstock: not all was pushed to {error}; {later(groups)}", file=sys.stderr)
+                    return 1
+                time.sleep(pause_s)
     return 0
 
 

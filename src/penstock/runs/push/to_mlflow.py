@@ -29,7 +29,7 @@ _MOST_METRICS, _MOST_PARAMETERS, _MOST_REQUEST_BYTES = 1000, 100, 900_000
 _MOST_PARAMETER, _MOST_TAG = 6000, 5000
 _STATUS: dict[Status, str] = {"finished": "FINISHED", "killed": "KILLED", "timed_out": "KILLED"}
 _SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # it would make a run twice whose making was not answered
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -45,15 +45,15 @@ class Push:
         experiment: Experiment of the runs; if empty, ``$MLFLOW_EXPERIMENT_NAME``, else the name of each group.
 
     Attributes:
-        points: How many it has pushed.
-        files: How many it has pushed.
+        points: Points that it has pushed.
+        files: Files that it has pushed.
     """
 
     def __init__(self, store: Store, uri: str, experiment: str = "") -> None:
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        logging.disable(logging.WARNING)  # each retry
+        logging.disable(logging.WARNING)
         self._store = store
         self._uri = uri
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
