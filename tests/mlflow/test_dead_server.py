@@ -13,7 +13,7 @@ from tests.forked import eventually
 from tests.mlflow.conftest import ENVIRONMENT, Pushed, push_command
 from tests.mlflow.groups import ended_group, long_series
 from tests.mlflow.server import Server
-from tests.runs.running import records
+from tests.runs.running import nothing_is_left, records
 
 from penstock.runs.store import Store
 
@@ -124,6 +124,28 @@ def test_points_are_pushed_while_a_run_goes_on(server: Server, tmp_path: Path) -
     (run,) = server.runs("live")
     assert run["status"] == "FINISHED"
     assert [point[1:] for point in server.history(run["run_id"], "loss")] == [(0.25, 7)]
+
+
+def test_runs_of_a_penstock_run_that_was_killed_are_pushed_as_they_ended(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\nprint('began', flush=True)\ntime.sleep(1000)\n")
+    words = ["run", "--listeners", "none", "--mlflow", server.uri, "--group", "orphan", "train.py"]
+    environment = {**ENVIRONMENT, "PENSTOCK_STORE": str(tmp_path / "store")}
+    process = subprocess.Popen(
+        [*push_command()[:3], *words], env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "began\n"
+    process.kill()
+    process.communicate()
+
+    def pushed() -> bool:
+        try:
+            return [run["status"] for run in server.runs("orphan")] == ["KILLED"]
+        except (OSError, ValueError):
+            return False
+
+    eventually(pushed)
+    nothing_is_left(tmp_path)
 
 
 def test_mlflow_tells_nobody_that_it_is_used(server: Server, store: Store) -> None:
