@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.packages import require
 
-_PATIENCE_S = 5.0
+_PATIENCE_S = 15.0
 
 
 def check_mlflow() -> None:
