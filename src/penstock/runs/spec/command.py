@@ -28,6 +28,7 @@ def runs_of(
     mps_threads: float | None = None,
     mps_memory_bytes: int | None = None,
     watch_dataloader: bool = False,
+    profile: Sequence[str] = (),
 ) -> list[RunPlan]:
     """Plan the runs of one command: each combination of its grid, each ``repeats`` times.
 
@@ -59,6 +60,7 @@ def runs_of(
             mps_threads=mps_threads,
             mps_memory_bytes=mps_memory_bytes,
             watch_dataloader=watch_dataloader,
+            profile=tuple(profile),
         )
         runs += [run] * repeats
     return runs

@@ -30,6 +30,7 @@ def group_of(
     mps_threads: float | None = None,
     mps_memory_bytes: int | None = None,
     watch_dataloader: bool = False,
+    profile: Sequence[str] = (),
 ) -> GroupPlan:
     """Plan the group that a command line asks for.
 
@@ -49,6 +50,7 @@ def group_of(
         mps_threads: Percentage of a GPU's threads that each run may use in mode mps; None for all.
         mps_memory_bytes: Memory of each GPU that each run may use in mode mps; None for all.
         watch_dataloader: Whether the waits for plain DataLoaders are kept.
+        profile: Profilers, each with its options.
 
     Raises:
         BadSetting: there is no such script, command, mode or device, or the grid makes no sense.
@@ -70,6 +72,7 @@ def group_of(
             mps_threads=mps_threads,
             mps_memory_bytes=mps_memory_bytes,
             watch_dataloader=watch_dataloader,
+            profile=gpus.profilers("--profile", profile),
         )
     )
     plan = GroupPlan(
