@@ -14,7 +14,6 @@ import typer
 from penstock.cli.command import Command, Group
 from penstock.cli.runs_compare import compare
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
-from penstock.cli.runs_stop import stop
 from penstock.cli.runs_top import top
 from penstock.errors import BadSetting
 from penstock.runs.keeper.output import read_output
@@ -35,7 +34,7 @@ def runs() -> None:
     """What has become of runs."""
 
 
-for verb in (stop, top, compare):
+for verb in (top, compare):
     app.command(cls=Command)(verb)
 
 
@@ -127,6 +126,20 @@ def logs(
                 if not follow or run.status in ENDED:
                     return
                 time.sleep(_POLL_S)
+
+
+@app.command(cls=Command)
+def stop(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs, by the beginning of their ids.")],
+    store: StoreFolder = None,
+) -> None:
+    """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
+    from penstock.runs.stop import stop as end
+
+    with Store.open(store) as opened:
+        for before, now in end(opened, ids):
+            said = f"had ended already: {now.status}" if before.status in ENDED else now.status
+            typer.echo(f"Run {now.id} ({now.name}): {said}.")
 
 
 @app.command(cls=Command)

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import struct
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
@@ -115,6 +116,23 @@ def descendants(of: int, without: bytes = b"") -> list[int]:
         parents = [pid for pid in below if not (without and without in command_line(pid))]
         found += parents
     return found
+
+
+def kill_descendants(without: bytes = b"") -> None:
+    """Kill and reap all ``descendants`` of this process, which adopts orphans."""
+    while left := descendants(os.getpid(), without):
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    reap()
+
+
+def reap() -> None:
+    """Reap the children of this process that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def command_line(pid: int) -> bytes:

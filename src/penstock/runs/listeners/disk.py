@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 _SECTOR_BYTES = 512
 _NO_DISKS = ("loop", "ram", "zram")
@@ -18,7 +18,7 @@ class _Figures(NamedTuple):
     write_s: float
 
 
-class DiskListener:
+class DiskListener(Listener):
     """What each disk has done; one that was never used is left out, and so are parts of disks.
 
     Args:
@@ -63,6 +63,3 @@ class DiskListener:
             if writes := now.writes - before.writes:
                 gauges[f"{disk}.write_latency_s"] = (now.write_s - before.write_s) / writes
         return Sample(Values(counters, gauges))
-
-    def close(self) -> None:
-        pass

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import GpuMissing
 from penstock.measure.gpus import devices, gpu_processes, nvml, told
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
 
 POWERCAP = Path("/sys/class/powercap")
@@ -18,7 +18,7 @@ CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
 _J_PER_KWH = 3.6e6
 
 
-class EnergyListener:
+class EnergyListener(Listener):
     """Energy of processors, their memory and GPUs as measured, and of each run as an estimate.
 
     In each second a run gets the part of the processors' energy that its CPU time has in the machine's CPU time,
@@ -65,9 +65,6 @@ class EnergyListener:
             host[f"energy.gpu{place}_j"] = gpu.total_j
         runs = {run.id: Values(self._estimates(run.id)) for run in tick.runs}
         return Sample(Values(host), {id: its for id, its in runs.items() if its.counters}, notes)
-
-    def close(self) -> None:
-        self._gpus = []
 
     def _share_out_processors(self, tick: Tick) -> None:
         used_j = sum(zone.read_j() for zone in self._zones)

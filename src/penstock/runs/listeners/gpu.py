@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import GpuMissing
 from penstock.measure.gpus import devices, gpu_processes, instances, nvml, told
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
 
 _THROTTLED = {
@@ -19,7 +19,7 @@ _THROTTLED = {
 """Names of series, and nvmlClocksEventReason… of each."""
 
 
-class GpuListener:
+class GpuListener(Listener):
     """What NVML tells of each GPU in sight, and of the processes of each run on them.
 
     ``gpu.N`` is the N-th GPU that ``CUDA_VISIBLE_DEVICES`` shows; its instances in MIG mode are ``gpu.N.migG``, by
@@ -60,9 +60,6 @@ class GpuListener:
             if its and None not in its:
                 runs[run.id] = Values(gauges={"gpu.memory_bytes": sum(filter(None, its))})
         return Sample(Values(gauges=gauges), runs)
-
-    def close(self) -> None:
-        self._devices = []
 
 
 def _readings(device: Any) -> dict[str, float]:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 from penstock.linux.process import pss_bytes
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 PSS_SHARE = 0.003
 _PSS_TICK_S = 0.05
 
 
-class ProcListener:
+class ProcListener(Listener):
     """What the process tree of each run uses.
 
     PSS, where a page that n processes map counts 1/n, is dear: the kernel walks through all pages of a process.
@@ -32,9 +32,6 @@ class ProcListener:
         self._pss_read_s: dict[str, float] = {}
         self._reading = _Reading("", [])
 
-    def unavailable(self) -> str | None:
-        return None
-
     def sample(self, tick: Tick) -> Sample:
         runs: dict[str, Values] = {}
         pss = self._pss(tick)
@@ -52,9 +49,6 @@ class ProcListener:
             }
             runs[run.id] = Values(counters, {**gauges, **pss.get(run.id, {})})
         return Sample(runs=runs)
-
-    def close(self) -> None:
-        pass
 
     def _pss(self, tick: Tick) -> dict[str, dict[str, float]]:
         """Read the PSS of the run whose last reading is the oldest, if the time for that has come."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from typing import Any
 
 from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.measure.gpus import Gpu, gpu_processes, instances, nvml, told, visible_gpus
+from penstock.runs.modes.mode import Leased
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 
@@ -34,11 +34,8 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
     _given(what, [(run, _profile(group.mode, place)) for place, run in enumerate(group.runs)], gpus)
 
 
-class Mig:
+class Mig(Leased):
     """Runs with an instance each: one that exists, or one that is made for as long as they run.
-
-    Attributes:
-        lease: What the process that made instances waits for the end of; None if none were made.
 
     Raises:
         BadSetting: there are fewer instances than runs, and no more may be made.
@@ -48,8 +45,7 @@ class Mig:
     def __init__(self, records: Sequence[RunRecord]) -> None:
         wanted = [(record.plan, _profile(record.mode, record.index)) for record in records]
         given = _given(f"mode {records[0].mode}", wanted, visible_gpus(os.environ))
-        self.lease: int | None = None
-        self._maker: subprocess.Popen[str] | None = None
+        super().__init__()
         made = self._make(
             [f"{gpu.uuid}={profile}" for gpu, (_, profile) in zip(given, wanted, strict=True) if not gpu.parent]
         )
@@ -60,31 +56,11 @@ class Mig:
         """Return what shows a run its instance alone."""
         return {"CUDA_VISIBLE_DEVICES": self._uuids[record.id]}
 
-    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
-        """Do nothing: a run sees no other GPU."""
-
-    def close(self) -> None:
-        """Have all taken back that was made."""
-        if self._maker is not None and self.lease is not None:
-            os.close(self.lease)
-            with self._maker:  # waits for its end
-                self.lease = self._maker = None
-
     def _make(self, wanted: Sequence[str]) -> list[str]:
         if not wanted:
             return []
-        ended, self.lease = os.pipe()
-        self._maker = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(ended), *wanted],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(ended,),
-            start_new_session=True,  # a Ctrl-C is not for it
-            text=True,
-        )
-        os.close(ended)
-        assert self._maker.stdout
-        said = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')
+        line = self.start([sys.executable, "-m", __name__], *wanted)
+        said = json.loads(line or '"the process that makes them was killed"')
         if isinstance(said, str):
             self.close()
             raise DeviceUnavailable(f"MIG instances cannot be made: {said}")

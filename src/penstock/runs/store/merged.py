@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.store.columns import (
@@ -29,7 +28,7 @@ from penstock.runs.store.columns import (
     decoded_ints,
 )
 from penstock.runs.store.folder import usable
-from penstock.runs.store.points import HEAD_BYTES, MAGIC, blocks, locked_file
+from penstock.runs.store.points import HEAD_BYTES, MAGIC, Block, blocks, locked_file
 from penstock.runs.store.series import Series
 
 _COMPACTED = "compacted"
@@ -107,19 +106,12 @@ def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], 
         if len(content) < HEAD_BYTES or not content.startswith(MAGIC):
             continue
         key = content[len(MAGIC) : HEAD_BYTES].hex()
-        names: list[str] = []
-        found: list[NDArray[np.void]] = []
-        end = HEAD_BYTES
-        for block in blocks(content):
-            names += block.names
-            end = block.end
-            if end > taken.get(key, 0):
-                found.append(np.frombuffer(block.points, POINT))
-        taken[key] = max(end, taken.get(key, 0))
-        if not found:
-            continue
-        for name, part in points_of(names, found).items():
-            parts[name].append(part)
+        found = list(blocks(content))
+        new = [block for block in found if block.end > taken.get(key, 0)]
+        if new:
+            taken[key] = new[-1].end
+            for name, part in points_of([name for block in found for name in block.names], new).items():
+                parts[name].append(part)
     return {name: joined(name, each) for name, each in parts.items()}, taken
 
 
@@ -152,9 +144,14 @@ def _slowest(parts: list[Points]) -> Points:
     return times_us, np.maximum.accumulate(values)
 
 
-def points_of(names: list[str], found: list[NDArray[np.void]]) -> dict[str, Points]:
-    """Divide points of one file among the series that they are of."""
-    every = np.concatenate(found)
+def points_of(names: list[str], found: list[Block]) -> dict[str, Points]:
+    """Divide the points in some blocks of a file among the series that they are of.
+
+    Args:
+        names: What the file has declared until their end.
+        found: The blocks.
+    """
+    every = np.concatenate([np.frombuffer(block.points, POINT) for block in found])
     every = every[np.argsort(every["number"], kind="stable")]
     bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
     return {

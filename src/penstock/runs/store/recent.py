@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.runs.store.merged import POINT, Points, in_order, joined, points_of
+from penstock.runs.store.merged import Points, in_order, joined, points_of
 from penstock.runs.store.points import HEAD_BYTES, blocks
 from penstock.runs.store.series import Series
 
@@ -55,7 +55,7 @@ class Recent:
         for block in found:
             names += block.names
         known = self._points[path.name]
-        for name, new in points_of(names, [np.frombuffer(block.points, POINT) for block in found]).items():
+        for name, new in points_of(names, found).items():
             if not self._wanted(name):
                 continue
             times_us, values = in_order([known[name], new] if name in known else [new])
