@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import devices, gpu_processes, nvml, told
+from penstock.measure.gpus import FOREIGN, devices, gpu_processes, numbers_hold_here, nvml, told
 from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
-from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
 
 POWERCAP = Path("/sys/class/powercap")
 CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
@@ -80,7 +79,7 @@ class EnergyListener(Listener):
         """Return whether it is known who uses them."""
         used_j = [gpu.read_j() or 0.0 for gpu in self._gpus]
         pids = [gpu_processes(gpu.device).keys() for gpu in self._gpus]
-        if not exist_here(set[int]().union(*pids)):
+        if not numbers_hold_here(set[int]().union(*pids)):
             return False
         for gpu_j, its in zip(used_j, pids, strict=True):
             runs = [run.id for run in tick.runs if not its.isdisjoint(tick.trees[run.id].pids)]

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import devices, gpu_processes, instances, nvml, told
+from penstock.measure.gpus import FOREIGN, devices, gpu_processes, instances, numbers_hold_here, nvml, told
 from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
-from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
 
 _THROTTLED = {
     "power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
@@ -52,7 +51,7 @@ class GpuListener(Listener):
                     gauges[f"gpu.{place}.mig{mig.number}.memory_bytes"] = memory.used
             for pid, used in gpu_processes(device).items():
                 used_bytes.setdefault(pid, []).append(used)
-        if not exist_here(used_bytes):
+        if not numbers_hold_here(used_bytes):
             return Sample(Values(gauges=gauges), notes=(FOREIGN,))
         runs: dict[str, Values] = {}
         for run in tick.runs:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from penstock.linux.process import pss_bytes
 from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
@@ -75,11 +77,10 @@ class ProcListener(Listener):
         return {reading.id: gauges}
 
 
-class _Reading:
+class _Reading(msgspec.Struct):
     """A run whose PSS is being read, and its processes that are left; so much memory can take several ticks."""
 
-    def __init__(self, id: str, left: list[int]) -> None:
-        self.id = id
-        self.left = left
-        self.pss_bytes = 0
-        self.cpu_s = 0.0
+    id: str
+    left: list[int]
+    pss_bytes: int = 0
+    cpu_s: float = 0.0

@@ -145,67 +145,72 @@ def _room(gpu: Gpu, profile: str) -> tuple[int, str]:
     return room, f"GPU {gpu.index} has room for {room} of {profile}"
 
 
-class _Maker:
-    """Makes instances, and takes back all that it made, last things first."""
+Undo = tuple[Callable[..., Any], tuple[Any, ...], str]
+"""A call that takes back what was made, its arguments, and the command that root would type instead."""
 
-    def __init__(self) -> None:
-        self._undo: list[tuple[Callable[..., Any], Any, str]] = []
 
-    def instance(self, uuid: str, profile: str) -> str:
-        """Make an instance on a GPU, which is brought into MIG mode; return the instance's UUID."""
-        known = nvml()
-        handle = known.nvmlDeviceGetHandleByUUID(uuid)
-        index = known.nvmlDeviceGetIndex(handle)
+def _make(wanted: str, undo: list[Undo]) -> str:
+    """Make an instance, wanted as GPU_UUID=PROFILE, on a GPU that is brought into MIG mode; return its UUID.
+
+    Raises:
+        DeviceUnavailable, NVMLError: that is not possible; ``undo`` has what takes back what was made.
+    """
+    known = nvml()
+    uuid, profile = wanted.split("=")
+    handle = known.nvmlDeviceGetHandleByUUID(uuid)
+    index = known.nvmlDeviceGetIndex(handle)
+    if not known.nvmlDeviceGetMigMode(handle)[0]:
+        known.nvmlDeviceSetMigMode(handle, 1)
+        undo.append((known.nvmlDeviceSetMigMode, (handle, 0), f"nvidia-smi -i {index} -mig 0"))
         if not known.nvmlDeviceGetMigMode(handle)[0]:
-            known.nvmlDeviceSetMigMode(handle, 1)
-            self._undo.append((known.nvmlDeviceSetMigMode, (handle, 0), f"nvidia-smi -i {index} -mig 0"))
-            if not known.nvmlDeviceGetMigMode(handle)[0]:
-                raise DeviceUnavailable(f"GPU {index} enters MIG mode only when it is reset")
-        info = _profiles(uuid)[profile]
-        instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
-        number = known.nvmlGpuInstanceGetInfo(instance).id
-        command = f"nvidia-smi mig -i {index} -gi {number}"
-        self._undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
-        shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
-        all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-        sizes = (told(describe, instance, number, shared) for number in all_numbers)
-        whole = next(size for size in sizes if size and size.sliceCount == info.sliceCount)
-        compute = known.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
-        self._undo.append((known.nvmlComputeInstanceDestroy, (compute,), f"{command} -dci"))
-        return next(mig.uuid for mig in instances(handle) if mig.number == number)
+            raise DeviceUnavailable(f"GPU {index} enters MIG mode only when it is reset")
+    info = _profiles(uuid)[profile]
+    instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
+    number = known.nvmlGpuInstanceGetInfo(instance).id
+    command = f"nvidia-smi mig -i {index} -gi {number}"
+    undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
+    shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
+    all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+    sizes = (told(describe, instance, number, shared) for number in all_numbers)
+    whole = next(size for size in sizes if size and size.sliceCount == info.sliceCount)
+    compute = known.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
+    undo.append((known.nvmlComputeInstanceDestroy, (compute,), f"{command} -dci"))
+    return next(mig.uuid for mig in instances(handle) if mig.number == number)
 
-    def take_back(self) -> list[str]:
-        """Take back what was made; return sentences on what cannot be."""
-        left: list[str] = []
-        for call, args, command in reversed(self._undo):
-            for attempt in range(_TRIES):
-                try:
-                    call(*args)
+
+def _take_back(undo: Sequence[Undo]) -> None:
+    """Take back what was made, last things first; say what cannot be."""
+    is_stuck = False
+    for call, args, command in reversed(undo):
+        for attempt in range(1, _TRIES + 1):
+            try:
+                call(*args)
+                break
+            except nvml().NVMLError as error:
+                if attempt == _TRIES or is_stuck:  # what holds a part holds the whole
+                    is_stuck = True
+                    print(
+                        f"penstock: MIG is not as it was: {error}. As root: {command}", file=sys.stderr, flush=True
+                    )
                     break
-                except nvml().NVMLError as error:
-                    if attempt + 1 == _TRIES or left:  # what holds a part holds the whole
-                        left.append(f"MIG is not as it was: {error}. As root: {command}")
-                        break
-                    time.sleep(_PAUSE_S)
-        return left
+                time.sleep(_PAUSE_S)
 
 
 def main(lease: int, wanted: Sequence[str]) -> None:
     """Make instances, print their UUIDs, or why not, and take them back when the lease has ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    known, maker = nvml(), _Maker()
+    undo: list[Undo] = []
     try:
-        said: Any = [maker.instance(*each.split("=")) for each in wanted]
-    except (DeviceUnavailable, known.NVMLError) as error:
+        said: Any = [_make(each, undo) for each in wanted]
+    except (DeviceUnavailable, nvml().NVMLError) as error:
         said = str(error)
     with suppress(BrokenPipeError):
         print(json.dumps(said), flush=True)
     if not isinstance(said, str):
         os.read(lease, 1)
-    for sentence in maker.take_back():
-        print(f"penstock: {sentence}", file=sys.stderr, flush=True)
+    _take_back(undo)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.linux.process import descendants, start_ticks
-from penstock.measure.gpus import Gpu, gpu_processes, nvml, visible_gpus
+from penstock.measure.gpus import Gpu, gpu_processes, numbers_hold_here, nvml, visible_gpus
 from penstock.runs.modes.control import PROGRAM, clients
 from penstock.runs.modes.mode import Leased
 from penstock.runs.plan import GroupPlan
@@ -26,8 +26,6 @@ _DAEMON = Path(__file__).with_name("daemon.py")
 _LONGEST = 60
 """Characters of a folder below which the daemon's sockets, whose paths have 107 at most, find their place."""
 _LOOK_S = 1.0
-_ALL_PIDS = "pid:[4026531836]"
-"""The first namespace of processes, whose numbers NVML's are (PROC_PID_INIT_INO of Linux)."""
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
@@ -102,7 +100,7 @@ class Mps(Leased):
 
     def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
         """Watch whether a run is a client."""
-        if os.readlink("/proc/self/ns/pid") != _ALL_PIDS:
+        if not numbers_hold_here():
             note("whether it runs under MPS cannot be checked: this container hides the numbers of processes")
             return
         self._watched[pid] = record, note

@@ -11,6 +11,7 @@ import fcntl
 import os
 import zlib
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def read_series(folder: Path) -> dict[str, Series]:
     with usable(folder):
         contents = [_content(path) for path in sorted(folder.glob("*.points"))]
         merged, _ = _merged(folder / _COMPACTED, contents)
-    return {name: Series(times_us / 1e6, values) for name, (times_us, values) in merged.items()}
+    return series_of(merged)
 
 
 def compact(folder: Path) -> None:
@@ -92,6 +93,11 @@ def compact(folder: Path) -> None:
             path.unlink()
 
 
+def series_of(points: Mapping[str, Points]) -> dict[str, Series]:
+    """Return points as they are shown: with times in seconds."""
+    return {name: Series(times_us / 1e6, values) for name, (times_us, values) in points.items()}
+
+
 def _content(path: Path) -> bytes:
     with suppress(FileNotFoundError):  # compacted by now
         return path.read_bytes()
@@ -101,22 +107,28 @@ def _content(path: Path) -> bytes:
 def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], dict[str, int]]:
     """Return what was compacted with the points of these files, and the files that it then holds."""
     points, taken = _unpacked(compacted)
-    parts: defaultdict[str, list[Points]] = defaultdict(list, {name: [each] for name, each in points.items()})
+    files = [points]
     for content in contents:
         if len(content) < HEAD_BYTES or not content.startswith(MAGIC):
             continue
         key = content[len(MAGIC) : HEAD_BYTES].hex()
         found = list(blocks(content))
-        new = [block for block in found if block.end > taken.get(key, 0)]
-        if new:
+        if new := [block for block in found if block.end > taken.get(key, 0)]:
             taken[key] = new[-1].end
-            for name, part in points_of([name for block in found for name in block.names], new).items():
-                parts[name].append(part)
-    return {name: joined(name, each) for name, each in parts.items()}, taken
+            files.append(points_of([name for block in found for name in block.names], new))
+    return merged_files(files), taken
 
 
-def joined(name: str, parts: list[Points]) -> Points:
-    """Make one series of what several writers have of it."""
+def merged_files(files: Iterable[Mapping[str, Points]]) -> dict[str, Points]:
+    """Make one series of what several files have of it, each by its name."""
+    parts: defaultdict[str, list[Points]] = defaultdict(list)
+    for file in files:
+        for name, points in file.items():
+            parts[name].append(points)
+    return {name: _joined(name, each) for name, each in parts.items()}
+
+
+def _joined(name: str, parts: list[Points]) -> Points:
     if name in _TIMES_OF_A_PROCESS:
         return _slowest(parts)
     return _sum(parts) if name in _COUNTS_OF_A_PROCESS else in_order(parts)

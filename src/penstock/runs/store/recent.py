@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.runs.store.merged import Points, in_order, joined, points_of
+from penstock.runs.store.merged import Points, in_order, merged_files, points_of, series_of
 from penstock.runs.store.points import HEAD_BYTES, blocks
 from penstock.runs.store.series import Series
 
@@ -36,12 +36,7 @@ class Recent:
         for path in self._folder.glob("*.points"):
             with suppress(OSError):  # compacted by now
                 self._read(path)
-        parts: defaultdict[str, list[Points]] = defaultdict(list)
-        for points in self._points.values():
-            for name, each in points.items():
-                parts[name].append(each)
-        merged = {name: joined(name, each) for name, each in parts.items()}
-        return {name: Series(times_us / 1e6, values) for name, (times_us, values) in merged.items()}
+        return series_of(merged_files(self._points.values()))
 
     def _read(self, path: Path) -> None:
         with path.open("rb") as file:
