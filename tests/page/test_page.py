@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.forked import eventually
 from tests.web.seeded import add_points, drawn, group
 
 import penstock
@@ -166,6 +167,22 @@ def test_a_part_of_the_time_is_looked_at_more_closely(tab, store):
         page.keyboard.press("0")
     page.wait_for_timeout(300)
     assert seconds_shown()[0] == pytest.approx(0, abs=1)
+
+
+def test_a_chart_grows_with_its_run(tab, store):
+    [run] = group(store, "goes", status=None)
+    page = tab().view(f"compare?run={run.id}&series=loss")
+    page.locator(".chart canvas").wait_for()
+
+    def last_value():
+        with page.expect_download() as saved:
+            page.get_by_role("button", name="Save loss as CSV").click()
+        return float(list(csv.reader(io.StringIO(Path(saved.value.path()).read_text())))[-1][1])
+
+    assert last_value() == pytest.approx(drawn()["loss"][-1])
+    with page.expect_response("**/newest?*"):
+        add_points(store, run.id, "loss", [7.0], run.began + 61, 0)
+    eventually(lambda: last_value() == 7)
 
 
 def test_groups_stand_beside_each_other_with_the_sentence(tab, store):

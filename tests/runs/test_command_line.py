@@ -7,6 +7,7 @@ import pytest
 from penstock.errors import BadSetting
 from penstock.runs.command_line import listeners_from, seconds_from
 from penstock.runs.spec.from_words import group_of
+from penstock.runs.spec.gpus import Gpus
 
 
 @pytest.mark.parametrize(
@@ -23,16 +24,16 @@ def test_what_is_no_time_is_refused(text: str):
 
 
 def test_one_run_is_alone_and_several_are_together_with_names_of_their_own():
-    one = group_of(["sh", "-c", "true"])
+    one = group_of(["sh", "-c", "true"], Gpus())
     assert (one.mode, [run.name for run in one.runs]) == ("alone", ["sh"])
-    several = group_of(["sh"], repeat=3, name="try", group="all", time_limit_s=5)
+    several = group_of(["sh"], Gpus(), repeat=3, name="try", group="all", time_limit_s=5)
     assert (several.name, several.mode) == ("all", "plain")
     assert [run.name for run in several.runs] == ["try#0", "try#1", "try#2"]
     assert {run.time_limit_s for run in several.runs} == {5}
 
 
 def test_a_grid_fills_the_command_and_names_its_runs():
-    group = group_of(["sh", "-c", "echo {lr} {width}"], grid=["lr=0.1,0.03", "width=8,16"], repeat=2)
+    group = group_of(["sh", "-c", "echo {lr} {width}"], Gpus(), grid=["lr=0.1,0.03", "width=8,16"], repeat=2)
     assert [run.command[2] for run in group.runs[::2]] == [
         "echo 0.1 8",
         "echo 0.1 16",

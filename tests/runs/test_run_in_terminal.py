@@ -92,7 +92,8 @@ def test_what_several_runs_do_is_shown_below_what_they_print(in_terminal, tmp_pa
     assert said.rindex("\x1b[J") < said.index("reason"), "nothing is left of it below the last table"
 
 
-def test_more_runs_than_lines_are_counted(in_terminal):
+def test_more_runs_than_lines_are_counted_whatever_the_environment_says_of_the_terminal(in_terminal, monkeypatch):
+    monkeypatch.setenv("LINES", "24")
     many = in_terminal("-n", "20", "--listeners", "none", "sh", "-c", "sleep 60")
     many.wait_until_said("… and 8 more")
     many.type(b"\x03")

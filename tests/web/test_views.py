@@ -59,6 +59,27 @@ def test_groups_come_with_their_verdict_once_they_have_ended(page, store):
     assert len(found["groups"]) == 2 and found["sentences"] == []
 
 
+def test_what_a_run_did_on_the_whole_is_told_once_it_has_ended(page, store):
+    [ended] = group(store, "ended")
+    [goes] = group(store, "goes", status=None)
+    found = page.json(f"/api/summaries?id={ended.id}&id={goes.id}")
+    assert set(found) == {ended.id}
+    assert found[ended.id]["waiting"] == pytest.approx(0.4 * 59 / 60)
+    assert found[ended.id]["rss_bytes"] == 5e8 + 59e6
+    assert found[ended.id]["logged"] == {"loss": drawn()["loss"][-1]}
+
+
+def test_the_newest_points_of_runs_that_go_on_come_as_they_are_written(page, store):
+    [run] = group(store, "goes", status=None)
+    asked = f"/api/newest?id={run.id}&name=loss&name=proc.cpu_s&name=nothing"
+    found = page.json(asked)[run.id]
+    assert set(found) == {"loss", "proc.cpu_s"}
+    assert found["loss"][1][-1] == drawn()["loss"][-1] and len(found["loss"][0]) < 20
+    add_points(store, run.id, "loss", [9.0], run.began + 61, 0)
+    assert page.json(asked)[run.id]["loss"][1][-1] == 9
+    assert page.json(f"/api/runs/{run.id}/series?name=loss&most=9999")["loss"][1] == [*drawn()["loss"], 9]
+
+
 def test_what_changes_is_sent_while_it_happens(page, store):
     group(store, "before")
     with closing(http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)) as connection:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
-from rich.console import RenderableType
+from rich.console import ConsoleDimensions, RenderableType
 
 from penstock.cli.runs_table import brief_table, live_table
 from penstock.runs.glance import RECENT_S, Glance, glance, is_glanced_at
@@ -43,6 +44,7 @@ class Looks:
     def lines(self, ids: Sequence[str]) -> list[str]:
         """Show runs in at most half of the terminal's lines: first those that go on."""
         shown = console()
+        shown.size = ConsoleDimensions(*os.get_terminal_size(1))  # it may change, whatever $LINES and $COLUMNS say
         runs = [self._store.run(id) for id in ids]
         most = max(1, shown.height // 2 - _LINES_BESIDE)
         going_on_first = sorted(runs, key=lambda run: (run.status in ENDED, run.status == "waiting"))

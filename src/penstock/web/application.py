@@ -46,8 +46,8 @@ def application(
     async def runs(_: Request) -> Response:
         return JSONResponse(await run_in_threadpool(views.rows))
 
-    async def glances(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(views.glances, request.query_params.getlist("id")))
+    async def summaries(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(views.summaries, request.query_params.getlist("id")))
 
     async def run(request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(views.details, request.path_params["id"]))
@@ -64,6 +64,10 @@ def application(
         )
         return JSONResponse(points)
 
+    async def newest(request: Request) -> Response:
+        asked = request.query_params
+        return JSONResponse(await run_in_threadpool(views.newest, asked.getlist("id"), asked.getlist("name")))
+
     async def groups(request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(views.groups, request.query_params.getlist("id")))
 
@@ -74,9 +78,10 @@ def application(
         routes=[
             Route("/", index),
             Route("/api/runs", runs),
-            Route("/api/glances", glances),
+            Route("/api/summaries", summaries),
             Route("/api/runs/{id}", run),
             Route("/api/runs/{id}/series", series),
+            Route("/api/newest", newest),
             Route("/api/groups", groups),
             Route("/api/live", events),
             Mount("/page", StaticFiles(directory=_PAGE)),

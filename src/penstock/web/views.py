@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.runs.compare import compare, group_figures
-from penstock.runs.glance import glance
+from penstock.runs.glance import RECENT_S, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
+from penstock.runs.store.recent import Recent
 from penstock.web.buckets import reduced
 from penstock.web.units import is_counter, rates, unit_of
 
-_KEPT_BYTES = 256 << 20
 _OUTPUT_BYTES = 64 << 10
+_LATE_S = 15.0
+"""Points may come so long after their time, as their writers write them in blocks."""
+_UNUSED_S = 60.0
+_FOR_EVER_S = 1e9
 
 
 class Views:
@@ -32,8 +38,8 @@ class Views:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: OrderedDict[str, tuple[object, dict[str, Series]]] = OrderedDict()
-        self._nbytes: dict[str, int] = {}
+        self._followed: dict[tuple[str, float], tuple[Recent, float]] = {}
+        self._ended: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -41,8 +47,16 @@ class Views:
         return [_row(record) for record in self._store.runs()]
 
     def glances(self, ids: Iterable[str]) -> dict[str, Any]:
-        """Return what runs do, or did last."""
-        return {id: _finite(msgspec.to_builtins(glance(self.series(id)))) for id in ids}
+        """Return what runs that go on do now."""
+        found = {id: glance(self._newest(id, RECENT_S, is_glanced_at)) for id in ids}
+        return _finite(msgspec.to_builtins(found))
+
+    def summaries(self, ids: Iterable[str]) -> dict[str, Any]:
+        """Return what runs that have ended did on the whole, as a glance at one that goes on would tell it."""
+        for id in ids:
+            if id not in self._ended and (run := self._store.run(id)).status in ENDED:
+                self._ended[id] = _finite(_summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at)))
+        return {id: self._ended[id] for id in ids if id in self._ended}
 
     def details(self, id: str) -> dict[str, Any]:
         """Return all that is known of a run, without the points of its series.
@@ -67,7 +81,7 @@ class Views:
                     "unit": unit_of(name),
                     "counts": is_counter(name),
                 }
-                for name, each in sorted(self.series(record.id).items())
+                for name, each in sorted(self._series(record).items())
                 if len(each.values)
             },
         }
@@ -80,13 +94,26 @@ class Views:
         Raises:
             NoSuchRun: there is none, or several.
         """
-        series = self.series(self._store.run(id).id)
+        asked = list(names)
+        series = self._series(self._store.run(id), set(asked).__contains__)
         found: dict[str, tuple[list[float], list[float | None]]] = {}
-        for name in names:
+        for name in asked:
             if name in series:
-                whole = rates(*series[name]) if is_counter(name) else series[name]
-                times_s, values = reduced(*whole, begin_s, end_s, most)
-                found[name] = times_s.tolist(), [_number(value) for value in values]
+                found[name] = _plain(*reduced(*_drawn(name, series[name]), begin_s, end_s, most))
+        return found
+
+    def newest(self, ids: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the points of runs' last seconds, by run and name; some may have been returned before."""
+        asked = list(names)
+        found: dict[str, dict[str, Any]] = {}
+        for id in ids:
+            series = self._newest(id, _FOR_EVER_S, lambda _: True)
+            found[id] = {}
+            for name in asked:
+                if name in series and len(times_s := series[name].times_s):
+                    first = max(0, int(np.searchsorted(times_s, float(times_s[-1]) - _LATE_S)) - 1)
+                    newest = Series(times_s[first:], series[name].values[first:])
+                    found[id][name] = _plain(*_drawn(name, newest))
         return found
 
     def groups(self, ids: Sequence[str]) -> dict[str, Any]:
@@ -94,26 +121,26 @@ class Views:
         runs = {id: [run for run in self._store.runs(id) if run.began is not None] for id in ids}
         begun = {id: of_group for id, of_group in runs.items() if of_group}
         if all(run.status in ENDED for of_group in begun.values() for run in of_group):
-            return _finite(msgspec.to_builtins(compare(begun, lambda run: self.series(run.id))))
-        figures = [group_figures(each, lambda run: self.series(run.id)) for each in begun.values()]
+            return _finite(msgspec.to_builtins(compare(begun, self._series)))
+        figures = [group_figures(each, self._series) for each in begun.values()]
         return {"groups": _finite(msgspec.to_builtins(figures)), "sentences": []}
 
-    def series(self, id: str) -> dict[str, Series]:
-        """Return all series of a run; what was read stays in memory while nothing was written."""
-        written = _written(self._store.folder_of(id) / "series")
+    def _series(self, run: RunRecord, wanted: Callable[[str], bool] | None = None) -> dict[str, Series]:
+        if run.status in ENDED:
+            return self._store.series(run.id, wanted)
+        return self._newest(run.id, _FOR_EVER_S, lambda _: True)
+
+    def _newest(self, id: str, keep_s: float, wanted: Callable[[str], bool]) -> dict[str, Series]:
+        """Return the series of a run that goes on, of which only what is new is read."""
+        now_s = time.monotonic()
         with self._lock:
-            kept = self._kept.get(id)
-            if kept and kept[0] == written:
-                self._kept.move_to_end(id)
-                return kept[1]
-        series = self._store.series(id)
-        with self._lock:
-            self._kept[id] = written, series
-            self._nbytes[id] = sum(each.times_s.nbytes + each.values.nbytes for each in series.values())
-            while len(self._kept) > 1 and sum(self._nbytes.values()) > _KEPT_BYTES:
-                oldest, _ = self._kept.popitem(last=False)
-                del self._nbytes[oldest]
-        return series
+            recent, _ = self._followed.get((id, keep_s)) or (
+                Recent(self._store.folder_of(id), keep_s, wanted),
+                0.0,
+            )
+            self._followed[id, keep_s] = recent, now_s
+            self._followed = {key: each for key, each in self._followed.items() if each[1] > now_s - _UNUSED_S}
+            return recent.look()
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
@@ -134,16 +161,28 @@ def _row(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _written(folder: Path) -> object:
-    found: list[tuple[str, int, int]] = []
-    if folder.is_dir():
-        for path in sorted(folder.iterdir()):
-            try:
-                seen = path.stat()
-            except FileNotFoundError:  # compacted
-                continue
-            found.append((path.name, seen.st_size, seen.st_mtime_ns))
-    return found
+def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
+    last = {name: float(each.values[-1]) for name, each in series.items() if len(each.values)}
+    rss = series.get("proc.rss_bytes")
+
+    def part(name: str) -> float | None:
+        return last[name] / seconds if name in last and seconds > 0 else None
+
+    return {
+        "cores": part("proc.cpu_s"),
+        "rss_bytes": None if rss is None or not len(rss.values) else float(np.max(rss.values)),
+        "read_bytes_per_s": part("proc.read_bytes"),
+        "waiting": part("feed.wait_s"),
+        "logged": {name: value for name, value in last.items() if "." not in name},
+    }
+
+
+def _drawn(name: str, series: Series) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return rates(*series) if is_counter(name) else (series.times_s, series.values)
+
+
+def _plain(times_s: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[list[float], list[float | None]]:
+    return times_s.tolist(), [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _tail(path: Path) -> str:

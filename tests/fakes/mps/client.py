@@ -36,5 +36,6 @@ print(json.dumps({"served": said == b"served\n", **shown}), flush=True)
 while not os.path.exists(sys.argv[1]):
     if said and select.select([daemon], [], [], 0.05)[0]:
         print("my contexts were ended", daemon.recv(100), flush=True)
+        daemon.sendall(b"ended\n")
         said = b""
     select.select([], [], [], 0.05)

@@ -11,7 +11,7 @@ import fcntl
 import os
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -39,6 +39,7 @@ _COUNTS_OF_A_PROCESS = {"feed.batches", "feed.samples"}
 POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
+Wanted = Callable[[str], bool]
 
 
 class _Compacted(msgspec.Struct):
@@ -49,12 +50,12 @@ class _Compacted(msgspec.Struct):
     series: dict[str, tuple[int, int, int]]
 
 
-def read_series(folder: Path) -> dict[str, Series]:
-    """Return all series in a folder, by name; blocks that were torn are left out."""
+def read_series(folder: Path, wanted: Wanted | None = None) -> dict[str, Series]:
+    """Return the series in a folder, all or those whose names are wanted; blocks that were torn are left out."""
     # Points first: a file that is compacted in the meantime is in what is read afterwards.
     with usable(folder):
         contents = [_content(path) for path in sorted(folder.glob("*.points"))]
-        merged, _ = _merged(folder / _COMPACTED, contents)
+        merged, _ = _merged(folder / _COMPACTED, contents, wanted)
     return series_of(merged)
 
 
@@ -104,9 +105,11 @@ def _content(path: Path) -> bytes:
     return b""
 
 
-def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], dict[str, int]]:
+def _merged(
+    compacted: Path, contents: list[bytes], wanted: Wanted | None = None
+) -> tuple[dict[str, Points], dict[str, int]]:
     """Return what was compacted with the points of these files, and the files that it then holds."""
-    points, taken = _unpacked(compacted)
+    points, taken = _unpacked(compacted, wanted)
     files = [points]
     for content in contents:
         if len(content) < HEAD_BYTES or not content.startswith(MAGIC):
@@ -115,7 +118,7 @@ def _merged(compacted: Path, contents: list[bytes]) -> tuple[dict[str, Points], 
         found = list(blocks(content))
         if new := [block for block in found if block.end > taken.get(key, 0)]:
             taken[key] = new[-1].end
-            files.append(points_of([name for block in found for name in block.names], new))
+            files.append(points_of([name for block in found for name in block.names], new, wanted))
     return merged_files(files), taken
 
 
@@ -156,12 +159,13 @@ def _slowest(parts: list[Points]) -> Points:
     return times_us, np.maximum.accumulate(values)
 
 
-def points_of(names: list[str], found: list[Block]) -> dict[str, Points]:
+def points_of(names: list[str], found: list[Block], wanted: Wanted | None) -> dict[str, Points]:
     """Divide the points in some blocks of a file among the series that they are of.
 
     Args:
         names: What the file has declared until their end.
         found: The blocks.
+        wanted: Whether the series of a name is wanted; None for all.
     """
     every = np.concatenate([np.frombuffer(block.points, POINT) for block in found])
     every = every[np.argsort(every["number"], kind="stable")]
@@ -169,7 +173,7 @@ def points_of(names: list[str], found: list[Block]) -> dict[str, Points]:
     return {
         name: (every[begin:stop]["time_us"].astype(np.int64), every[begin:stop]["value"].astype(np.float64))
         for name, begin, stop in zip(names, bounds, bounds[1:], strict=False)
-        if begin < stop
+        if begin < stop and (wanted is None or wanted(name))
     }
 
 
@@ -203,7 +207,7 @@ def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
     return _MAGIC + zlib.crc32(content).to_bytes(4, "little") + content
 
 
-def _unpacked(path: Path) -> tuple[dict[str, Points], dict[str, int]]:
+def _unpacked(path: Path, wanted: Wanted | None) -> tuple[dict[str, Points], dict[str, int]]:
     if not (content := _content(path)):
         return {}, {}
     begin = len(_MAGIC) + 4
@@ -213,6 +217,8 @@ def _unpacked(path: Path) -> tuple[dict[str, Points], dict[str, int]]:
     points: dict[str, Points] = {}
     times_us: dict[int, Ints] = {}
     for name, (times, first, values) in compacted.series.items():
+        if wanted is not None and not wanted(name):
+            continue
         if times not in times_us:
             times_us[times] = decoded_ints(compacted.columns[times])
         found = decoded_floats(compacted.columns[values])

@@ -50,9 +50,7 @@ class Recent:
         for block in found:
             names += block.names
         known = self._points[path.name]
-        for name, new in points_of(names, found).items():
-            if not self._wanted(name):
-                continue
+        for name, new in points_of(names, found, self._wanted).items():
             times_us, values = in_order([known[name], new] if name in known else [new])
             first = max(0, int(np.searchsorted(times_us, int(times_us[-1]) - self._keep_us)) - 1)
             known[name] = times_us[first:], values[first:]

@@ -51,9 +51,7 @@ export function charts(place, { relative, range, zoomed }) {
       if (chart.visible) chart.draw();
     }
   }, { rootMargin: "200px" });
-  const timer = setInterval(() => {
-    for (const chart of all.values()) if (chart.visible && chart.isLive()) chart.draw();
-  }, LIVE_MS);
+  const timer = setInterval(follow, LIVE_MS);
   const resized = new ResizeObserver(() => {
     for (const chart of all.values()) chart.plot?.setSize({ width: chart.box.clientWidth, height: HEIGHT });
   });
@@ -63,14 +61,14 @@ export function charts(place, { relative, range, zoomed }) {
     const values = element("div", { class: "values", "aria-hidden": "true" });
     const box = element("div", { role: "img", "aria-label": `Chart of ${name} over time, ${lines.length} lines` });
     const save = (kind, act) => button(kind, act, { "aria-label": `Save ${name} as ${kind}` });
-    const chart = { name, unit, lines, visible: false, plot: null, box, drawing: false, data: null };
+    const chart = { name, unit, lines, visible: false, plot: null, box, drawing: false, data: null, parts: [], most: 0 };
     chart.element = element("section", { class: "chart", "data-name": name },
       element("h3", {}, element("span", {}, name, " ", element("small", { class: "soft" }, unit)),
         save("PNG", () => chart.plot?.ctx.canvas.toBlob((blob) => saved(`${name}.png`, blob, "image/png"))),
         save("SVG", () => chart.data && saved(`${name}.svg`, asSvg(chart), "image/svg+xml")),
         save("CSV", () => chart.data && saved(`${name}.csv`, asCsv(chart), "text/csv"))),
       box, values);
-    chart.isLive = () => chart.lines.some(({ id }) => known.rows.get(id)?.status === "running") && !range();
+    chart.liveIds = () => (range() ? [] : chart.lines.map(({ id }) => id).filter((id) => known.rows.get(id)?.status === "running"));
     chart.draw = async () => {
       if (chart.drawing) return;
       chart.drawing = true;
@@ -81,6 +79,38 @@ export function charts(place, { relative, range, zoomed }) {
       }
     };
     return chart;
+  }
+
+  function set(chart, view) {
+    chart.data = joined(chart.parts);
+    chart.plot.setData(chart.data, false);
+    const times = chart.data[0];
+    const whole = times.length ? [times[0], Math.max(times[times.length - 1], times[0] + 1)] : [0, 1];
+    chart.plot.setScale("x", { min: (view || whole)[0], max: (view || whole)[1] });
+  }
+
+  // The newest points of all runs that go on, asked for once for all charts in sight.
+  async function follow() {
+    const charts = [...all.values()].filter((chart) => chart.visible && chart.plot && !chart.drawing && chart.liveIds().length);
+    if (!charts.length || document.hidden) return;
+    const ids = new Set(charts.flatMap((chart) => chart.liveIds()));
+    const asked = [...[...ids].map((id) => ["id", id]), ...charts.map((chart) => ["name", chart.name])];
+    const newest = await ask("/api/newest", asked);
+    for (const chart of charts) {
+      if (!all.has(chart.name) || chart.drawing || range()) continue;
+      chart.lines.forEach(({ id, series }, line) => {
+        const [times, values] = newest[id]?.[series] || [[], []];
+        const [there, drawn] = chart.parts[line];
+        const from = relative ? known.rows.get(id)?.began ?? 0 : 0;
+        times.forEach((time, at) => {
+          if (there.length && time - from <= there[there.length - 1]) return;
+          there.push(time - from);
+          drawn.push(values[at]);
+        });
+      });
+      if (chart.parts.some(([times]) => times.length > chart.most)) chart.draw();
+      else set(chart, null);
+    }
   }
 
   async function draw(chart, values) {
@@ -94,14 +124,10 @@ export function charts(place, { relative, range, zoomed }) {
       return [found[0].map((time) => time - from), found[1]];
     }));
     if (!all.has(chart.name)) return;
+    chart.parts = parts;
+    chart.most = 2 * most;
+    if (chart.plot) return set(chart, view);
     chart.data = joined(parts);
-    if (chart.plot) {
-      chart.plot.setData(chart.data, false);
-      const times = chart.data[0];
-      const whole = times.length ? [times[0], Math.max(times[times.length - 1], times[0] + 1)] : [0, 1];
-      chart.plot.setScale("x", { min: (view || whole)[0], max: (view || whole)[1] });
-      return;
-    }
     const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
     chart.plot = new uPlot({
       width: chart.box.clientWidth, height: HEIGHT, legend: { show: false },

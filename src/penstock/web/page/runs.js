@@ -1,7 +1,7 @@
 // The table of runs: filter, sort, group, pin, choose.
 
 import { change, go, read } from "/page/address.js";
-import { colour, known } from "/page/data.js";
+import { ask, colour, known } from "/page/data.js";
 import { button, dot, element } from "/page/elements.js";
 import { bytes, moment, number, seconds, share } from "/page/figures.js";
 
@@ -57,6 +57,7 @@ export function wanted(query) {
 export function open(place) {
   let most = AT_ONCE;
   let at = -1;
+  let asking = false;
   let rows = [];
   const search = element("input", {
     type: "search", placeholder: "Filter: words, -words, lr=0.1", "aria-label": "Filter runs", oninput: () => set({ filter: search.value }),
@@ -135,6 +136,7 @@ export function open(place) {
       }
       lines.push(line(row, chosen, pinned));
     }
+    summarise(rows.slice(0, most).filter((row) => row.ended && !known.glances[row.id]?.whole));
     head.replaceChildren(heading());
     body.replaceChildren(...lines);
     if (!known.rows.size) {
@@ -143,6 +145,19 @@ export function open(place) {
     }
     more.hidden = rows.length <= most;
     if (focused) body.querySelector(`[data-id="${focused}"] td ${control}`)?.focus();
+  }
+
+  // What runs did on the whole is asked for once they have ended, and only of those in the table.
+  async function summarise(ended) {
+    if (asking || !ended.length) return;
+    asking = true;
+    try {
+      const found = await ask("/api/summaries", ended.slice(0, AT_ONCE).map((row) => ["id", row.id]));
+      for (const row of ended.slice(0, AT_ONCE)) known.glances[row.id] = { ...found[row.id], whole: true };
+    } finally {
+      asking = false;
+    }
+    draw();
   }
 
   function key(event) {
