@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from tests.fakes.nvml.fake_gpus import FakeGpus
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import nvml, visible_gpus
+from penstock.measure.gpus import numbers_hold_here, nvml, visible_gpus
 
 
 def seen(machine: FakeGpus, given: str | None) -> list[str]:
@@ -81,3 +82,12 @@ def test_many_processes_see_one_machine(fake_gpus: FakeGpus) -> None:
     code = "import os; from penstock.measure.gpus import *; print(*(gpu.uuid for gpu in visible_gpus(os.environ)))"
     command: Any = [sys.executable, "-c", code]
     assert subprocess.check_output(command, env=fake_gpus.environment, text=True).split() == [uuid]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes a namespace of processes, as root")
+def test_in_a_container_no_number_is_that_of_a_process_here_even_if_there_is_one() -> None:
+    assert numbers_hold_here([os.getpid(), 1])
+    assert not numbers_hold_here([os.getpid(), 2**22 + 1])
+    asks = "from penstock.measure.gpus import numbers_hold_here as hold; print(hold([1]), hold())"
+    words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", asks]
+    assert subprocess.run(words, capture_output=True, check=True).stdout == b"False False\n"

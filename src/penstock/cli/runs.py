@@ -15,7 +15,6 @@ from penstock.cli.command import Command, Group
 from penstock.cli.runs_compare import compare
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.cli.runs_push import push
-from penstock.cli.runs_stop import stop
 from penstock.cli.runs_top import top
 from penstock.errors import BadSetting
 from penstock.runs.keeper.output import read_output
@@ -36,7 +35,7 @@ def runs() -> None:
     """What has become of runs."""
 
 
-for verb in (stop, top, compare, push):
+for verb in (top, compare, push):
     app.command(cls=Command)(verb)
 
 
@@ -128,6 +127,20 @@ def logs(
                 if not follow or run.status in ENDED:
                     return
                 time.sleep(_POLL_S)
+
+
+@app.command(cls=Command)
+def stop(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs, by the beginning of their ids.")],
+    store: StoreFolder = None,
+) -> None:
+    """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
+    from penstock.runs.stop import stop as end
+
+    with Store.open(store) as opened:
+        for before, now in end(opened, ids):
+            said = f"had ended already: {now.status}" if before.status in ENDED else now.status
+            typer.echo(f"Run {now.id} ({now.name}): {said}.")
 
 
 @app.command(cls=Command)

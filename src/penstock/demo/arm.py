@@ -16,7 +16,8 @@ import numpy as np
 from penstock.demo.job import Event, Job
 from penstock.demo.results import ArmResult, RunResult
 from penstock.errors import BadSetting, PenstockError
-from penstock.measure.family import Family, family, machine_cpu_s
+from penstock.linux.cores import machine_cpu_s
+from penstock.measure.family import Family, family
 from penstock.measure.pool import ONE_THREAD, Member
 
 OnEvent = Callable[[Job, Event], None]

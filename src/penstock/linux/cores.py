@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""The machine's cores: how many this process may use, and how long all were busy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.linux.cgroups import MEMBERSHIP, MOUNTED, cgroup_folders
+
+_CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def machine_cpu_s() -> float:
+    """Return the CPU time that the machine has used since it started: all but idle, waiting and stolen time."""
+    with open("/proc/stat", "rb") as file:
+        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) * _CLOCK_TICK_S
 
 
 def cores(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> float:

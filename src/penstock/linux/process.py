@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pwd
 import signal
 import struct
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
@@ -67,14 +69,30 @@ def stat_fields(stat: bytes) -> list[bytes]:
     return stat[stat.rindex(b")") + 2 :].split()
 
 
+def stat_of(pid: int) -> list[bytes] | None:
+    """Return the ``stat_fields`` of a process; None if there is none of this number, or it is not told."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", 0) as file:
+            return stat_fields(file.read())
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+
+
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None if it does not live."""
+    fields = stat_of(pid)
+    return None if fields is None or fields[0] in ENDED else int(fields[19])
+
+
+def exists(pid: int) -> bool:
+    """Return whether there is a process of this number, which may have ended and not been waited for."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = stat_fields(file.read())
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in ENDED else int(fields[19])
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def survives(pid: int, number: int) -> bool:
@@ -102,19 +120,49 @@ def descendants(of: int, without: bytes = b"") -> list[int]:
         without: Words of a command line; a process that has them is left out, with what is below it.
     """
     children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with suppress(OSError):  # it has ended meanwhile
-                with open(f"/proc/{entry}/stat", "rb") as file:
-                    state, parent = stat_fields(file.read())[:2]
-                if state not in ENDED:
-                    children.setdefault(int(parent), []).append(int(entry))
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if (fields := stat_of(pid)) and fields[0] not in ENDED:
+            children.setdefault(int(fields[1]), []).append(pid)
     found, parents = list[int](), [of]
     while parents:
         below = [pid for parent in parents for pid in children.get(parent, ())]
         parents = [pid for pid in below if not (without and without in command_line(pid))]
         found += parents
     return found
+
+
+def kill_descendants(without: bytes = b"") -> None:
+    """Kill and reap all ``descendants`` of this process, which adopts orphans."""
+    while left := descendants(os.getpid(), without):
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    reap()
+
+
+def reap() -> None:
+    """Reap the children of this process that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def who(pid: int) -> str:
+    """Describe a process that sent a signal: its user, and its command as far as it can be seen."""
+    if pid == 0:
+        return "the kernel"
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return f"process {pid}, which has ended"
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in a container
+        user = f"user {uid}"
+    words = command_line(pid).rstrip(b"\0").split(b"\0")
+    command = b" ".join(word.rpartition(b"/")[2] for word in words).decode(errors="replace")
+    return f"{user} with process {pid}: {command[:200]}"
 
 
 def command_line(pid: int) -> bytes:

@@ -97,9 +97,3 @@ def family() -> Generator[Family]:
     finally:
         members.end()
         libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
-
-
-def machine_cpu_s() -> float:
-    """Return the CPU time of the whole machine since it started."""
-    times = psutil.cpu_times()
-    return times.user + times.nice + times.system + times.irq + times.softirq

@@ -6,13 +6,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.errors import GpuMissing
+from penstock.linux.process import exists
+
+FOREIGN = (
+    "NVML lists processes that do not exist here: in a container its numbers may be the host's, so which run uses "
+    "which GPU is not known; docker run --pid=host shows it"
+)
+_ALL_PROCESSES = "pid:[4026531836]"
+"""The first namespace of processes, whose numbers NVML's are (PROC_PID_INIT_INO of Linux)."""
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -169,6 +178,14 @@ def gpu_processes(handle: Any) -> dict[int, int | None]:
             for process in told(call, unit) or ():
                 found[process.pid] = process.usedGpuMemory or found.get(process.pid)
     return found
+
+
+def numbers_hold_here(pids: Iterable[int] = ()) -> bool:
+    """Return whether NVML's process numbers, of which these are some, are those of the processes seen from here.
+
+    In another namespace of processes a number may be anybody's.
+    """
+    return os.readlink("/proc/self/ns/pid") == _ALL_PROCESSES and all(map(exists, pids))
 
 
 def _described(handle: Any, index: int, parent: str = "") -> Gpu:

@@ -77,15 +77,15 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
     """Return what a run that has begun took so far, or in all."""
 
     def last(name: str) -> float | None:
-        return _last(series.get(name))
+        return series[name].last if name in series else None
 
     seconds = run.seconds or 0.0
     machine_cores = last("host.cpus")
-    busy_cores = _rise_per_s(series.get("host.cpu_s"))
+    busy_cores = series["host.cpu_s"].rise_per_s() if "host.cpu_s" in series else None
     disks = {
         found[1]: rise
         for name, each in series.items()
-        if (found := _DISK.fullmatch(name)) and (rise := _rise_per_s(each))
+        if (found := _DISK.fullmatch(name)) and (rise := each.rise_per_s())
     }
     disk = max(disks, key=lambda name: disks[name], default="")
     epochs = series.get("feed.epoch_s")
@@ -152,16 +152,6 @@ def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:
                 used_j[found[1]] += float(values[-1] - np.interp(until_s, times_s, values))
                 until_s = times_s[-1]
     return used_j
-
-
-def _last(series: Series | None) -> float | None:
-    return float(series.values[-1]) if series and len(series.values) else None
-
-
-def _rise_per_s(counter: Series | None) -> float | None:
-    if counter is None or len(counter.times_s) < 2 or counter.times_s[-1] <= counter.times_s[0]:
-        return None
-    return float((counter.values[-1] - counter.values[0]) / (counter.times_s[-1] - counter.times_s[0]))
 
 
 def _held_up_by(index: int, series: Mapping[str, Series]) -> int | None:

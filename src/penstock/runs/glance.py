@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-import numpy as np
 
 from penstock.runs.store import Series
 
@@ -38,22 +37,17 @@ def is_glanced_at(name: str) -> bool:
 
 def glance(series: Mapping[str, Series]) -> Glance:
     """Look at the newest points of a run's series."""
+
+    def rate(name: str) -> float | None:
+        return series[name].rise_per_s(RECENT_S) if name in series else None
+
     rss = series.get("proc.rss_bytes")
     return Glance(
-        cores=_rate(series.get("proc.cpu_s")),
-        rss_bytes=None if rss is None or not len(rss.values) else float(rss.values[-1]),
-        read_bytes_per_s=_rate(series.get("proc.read_bytes")),
-        waiting=_rate(series.get("feed.wait_s")),
-        logged={name: float(each.values[-1]) for name, each in series.items() if "." not in name},
+        cores=rate("proc.cpu_s"),
+        rss_bytes=rss.last if rss else None,
+        read_bytes_per_s=rate("proc.read_bytes"),
+        waiting=rate("feed.wait_s"),
+        logged={
+            name: last for name, each in series.items() if "." not in name and (last := each.last) is not None
+        },
     )
-
-
-def _rate(counter: Series | None) -> float | None:
-    """Return how fast a counter has risen lately, per second."""
-    if counter is None or len(counter.times_s) < 2:
-        return None
-    times_s, values = counter
-    recent = np.flatnonzero(times_s >= times_s[-1] - RECENT_S)
-    first = min(int(recent[0]), len(times_s) - 2)
-    passed_s = float(times_s[-1]) - float(times_s[first])
-    return (float(values[-1]) - float(values[first])) / passed_s if passed_s > 0 else None

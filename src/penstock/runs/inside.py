@@ -105,8 +105,7 @@ class _Recorder:
         self._run_folder = run_folder
         self._waiting: deque[tuple[float, dict[str, float]]] = deque()  # appends need no lock, in signals neither
         self._writer: SeriesWriter | None = None
-        self._writing = threading.Lock()
-        self._is_held = False
+        self.writing = threading.Lock()
         self._said: set[str] = set()
         self._is_over = not threading.main_thread().is_alive()  # in an exit handler, where threads are too late
         if not self._is_over:
@@ -131,7 +130,7 @@ class _Recorder:
 
     def write(self) -> None:
         """Write what waits; what the disk does not take is lost, and said."""
-        if not self._writing.acquire(timeout=_PATIENCE_S):
+        if not self.writing.acquire(timeout=_PATIENCE_S):
             return
         try:
             self._waiting.extend(waits.points())
@@ -151,21 +150,13 @@ class _Recorder:
         except PenstockError as error:
             self._say("", f"{error}")
         finally:
-            self._writing.release()
+            self.writing.release()
 
-    def hold(self) -> None:
-        """Let nothing be half written while this process forks."""
-        self._is_held = self._writing.acquire(timeout=_PATIENCE_S)
-
-    def release(self) -> None:
-        if self._is_held:
-            self._writing.release()
-
-    def leave(self) -> None:
+    def leave(self, nothing_is_half_written: bool) -> None:
         """In a forked child: let go of everything. What waits is the parent's to write."""
         atexit.unregister(self._end)
         self._waiting.clear()
-        if self._is_held and self._writer:
+        if nothing_is_half_written and self._writer:
             self._writer.close()
 
     def _keep_writing(self) -> None:
@@ -196,11 +187,12 @@ def _number(value: Any) -> float | None:
 
 
 class _Here:
-    """What this process has of its run."""
+    """What this process has of its run; nothing of that is half written when it forks."""
 
     recorder: _Recorder | None = None
     is_outside = False
     _beginning = threading.RLock()
+    _is_held = False
 
     def begin(self) -> _Recorder | None:
         with self._beginning:
@@ -211,16 +203,15 @@ class _Here:
             return self.recorder
 
     def hold(self) -> None:
-        if self.recorder:
-            self.recorder.hold()
+        self._is_held = self.recorder is not None and self.recorder.writing.acquire(timeout=_PATIENCE_S)
 
     def release(self) -> None:
-        if self.recorder:
-            self.recorder.release()
+        if self.recorder and self._is_held:
+            self.recorder.writing.release()
 
     def leave(self) -> None:
         if self.recorder:
-            self.recorder.leave()
+            self.recorder.leave(self._is_held)
         self.recorder = None
         self._beginning = threading.RLock()
 

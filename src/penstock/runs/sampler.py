@@ -40,28 +40,20 @@ class _Run:
         path = points_file(store.folder_of(watched.id), WRITER)
         # What a sampler that was killed has counted goes on from there.
         series = store.series(watched.id) if path.exists() else {}
-        self._before = {name: float(each.values[-1]) for name, each in series.items() if len(each.values)}
+        self._before = {name: each.last or 0.0 for name, each in series.items()}
         self._offsets: dict[str, float] = {}
-        self._writer = SeriesWriter(path)
+        self.writer = SeriesWriter(path)
 
     def add(self, time_s: float, host: Values, own: Values) -> None:
-        for name, value in host.counters.items():
-            if name not in self._offsets:
-                self._offsets[name] = self._before.get(name, 0.0) - value
-            self._writer.add(name, value + self._offsets[name], time_s)
-        for name, value in own.counters.items():
-            if name not in self._offsets:
-                self._offsets[name] = max(0.0, self._before.get(name, 0.0) - value)
-            self._writer.add(name, value + self._offsets[name], time_s)
-        for gauges in (host.gauges, own.gauges):
-            for name, value in gauges.items():
-                self._writer.add(name, value, time_s)
-
-    def flush(self) -> None:
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
+        for values in (host, own):
+            for name, value in values.counters.items():
+                if name not in self._offsets:
+                    offset = self._before.get(name, 0.0) - value
+                    # The host's begin at any moment, the run's with the run.
+                    self._offsets[name] = offset if values is host else max(0.0, offset)
+                self.writer.add(name, value + self._offsets[name], time_s)
+            for name, value in values.gauges.items():
+                self.writer.add(name, value, time_s)
 
 
 class Sampler:
@@ -89,7 +81,10 @@ class Sampler:
         """Sample a run no more; one that is unknown, or has ended, changes nothing."""
         self._waiting.pop(id, None)
         if run := self._runs.pop(id, None):
-            self._close(run)
+            try:
+                run.writer.close()
+            except PenstockError as error:
+                self._say(str(error), "flush")
 
     def tick(self, time_s: float, missed: int = 0) -> None:
         """Ask the listeners and write what they say; a run whose keeper has ended is left.
@@ -116,7 +111,7 @@ class Sampler:
                 if name in samples:
                     self._write(run, name, time_s, samples[name])
             try:
-                run.flush()
+                run.writer.flush()
             except PenstockError as error:
                 self._say(str(error), "flush")
 
@@ -172,12 +167,6 @@ class Sampler:
             run.add(time_s, sample.host, sample.runs.get(run.watched.id, Values()))
         except Exception as error:  # a full disk, or values of others' that are no numbers
             self._say(f"values of listener {name} are not kept: {type(error).__name__}: {error}", f"{name} values")
-
-    def _close(self, run: _Run) -> None:
-        try:
-            run.close()
-        except PenstockError as error:
-            self._say(str(error), "flush")
 
     def _say(self, text: str, once: str) -> None:
         if once not in self._said:

@@ -7,8 +7,7 @@ import select
 import signal
 from collections.abc import Sequence
 
-from penstock.linux.process import start_ticks
-from penstock.runs.keeper.sender import who
+from penstock.linux.process import start_ticks, who
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Store
 

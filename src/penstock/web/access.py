@@ -1,8 +1,8 @@
 """Who may read the page: 127.0.0.1 is open to every user of the machine, so an address permits nothing.
 
 The printed URL has a token, which the first answer turns into a cookie that no script can read. It is of no use
-once the server has ended: whoever listens at its port afterwards is sent it. Besides, a request must name a host that
-is known (against DNS rebinding) and come from this page, and can change nothing.
+once the server has ended: whoever listens at its port afterwards is sent it. Besides, a request must name a host
+that is known (against DNS rebinding) and come from this page, and can change nothing.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def test_a_wrong_table_is_one_error_with_its_line(file: Path, header: str, said:
 
 def test_mig_profiles_that_differ_are_planned_as_one_mode(file: Path):
     file.write_text(HEADER + "0,1,,,,0,1g.5gb,train.py,,\n0,1,,,,0,3g.20gb,train.py,,\n")
-    rows = [row for row, _ in rows_of(file, file.read_text())[1]]
+    rows = rows_of(file, file.read_text())
     assert plan_rows(file, rows, Gpus()).mode == "mig:1g.5gb,3g.20gb"
 
 

@@ -18,7 +18,7 @@ if not __package__:  # started by its file, so that nothing of the run's own Pyt
 
 import signal
 
-from penstock.linux.process import adopt_orphans, descendants
+from penstock.linux.process import adopt_orphans, kill_descendants
 from penstock.runs.keeper.keeper import FEEDER, Keeper
 from penstock.runs.keeper.order import Order
 
@@ -47,12 +47,7 @@ def _guard(keeper: int, kept: Collection[int]) -> None:
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
     os.waitpid(keeper, 0)
-    while left := descendants(os.getpid(), without=FEEDER):
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+    kill_descendants(without=FEEDER)
 
 
 main(*map(int, sys.argv[1:]))

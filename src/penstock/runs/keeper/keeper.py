@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.linux.oom_kills import oom_kills
-from penstock.linux.process import descendants, read_signals, signals_as_file, survives
+from penstock.linux.process import descendants, read_signals, signals_as_file, survives, who
 from penstock.runs.keeper.command import resize, start
 from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link
 from penstock.runs.keeper.order import Order
 from penstock.runs.keeper.output import Output
-from penstock.runs.keeper.sender import who
 from penstock.runs.keeper.verdict import Verdict, verdict
 
 if TYPE_CHECKING:

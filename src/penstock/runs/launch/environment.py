@@ -50,14 +50,10 @@ def describe_all(
 
 @cache
 def _machine() -> dict[str, Any]:
-    return {"machine": msgspec.to_builtins(describe()), "driver": driver(), "gpus": _gpus()}
-
-
-def _gpus() -> list[str]:
-    """Return the UUIDs of the GPUs in sight: that of ``gpu.N`` is the N-th."""
+    gpus: list[str] = []  # that of ``gpu.N`` is the N-th
     with suppress(GpuMissing):
-        return [uuid for uuid, _ in devices(os.environ)]
-    return []
+        gpus = [uuid for uuid, _ in devices(os.environ)]
+    return {"machine": msgspec.to_builtins(describe()), "driver": driver(), "gpus": gpus}
 
 
 def environment_record(record: RunRecord, store: Store, variables: Mapping[str, str]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from types import FrameType
 from penstock.errors import PenstockError
 from penstock.runs.launch.kept_run import KeptRun
 from penstock.runs.launch.sampling import Sampling
-from penstock.runs.launch.shown import AsItIs, Prefixed, Shown
+from penstock.runs.launch.shown import AsItIs, Prefixed
 from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
-from penstock.runs.modes.mode import Mode, TimeSlices, opened
+from penstock.runs.modes.mode import Mode, opened
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 
@@ -31,7 +31,7 @@ class Launcher:
     Args:
         store: Where the runs wait.
         groups: Runs of each group, in order.
-        listeners: What is sampled of each group's runs, as ``GroupPlan`` has it; nothing, if left out.
+        listeners: What is sampled of each group's runs, as ``GroupPlan`` has it.
         tell: Told a run's group, by its place in ``groups``, and the run, when it has begun and when it has ended.
         orphans: What becomes of a run if this process disappears: "end" or "keep".
         below: Returns the lines to be shown below what several runs print; only for a terminal.
@@ -42,14 +42,14 @@ class Launcher:
         store: Store,
         groups: Sequence[Sequence[RunRecord]],
         *,
-        listeners: Sequence[tuple[str, ...] | None] | None = None,
+        listeners: Sequence[tuple[str, ...] | None],
         tell: Callable[[int, RunRecord], None] | None = None,
         orphans: str = "end",
         below: Callable[[], list[str]] | None = None,
     ) -> None:
         self._store = store
         self._groups = groups
-        self._listeners = [()] * len(groups) if listeners is None else listeners
+        self._listeners = listeners
         self._tell = tell
         self._sampling = Sampling(store)
         self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
@@ -59,9 +59,9 @@ class Launcher:
         self._one = len(self._records) == 1 and orphans == "end"
         self._running: list[KeptRun] = []
         self._ended_by = ""
-        self._shown: Shown = AsItIs() if self._one else Prefixed([record.name for record in self._records], below)
+        self._shown = AsItIs() if self._one else Prefixed([record.name for record in self._records], below)
         self._shows = True
-        self._mode: Mode = TimeSlices()
+        self._mode = Mode()
 
     def run(self) -> list[RunRecord]:
         """Run all to their end; return what has become of them."""

@@ -22,13 +22,16 @@ class Sampling:
 
     Args:
         store: Where the runs are.
+
+    Attributes:
+        ended: A descriptor that can be read once the process has died; None without a process.
     """
 
     def __init__(self, store: Store) -> None:
         self._folder = store.folder
         self._runs: dict[str, Begin] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended: int | None = None
+        self.ended: int | None = None
         self._starts = 0
 
     def begin(self, id: str, listeners: tuple[str, ...] | None) -> None:
@@ -45,11 +48,6 @@ class Sampling:
         """Sample a run no more."""
         if self._runs.pop(id, None):
             self._tell(End(id))
-
-    @property
-    def ended(self) -> int | None:
-        """A descriptor that can be read once the process has died; None without a process."""
-        return self._ended
 
     def restart(self) -> None:
         """Start another process in place of one that died; not without end, if each dies."""
@@ -79,7 +77,7 @@ class Sampling:
             env=without_injection(os.environ),
             start_new_session=True,
         )
-        self._ended = os.pidfd_open(self._process.pid)
+        self.ended = os.pidfd_open(self._process.pid)
         for begin in self._runs.values():
             self._tell(begin)
 
@@ -93,8 +91,8 @@ class Sampling:
     def _reap(self) -> None:
         if self._process is not None:
             self._process.wait()
-            assert self._process.stdin is not None and self._ended is not None
+            assert self._process.stdin is not None and self.ended is not None
             with suppress(OSError):
                 self._process.stdin.close()
-            os.close(self._ended)
-            self._process = self._ended = None
+            os.close(self.ended)
+            self._process = self.ended = None

@@ -14,8 +14,8 @@ MASK = "***"
 
 _NAME = (
     r"[\w.-]*(?:(?:api|access|secret|private|auth|account)[_-]?key|token|passw(?:or)?d|passphrase|credentials?"
-    r"|authorization|secret[\w-]*|(-i:[A-Z]_KEY))"
-).replace("(-i:", "(?-i:")
+    r"|authorization|secret[\w-]*|(?-i:[A-Z]_KEY))"
+)
 _SECRET_NAME = re.compile(rf"(?i)-*{_NAME}")
 _ASSIGNED = re.compile(rf"""(?ix)(?<![\w-])(-*{_NAME}["']?\s*[=:]\s*["']?(?:Bearer\s+|Basic\s+)?)[^\s"',;&]+""")
 _SHAPES = re.compile(

@@ -4,32 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
 
 from penstock.runs.keeper.output import collapse, last_state
 from penstock.runs.launch.below import Below, write
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
-
-
-class Shown(Protocol):
-    """Where the output of runs goes."""
-
-    def add(self, run: int, descriptor: int, data: bytes) -> None:
-        """Show what the n-th run printed to descriptor 1 or 2."""
-        ...
-
-    def close(self, run: int) -> None:
-        """Show what is left of a run that has ended."""
-        ...
-
-    def refresh(self) -> float | None:
-        """Draw what is due; return the seconds until something will be, or None if nothing."""
-        ...
-
-    def end(self) -> None:
-        """Leave only what runs have printed."""
-        ...
 
 
 class AsItIs:

@@ -13,10 +13,7 @@ from penstock.runs.launch.kept_run import KeptRun, terminal_size
 
 def terminals() -> tuple[bool, bool, bool]:
     """Return which of descriptors 0 to 2 are a terminal that is this process's to use."""
-    found = [os.isatty(fd) for fd in (0, 1, 2)]
-    if found[0] and not _in_foreground():
-        found[0] = False
-    return found[0], found[1], found[2]
+    return os.isatty(0) and _in_foreground(), os.isatty(1), os.isatty(2)
 
 
 def stdin_is_ours() -> bool:

@@ -89,16 +89,17 @@ class Sample(NamedTuple):
 class Listener(Protocol):
     """Samples one kind of values. Made and used by one thread of the sampling process.
 
+    A class that inherits it can run anywhere and holds nothing, unless it says otherwise.
+
     Attributes:
         name: What people call it, and how the names of its series begin, with a dot behind it.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
     def unavailable(self) -> str | None:
         """Say why it cannot run here, and what would help; None if it can. Asked once, before the first tick."""
-        ...
+        return None
 
     def sample(self, tick: Tick) -> Sample:
         """Return what is known now. It must not wait: the runs' other values wait for it.
@@ -110,4 +111,3 @@ class Listener(Protocol):
 
     def close(self) -> None:
         """Free what it holds; it is not asked any more."""
-        ...

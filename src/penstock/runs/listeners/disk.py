@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 _SECTOR_BYTES = 512
 _NO_DISKS = ("loop", "ram", "zram")
 
 
-class _Figures(NamedTuple):
-    reads: int
-    read_s: float
-    writes: int
-    write_s: float
-
-
-class DiskListener:
+class DiskListener(Listener):
     """What each disk has done; one that was never used is left out, and so are parts of disks.
 
     Args:
@@ -31,7 +23,7 @@ class DiskListener:
     def __init__(self, diskstats: Path = Path("/proc/diskstats"), disks: Path = Path("/sys/block")) -> None:
         self._diskstats = diskstats
         self._disks = disks
-        self._before: dict[str, _Figures] = {}
+        self._before: dict[str, list[int]] = {}
 
     def unavailable(self) -> str | None:
         try:
@@ -48,21 +40,14 @@ class DiskListener:
             figures = list(map(int, texts))
             if name.startswith(_NO_DISKS) or not (figures[0] or figures[4]) or not (self._disks / name).exists():
                 continue
-            now = _Figures(figures[0], figures[3] / 1000, figures[4], figures[7] / 1000)
+            before, self._before[name] = self._before.get(name, figures), figures
             disk = f"disk.{name}"
-            counters[f"{disk}.reads"] = now.reads
-            counters[f"{disk}.read_bytes"] = figures[2] * _SECTOR_BYTES
-            counters[f"{disk}.writes"] = now.writes
-            counters[f"{disk}.write_bytes"] = figures[6] * _SECTOR_BYTES
+            for kind, at in (("read", 0), ("write", 4)):
+                counters[f"{disk}.{kind}s"] = figures[at]
+                counters[f"{disk}.{kind}_bytes"] = figures[at + 2] * _SECTOR_BYTES
+                if done := figures[at] - before[at]:
+                    gauges[f"{disk}.{kind}_latency_s"] = (figures[at + 3] - before[at + 3]) / 1000 / done
             counters[f"{disk}.busy_s"] = figures[9] / 1000
             if len(figures) > 15:  # Linux 5.5 and later
                 counters[f"{disk}.flushes"] = figures[15]
-            before, self._before[name] = self._before.get(name, now), now
-            if reads := now.reads - before.reads:
-                gauges[f"{disk}.read_latency_s"] = (now.read_s - before.read_s) / reads
-            if writes := now.writes - before.writes:
-                gauges[f"{disk}.write_latency_s"] = (now.write_s - before.write_s) / writes
         return Sample(Values(counters, gauges))
-
-    def close(self) -> None:
-        pass

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import devices, gpu_processes, nvml, told
-from penstock.runs.listeners.contract import Sample, Tick, Values
-from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
+from penstock.measure.gpus import FOREIGN, devices, gpu_processes, numbers_hold_here, nvml, told
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 POWERCAP = Path("/sys/class/powercap")
 CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
@@ -18,7 +17,7 @@ CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
 _J_PER_KWH = 3.6e6
 
 
-class EnergyListener:
+class EnergyListener(Listener):
     """Energy of processors, their memory and GPUs as measured, and of each run as an estimate.
 
     In each second a run gets the part of the processors' energy that its CPU time has in the machine's CPU time,
@@ -66,9 +65,6 @@ class EnergyListener:
         runs = {run.id: Values(self._estimates(run.id)) for run in tick.runs}
         return Sample(Values(host), {id: its for id, its in runs.items() if its.counters}, notes)
 
-    def close(self) -> None:
-        self._gpus = []
-
     def _share_out_processors(self, tick: Tick) -> None:
         used_j = sum(zone.read_j() for zone in self._zones)
         host_cpu_s = tick.host_cpu_s - self._host_cpu_s if self._host_cpu_s is not None else 0.0
@@ -83,7 +79,7 @@ class EnergyListener:
         """Return whether it is known who uses them."""
         used_j = [gpu.read_j() or 0.0 for gpu in self._gpus]
         pids = [gpu_processes(gpu.device).keys() for gpu in self._gpus]
-        if not exist_here(set[int]().union(*pids)):
+        if not numbers_hold_here(set[int]().union(*pids)):
             return False
         for gpu_j, its in zip(used_j, pids, strict=True):
             runs = [run.id for run in tick.runs if not its.isdisjoint(tick.trees[run.id].pids)]

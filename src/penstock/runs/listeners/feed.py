@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from penstock.feed.endpoint import endpoints
 from penstock.feed.statistics import FeederStatistics
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 _ANSWER_S = 0.1
 _REST = 10.0
 
 
-class FeedListener:
+class FeedListener(Listener):
     """What the feeders of this user tell of the trainers among a run's processes.
 
     A feeder that is stopped costs the time that it does not answer; all are then left alone for ten times as long.
@@ -26,9 +26,6 @@ class FeedListener:
         self._next_s = 0.0
         self._trainer_s: dict[tuple[int, int], float] = {}
         self._held_back_s: dict[str, float] = {}
-
-    def unavailable(self) -> str | None:
-        return None
 
     def sample(self, tick: Tick) -> Sample:
         if tick.time_s < self._next_s:
@@ -56,9 +53,6 @@ class FeedListener:
         return Sample(
             runs={id: Values({"feed.held_back_s": self._held_back_s[id]}, its) for id, its in gauges.items()}
         )
-
-    def close(self) -> None:
-        pass
 
     def _feeds(self) -> list[FeederStatistics]:
         if self._ask is None:

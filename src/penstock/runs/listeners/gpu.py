@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import devices, gpu_processes, instances, nvml, told
-from penstock.runs.listeners.contract import Sample, Tick, Values
-from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
+from penstock.measure.gpus import FOREIGN, devices, gpu_processes, instances, numbers_hold_here, nvml, told
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 _THROTTLED = {
     "power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
@@ -19,7 +18,7 @@ _THROTTLED = {
 """Names of series, and nvmlClocksEventReason… of each."""
 
 
-class GpuListener:
+class GpuListener(Listener):
     """What NVML tells of each GPU in sight, and of the processes of each run on them.
 
     ``gpu.N`` is the N-th GPU that ``CUDA_VISIBLE_DEVICES`` shows; its instances in MIG mode are ``gpu.N.migG``, by
@@ -52,7 +51,7 @@ class GpuListener:
                     gauges[f"gpu.{place}.mig{mig.number}.memory_bytes"] = memory.used
             for pid, used in gpu_processes(device).items():
                 used_bytes.setdefault(pid, []).append(used)
-        if not exist_here(used_bytes):
+        if not numbers_hold_here(used_bytes):
             return Sample(Values(gauges=gauges), notes=(FOREIGN,))
         runs: dict[str, Values] = {}
         for run in tick.runs:
@@ -60,9 +59,6 @@ class GpuListener:
             if its and None not in its:
                 runs[run.id] = Values(gauges={"gpu.memory_bytes": sum(filter(None, its))})
         return Sample(Values(gauges=gauges), runs)
-
-    def close(self) -> None:
-        self._devices = []
 
 
 def _readings(device: Any) -> dict[str, float]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from penstock.linux.cgroups import MEMBERSHIP, MOUNTED
 from penstock.linux.cores import cores
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 
-class HostListener:
+class HostListener(Listener):
     """What all processes of the machine use, and what is left.
 
     Args:
@@ -30,9 +30,6 @@ class HostListener:
         self._meminfo = meminfo
         self._cores = cores(cgroups, membership)
 
-    def unavailable(self) -> str | None:
-        return None
-
     def sample(self, tick: Tick) -> Sample:
         gauges = {"host.cores": self._cores, "host.cpus": float(os.cpu_count() or 1)}
         with open(self._meminfo, "rb") as file:
@@ -41,6 +38,3 @@ class HostListener:
                     gauges["host.available_bytes"] = float(int(line.split()[1]) << 10)
                     break
         return Sample(Values({"host.cpu_s": tick.host_cpu_s}, gauges))
-
-    def close(self) -> None:
-        pass

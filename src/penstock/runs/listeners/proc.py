@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from penstock.linux.process import pss_bytes
-from penstock.runs.listeners.contract import Sample, Tick, Values
+from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 PSS_SHARE = 0.003
 _PSS_TICK_S = 0.05
 
 
-class ProcListener:
+class ProcListener(Listener):
     """What the process tree of each run uses.
 
     PSS, where a page that n processes map counts 1/n, is dear: the kernel walks through all pages of a process.
@@ -32,9 +34,6 @@ class ProcListener:
         self._pss_read_s: dict[str, float] = {}
         self._reading = _Reading("", [])
 
-    def unavailable(self) -> str | None:
-        return None
-
     def sample(self, tick: Tick) -> Sample:
         runs: dict[str, Values] = {}
         pss = self._pss(tick)
@@ -52,9 +51,6 @@ class ProcListener:
             }
             runs[run.id] = Values(counters, {**gauges, **pss.get(run.id, {})})
         return Sample(runs=runs)
-
-    def close(self) -> None:
-        pass
 
     def _pss(self, tick: Tick) -> dict[str, dict[str, float]]:
         """Read the PSS of the run whose last reading is the oldest, if the time for that has come."""
@@ -81,11 +77,10 @@ class ProcListener:
         return {reading.id: gauges}
 
 
-class _Reading:
+class _Reading(msgspec.Struct):
     """A run whose PSS is being read, and its processes that are left; so much memory can take several ticks."""
 
-    def __init__(self, id: str, left: list[int]) -> None:
-        self.id = id
-        self.left = left
-        self.pss_bytes = 0
-        self.cpu_s = 0.0
+    id: str
+    left: list[int]
+    pss_bytes: int = 0
+    cpu_s: float = 0.0

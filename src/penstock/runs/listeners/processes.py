@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-from penstock.linux.process import ENDED, stat_fields
+from penstock.linux.cores import machine_cpu_s
+from penstock.linux.process import ENDED, stat_fields, stat_of
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
 
 _CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -53,7 +54,7 @@ class Processes:
             except _GONE:
                 self._trees.pop(id).close()
         going = tuple(run for run in by_id.values() if run.id in found)
-        return Tick(time_s, going, found, _host_cpu_s())
+        return Tick(time_s, going, found, machine_cpu_s())
 
     def close(self) -> None:
         """Close the processes' files."""
@@ -189,16 +190,8 @@ class NeverFalling:
 
 def _parent(pid: int) -> int | None:
     """Return a process's parent: -1 if it has none, None if the process has ended."""
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        return int(stat_fields(os.pread(fd, 1024, 0))[1]) or -1
-    except ProcessLookupError:
-        return None
-    finally:
-        os.close(fd)
+    fields = stat_of(pid)
+    return None if fields is None else int(fields[1]) or -1
 
 
 def _opened(io: str) -> int | None:
@@ -216,10 +209,3 @@ def _io_bytes(fd: int | None) -> tuple[int, int]:
     except OSError:  # not told any more, or ended
         return 0, 0
     return int(lines[9]), int(lines[11])
-
-
-def _host_cpu_s() -> float:
-    """Return the CPU time that the machine has used: all but idle, waiting and stolen time."""
-    with open("/proc/stat", "rb") as file:
-        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
-    return (user + nice + system + irq + softirq) * _CLOCK_TICK_S

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from typing import Any
 
 from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.measure.gpus import Gpu, gpu_processes, instances, nvml, told, visible_gpus
+from penstock.runs.modes.mode import Leased
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 
@@ -34,11 +34,8 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
     _given(what, [(run, _profile(group.mode, place)) for place, run in enumerate(group.runs)], gpus)
 
 
-class Mig:
+class Mig(Leased):
     """Runs with an instance each: one that exists, or one that is made for as long as they run.
-
-    Attributes:
-        lease: What the process that made instances waits for the end of; None if none were made.
 
     Raises:
         BadSetting: there are fewer instances than runs, and no more may be made.
@@ -48,8 +45,7 @@ class Mig:
     def __init__(self, records: Sequence[RunRecord]) -> None:
         wanted = [(record.plan, _profile(record.mode, record.index)) for record in records]
         given = _given(f"mode {records[0].mode}", wanted, visible_gpus(os.environ))
-        self.lease: int | None = None
-        self._maker: subprocess.Popen[str] | None = None
+        super().__init__()
         made = self._make(
             [f"{gpu.uuid}={profile}" for gpu, (_, profile) in zip(given, wanted, strict=True) if not gpu.parent]
         )
@@ -60,31 +56,11 @@ class Mig:
         """Return what shows a run its instance alone."""
         return {"CUDA_VISIBLE_DEVICES": self._uuids[record.id]}
 
-    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
-        """Do nothing: a run sees no other GPU."""
-
-    def close(self) -> None:
-        """Have all taken back that was made."""
-        if self._maker is not None and self.lease is not None:
-            os.close(self.lease)
-            with self._maker:  # waits for its end
-                self.lease = self._maker = None
-
     def _make(self, wanted: Sequence[str]) -> list[str]:
         if not wanted:
             return []
-        ended, self.lease = os.pipe()
-        self._maker = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(ended), *wanted],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(ended,),
-            start_new_session=True,  # a Ctrl-C is not for it
-            text=True,
-        )
-        os.close(ended)
-        assert self._maker.stdout
-        said = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')
+        line = self.start([sys.executable, "-m", __name__], *wanted)
+        said = json.loads(line or '"the process that makes them was killed"')
         if isinstance(said, str):
             self.close()
             raise DeviceUnavailable(f"MIG instances cannot be made: {said}")
@@ -169,67 +145,72 @@ def _room(gpu: Gpu, profile: str) -> tuple[int, str]:
     return room, f"GPU {gpu.index} has room for {room} of {profile}"
 
 
-class _Maker:
-    """Makes instances, and takes back all that it made, last things first."""
+Undo = tuple[Callable[..., Any], tuple[Any, ...], str]
+"""A call that takes back what was made, its arguments, and the command that root would type instead."""
 
-    def __init__(self) -> None:
-        self._undo: list[tuple[Callable[..., Any], Any, str]] = []
 
-    def instance(self, uuid: str, profile: str) -> str:
-        """Make an instance on a GPU, which is brought into MIG mode; return the instance's UUID."""
-        known = nvml()
-        handle = known.nvmlDeviceGetHandleByUUID(uuid)
-        index = known.nvmlDeviceGetIndex(handle)
+def _make(wanted: str, undo: list[Undo]) -> str:
+    """Make an instance, wanted as GPU_UUID=PROFILE, on a GPU that is brought into MIG mode; return its UUID.
+
+    Raises:
+        DeviceUnavailable, NVMLError: that is not possible; ``undo`` has what takes back what was made.
+    """
+    known = nvml()
+    uuid, profile = wanted.split("=")
+    handle = known.nvmlDeviceGetHandleByUUID(uuid)
+    index = known.nvmlDeviceGetIndex(handle)
+    if not known.nvmlDeviceGetMigMode(handle)[0]:
+        known.nvmlDeviceSetMigMode(handle, 1)
+        undo.append((known.nvmlDeviceSetMigMode, (handle, 0), f"nvidia-smi -i {index} -mig 0"))
         if not known.nvmlDeviceGetMigMode(handle)[0]:
-            known.nvmlDeviceSetMigMode(handle, 1)
-            self._undo.append((known.nvmlDeviceSetMigMode, (handle, 0), f"nvidia-smi -i {index} -mig 0"))
-            if not known.nvmlDeviceGetMigMode(handle)[0]:
-                raise DeviceUnavailable(f"GPU {index} enters MIG mode only when it is reset")
-        info = _profiles(uuid)[profile]
-        instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
-        number = known.nvmlGpuInstanceGetInfo(instance).id
-        command = f"nvidia-smi mig -i {index} -gi {number}"
-        self._undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
-        shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
-        all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-        sizes = (told(describe, instance, number, shared) for number in all_numbers)
-        whole = next(size for size in sizes if size and size.sliceCount == info.sliceCount)
-        compute = known.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
-        self._undo.append((known.nvmlComputeInstanceDestroy, (compute,), f"{command} -dci"))
-        return next(mig.uuid for mig in instances(handle) if mig.number == number)
+            raise DeviceUnavailable(f"GPU {index} enters MIG mode only when it is reset")
+    info = _profiles(uuid)[profile]
+    instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
+    number = known.nvmlGpuInstanceGetInfo(instance).id
+    command = f"nvidia-smi mig -i {index} -gi {number}"
+    undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
+    shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
+    all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+    sizes = (told(describe, instance, number, shared) for number in all_numbers)
+    whole = next(size for size in sizes if size and size.sliceCount == info.sliceCount)
+    compute = known.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
+    undo.append((known.nvmlComputeInstanceDestroy, (compute,), f"{command} -dci"))
+    return next(mig.uuid for mig in instances(handle) if mig.number == number)
 
-    def take_back(self) -> list[str]:
-        """Take back what was made; return sentences on what cannot be."""
-        left: list[str] = []
-        for call, args, command in reversed(self._undo):
-            for attempt in range(_TRIES):
-                try:
-                    call(*args)
+
+def _take_back(undo: Sequence[Undo]) -> None:
+    """Take back what was made, last things first; say what cannot be."""
+    is_stuck = False
+    for call, args, command in reversed(undo):
+        for attempt in range(1, _TRIES + 1):
+            try:
+                call(*args)
+                break
+            except nvml().NVMLError as error:
+                if attempt == _TRIES or is_stuck:  # what holds a part holds the whole
+                    is_stuck = True
+                    print(
+                        f"penstock: MIG is not as it was: {error}. As root: {command}", file=sys.stderr, flush=True
+                    )
                     break
-                except nvml().NVMLError as error:
-                    if attempt + 1 == _TRIES or left:  # what holds a part holds the whole
-                        left.append(f"MIG is not as it was: {error}. As root: {command}")
-                        break
-                    time.sleep(_PAUSE_S)
-        return left
+                time.sleep(_PAUSE_S)
 
 
 def main(lease: int, wanted: Sequence[str]) -> None:
     """Make instances, print their UUIDs, or why not, and take them back when the lease has ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    known, maker = nvml(), _Maker()
+    undo: list[Undo] = []
     try:
-        said: Any = [maker.instance(*each.split("=")) for each in wanted]
-    except (DeviceUnavailable, known.NVMLError) as error:
+        said: Any = [_make(each, undo) for each in wanted]
+    except (DeviceUnavailable, nvml().NVMLError) as error:
         said = str(error)
     with suppress(BrokenPipeError):
         print(json.dumps(said), flush=True)
     if not isinstance(said, str):
         os.read(lease, 1)
-    for sentence in maker.take_back():
-        print(f"penstock: {sentence}", file=sys.stderr, flush=True)
+    _take_back(undo)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,8 +16,9 @@ from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.linux.process import descendants, start_ticks
-from penstock.measure.gpus import Gpu, gpu_processes, nvml, visible_gpus
+from penstock.measure.gpus import Gpu, gpu_processes, numbers_hold_here, nvml, visible_gpus
 from penstock.runs.modes.control import PROGRAM, clients
+from penstock.runs.modes.mode import Leased
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
 
@@ -26,8 +26,6 @@ _DAEMON = Path(__file__).with_name("daemon.py")
 _LONGEST = 60
 """Characters of a folder below which the daemon's sockets, whose paths have 107 at most, find their place."""
 _LOOK_S = 1.0
-_ALL_PIDS = "pid:[4026531836]"
-"""The first namespace of processes, whose numbers NVML's are (PROC_PID_INIT_INO of Linux)."""
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
@@ -64,14 +62,11 @@ def unusable(gpus: Sequence[Gpu]) -> str:
     return ""
 
 
-class Mps:
+class Mps(Leased):
     """Runs that are clients of MPS daemons: one for each set of GPUs that they name.
 
     A daemon has folders that nobody else can enter, and ends when the last keeper has. Whether the runs that use
     a GPU are clients is looked at once a second, for one that cannot connect runs without MPS and does not say so.
-
-    Attributes:
-        lease: What the daemons wait for the end of.
 
     Raises:
         DeviceUnavailable: a daemon does not start; the message has its words.
@@ -79,16 +74,15 @@ class Mps:
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._all = tuple(gpu.uuid for gpu in visible_gpus(os.environ))
+        super().__init__()
         self._folders: dict[tuple[str, ...], str] = {}
-        self._guards: list[subprocess.Popen[str]] = []
         self._watched: dict[int, tuple[RunRecord, Callable[[str], None]]] = {}
         self._ending = threading.Event()
         self._watching: threading.Thread | None = None
-        self._ended, self.lease = os.pipe()
         try:
             for record in records:
                 if (devices := record.plan.devices or self._all) not in self._folders:
-                    self._start(devices)
+                    self._serve(devices)
         except BaseException:
             self.close()
             raise
@@ -106,7 +100,7 @@ class Mps:
 
     def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
         """Watch whether a run is a client."""
-        if os.readlink("/proc/self/ns/pid") != _ALL_PIDS:
+        if not numbers_hold_here():
             note("whether it runs under MPS cannot be checked: this container hides the numbers of processes")
             return
         self._watched[pid] = record, note
@@ -119,24 +113,12 @@ class Mps:
         self._ending.set()
         if self._watching:
             self._watching.join()
-        os.close(self.lease)
-        os.close(self._ended)
-        for guard in self._guards:
-            guard.communicate()
+        super().close()
 
-    def _start(self, devices: tuple[str, ...]) -> None:
+    def _serve(self, devices: tuple[str, ...]) -> None:
         folder = self._folders[devices] = tempfile.mkdtemp(prefix="penstock-mps-", dir=_base())
-        guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_DAEMON), str(self._ended), folder, ",".join(devices)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(self._ended,),
-            start_new_session=True,
-            text=True,
-        )
-        self._guards.append(guard)
-        assert guard.stdout is not None
-        said = guard.stdout.readline().strip()
+        command = [sys.executable, "-I", "-S", str(_DAEMON)]
+        said = self.start(command, folder, ",".join(devices))
         if said != "ready":
             raise DeviceUnavailable(f"no MPS daemon could be started on {', '.join(devices)}: {said or 'it died'}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -23,16 +24,12 @@ def runs_of(
     take: int | None = None,
     seed: int = 0,
     repeats: int = 1,
-    devices: Sequence[str] = (),
-    time_limit_s: float | None = None,
-    mps_threads: float | None = None,
-    mps_memory_bytes: int | None = None,
-    watch_dataloader: bool = False,
-    profile: Sequence[str] = (),
+    **common: Any,
 ) -> list[RunPlan]:
     """Plan the runs of one command: each combination of its grid, each ``repeats`` times.
 
-    Their names need not be unique: ``named`` makes them so over a whole group.
+    Their names need not be unique: ``named`` makes them so over a whole group. What else a ``RunPlan`` has, they
+    have in ``common``.
 
     Raises:
         BadSetting: the command, its grid or a number of it cannot be; the message begins with ``what``.
@@ -54,13 +51,8 @@ def runs_of(
             command=words,
             name=f"{name},{label}" if name and label != name else label,
             parameters=parameters,
-            devices=tuple(devices),
             directory=directory,
-            time_limit_s=time_limit_s,
-            mps_threads=mps_threads,
-            mps_memory_bytes=mps_memory_bytes,
-            watch_dataloader=watch_dataloader,
-            profile=tuple(profile),
+            **common,
         )
         runs += [run] * repeats
     return runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.errors import BadSetting
 from penstock.runs.plan import GroupPlan
@@ -21,7 +22,6 @@ def group_of(
     name: str = "",
     group: str = "",
     mode: str = "",
-    time_limit_s: float | None = None,
     grid: Sequence[str] = (),
     take: int | None = None,
     seed: int = 0,
@@ -29,8 +29,8 @@ def group_of(
     devices: Sequence[str] = (),
     mps_threads: float | None = None,
     mps_memory_bytes: int | None = None,
-    watch_dataloader: bool = False,
     profile: Sequence[str] = (),
+    **common: Any,
 ) -> GroupPlan:
     """Plan the group that a command line asks for.
 
@@ -41,16 +41,13 @@ def group_of(
         name: Name of the runs; that of the script or command, if empty.
         group: Name of the group; that of the runs, if empty.
         mode: Mode of the group; "alone" for one run and "plain" for several, if empty.
-        time_limit_s: Seconds after which each run is ended.
         grid: Options such as ``"lr=0.1,0.03"``.
         take: How many of the grid's combinations are drawn; None for all.
         seed: Random seed of that.
-        listeners: Names of what is sampled; None for all that can run here.
+        listeners: As ``GroupPlan`` has them.
         devices: GPUs that each run sees, by number or UUID; empty for all.
-        mps_threads: Percentage of a GPU's threads that each run may use in mode mps; None for all.
-        mps_memory_bytes: Memory of each GPU that each run may use in mode mps; None for all.
-        watch_dataloader: Whether the waits for plain DataLoaders are kept.
         profile: Profilers, each with its options.
+        mps_threads, mps_memory_bytes, common: As each run's ``RunPlan`` has them.
 
     Raises:
         BadSetting: there is no such script, command, mode or device, or the grid makes no sense.
@@ -67,12 +64,11 @@ def group_of(
             take=take,
             seed=seed,
             repeats=repeat,
-            time_limit_s=time_limit_s,
             devices=gpus.devices("--devices", devices),
             mps_threads=mps_threads,
             mps_memory_bytes=mps_memory_bytes,
-            watch_dataloader=watch_dataloader,
             profile=gpus.profilers("--profile", profile),
+            **common,
         )
     )
     plan = GroupPlan(

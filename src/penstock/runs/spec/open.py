@@ -63,7 +63,7 @@ class Spec:
         if self.path.suffix != ".csv":
             planned = plan_yaml(self.path, text, gpus)
         else:
-            rows = [row for row, _ in radt.rows_of(self.path, text)[1]]
+            rows = radt.rows_of(self.path, text)
             self._rows = radt.groups_of(rows)
             planned = [
                 (f"{group[0].where}, column Collocation", radt.plan_rows(self.path, group, gpus))
@@ -94,14 +94,14 @@ class Spec:
         if not self._rows:
             return
         row = self._rows[group][record.index]
-        columns, rows = radt.rows_of(self.path, text := _read(self.path))
-        now, cells = rows[row.number] if row.number < len(rows) else (None, None)
-        if now is None or cells is None or now.untouched() != row.untouched():
+        rows = radt.rows_of(self.path, text := _read(self.path))
+        now = rows[row.number] if row.number < len(rows) else None
+        if now is None or now.untouched() != row.untouched():
             raise PenstockError(
                 f"{row.where} was edited while {record.id} ran: its Status, {radt.status_of(record)}, is not in it"
             )
         news = {"Status": radt.status_of(record), "Run": record.id}
-        self._replace(replaced(text, {cells.cells[columns[column]]: new for column, new in news.items()}))
+        self._replace(replaced(text, {now.cells[column]: new for column, new in news.items()}))
 
     def _replace(self, text: str) -> None:
         path = self.path.resolve()

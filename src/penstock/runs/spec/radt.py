@@ -14,7 +14,7 @@ from penstock.errors import BadSetting
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.spec.command import named, runs_of
-from penstock.runs.spec.csv_text import BadCell, Record, records_of
+from penstock.runs.spec.csv_text import BadCell, Cell, Record, records_of
 from penstock.runs.spec.gpus import Gpus
 
 COLUMNS = ("Experiment", "Workload", "Status", "Run", "Devices", "Collocation", "File", "Listeners", "Params")
@@ -39,32 +39,36 @@ class Row(msgspec.Struct, frozen=True):
     Attributes:
         where: File and line, as errors say them.
         number: Its place among the file's records.
-        cells: Text by column.
+        cells: What stands in it, by column.
     """
 
     where: str
     number: int
-    cells: dict[str, str]
+    cells: dict[str, Cell]
+
+    def text(self, column: str) -> str:
+        """Return the text in a column; nothing if there is no such column."""
+        return self.cells[column].text if column in self.cells else ""
 
     def wrong(self, column: str, why: str) -> BadSetting:
         return BadSetting(f"{self.where}, column {column}: {why}")
 
     def words(self, column: str) -> list[str]:
         """Return what ``+`` joins in a cell; nothing for ``-``."""
-        return [word.strip() for word in self.cells[column].split("+") if word.strip() not in {"", "-"}]
+        return [word.strip() for word in self.text(column).split("+") if word.strip() not in {"", "-"}]
 
     @property
     def has_ended(self) -> bool:
         """Whether its Status, as radT or ``status_of`` writes it, says that it need not run again."""
-        return "FINISHED" in self.cells["Status"] or "FAILED" in self.cells["Status"]
+        return "FINISHED" in self.text("Status") or "FAILED" in self.text("Status")
 
     def untouched(self) -> dict[str, str]:
-        """Return the cells that nobody but people writes."""
-        return {column: text for column, text in self.cells.items() if column not in {"Status", "Run"}}
+        """Return the text in the columns that nobody but people writes."""
+        return {column: cell.text for column, cell in self.cells.items() if column not in {"Status", "Run"}}
 
 
-def rows_of(path: Path, text: str) -> tuple[dict[str, int], list[tuple[Row, Record]]]:
-    """Read the columns' places and all rows.
+def rows_of(path: Path, text: str) -> list[Row]:
+    """Read all rows.
 
     Raises:
         BadSetting: a column is unknown, missing or there twice, or a line has too many or too few cells.
@@ -83,20 +87,19 @@ def rows_of(path: Path, text: str) -> tuple[dict[str, int], list[tuple[Row, Reco
             raise BadSetting(f"{path}:{header.line}: column {column} is there twice")
     if missing := [column for column in COLUMNS if column not in columns]:
         raise BadSetting(f"{path}:{header.line}: column {missing[0]} is missing")
-    rows: list[tuple[Row, Record]] = []
+    rows: list[Row] = []
     for number, record in enumerate(records):
         if len(record.cells) != len(columns):
             raise BadSetting(f"{path}:{record.line}: {len(record.cells)} cells under {len(columns)} columns")
-        cells = dict(zip(columns, (cell.text for cell in record.cells), strict=True))
-        rows.append((Row(f"{path}:{record.line}", number, cells), record))
-    return {column: columns.index(column) for column in columns}, rows
+        rows.append(Row(f"{path}:{record.line}", number, dict(zip(columns, record.cells, strict=True))))
+    return rows
 
 
 def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
     """Return the rows that start together, in the file's order, without groups of which all have ended."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.cells["Experiment"], row.cells["Workload"]), []).append(row)
+        groups.setdefault((row.text("Experiment"), row.text("Workload")), []).append(row)
     return [group for group in groups.values() if not all(row.has_ended for row in group)]
 
 
@@ -106,11 +109,10 @@ def plan_rows(path: Path, rows: Sequence[Row], gpus: Gpus) -> GroupPlan:
     Raises:
         BadSetting: a cell is wrong; the message has file, line and column.
     """
-    first = rows[0].cells
     known = [_listeners(row) for row in rows]
     all_names = dict.fromkeys(name for names in known for name in names or ())
     return GroupPlan(
-        name=f"{first['Experiment']}-{first['Workload']}",
+        name=f"{rows[0].text('Experiment')}-{rows[0].text('Workload')}",
         mode=_mode(rows),
         runs=named([_run(path, row, gpus) for row in rows]),
         listeners=None if None in known else tuple(all_names),
@@ -118,12 +120,12 @@ def plan_rows(path: Path, rows: Sequence[Row], gpus: Gpus) -> GroupPlan:
 
 
 def _run(path: Path, row: Row, gpus: Gpus) -> RunPlan:
-    if not row.cells["File"]:
+    if not row.text("File"):
         raise row.wrong("File", "there is none")
-    script = (path.parent / row.cells["File"]).absolute()
+    script = (path.parent / row.text("File")).absolute()
     if not script.is_file():
         raise row.wrong("File", f"there is no script {script}")
-    params = row.cells["Params"]
+    params = row.text("Params")
     try:
         words = [] if params == "-" else shlex.split(params)
     except ValueError as error:
@@ -132,7 +134,7 @@ def _run(path: Path, row: Row, gpus: Gpus) -> RunPlan:
         f"{row.where}, column File",
         [script.name if script.suffix == ".py" else f"./{script.name}", *words],
         str(script.parent),
-        name=row.cells.get("Name", ""),
+        name=row.text("Name"),
         devices=gpus.devices(f"{row.where}, column Devices", row.words("Devices")),
         profile=gpus.profilers(f"{row.where}, column Listeners", _profilers(row)),
     )
@@ -140,7 +142,7 @@ def _run(path: Path, row: Row, gpus: Gpus) -> RunPlan:
 
 
 def _mode(rows: Sequence[Row]) -> str:
-    words = [row.cells["Collocation"] for row in rows]
+    words = [row.text("Collocation") for row in rows]
     for row, word in zip(rows, words, strict=True):
         if word not in {"", "-"} and word.lower() != "mps" and not _MIG_PROFILE.fullmatch(word):
             raise row.wrong("Collocation", f"{word!r} is none of -, MPS and a MIG profile such as 3g.20gb")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -69,51 +70,47 @@ def plan_yaml(path: Path, text: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
     try:
         spec = msgspec.convert(read.tree, _Spec, strict=False)
     except msgspec.ValidationError as error:
-        raise BadSetting(_explained(path, read, str(error))) from None
+        raise BadSetting(_explained(read, str(error))) from None
     if not spec.groups:
-        raise BadSetting(f"{path}:{read.line_of('$.groups')}: groups is empty")
+        raise BadSetting(f"{read.where('$.groups')}: groups is empty")
     planned: list[tuple[str, GroupPlan]] = []
     for i, group in enumerate(spec.groups):
         name = group.name or (path.stem if len(spec.groups) == 1 else f"{path.stem}-{i}")
-        planned += _groups(path, read, f"$.groups[{i}]", group, name, gpus)
+        planned += _groups(read, f"$.groups[{i}]", group, name, gpus)
     return planned
 
 
-def _groups(
-    path: Path, read: YamlText, at: str, group: _Group, name: str, gpus: Gpus
-) -> list[tuple[str, GroupPlan]]:
+def _groups(read: YamlText, at: str, group: _Group, name: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
     """Plan a group once in each of its modes."""
     if group.mode and group.modes:
-        raise BadSetting(f"{_where(path, read, at, 'modes')}: leave out mode, or add it to modes")
-    where = _where(path, read, at, "modes" if group.modes else "mode")
+        raise BadSetting(f"{read.where_key(at, 'modes')}: leave out mode, or add it to modes")
+    where = read.where_key(at, "modes" if group.modes else "mode")
     modes = group.modes or [group.mode or "plain"]
     if len(set(modes)) < len(modes):
         raise BadSetting(f"{where}: one of them stands there twice")
     if group.runs:
         if beside := [key for key in _Runs.__struct_fields__ if key != "name" and f"{at}.{key}" in read.lines]:
             raise BadSetting(
-                f"{_where(path, read, at, beside[0])}: this group has runs; put {beside[0]} into each of them"
+                f"{read.where_key(at, beside[0])}: this group has runs; put {beside[0]} into each of them"
             )
         runs = [
             run
             for i, each in enumerate(group.runs)
-            for run in _runs(path, read, f"{at}.runs[{i}]", each, each.name, gpus)
+            for run in _runs(read, f"{at}.runs[{i}]", each, each.name, gpus)
         ]
     else:
-        runs = _runs(path, read, at, group, "", gpus)
+        runs = _runs(read, at, group, "", gpus)
     if "mps" not in modes and any(run.mps_threads or run.mps_memory_bytes for run in runs):
         raise BadSetting(f"{where}: mps_threads and mps_memory are for mode mps, which is not there")
     listeners = None
     if group.listeners is not None:
-        listeners = check_listeners(_where(path, read, at, "listeners"), group.listeners)
+        listeners = check_listeners(read.where_key(at, "listeners"), group.listeners)
     return [(where, GroupPlan(name=name, mode=mode, runs=named(runs), listeners=listeners)) for mode in modes]
 
 
-def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[RunPlan]:
-    def where(key: str) -> str:
-        return _where(path, read, at, key)
-
-    directory = (path.parent / runs.directory).absolute()
+def _runs(read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[RunPlan]:
+    where = partial(read.where_key, at)
+    directory = (read.path.parent / runs.directory).absolute()
     if not directory.is_dir():
         raise BadSetting(f"{where('directory')}: there is no folder {directory}")
     try:
@@ -143,18 +140,14 @@ def _runs(path: Path, read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpu
     )
 
 
-def _where(path: Path, read: YamlText, at: str, key: str) -> str:
-    return f"{path}:{read.line_of(f'{at}.{key}')}: {key}"
-
-
-def _explained(path: Path, read: YamlText, message: str) -> str:
+def _explained(read: YamlText, message: str) -> str:
     """Turn msgspec's words into file, line, key and what could stand there."""
     said, _, at = message.partition(" - at `")
     at = at.rstrip("`") or "$"
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said, re.DOTALL):
         close = difflib.get_close_matches(unknown[1], _KEYS, 1)
         meant = f"; did you mean {close[0]}?" if close else ""
-        return f"{path}:{read.line_of(f'{at}.{unknown[1]}')}: there is no key {unknown[1]}{meant}"
+        return f"{read.where(f'{at}.{unknown[1]}')}: there is no key {unknown[1]}{meant}"
     at = at.partition("[...]")[0]  # which stands for any key of a grid
     key = at.removeprefix("$").rpartition(".")[2]
-    return f"{path}:{read.line_of(at)}: {key + ': ' if key else ''}{said[:1].lower()}{said[1:]}"
+    return f"{read.where(at)}: {key + ': ' if key else ''}{said[:1].lower()}{said[1:]}"

@@ -17,18 +17,24 @@ class YamlText(msgspec.Struct, frozen=True):
     """One file.
 
     Attributes:
+        path: Where it lies.
         tree: Dicts, lists, text and None.
         lines: Line, from 1, of each part, by its path as msgspec writes it: ``$.groups[0].grid``.
     """
 
+    path: Path
     tree: Any
     lines: dict[str, int]
 
-    def line_of(self, path: str) -> int:
-        """Return the line of a part, or of the nearest part around it that has one."""
-        while path not in self.lines:
-            path = path[: max(path.rfind("."), path.rfind("["))]
-        return self.lines[path]
+    def where(self, at: str) -> str:
+        """Return file and line of a part, or of the nearest part around it that has one, as errors begin."""
+        while at not in self.lines:
+            at = at[: max(at.rfind("."), at.rfind("["))]
+        return f"{self.path}:{self.lines[at]}"
+
+    def where_key(self, at: str, key: str) -> str:
+        """Return file, line and name of a key of a part, as errors begin."""
+        return f"{self.where(f'{at}.{key}')}: {key}"
 
 
 def read_yaml(path: Path, text: str) -> YamlText:
@@ -57,7 +63,7 @@ def read_yaml(path: Path, text: str) -> YamlText:
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise BadSetting(f"{path}:{mark.line + 1 if mark else 1}: no YAML: {problem}") from None
     lines = {"$": 1}
-    return YamlText(_plain(path, node, "$", lines), lines)
+    return YamlText(path, _plain(path, node, "$", lines), lines)
 
 
 def _plain(path: Path, node: Any, at: str, lines: dict[str, int]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sqlite3
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -50,15 +51,14 @@ def private_folder(folder: Path) -> None:
 
 @contextmanager
 def usable(path: Path) -> Generator[None]:
-    """Turn an ``OSError`` at a file of the store into an error with a remedy."""
+    """Turn an error at a file of the store, such as a full disk, into one with a remedy."""
     try:
         yield
-    except OSError as error:
-        raise unusable(path, error.strerror or str(error)) from error
-
-
-def unusable(path: Path, why: str) -> StoreUnusable:
-    return StoreUnusable(f"the store cannot use {path}: {why}. Make room if its disk is full, or {_REMEDY}")
+    except (OSError, sqlite3.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StoreUnusable(
+            f"the store cannot use {path}: {why}. Make room if its disk is full, or {_REMEDY}"
+        ) from error
 
 
 def network_file_system(folder: Path, mounts: Path | None = None) -> str | None:

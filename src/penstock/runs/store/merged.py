@@ -11,13 +11,12 @@ import fcntl
 import os
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.store.columns import (
@@ -30,7 +29,7 @@ from penstock.runs.store.columns import (
     decoded_ints,
 )
 from penstock.runs.store.folder import usable
-from penstock.runs.store.points import HEAD_BYTES, MAGIC, blocks, locked_file
+from penstock.runs.store.points import HEAD_BYTES, MAGIC, Block, blocks, locked_file
 from penstock.runs.store.series import Series
 
 _COMPACTED = "compacted"
@@ -40,6 +39,7 @@ _COUNTS_OF_A_PROCESS = {"feed.batches", "feed.samples"}
 POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
+Wanted = Callable[[str], bool]
 
 
 class _Compacted(msgspec.Struct):
@@ -50,13 +50,13 @@ class _Compacted(msgspec.Struct):
     series: dict[str, tuple[int, int, int]]
 
 
-def read_series(folder: Path, wanted: Callable[[str], bool] | None = None) -> dict[str, Series]:
+def read_series(folder: Path, wanted: Wanted | None = None) -> dict[str, Series]:
     """Return the series in a folder, all or those whose names are wanted; blocks that were torn are left out."""
     # Points first: a file that is compacted in the meantime is in what is read afterwards.
     with usable(folder):
         contents = [_content(path) for path in sorted(folder.glob("*.points"))]
         merged, _ = _merged(folder / _COMPACTED, contents, wanted)
-    return {name: Series(times_us / 1e6, values) for name, (times_us, values) in merged.items()}
+    return series_of(merged)
 
 
 def compact(folder: Path) -> None:
@@ -94,6 +94,11 @@ def compact(folder: Path) -> None:
             path.unlink()
 
 
+def series_of(points: Mapping[str, Points]) -> dict[str, Series]:
+    """Return points as they are shown: with times in seconds."""
+    return {name: Series(times_us / 1e6, values) for name, (times_us, values) in points.items()}
+
+
 def _content(path: Path) -> bytes:
     with suppress(FileNotFoundError):  # compacted by now
         return path.read_bytes()
@@ -101,34 +106,32 @@ def _content(path: Path) -> bytes:
 
 
 def _merged(
-    compacted: Path, contents: list[bytes], wanted: Callable[[str], bool] | None = None
+    compacted: Path, contents: list[bytes], wanted: Wanted | None = None
 ) -> tuple[dict[str, Points], dict[str, int]]:
     """Return what was compacted with the points of these files, and the files that it then holds."""
     points, taken = _unpacked(compacted, wanted)
-    parts: defaultdict[str, list[Points]] = defaultdict(list, {name: [each] for name, each in points.items()})
+    files = [points]
     for content in contents:
         if len(content) < HEAD_BYTES or not content.startswith(MAGIC):
             continue
         key = content[len(MAGIC) : HEAD_BYTES].hex()
-        names: list[str] = []
-        found: list[NDArray[np.void]] = []
-        end = HEAD_BYTES
-        for block in blocks(content):
-            names += block.names
-            end = block.end
-            if end > taken.get(key, 0):
-                found.append(np.frombuffer(block.points, POINT))
-        taken[key] = max(end, taken.get(key, 0))
-        if not found:
-            continue
-        for name, part in points_of(names, found).items():
-            if wanted is None or wanted(name):
-                parts[name].append(part)
-    return {name: joined(name, each) for name, each in parts.items()}, taken
+        found = list(blocks(content))
+        if new := [block for block in found if block.end > taken.get(key, 0)]:
+            taken[key] = new[-1].end
+            files.append(points_of([name for block in found for name in block.names], new, wanted))
+    return merged_files(files), taken
 
 
-def joined(name: str, parts: list[Points]) -> Points:
-    """Make one series of what several writers have of it."""
+def merged_files(files: Iterable[Mapping[str, Points]]) -> dict[str, Points]:
+    """Make one series of what several files have of it, each by its name."""
+    parts: defaultdict[str, list[Points]] = defaultdict(list)
+    for file in files:
+        for name, points in file.items():
+            parts[name].append(points)
+    return {name: _joined(name, each) for name, each in parts.items()}
+
+
+def _joined(name: str, parts: list[Points]) -> Points:
     if name in _TIMES_OF_A_PROCESS:
         return _slowest(parts)
     return _sum(parts) if name in _COUNTS_OF_A_PROCESS else in_order(parts)
@@ -156,15 +159,21 @@ def _slowest(parts: list[Points]) -> Points:
     return times_us, np.maximum.accumulate(values)
 
 
-def points_of(names: list[str], found: list[NDArray[np.void]]) -> dict[str, Points]:
-    """Divide points of one file among the series that they are of."""
-    every = np.concatenate(found)
+def points_of(names: list[str], found: list[Block], wanted: Wanted | None) -> dict[str, Points]:
+    """Divide the points in some blocks of a file among the series that they are of.
+
+    Args:
+        names: What the file has declared until their end.
+        found: The blocks.
+        wanted: Whether the series of a name is wanted; None for all.
+    """
+    every = np.concatenate([np.frombuffer(block.points, POINT) for block in found])
     every = every[np.argsort(every["number"], kind="stable")]
     bounds = np.searchsorted(every["number"], np.arange(len(names) + 1))
     return {
         name: (every[begin:stop]["time_us"].astype(np.int64), every[begin:stop]["value"].astype(np.float64))
         for name, begin, stop in zip(names, bounds, bounds[1:], strict=False)
-        if begin < stop
+        if begin < stop and (wanted is None or wanted(name))
     }
 
 
@@ -198,7 +207,7 @@ def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
     return _MAGIC + zlib.crc32(content).to_bytes(4, "little") + content
 
 
-def _unpacked(path: Path, wanted: Callable[[str], bool] | None) -> tuple[dict[str, Points], dict[str, int]]:
+def _unpacked(path: Path, wanted: Wanted | None) -> tuple[dict[str, Points], dict[str, int]]:
     if not (content := _content(path)):
         return {}, {}
     begin = len(_MAGIC) + 4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.runs.store.merged import POINT, Points, in_order, joined, points_of
+from penstock.runs.store.merged import Points, in_order, merged_files, points_of, series_of
 from penstock.runs.store.points import HEAD_BYTES, blocks
 from penstock.runs.store.series import Series
 
@@ -36,12 +36,7 @@ class Recent:
         for path in self._folder.glob("*.points"):
             with suppress(OSError):  # compacted by now
                 self._read(path)
-        parts: defaultdict[str, list[Points]] = defaultdict(list)
-        for points in self._points.values():
-            for name, each in points.items():
-                parts[name].append(each)
-        merged = {name: joined(name, each) for name, each in parts.items()}
-        return {name: Series(times_us / 1e6, values) for name, (times_us, values) in merged.items()}
+        return series_of(merged_files(self._points.values()))
 
     def _read(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -55,9 +50,7 @@ class Recent:
         for block in found:
             names += block.names
         known = self._points[path.name]
-        for name, new in points_of(names, [np.frombuffer(block.points, POINT) for block in found]).items():
-            if not self._wanted(name):
-                continue
+        for name, new in points_of(names, found, self._wanted).items():
             times_us, values = in_order([known[name], new] if name in known else [new])
             first = max(0, int(np.searchsorted(times_us, int(times_us[-1]) - self._keep_us)) - 1)
             known[name] = times_us[first:], values[first:]

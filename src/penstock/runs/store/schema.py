@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import StoreUnusable
-from penstock.runs.store.folder import network_file_system, unusable, usable
+from penstock.runs.store.folder import network_file_system, usable
 
 _BUSY_S = 30.0
 
@@ -52,7 +52,7 @@ def connect(path: Path) -> sqlite3.Connection:
         StoreUnusable: it cannot be opened, is none, or a newer Penstock has written it.
     """
     network = network_file_system(path.parent)
-    with told(path):
+    with usable(path):
         connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA foreign_keys = ON")
@@ -74,15 +74,6 @@ def connect(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
-
-
-@contextmanager
-def told(path: Path) -> Generator[None]:
-    """Turn an error of the database, such as a full disk, into one with a remedy."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise unusable(path, str(error)) from error
 
 
 @contextmanager

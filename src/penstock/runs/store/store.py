@@ -20,7 +20,7 @@ from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store.alive import Noted, this_place, this_process
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
 from penstock.runs.store.rows import SELECT, record_of
-from penstock.runs.store.schema import connect, told, writing
+from penstock.runs.store.schema import connect, writing
 from penstock.runs.store.series import Series
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
@@ -82,7 +82,7 @@ class Store:
         group_id = _new_id()
         ids = [_new_id() for _ in group.runs]
         listeners = msgspec.json.encode(group.listeners).decode()
-        with self._lock, told(self._database), writing(self._connection):
+        with self._lock, usable(self._database), writing(self._connection):
             self._connection.execute(
                 "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?)",
                 (group_id, group.name, group.mode, listeners, time.time(), _json(this_process())),
@@ -151,7 +151,7 @@ class Store:
 
     def version(self) -> int:
         """Return a number that is another one once another process has written what becomes of runs."""
-        with self._lock, told(self._database), closing(self._connection.cursor()) as cursor:
+        with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
             return cursor.execute("PRAGMA data_version").fetchone()[0]
 
     def folder_of(self, id: str) -> Path:
@@ -239,7 +239,7 @@ class Store:
         return nbytes
 
     def _remove(self, removed: list[Removed]) -> None:
-        with self._lock, told(self._database), usable(self.folder), writing(self._connection):
+        with self._lock, usable(self.folder), writing(self._connection):
             for run, _ in removed:
                 self._connection.execute("DELETE FROM runs WHERE id = ?", (run.id,))
                 with suppress(FileNotFoundError):
@@ -251,11 +251,11 @@ class Store:
                 shutil.rmtree(path)
 
     def _write(self, statement: str, *values: object) -> None:
-        with self._lock, told(self._database), writing(self._connection):
+        with self._lock, usable(self._database), writing(self._connection):
             self._connection.execute(statement, values)
 
     def _read(self, condition: str, *values: object) -> list[sqlite3.Row]:
-        with self._lock, told(self._database), closing(self._connection.cursor()) as cursor:
+        with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
             return cursor.execute(f"{SELECT} {condition}", values).fetchall()
 
 
