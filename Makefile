@@ -9,25 +9,30 @@ READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
 DOCS := $(VENV)/.docs
 PAGE := $(VENV)/.page
+MLFLOW := $(VENV)/.mlflow
 
 # What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.
 PART ?= all
 OUT ?= build/gpu
 ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: demo test test-whole test-page lint docs test-docs bench soak gpu gpu-report clean
+.PHONY: demo test test-whole test-page test-mlflow lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
 
 test: $(READY)
-	$(PYTEST) -m "not soak and not whole and not page"
+	$(PYTEST) -m "not soak and not whole and not page and not mlflow"
 
 test-whole: $(READY)
 	$(PYTEST) -m "whole and not soak"
 
 test-page: $(PAGE)
 	$(PYTEST) -m page
+
+# Not with the others' processes: each of these tests starts several, and all but a few share one server.
+test-mlflow: $(MLFLOW)
+	$(BIN)/python -m pytest tests/mlflow
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -57,6 +62,13 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
+
+# The server has an environment of its own: it needs other versions of what Penstock uses.
+$(MLFLOW): $(READY) tests/mlflow/constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mlflow]"
+	$(PYTHON) -m venv $(VENV)/mlflow-server
+	$(VENV)/mlflow-server/bin/python -m pip install --quiet --constraint tests/mlflow/constraints.txt mlflow
+	touch $(MLFLOW)
 
 $(DOCS): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"

@@ -174,3 +174,7 @@ class StoreUnusable(PenstockError):
 
 class NoSuchRun(PenstockError):
     """The store has no run of this id, or several whose ids begin so; the message names some."""
+
+
+class PushFailed(PenstockError):
+    """A server did not take all of some runs; the message names it. The store has them: push them again."""

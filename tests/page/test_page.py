@@ -185,6 +185,14 @@ def test_a_chart_grows_with_its_run(tab, store):
     eventually(lambda: last_value() == 7)
 
 
+def test_a_run_that_begins_to_log_gets_its_chart(tab, store):
+    [run] = group(store, "goes", status=None)
+    page = tab().view(f"compare?run={run.id}&series=accuracy")
+    page.get_by_text("No series has these words").wait_for()
+    add_points(store, run.id, "accuracy", [0.5, 0.6], run.began + 61, 1)
+    page.locator(".chart canvas").wait_for()
+
+
 def test_groups_stand_beside_each_other_with_the_sentence(tab, store):
     alone = group(store, "small", runs=["a", "b"], mode="alone", seconds=100)
     plain = group(store, "small", runs=["a", "b"], mode="plain", seconds=60)
@@ -229,7 +237,7 @@ def test_a_feed_is_seen_while_it_lives(tab):
     assert penstock.feeds() == []
 
 
-def test_an_open_page_goes_on_when_its_server_starts_again(tab, store, open_page):
+def test_an_open_page_says_what_its_server_does_and_goes_on_once_it_has_the_new_key(tab, store, open_page):
     server = open_page()
     one = tab(server)
     one.may_complain = True  # the browser tells of each try that nobody answered
@@ -237,9 +245,26 @@ def test_an_open_page_goes_on_when_its_server_starts_again(tab, store, open_page
     server.close()
     page.get_by_text("the server does not answer: trying again").wait_for()
     group(store, "meanwhile")
-    open_page("--port", str(server.port))
+    again = open_page("--port", str(server.port))
+    page.get_by_text("the server was started again: open the URL that it has printed").wait_for()
+    other = one.context.new_page()
+    other.goto(again.url)
     page.get_by_text("meanwhile").wait_for()
     page.get_by_text("live", exact=True).wait_for()
+
+
+def test_the_key_does_not_stay_in_the_address(tab):
+    assert "token" not in tab().page.url
+
+
+def test_the_focus_stays_while_the_page_draws_itself_anew(tab, store):
+    group(store, "goes", status=None)
+    for view, label in (("now", "a"), ("runs", "a")):
+        page = tab().view(view)
+        page.get_by_role("link", name=label, exact=True).focus()
+        before = page.evaluate("document.activeElement.href")
+        page.wait_for_timeout(2500)
+        assert page.evaluate("document.activeElement.href") == before
 
 
 def test_a_thousand_runs_are_shown_and_drawn_only_as_far_as_one_looks(tab, store):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from email.message import Message
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,13 +51,27 @@ class Page:
 
     def enter(self) -> None:
         answer = self.ask("/?" + self.key)
-        assert answer.status == 303, answer
+        assert answer.status == 200, answer
         self.cookie = answer.headers["Set-Cookie"].partition(";")[0]
 
     def json(self, path: str) -> Any:
         answer = self.ask(path)
         assert answer.status == 200, answer
         return json.loads(answer.body)
+
+    @contextmanager
+    def changes(self) -> Iterator[Iterator[Any]]:
+        """Listen: what comes first has all runs."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request("GET", "/api/live", headers={"Cookie": self.cookie})
+            stream = connection.getresponse()
+            assert stream.headers["Content-Type"].startswith("text/event-stream")
+            yield (json.loads(line.removeprefix(b"data: ")) for line in stream if line.startswith(b"data: "))
+            stream.close()
+
+    def rows(self) -> Any:
+        with self.changes() as changes:
+            return next(changes)["all"]
 
     def close(self) -> str:
         """Interrupt it; return what it told on standard error."""

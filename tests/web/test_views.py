@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,10 +12,10 @@ from penstock.web.units import is_counter, rates, unit_of
 
 
 def test_rows_are_the_runs_of_the_store(page, store):
-    assert page.json("/api/runs") == []
+    assert page.rows() == []
     [good] = group(store, "good", parameters={"lr": "0.1"})
     [bad] = group(store, "bad", status="failed", reason="ValueError: boom")
-    rows = page.json("/api/runs")
+    rows = page.rows()
     assert [row["id"] for row in rows] == [good.id, bad.id]
     assert rows[0]["parameters"] == {"lr": "0.1"} and rows[0]["ended"] and rows[0]["seconds"] == 60
     assert (rows[1]["status"], rows[1]["exit_code"], rows[1]["reason"]) == ("failed", 1, "ValueError: boom")
@@ -59,6 +57,19 @@ def test_groups_come_with_their_verdict_once_they_have_ended(page, store):
     assert len(found["groups"]) == 2 and found["sentences"] == []
 
 
+def test_a_description_that_was_cut_off_hides_nothing_else(page, store):
+    [run] = group(store, "one")
+    (store.folder_of(run.id) / "environment.json").write_text('{"command": ["py')
+    assert page.json(f"/api/runs/{run.id}")["environment"] is None
+
+
+def test_the_mean_of_a_counter_is_its_rate(page, store):
+    [run] = group(store, "one")
+    series = page.json(f"/api/runs/{run.id}")["series"]
+    assert series["proc.cpu_s"]["mean"] == pytest.approx(0.8 * 59 / 60) and series["proc.cpu_s"]["unit"] == "cores"
+    assert series["proc.rss_bytes"]["mean"] == pytest.approx(5e8 + 1e6 * 29.5)
+
+
 def test_what_a_run_did_on_the_whole_is_told_once_it_has_ended(page, store):
     [ended] = group(store, "ended")
     [goes] = group(store, "goes", status=None)
@@ -82,40 +93,31 @@ def test_the_newest_points_of_runs_that_go_on_come_as_they_are_written(page, sto
 
 def test_what_changes_is_sent_while_it_happens(page, store):
     group(store, "before")
-    with closing(http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)) as connection:
-        connection.request("GET", "/api/live", headers={"Cookie": page.cookie})
-        stream = connection.getresponse()
-        assert stream.headers["Content-Type"].startswith("text/event-stream")
-
-        def next_change():
-            while not (line := stream.readline()).startswith(b"data: "):
-                assert line, "the stream has ended"
-            return json.loads(line.removeprefix(b"data: "))
-
-        assert [row["group"] for row in next_change()["rows"]] == ["before"]
+    with page.changes() as changes:
+        assert [row["group"] for row in next(changes)["all"]] == ["before"]
         [run] = group(store, "now", status=None)
-        change = next_change()
+        change = next(changes)
         while run.id not in change["glances"]:
-            change = next_change()
+            change = next(changes)
         assert change["glances"][run.id]["logged"]["loss"] == drawn()["loss"][-1]
         add_points(store, run.id, "loss", [7.0], run.began + 61, 0)
         while change["glances"][run.id]["logged"]["loss"] != 7:
-            change = next_change()
+            change = next(changes)
         store.ended(run.id, "finished", 0)
         while not any(row["ended"] for row in change["rows"] if row["id"] == run.id):
-            change = next_change()
+            change = next(changes)
         store.remove([run.id])
         while run.id not in change["removed"]:
-            change = next_change()
+            change = next(changes)
 
 
 def test_counters_are_known_by_their_names():
     counters = ["proc.cpu_s", "disk.nvme0n1.read_bytes", "feed.wait_s", "energy.package0_j", "sampler.missed"]
-    assert [
-        name for name in [*counters, "proc.rss_bytes", "loss", "time_s", "feed.epoch_s"] if is_counter(name)
-    ] == counters
+    others = ["proc.rss_bytes", "loss", "time_s", "feed.epoch_s", "feed.lag_samples", "gpm.0.pcie_rx_bytes_per_s"]
+    assert [name for name in [*counters, *others] if is_counter(name)] == counters
     assert [unit_of(name) for name in counters] == ["cores", "bytes/s", "of the time", "W", "/s"]
-    assert [unit_of(name) for name in ("proc.rss_bytes", "feed.epoch_s", "loss")] == ["bytes", "s", ""]
+    assert [unit_of(name) for name in others] == ["bytes", "", "s", "s", "", "bytes/s"]
+    assert unit_of("feed.held_back_s") == "of the time"
 
 
 def test_a_rate_is_what_was_counted_by_the_time_it_took():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,6 +73,17 @@ def run(
             help="Grams of CO2 per kWh, for estimates; none unless given.",
         ),
     ] = None,
+    mlflow: Annotated[
+        str, typer.Option(metavar="URI", help="An MLflow server that the runs are pushed to: http://host:5000.")
+    ] = "",
+    experiment: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Experiment there; $MLFLOW_EXPERIMENT_NAME, or the group's name."),
+    ] = "",
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="torch, nsys or ncu, and its options; more than once."),
+    ] = None,
     watch_dataloader: Annotated[
         bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
     ] = False,
@@ -103,18 +115,20 @@ def run(
         "mps_threads": mps_threads,
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
         "watch_dataloader": watch_dataloader,
+        "profile": tuple(profile or ()),
     }
     gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
+    pushed = _pushed(mlflow, experiment)
     if words[0].endswith(SPECS):
         _refuse_beside_spec(words, options)
         with _spec(words[0], gpus) as spec:
-            _start(spec.groups, store, tell=spec.tell, detached=detached)
+            _start(spec.groups, store, tell=spec.tell, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.from_words import group_of
 
         planned = group_of(words, gpus, **options)
         _say_left_out(gpus.left_out)
-        _start([planned], store, tell=None, detached=detached)
+        _start([planned], store, tell=None, detached=detached, pushed=pushed)
 
 
 def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
@@ -126,7 +140,7 @@ def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
     from penstock.errors import BadSetting
 
     nothing: dict[str, Any] = {"repeat": 1, "seed": 0, "name": "", "group": "", "mode": ""}
-    nothing |= {"grid": (), "devices": (), "watch_dataloader": False}
+    nothing |= {"grid": (), "devices": (), "watch_dataloader": False, "profile": ()}
     flags = {"take": "random", "time_limit_s": "time-limit", "watch_dataloader": "watch-dataloader"}
     flags |= {"mps_threads": "mps-threads", "mps_memory_bytes": "mps-memory"}
     given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]
@@ -150,8 +164,23 @@ def _say_left_out(sentences: list[str]) -> None:
         typer.echo(f"penstock: {sentence}", err=True)
 
 
+def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractContextManager[None]]:
+    """Return what pushes groups of a store while they run; nothing does without a server."""
+    if not uri:
+        return lambda folder, groups: nullcontext()
+    from penstock.runs.push.beside import check_mlflow, pushing
+
+    check_mlflow()
+    return lambda folder, groups: pushing(folder, groups, uri, experiment)
+
+
 def _start(
-    groups: list[GroupPlan], folder: Path | None, *, tell: Callable[[int, RunRecord], None] | None, detached: bool
+    groups: list[GroupPlan],
+    folder: Path | None,
+    *,
+    tell: Callable[[int, RunRecord], None] | None,
+    detached: bool,
+    pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
     """Run groups, and exit as they did; or leave them to a process of their own."""
     from penstock.runs.launch.launcher import Launcher, detach
@@ -163,15 +192,19 @@ def _start(
     listeners = [group.listeners for group in groups]
     with Store.open(folder) as opened:
         records = add(opened, groups)
+        ids = [group[0].group_id for group in records]
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
-            sys.exit(_exit_code(Launcher(opened, records, listeners=listeners, tell=tell, below=below).run()))
+            with pushed(opened.folder, ids):
+                ended = Launcher(opened, records, listeners=listeners, tell=tell, below=below).run()
+            sys.exit(_exit_code(ended))
 
     def run() -> None:
         with Store.open(opened.folder) as store:
-            for group in records:
-                store.own(group[0].group_id)
-            Launcher(store, records, listeners=listeners, tell=tell, orphans="keep").run()
+            for id in ids:
+                store.own(id)
+            with pushed(store.folder, ids):
+                Launcher(store, records, listeners=listeners, tell=tell, orphans="keep").run()
 
     detach(run)
     for group in records:

@@ -14,6 +14,7 @@ import typer
 from penstock.cli.command import Command, Group
 from penstock.cli.runs_compare import compare
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
+from penstock.cli.runs_push import push
 from penstock.cli.runs_top import top
 from penstock.errors import BadSetting
 from penstock.runs.keeper.output import read_output
@@ -34,7 +35,7 @@ def runs() -> None:
     """What has become of runs."""
 
 
-for verb in (top, compare):
+for verb in (top, compare, push):
     app.command(cls=Command)(verb)
 
 

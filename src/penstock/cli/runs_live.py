@@ -45,7 +45,8 @@ class Looks:
         """Show runs in at most half of the terminal's lines: first those that go on."""
         shown = console()
         shown.size = ConsoleDimensions(*os.get_terminal_size(1))  # it may change, whatever $LINES and $COLUMNS say
-        runs = [self._store.run(id) for id in ids]
+        wanted = set(ids)
+        runs = [run for run in self._store.runs() if run.id in wanted]  # without those that were removed
         most = max(1, shown.height // 2 - _LINES_BESIDE)
         going_on_first = sorted(runs, key=lambda run: (run.status in ENDED, run.status == "waiting"))
         chosen = {run.id for run in (runs if len(runs) <= most else going_on_first[:most])}

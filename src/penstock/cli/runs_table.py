@@ -13,14 +13,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.runs.advice import Advice
+from penstock.runs.advice import MUCH_WAITING, Advice
 from penstock.runs.compare import Comparison, GroupFigures
 from penstock.runs.figures import RunFigures
 from penstock.runs.glance import Glance
 from penstock.runs.record import RunRecord
 from penstock.terminal import printable
 
-_MUCH_WAITING = 0.2
 _STYLES = {"running": "bold cyan", "finished": "green", "waiting": "dim"}
 
 
@@ -137,7 +136,7 @@ def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
         "cores": _number(now.cores, ".2f"),
         "memory": _number(None if now.rss_bytes is None else now.rss_bytes / 2**20, ",.0f"),
         "read": _number(None if now.read_bytes_per_s is None else now.read_bytes_per_s / 2**20),
-        "waits": Text(_number(now.waiting, ".0%"), "bold yellow" if (now.waiting or 0) >= _MUCH_WAITING else ""),
+        "waits": Text(_number(now.waiting, ".0%"), "bold yellow" if (now.waiting or 0) >= MUCH_WAITING else ""),
         "logged": printable(logged),
     }
 

@@ -113,6 +113,8 @@ class _Asking(threading.local):
 _asking = _Asking()
 _totals = _Totals()
 _tell: Callable[[], object] | None = None
+on_batch: Callable[[], object] | None = None
+"""Told each batch that a thread was given."""
 
 
 class Iteration:
@@ -159,6 +161,8 @@ class Iteration:
             loader.batches += 1
             if loader.batches > self._totals.most:  # noqa: PLR1730 - max() takes longer
                 self._totals.most = loader.batches
+            if on_batch is not None:
+                on_batch()
 
     def end(self) -> None:
         """End the wait and the loop: the iterator is exhausted."""

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from penstock.runs.figures import RunFigures
 
-_MUCH_WAITING = 0.1
+MUCH_WAITING = 0.1
+"""The part of a run's time from which its waiting for data is worth a word."""
 _MUCH_COPYING = 0.2
 _MUCH_OTHER = 0.5
 _BUSY = 0.85
@@ -41,7 +42,7 @@ def advise(run: RunFigures, cpus_busy: float | None, together: Sequence[RunFigur
     parts = run.parts
     if parts.waiting is None:
         return None
-    if parts.waiting >= _MUCH_WAITING:
+    if parts.waiting >= MUCH_WAITING:
         return _for_waiting(run, f"waits {parts.waiting:.0%} of its time for data", cpus_busy, together)
     if parts.copying is not None and parts.copying >= _MUCH_COPYING:
         return Advice(

@@ -138,6 +138,8 @@ def _against(first: GroupFigures, other: GroupFigures) -> str:
     if not (first.finished and other.finished):
         failed = sum(run.status != "finished" for group in (first, other) for run in group.runs)
         return f"{_called(first)} and {_called(other)} cannot be compared: {failed} of their runs did not finish."
+    if 0.0 in (first.seconds, other.seconds, first.each_s):
+        return f"{_called(first)} and {_called(other)} cannot be compared: the clock was set back while they ran."
     if first.epoch_s and other.epoch_s:
         each = f"each epoch takes {_times(other.epoch_s / first.epoch_s)} as long"
     else:

@@ -83,6 +83,10 @@ def log(**values: object) -> None:
 def watch_waits() -> None:
     """Keep where the time of this process's loops goes, and its forked children's, in series of their run."""
     waits.report(_here.begin)
+    if "PENSTOCK_PROFILE_STEPS" in os.environ and _store():
+        from penstock.inject.profile import begin
+
+        begin()
 
 
 def _store() -> Path | None:

@@ -19,6 +19,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         mps_memory_bytes: Memory of each GPU that it may use in mode mps; None for all.
         mig_changes: Whether mode mig may make instances for its group, as root, and take them back.
         watch_dataloader: Whether the waits for its plain DataLoaders are kept.
+        profile: Profilers that look at it, each with its options: "torch 10-20", "nsys --trace=cuda".
     """
 
     command: tuple[str, ...]
@@ -31,6 +32,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     mps_memory_bytes: int | None = None
     mig_changes: bool = False
     watch_dataloader: bool = False
+    profile: tuple[str, ...] = ()
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):

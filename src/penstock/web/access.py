@@ -1,24 +1,19 @@
-"""Who may read the page: 127.0.0.1 is open to every user of the machine, so an address alone permits nothing.
+"""Who may read the page: 127.0.0.1 is open to every user of the machine, so an address permits nothing.
 
-The printed URL has a token, which the first answer turns into a cookie that no script can read. Besides, a request
-must name a host that is known (against DNS rebinding) and come from this page, and can change nothing.
+The printed URL has a token, which the first answer turns into a cookie that no script can read. It is of no use
+once the server has ended: whoever listens at its port afterwards is sent it. Besides, a request must name a host that
+is known (against DNS rebinding) and come from this page, and can change nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import secrets
-from contextlib import suppress
-from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from penstock.runs.store.folder import usable
 
 _HEADERS = {
     "Content-Security-Policy": (
@@ -38,16 +33,15 @@ class Access:
     Args:
         app: What they pass to.
         token: What the printed URL holds.
-        secret: What the cookie's value is made of; as long as it stays, an open page outlives its server.
         port: The server's port; servers of one machine share their cookies.
         hosts: Names and addresses under which the server is known, lower case.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, secret: str, port: int, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, port: int, hosts: frozenset[str]) -> None:
         self._app = app
         self._token = token
         self._cookie = f"penstock-{port}"
-        self._value = hashlib.sha256(f"{secret} {port}".encode()).hexdigest()
+        self._value = secrets.token_urlsafe(32)
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,44 +52,47 @@ class Access:
 
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start":
-                known = {name.lower() for name, _ in message["headers"]}
-                added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-                message["headers"] = [*message["headers"], *(each for each in added if each[0] not in known)]
+                headers = MutableHeaders(raw=message.setdefault("headers", []))
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if message["status"] == 200 and self._has_token(scope):
+                    # No redirection: from a link on another site, it would not be sent a strict cookie.
+                    headers.append(
+                        "set-cookie", f"{self._cookie}={self._value}; HttpOnly; Path=/; SameSite=Strict"
+                    )
             await send(message)
 
-        await (self._refusal(scope) or self._app)(scope, receive, marked)
+        if refusal := self._refusal(scope):
+            await refusal(scope, receive, marked)
+            return
+        await self._app(scope, receive, marked)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
+        host, origin = headers.get("host", ""), headers.get("origin")
         if scope["method"] not in {"GET", "HEAD"}:
             return PlainTextResponse("This page changes nothing: GET only.", 405, {"Allow": "GET, HEAD"})
         if host_name(host) not in self._hosts:
-            return PlainTextResponse(
-                f"This server is not known as {host!r}. penstock web --allow-host {host_name(host)} makes it so.",
-                421,
-            )
-        origin = headers.get("origin")
+            remedy = f"penstock web --allow-host {host_name(host) or 'NAME'} makes it so"
+            return PlainTextResponse(f"This server is not known as {host!r}. {remedy}.", 421)
+        from_elsewhere = headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}
         if (origin and urlsplit(origin).netloc != host) or (
-            headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
+            from_elsewhere and headers.get("sec-fetch-mode") != "navigate"
         ):
             return PlainTextResponse("Another page asks: refused.", 403)
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if secrets.compare_digest(given.encode(), self._token.encode()):
-            answer = RedirectResponse(
-                "/", 303
-            )  # the key does not stay in the address, nor in what it is copied to
-            answer.set_cookie(self._cookie, self._value, httponly=True, samesite="strict", path="/")
-            return answer
-        if secrets.compare_digest(self._given(headers.get("cookie", "")), self._value.encode()):
-            return None
-        return PlainTextResponse("Open the URL that penstock web has printed: it holds the key to this page.", 401)
+        if not (self._has_token(scope) or self._has_cookie(headers)):
+            return PlainTextResponse(
+                "Open the URL that penstock web has printed: it holds the key to this page.", 401
+            )
+        return None
 
-    def _given(self, text: str) -> bytes:
-        with suppress(CookieError):
-            if found := SimpleCookie(text).get(self._cookie):
-                return found.value.encode()
-        return b""
+    def _has_token(self, scope: Scope) -> bool:
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        return scope["path"] == "/" and secrets.compare_digest(given.encode(), self._token.encode())
+
+    def _has_cookie(self, headers: Headers) -> bool:
+        given = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
+        return secrets.compare_digest(given.encode(), self._value.encode())
 
 
 def host_name(host: str) -> str:
@@ -104,17 +101,3 @@ def host_name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
-
-
-def kept_secret(store: Path) -> str:
-    """Return the secret of a store's page, made at its first use; the store's folder is its user's alone."""
-    path = store / "web-secret"
-    with usable(path):
-        if not path.exists():
-            new = path.with_name(f"web-secret.{os.getpid()}")
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(secrets.token_urlsafe(32))
-            with suppress(FileExistsError):
-                os.link(new, path)
-            new.unlink()
-        return path.read_text()

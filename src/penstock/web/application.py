@@ -25,14 +25,13 @@ _MOST_POINTS = 20_000
 
 
 def application(
-    store: Store, *, token: str, secret: str, port: int, hosts: frozenset[str], ending: Callable[[], bool]
+    store: Store, *, token: str, port: int, hosts: frozenset[str], ending: Callable[[], bool]
 ) -> Starlette:
     """Make the server's application.
 
     Args:
         store: What is shown.
         token: Opens the page, in its URL.
-        secret: Makes the cookie that keeps it open.
         port: The server's port.
         hosts: Names and addresses under which the server is known.
         ending: Tells whether the server ends.
@@ -42,9 +41,6 @@ def application(
 
     async def index(_: Request) -> Response:
         return FileResponse(_PAGE / "index.html")
-
-    async def runs(_: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(views.rows))
 
     async def summaries(request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(views.summaries, request.query_params.getlist("id")))
@@ -77,7 +73,6 @@ def application(
     return Starlette(
         routes=[
             Route("/", index),
-            Route("/api/runs", runs),
             Route("/api/summaries", summaries),
             Route("/api/runs/{id}", run),
             Route("/api/runs/{id}/series", series),
@@ -86,7 +81,7 @@ def application(
             Route("/api/live", events),
             Mount("/page", StaticFiles(directory=_PAGE)),
         ],
-        middleware=[Middleware(Access, token=token, secret=secret, port=port, hosts=hosts)],
+        middleware=[Middleware(Access, token=token, port=port, hosts=hosts)],
         exception_handlers={PenstockError: _told},
     )
 

@@ -37,7 +37,7 @@ def serve(
     require("penstock web", "web", "starlette", "uvicorn")
     import uvicorn
 
-    from penstock.web.access import host_name, kept_secret
+    from penstock.web.access import host_name
     from penstock.web.application import application
 
     with Store.open(store) as opened, _listening(host, port) as listening:
@@ -48,7 +48,6 @@ def serve(
         app = application(
             opened,
             token=token,
-            secret=kept_secret(opened.folder),
             port=at,
             hosts=frozenset(hosts),
             ending=lambda: server.should_exit,

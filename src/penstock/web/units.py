@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_COUNTERS = re.compile(
-    r"(proc|host|disk|energy|feed|run|sampler)\..*"
-    r"(cpu_s|wait_s|loop_s|copy_s|busy_s|_j|(read|write|sent|received)_bytes|reads|writes|flushes|batches|samples|missed)"
-)
-_UNITS = {"cpu_s": "cores", "_s": "of the time", "_j": "W", "_bytes": "bytes/s", "": "/s"}
+_OURS = ("proc.", "host.", "disk.", "energy.", "feed.", "run.", "sampler.")
+_COUNTERS = {
+    **dict.fromkeys(("wait_s", "loop_s", "copy_s", "busy_s", "held_back_s"), "of the time"),
+    **dict.fromkeys(("read_bytes", "write_bytes"), "bytes/s"),
+    **dict.fromkeys(("reads", "writes", "flushes", "batches", "samples", "missed"), "/s"),
+    "cpu_s": "cores",
+}
+_GAUGES = {"_bytes_per_s": "bytes/s", "_per_s": "/s", "_bytes": "bytes", "_s": "s", "_w": "W", "_percent": "%"}
 
 
 def is_counter(name: str) -> bool:
     """Return whether a series only grows, from the beginning of its run."""
-    return bool(_COUNTERS.fullmatch(name))
+    end = name.rpartition(".")[2]
+    return name.startswith(_OURS) and (end in _COUNTERS or (name.startswith("energy.") and end.endswith("_j")))
 
 
 def unit_of(name: str) -> str:
     """Return the unit in which a series is drawn; empty if its name does not tell."""
     if is_counter(name):
-        return next(unit for end, unit in _UNITS.items() if name.endswith(end))
-    return "bytes" if name.endswith("_bytes") else "s" if name.endswith("_s") else ""
+        return _COUNTERS.get(name.rpartition(".")[2], "W")
+    return next((unit for end, unit in _GAUGES.items() if name.endswith(end)), "")
 
 
 def rates(times_s: Floats, counts: Floats) -> tuple[Floats, Floats]:

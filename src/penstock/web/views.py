@@ -40,10 +40,19 @@ class Views:
         self._store = store
         self._followed: dict[tuple[str, float], tuple[Recent, float]] = {}
         self._ended: dict[str, dict[str, Any]] = {}
+        self._version = -1
         self._lock = threading.Lock()
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row of each run, in the order in which they were added."""
+    def rows(self, known: Mapping[str, dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+        """Return a row of each run, in the order in which they were added.
+
+        Args:
+            known: Rows that were returned before; while nobody writes to the store, only runs that go on are read.
+        """
+        if known is not None:
+            before, self._version = self._version, self._store.version()
+            if before == self._version:
+                return [row if row["ended"] else _row(self._store.run(id)) for id, row in known.items()]
         return [_row(record) for record in self._store.runs()]
 
     def glances(self, ids: Iterable[str]) -> dict[str, Any]:
@@ -66,20 +75,18 @@ class Views:
         """
         record = self._store.run(id)
         folder = self._store.folder_of(record.id)
-        environment = folder / "environment.json"
         return {
             **_row(record),
             "command": list(record.plan.command),
             "directory": record.plan.directory,
-            "environment": json.loads(environment.read_bytes()) if environment.exists() else None,
+            "environment": _environment(folder / "environment.json"),
             "output": _tail(folder / "output"),
             "series": {
                 name: {
                     "points": len(each.values),
                     "last": _number(each.values[-1]),
-                    "mean": _mean(each),
+                    "mean": _mean(name, each),
                     "unit": unit_of(name),
-                    "counts": is_counter(name),
                 }
                 for name, each in sorted(self._series(record).items())
                 if len(each.values)
@@ -106,7 +113,7 @@ class Views:
         """Return the points of runs' last seconds, by run and name; some may have been returned before."""
         asked = list(names)
         found: dict[str, dict[str, Any]] = {}
-        for id in ids:
+        for id in (self._store.run(id).id for id in ids):
             series = self._newest(id, _FOR_EVER_S, lambda _: True)
             found[id] = {}
             for name in asked:
@@ -194,9 +201,20 @@ def _tail(path: Path) -> str:
         return ""
 
 
-def _mean(series: Series) -> float | None:
+def _mean(name: str, series: Series) -> float | None:
+    """Return the mean value; of a counter, by how much it grew in a second."""
+    _, values = (
+        _drawn(name, Series(series.times_s[[0, -1]], series.values[[0, -1]])) if is_counter(name) else series
+    )
     with np.errstate(all="ignore"):
-        return _number(float(np.mean(series.values)))
+        return _number(float(np.mean(values))) if len(values) else None
+
+
+def _environment(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, json.JSONDecodeError):  # not described yet, or its writer was killed
+        return None
 
 
 def _number(value: float) -> float | None:

@@ -35,8 +35,13 @@ def Spec(path: Path, *, without: bool = False) -> OpenedSpec:  # noqa: N802
 
 
 @pytest.fixture
-def file(tmp_path: Path, fake_gpus: FakeGpus) -> Path:
-    """A table on a machine of two GPUs."""
+def file(
+    tmp_path: Path, fake_gpus: FakeGpus, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A table on a machine of two GPUs and a profiler."""
+    programs = tmp_path_factory.mktemp("bin")
+    (programs / "nsys").touch(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     for uuid in UUIDS:
         assert fake_gpus.add() == uuid
     (tmp_path / "train.py").touch()
@@ -66,7 +71,7 @@ def test_rows_of_one_experiment_and_workload_start_together(file: Path):
     assert (one.name, one.mode, two.name, two.mode) == ("0-1", "alone", "0-2", "plain")
     assert one.listeners == ("gpu", "proc", "host")
     assert two.listeners == ("gpu", "proc", "host", "gpm")
-    assert spec.left_out == ["runs.csv: nsys: profilers are not started yet"]
+    assert [run.profile for run in spec.groups[-1].runs][-1:] == [("nsys",)]
     assert [run.name for run in two.runs] == ["a", "b"]
     assert two.runs[0].devices == UUIDS
     assert two.runs[0].command == (sys.executable, "train.py", "--epochs", "2", "--lr", "0.05")
@@ -269,10 +274,11 @@ def test_without_a_gpu_what_needs_one_is_left_out_and_that_is_said_once(file: Pa
         assert [group.mode for group in spec.groups] == ["alone", "plain", "plain", "plain"]
         assert [group.listeners for group in spec.groups] == 4 * [("proc", "host")]
         assert not any(run.devices for group in spec.groups for run in group.runs)
-    _, left_out = spec.left_out
+        assert not any(run.profile for group in spec.groups for run in group.runs)
+    (left_out,) = spec.left_out
     assert left_out == (
-        "--no-gpu leaves out devices, listener gpu, listener gpm, mode mps (plain instead), mode mig:3g.20gb "
-        "(plain instead)"
+        "--no-gpu leaves out devices, profiler nsys, listener gpu, listener gpm, mode mps (plain instead), mode "
+        "mig:3g.20gb (plain instead)"
     )
 
 

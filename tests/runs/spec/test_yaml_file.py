@@ -40,6 +40,7 @@ def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
             listeners: [proc, host]
             time_limit: 1.5h
             watch_dataloader: true
+            profile: [torch 100-110]
         """,
     )
     assert (alone.name, alone.mode, plain.name, plain.mode) == ("small", "alone", "small", "plain")
@@ -52,6 +53,7 @@ def test_a_group_is_repeated_in_each_of_its_modes(spec: Path):
     assert first.directory == str(spec.parent)
     assert first.time_limit_s == 5400
     assert first.watch_dataloader
+    assert first.profile == ("torch 100-110",)
 
 
 def test_groups_run_in_order_and_one_can_have_several_commands(spec: Path):

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from penstock.errors import PenstockError
+
 _REFRESH_S = 1.0
 _CALM_S = 0.02
 _ERASED = b"\r\x1b[J"
@@ -49,10 +51,11 @@ class Below:
         """Draw what is due; return the seconds until something will be."""
         if (is_due := time.monotonic() >= self._due_s) or self._draws_again_s() <= time.monotonic():
             if is_due:
-                lines = self._lines()
-                up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
-                self._drawn = (_CUT_OFF + "\n".join(lines) + _WRAPPED + "\r" + up).encode(errors="replace")
                 self._due_s = time.monotonic() + _REFRESH_S
+                with suppress(OSError, PenstockError):  # the terminal is gone, or the store is full: runs go on
+                    lines = self._lines()
+                    up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
+                    self._drawn = (_CUT_OFF + "\n".join(lines) + _WRAPPED + "\r" + up).encode(errors="replace")
             with suppress(OSError):  # the terminal is gone: a signal says so
                 write(self._terminal, _ERASED + self._drawn)
             self._is_shown, self._shown_s = True, time.monotonic()

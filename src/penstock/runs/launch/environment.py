@@ -42,9 +42,10 @@ def describe_all(
     shared = _machine()
     for record in records:
         with suppress(OSError):  # a full disk, or the run was removed: no reason to stop any
-            (store.folder_of(record.id) / "environment.json").write_text(
-                json.dumps(environment_record(record, store, variables(record)) | shared, indent=1)
-            )
+            kept = store.folder_of(record.id) / "environment.json"
+            half = kept.with_suffix(".half")
+            half.write_text(json.dumps(environment_record(record, store, variables(record)) | shared, indent=1))
+            half.rename(kept)
 
 
 @cache
@@ -60,6 +61,7 @@ def environment_record(record: RunRecord, store: Store, variables: Mapping[str, 
     plan = record.plan
     given = environment_of(record, store, variables)
     shown = {name: value for name, value in given.items() if _SHOWN.fullmatch(name)}
+    shown.pop("PENSTOCK_RUN_PARAMETERS", None)  # the run's parameters are kept, masked by their names
     return {
         "command": masked_words(plan.command),
         "directory": plan.directory,

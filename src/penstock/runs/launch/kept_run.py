@@ -17,6 +17,7 @@ from typing import Any
 import penstock.runs.keeper
 from penstock.inject import injected, without_injection
 from penstock.runs.keeper.order import Order
+from penstock.runs.profilers import STEPS, command_of, steps_of
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 
@@ -61,7 +62,7 @@ class KeptRun:
             id=record.id,
             store=str(store.folder),
             folder=str(folder),
-            command=list(record.plan.command),
+            command=command_of(record.plan, folder / "files"),
             directory=record.plan.directory,
             environment=environment,
             path=[os.path.abspath(entry) for entry in sys.path],
@@ -141,9 +142,11 @@ def environment_of(record: RunRecord, store: Store, variables: Mapping[str, str]
         f"PENSTOCK_PARAM_{re.sub(r'[^A-Z0-9]', '_', name.upper())}": value
         for name, value in plan.parameters.items()
     }
+    steps = steps_of(plan)
     return {
         "PYTHONUNBUFFERED": "1",  # what it prints is seen, and kept, when it is printed
-        **(injected if plan.watch_dataloader else without_injection)(os.environ),
+        **(injected if plan.watch_dataloader or steps else without_injection)(os.environ),
+        **({STEPS: steps} if steps else {}),
         **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),
         **variables,
         **parameters,

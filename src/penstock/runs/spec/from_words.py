@@ -29,6 +29,7 @@ def group_of(
     devices: Sequence[str] = (),
     mps_threads: float | None = None,
     mps_memory_bytes: int | None = None,
+    profile: Sequence[str] = (),
     **common: Any,
 ) -> GroupPlan:
     """Plan the group that a command line asks for.
@@ -45,6 +46,7 @@ def group_of(
         seed: Random seed of that.
         listeners: As ``GroupPlan`` has them.
         devices: GPUs that each run sees, by number or UUID; empty for all.
+        profile: Profilers, each with its options.
         mps_threads, mps_memory_bytes, common: As each run's ``RunPlan`` has them.
 
     Raises:
@@ -65,6 +67,7 @@ def group_of(
             devices=gpus.devices("--devices", devices),
             mps_threads=mps_threads,
             mps_memory_bytes=mps_memory_bytes,
+            profile=gpus.profilers("--profile", profile),
             **common,
         )
     )

@@ -13,6 +13,7 @@ from penstock.measure.gpus import Gpu, visible_gpus
 from penstock.runs.command_line import check_mode
 from penstock.runs.modes.mode import check
 from penstock.runs.plan import GroupPlan
+from penstock.runs.profilers import check_profilers
 
 _LISTENERS = ("gpu", "gpm")
 """Listeners that only a GPU has anything to say to."""
@@ -63,6 +64,16 @@ class Gpus:
                 raise BadSetting(f"{what}: {name!r} is GPU {fitting[0]}, which is there already")
             found += fitting
         return tuple(found)
+
+    def profilers(self, what: str, texts: Sequence[str]) -> tuple[str, ...]:
+        """Check that profilers are there; those that only look at GPUs are left out where these are.
+
+        Raises:
+            BadSetting: there is no such profiler; the message begins with ``what``.
+        """
+        dropped = [text for text in texts if self._without and text.split()[:1] != ["torch"]]
+        self._asked |= dict.fromkeys(f"profiler {text}" for text in dropped)
+        return check_profilers(what, [text for text in texts if text not in dropped])
 
     def admit(self, what: str, group: GroupPlan) -> GroupPlan:
         """Check that a group can run in its mode here; return it, without what is left out.

@@ -69,8 +69,8 @@ class Spec:
                 (f"{group[0].where}, column Collocation", radt.plan_rows(self.path, group, gpus))
                 for group in self._rows
             ]
-            if profilers := radt.profilers_in([row for group in self._rows for row in group]):
-                self.left_out.append(f"{self.path.name}: {' and '.join(profilers)}: profilers are not started yet")
+            if any("ncuattach" in map(str.lower, row.words("Listeners")) for group in self._rows for row in group):
+                self.left_out.append(f"{self.path.name}: ncuattach is not started; ncu is")
             if not os.access(self.path.resolve().parent, os.W_OK):
                 raise BadSetting(
                     f"{self.path}: its folder cannot be written to, so Status could not be kept in it"

@@ -28,7 +28,8 @@ _LISTENERS = {
     **{name: (name,) for name in ("proc", "host", "disk", "gpu", "gpm", "energy", "feed")},
 }
 """What stands for each listener of radT's; its successors' own names are taken too."""
-_PROFILERS = ("nsys", "nsysraw", "ncu", "ncuraw", "ncuattach")
+_PROFILERS = {"nsys": "nsys", "nsysraw": "nsys", "ncu": "ncu", "ncuraw": "ncu", "ncuattach": ""}
+"""What stands for each profiler of radT's, which are among its listeners; nothing for one that is left out."""
 _MIG_PROFILE = re.compile(r"\d+g\.\d+gb(?:\+[\w.]+)?")
 
 
@@ -118,12 +119,6 @@ def plan_rows(path: Path, rows: Sequence[Row], gpus: Gpus) -> GroupPlan:
     )
 
 
-def profilers_in(rows: Sequence[Row]) -> list[str]:
-    """Return the profilers that rows ask for: they have no place among the listeners."""
-    asked = {word.lower() for row in rows for word in row.words("Listeners")}
-    return [name for name in _PROFILERS if name in asked]
-
-
 def _run(path: Path, row: Row, gpus: Gpus) -> RunPlan:
     if not row.text("File"):
         raise row.wrong("File", "there is none")
@@ -141,6 +136,7 @@ def _run(path: Path, row: Row, gpus: Gpus) -> RunPlan:
         str(script.parent),
         name=row.text("Name"),
         devices=gpus.devices(f"{row.where}, column Devices", row.words("Devices")),
+        profile=gpus.profilers(f"{row.where}, column Listeners", _profilers(row)),
     )
     return run
 
@@ -171,6 +167,11 @@ def _listeners(row: Row) -> tuple[str, ...] | None:
             there = ", ".join((*_LISTENERS, *_PROFILERS))
             raise row.wrong("Listeners", f"there is no listener {word!r}; there are {there}, joined by +")
     return tuple(name for word in words for name in _LISTENERS.get(word, ())) if words else None
+
+
+def _profilers(row: Row) -> list[str]:
+    names = (_PROFILERS.get(word.lower(), "") for word in row.words("Listeners"))
+    return [name for name in dict.fromkeys(names) if name]
 
 
 def status_of(record: RunRecord) -> str:

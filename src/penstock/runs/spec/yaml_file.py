@@ -38,6 +38,7 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     mps_threads: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
     mps_memory: str = ""
     watch_dataloader: bool = False
+    profile: list[str] = []
 
 
 class _Group(_Runs, forbid_unknown_fields=True):
@@ -135,6 +136,7 @@ def _runs(read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[R
         mps_threads=runs.mps_threads,
         mps_memory_bytes=size_from(where("mps_memory"), runs.mps_memory) if runs.mps_memory else None,
         watch_dataloader=runs.watch_dataloader,
+        profile=gpus.profilers(where("profile"), runs.profile),
     )
 
 

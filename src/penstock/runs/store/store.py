@@ -149,6 +149,11 @@ class Store:
             rows = self._read(f"WHERE groups.id = ? OR groups.name = ? {order}", group, group)
         return [record_of(row, self.folder_of(row["id"])) for row in rows]
 
+    def version(self) -> int:
+        """Return a number that is another one once another process has written what becomes of runs."""
+        with self._lock, usable(self._database), closing(self._connection.cursor()) as cursor:
+            return cursor.execute("PRAGMA data_version").fetchone()[0]
+
     def folder_of(self, id: str) -> Path:
         """Return the folder of a run, by its whole id."""
         return self.folder / id

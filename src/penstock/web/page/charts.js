@@ -137,7 +137,7 @@ export function charts(place, { relative, range, zoomed }) {
         { ...axis, values: relative ? (_, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))} s`) : undefined },
         { ...axis, size: 70, values: (_, ticks) => ticksOf(chart.unit, ticks) },
       ],
-      series: [{}, ...chart.lines.map(({ id, dashed }) => ({ stroke: colour(id), width: 1.5, spanGaps: true, dash: dashed && [4, 4], points: { show: false } }))],
+      series: [{}, ...chart.lines.map(({ id }) => ({ stroke: colour(id), width: 1.5, points: { show: false } }))],
       hooks: {
         setCursor: [(plot) => {
           const at = plot.cursor.idx;
@@ -166,7 +166,7 @@ export function charts(place, { relative, range, zoomed }) {
   }
 
   return {
-    // Show charts by name, each with its unit and its lines: {id, series, label, dashed}.
+    // Show charts by name, each with its unit and its lines: {id, series, label}.
     show(wanted) {
       for (const [name, chart] of all) {
         if (!wanted.has(name) || JSON.stringify(wanted.get(name).lines) !== JSON.stringify(chart.lines)) {

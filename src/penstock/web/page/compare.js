@@ -6,7 +6,8 @@ import { button, dot, element } from "/page/elements.js";
 import { charts } from "/page/charts.js";
 import { wanted } from "/page/runs.js";
 
-const FIRST = ["feed.wait_s", "proc.cpu_s", "gpm.0.sm_active", "gpu.0.utilisation", "proc.rss_bytes", "loss"];
+const FIRST = ["feed.wait_s", "gpm.0.sm_active_percent", "gpu.0.utilisation_percent", "proc.cpu_s", "loss", "proc.rss_bytes"];
+const LOOK_S = 5;
 const MOST_RUNS = 20;
 
 export function open(place) {
@@ -50,16 +51,21 @@ export function open(place) {
       body.append(element("p", { class: "empty" }, "No runs yet. Start one with: penstock run train.py"));
       return;
     }
-    const details = await Promise.all(chosen.map((id) => ask(`/api/runs/${id}`)));
-    const there = details.flatMap((each) => Object.entries(each.series).map(([name, { unit }]) => [name, unit]));
-    const place = (name) => FIRST.indexOf(name) + 1 || 99;
-    units = new Map(there.sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b)));
+    await look(chosen);
     legend.replaceChildren(...chosen.map((id) => {
       const row = known.rows.get(id);
       const drop = button("×", () => { change({ run: chosen.filter((each) => each !== id) }); rebuild(); }, { "aria-label": `Leave out ${row.name}` });
       return element("span", {}, dot(colour(id)), element("a", { href: `#/run/${id}` }, `${row.name} (${row.group}, ${row.mode})`), " ", chosen.length > 1 && drop);
     }));
     show();
+  }
+
+  // Which series there are, and in which order they are shown.
+  async function look(chosen) {
+    const details = await Promise.all(chosen.map((id) => ask(`/api/runs/${id}`)));
+    const there = details.flatMap((each) => Object.entries(each.series).map(([name, { unit }]) => [name, unit]));
+    const place = (name) => FIRST.indexOf(name) + 1 || 99;
+    units = new Map(there.sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b)));
   }
 
   function show() {
@@ -85,11 +91,17 @@ export function open(place) {
   }
 
   let shownIds = null;
+  let looked = 0;
   async function changed() {
-    const now = ids().join();
-    if (now === shownIds) return;
-    shownIds = now;
-    await rebuild();
+    const chosen = ids();
+    if (chosen.join() !== shownIds) {
+      shownIds = chosen.join();
+      await rebuild();
+    } else if (chosen.some((id) => !known.rows.get(id).ended) && Date.now() - looked > 1000 * LOOK_S) {
+      looked = Date.now(); // a run may begin to log something
+      await look(chosen);
+      if (body.isConnected) show();
+    }
   }
   changed();
   return { changed, key, close: () => drawn?.close() };

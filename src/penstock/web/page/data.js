@@ -1,46 +1,44 @@
 // What the server knows: rows of runs, feeds, and what changes of them once a second.
 
-export const known = { rows: new Map(), glances: {}, feeds: [], error: "" };
+export const known = { rows: new Map(), glances: {}, feeds: [] };
 
 const listeners = new Set();
 
 export function whenChanged(listener) {
   listeners.add(listener);
-  return () => listeners.delete(listener);
-}
-
-function tell(change) {
-  for (const listener of listeners) listener(change);
 }
 
 export async function ask(path, parameters = []) {
   const query = new URLSearchParams(parameters).toString();
   const answer = await fetch(query ? `${path}?${query}` : path);
-  if (answer.status === 401) throw new Error("This page's key is no longer good: open the URL that penstock web has printed.");
+  if (answer.status === 401) throw new Error(LOCKED);
   const value = await answer.json();
   if (!answer.ok) throw new Error(value.error);
   return value;
 }
 
-export async function begin(showLink) {
+const GONE = "the server does not answer: trying again";
+const LOCKED = "the server was started again: open the URL that it has printed";
+
+// Listens for ever: first come all runs, then what changes. A page that was away begins anew.
+export function begin(showLink) {
   const stream = new EventSource("/api/live");
-  stream.onopen = async () => {
-    // What changed while nobody listened is read once more.
-    const rows = await ask("/api/runs");
-    known.rows = new Map(rows.map((row) => [row.id, row]));
-    showLink("live");
-    tell({ rows, all: true });
+  stream.onerror = async () => {
+    stream.close();
+    const status = await fetch("/page/icon.svg").then((answer) => answer.status, () => 0);
+    showLink(status === 401 ? LOCKED : GONE);
+    setTimeout(() => begin(showLink), status === 200 ? 0 : 2000);
   };
-  stream.onerror = () => showLink("lost");
   stream.onmessage = (event) => {
     const change = JSON.parse(event.data);
-    known.error = change.error || "";
-    if (change.error) return tell(change);
-    for (const row of change.rows) known.rows.set(row.id, row);
-    for (const id of change.removed) known.rows.delete(id);
+    showLink(change.error || "");
+    if (change.error) return;
+    if (change.all) known.rows = new Map(change.all.map((row) => [row.id, row]));
+    for (const row of change.rows || []) known.rows.set(row.id, row);
+    for (const id of change.removed || []) known.rows.delete(id);
     Object.assign(known.glances, change.glances);
-    known.feeds = change.feeds;
-    tell(change);
+    known.feeds = change.feeds || known.feeds;
+    for (const listener of listeners) listener();
   };
 }
 

@@ -1,7 +1,7 @@
 // The page: chooses a view by its address, and passes on keys and what changes.
 
 import { read, go } from "/page/address.js";
-import { begin, known, whenChanged } from "/page/data.js";
+import { begin, whenChanged } from "/page/data.js";
 import { element } from "/page/elements.js";
 import * as compare from "/page/compare.js";
 import * as now from "/page/now.js";
@@ -29,12 +29,20 @@ function show() {
   shown = VIEWS[view].open(place, address);
 }
 
-whenChanged((change) => {
-  link.classList.toggle("lost", Boolean(change.error));
-  link.textContent = change.error || "live";
-  shown?.changed?.(change);
-});
+// A view draws itself anew: the focus stays where it was, and a button that is held down stays there.
+let pressed = false;
+addEventListener("pointerdown", () => { pressed = true; });
+for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => { pressed = false; });
 
+function changed() {
+  if (pressed) return;
+  const focused = place.contains(document.activeElement) ? document.activeElement : null;
+  const name = focused && ["href", "aria-label"].find((each) => focused.hasAttribute(each));
+  shown?.changed?.();
+  if (name && !focused.isConnected) place.querySelector(`${focused.localName}[${name}="${CSS.escape(focused.getAttribute(name))}"]`)?.focus();
+}
+
+whenChanged(changed);
 addEventListener("hashchange", show);
 addEventListener("unhandledrejection", (event) => {
   place.prepend(element("p", { class: "bad", role: "alert" }, event.reason?.message || String(event.reason)));
@@ -52,8 +60,9 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-begin((state) => {
-  link.textContent = state === "live" ? "live" : "the server does not answer: trying again";
-  link.classList.toggle("lost", state !== "live");
-}).then(show);
-if (!known.rows.size) show();
+if (location.search) history.replaceState(null, "", "/" + location.hash); // the key does not stay in the address
+begin((trouble) => {
+  link.textContent = trouble || "live";
+  link.classList.toggle("lost", Boolean(trouble));
+});
+show();

@@ -1,22 +1,23 @@
 // All of one run: what it was, what it printed, its series.
 
-import { read } from "/page/address.js";
 import { ask, colour, known } from "/page/data.js";
-import { button, dot, element } from "/page/elements.js";
+import { dot, element } from "/page/elements.js";
 import { moment, number, seconds, shown } from "/page/figures.js";
 
 export function open(place, address) {
   const id = address.rest[0];
   let drawn = "";
+  let closed = false;
 
   const entry = (name, value) => (value ? [element("dt", { class: "soft" }, name), element("dd", {}, value)] : []);
 
   async function changed() {
     const row = known.rows.get(id);
     const state = row ? `${row.status} ${row.ended ? 0 : Math.floor(row.seconds / 2)}` : "unknown";
-    if (state === drawn || read().rest[0] !== id) return;
+    if (state === drawn) return;
     drawn = state;
     const run = await ask(`/api/runs/${encodeURIComponent(id)}`);
+    if (closed) return;
     const parameters = Object.entries(run.parameters).map(([name, value]) => `${name}=${value}`).join("  ");
     const git = run.environment?.git;
     const scrolled = place.querySelector("pre")?.scrollTop;
@@ -33,14 +34,14 @@ export function open(place, address) {
       element("h2", {}, "Output"),
       run.output ? element("pre", { tabindex: "0", "aria-label": "What it printed last" }, run.output) : element("p", { class: "soft" }, "It has printed nothing."),
       element("h2", {}, "Series"),
-      element("div", { class: "scroll" }, element("table", { "aria-label": "Series" },
-        element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "series"), ["last", "mean", "points"].map((label) => element("th", { scope: "col", class: "number" }, label)))),
+      element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Series" }, element("table", {},
+        element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "series"), ["last", "mean", "unit", "points"].map((label) => element("th", { scope: "col", class: "number" }, label)))),
         element("tbody", {}, Object.entries(run.series).map(([name, each]) => element("tr", {},
           element("td", {}, name), element("td", { class: "number" }, each.last === null ? "" : number(each.last)),
-          element("td", { class: "number" }, number(each.mean)), element("td", { class: "number" }, each.points.toLocaleString("en"))))))));
+          element("td", { class: "number" }, shown(each.unit, each.mean)), element("td", { class: "number" }, each.unit), element("td", { class: "number" }, each.points.toLocaleString("en"))))))));
     const output = place.querySelector("pre");
     if (output) output.scrollTop = scrolled ?? output.scrollHeight;
   }
   changed();
-  return { changed };
+  return { changed, close: () => { closed = true; } };
 }

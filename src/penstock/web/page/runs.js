@@ -113,8 +113,6 @@ export function open(place) {
 
   function draw() {
     const { query } = read();
-    const focused = document.activeElement?.closest?.("tr")?.dataset.id;
-    const control = document.activeElement?.matches?.("td input") ? "input" : "button";
     rows = wanted(query);
     const [chosen, pinned] = [new Set(query.getAll("run")), new Set(query.getAll("pin"))];
     grouping.setAttribute("aria-pressed", String(Boolean(query.get("group"))));
@@ -144,7 +142,6 @@ export function open(place) {
         "No runs yet. Start one with: penstock run train.py")));
     }
     more.hidden = rows.length <= most;
-    if (focused) body.querySelector(`[data-id="${focused}"] td ${control}`)?.focus();
   }
 
   // What runs did on the whole is asked for once they have ended, and only of those in the table.
@@ -157,7 +154,7 @@ export function open(place) {
     } finally {
       asking = false;
     }
-    draw();
+    if (body.isConnected) draw();
   }
 
   function key(event) {

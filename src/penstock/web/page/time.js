@@ -66,6 +66,7 @@ export function open(place) {
       return;
     }
     const found = await ask("/api/groups", chosen.map((id) => ["id", id]));
+    if (!body.isConnected) return;
     body.replaceChildren(...found.sentences.map((text) => element("p", { class: "verdict" }, text)), ...found.groups.map((each) => group(each, found.sentences.length)));
   }
   changed();

@@ -1,0 +1,277 @@
+"""Pushes groups of runs to an MLflow server, each point, parameter and file once, however often it is asked to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PushFailed
+from penstock.runs.launch.secrets import masked
+from penstock.runs.push.metrics import Metric, metrics_of, unique_names
+from penstock.runs.push.pushed import Notes, Pushed
+from penstock.runs.record import ENDED, RunRecord, Status
+from penstock.runs.store import Store
+
+MOST_FILES_BYTES = 1 << 30
+"""Bytes of a run's own files beyond which none of them is pushed."""
+
+_LAG_S = 5.0
+_MOST_METRICS, _MOST_PARAMETERS, _MOST_REQUEST_BYTES = 1000, 100, 900_000
+_MOST_PARAMETER, _MOST_TAG = 6000, 5000
+_STATUS: dict[Status, str] = {"finished": "FINISHED", "killed": "KILLED", "timed_out": "KILLED"}
+_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # it would make a run twice whose making was not answered
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+
+
+class Push:
+    """A connection to an MLflow server, from a process that does nothing else: its environment is set for MLflow.
+
+    Args:
+        store: Where the runs are.
+        uri: The server, or what else MLflow takes for a tracking URI.
+        experiment: Experiment of the runs; if empty, ``$MLFLOW_EXPERIMENT_NAME``, else the name of each group.
+
+    Attributes:
+        points: Points that it has pushed.
+        files: Files that it has pushed.
+    """
+
+    def __init__(self, store: Store, uri: str, experiment: str = "") -> None:
+        for name, value in _SETTINGS.items():
+            os.environ.setdefault(name, value)
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        logging.disable(logging.WARNING)
+        self._store = store
+        self._uri = uri
+        self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+        # An extra brings it, and it ships no strict types.
+        self._mlflow: Any = import_module("mlflow")
+        self._failures = (self._mlflow.MlflowException, import_module("requests").RequestException, OSError)
+        self._client: Any = self._mlflow.MlflowClient(uri)
+        self._seen: set[str] = set()
+        self.points = self.files = 0
+
+    def groups(self, ids: Iterable[str]) -> None:
+        """Push the runs of groups that have begun."""
+        for id in ids:
+            self.runs(self._store.runs(id))
+
+    def runs(self, chosen: Sequence[RunRecord]) -> None:
+        """Push runs of one group, those that have begun.
+
+        Raises:
+            PushFailed: the server did not take all; what it took is remembered.
+        """
+        begun = [run for run in chosen if run.status != "waiting"]
+        if not begun:
+            return
+        every = self._store.runs(begun[0].group_id)
+        with self._alone(every[0]), self._told():
+            name = self._experiment or every[0].group
+            experiment = self._experiment_id(name)
+            parent = self._parent(experiment, every) if len(every) > 1 else ""
+            for run in begun:
+                self._run(
+                    run, Notes(self._store.folder_of(run.id), masked(f"{self._uri}#{name}")), experiment, parent
+                )
+            if parent and all(run.status in ENDED for run in every):
+                statuses = {_STATUS.get(run.status, "FAILED") for run in every}
+                status = next((each for each in ("FAILED", "KILLED") if each in statuses), "FINISHED")
+                self._client.set_terminated(parent, status, _ms(max(map(_end, every))))
+
+    @contextmanager
+    def _alone(self, first: RunRecord) -> Generator[None]:
+        """Let one process at a time push a group."""
+        fd = os.open(self._store.folder_of(first.id), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _told(self) -> Generator[None]:
+        try:
+            yield
+        except self._failures as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise PushFailed(masked(f"{self._uri}: {lines[0][-300:]}")) from error
+
+    def _experiment_id(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return self._client.create_experiment(name)
+            except self._mlflow.MlflowException:  # somebody has made it in between
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        if found.lifecycle_stage != "active":
+            raise PushFailed(
+                f"{masked(self._uri)}: its experiment {name!r} is deleted; restore it there, or give another with "
+                "--experiment"
+            )
+        return found.experiment_id
+
+    def _found(self, experiment: str, **tags: str) -> str | None:
+        """Return the run with these tags: whoever made it may have been killed before that was noted."""
+        words = " and ".join(f"tags.`penstock.{name}` = '{value}'" for name, value in tags.items())
+        runs = self._client.search_runs([experiment], words, max_results=1)
+        return runs[0].info.run_id if runs else None
+
+    def _made(self, experiment: str, name: str, began: float, tags: dict[str, str]) -> str:
+        made = self._client.create_run(
+            experiment,
+            start_time=_ms(began),
+            tags={key: value[:_MOST_TAG] for key, value in tags.items()},
+            run_name=name,
+        )
+        return made.info.run_id
+
+    def _parent(self, experiment: str, runs: Sequence[RunRecord]) -> str:
+        first = runs[0]
+        known = {"group_id": first.group_id, "first_run": first.id}
+        if found := self._found(experiment, **known):
+            return found
+        tags = {f"penstock.{key}": value for key, value in known.items()}
+        began = min((run.began for run in runs if run.began is not None), default=time.time())
+        return self._made(experiment, first.group, began, tags | {"penstock.mode": first.mode})
+
+    def _run(self, run: RunRecord, notes: Notes, experiment: str, parent: str) -> None:
+        pushed = notes.pushed
+        if pushed is None or not self._is_there(pushed.run_id):
+            known = {"id": run.id, "group_id": run.group_id}
+            tags = {f"penstock.{key}": value for key, value in known.items()}
+            if parent:
+                tags["mlflow.parentRunId"] = parent
+            run_id = self._found(experiment, **known) or self._made(
+                experiment, run.name, run.began or time.time(), tags
+            )
+            notes.write(pushed := Pushed(run_id))
+            self._describe(run, run_id)
+        if pushed.whole:
+            return
+        environment = _environment(self._store.folder_of(run.id))
+        metrics = metrics_of(
+            self._store.series(run.id),
+            began=run.began or 0.0,
+            memory_bytes=environment.get("machine", {}).get("memory_bytes"),
+            until=None if run.status in ENDED else time.time() - _LAG_S,
+        )
+        self._metrics(pushed, metrics, lambda: notes.write(pushed))
+        if run.status in ENDED:
+            self._describe(run, pushed.run_id)
+            self._client.set_terminated(pushed.run_id, _STATUS.get(run.status, "FAILED"), _ms(_end(run)))
+            self._files(run, pushed.run_id)
+            pushed.whole = True
+            notes.write(pushed)
+
+    def _is_there(self, run_id: str) -> bool:
+        """Return whether the server still has a run: somebody may have deleted it, or put another in its place."""
+        if run_id not in self._seen:
+            try:
+                if self._client.get_run(run_id).info.lifecycle_stage != "active":
+                    return False
+            except self._mlflow.MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+                return False
+            self._seen.add(run_id)
+        return True
+
+    def _metrics(self, pushed: Pushed, metrics: dict[str, Metric], note: Callable[[], None]) -> None:
+        """Push the points that are not there, a batch at a time, and note each that the server has taken."""
+        entity, points = self._mlflow.entities.Metric, list[Any]()
+        taken: dict[str, tuple[int, int]] = {}
+        longest = max((len(json.dumps(name)) for name in metrics), default=0)
+        most = min(_MOST_METRICS, _MOST_REQUEST_BYTES // (longest + 130))
+
+        def send() -> None:
+            self._client.log_batch(pushed.run_id, metrics=points)
+            pushed.metrics |= taken
+            note()
+            self.points += len(points)
+            points.clear()
+            taken.clear()
+
+        for name, metric in metrics.items():
+            columns = (metric.values.tolist(), metric.times_ms.tolist(), metric.steps.tolist())
+            for place in range(pushed.rest(name, metric), len(metric.values)):
+                value, time_ms, step = (column[place] for column in columns)
+                points.append(entity(name, value, time_ms, step))
+                taken[name] = (place + 1, time_ms)
+                if len(points) == most:
+                    send()
+        if points:
+            send()
+
+    def _describe(self, run: RunRecord, run_id: str) -> None:
+        """Push parameters and tags; those that are there stay."""
+        git: dict[str, str] = _environment(self._store.folder_of(run.id)).get("git") or {}
+        command = run.plan.command
+        tags = {
+            "mlflow.source.name": next((word for word in command if word.endswith(".py")), command[0]),
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.git.commit": git.get("commit", ""),
+            "penstock.group": run.group,
+            "penstock.mode": run.mode,
+            "penstock.index": str(run.index),
+            "penstock.command": " ".join(command),
+            "penstock.status": run.status,
+            "penstock.exit_code": "" if run.exit_code is None else str(run.exit_code),
+            "penstock.reason": run.reason,
+        }
+        entities = self._mlflow.entities
+        self._client.log_batch(
+            run_id, tags=[entities.RunTag(name, text[:_MOST_TAG]) for name, text in tags.items() if text]
+        )
+        names = unique_names(run.plan.parameters)
+        parameters = [
+            entities.Param(names[name], text[:_MOST_PARAMETER]) for name, text in run.plan.parameters.items()
+        ]
+        for at in range(0, len(parameters), _MOST_PARAMETERS):
+            self._client.log_batch(run_id, params=parameters[at : at + _MOST_PARAMETERS])
+
+    def _files(self, run: RunRecord, run_id: str) -> None:
+        folder = self._store.folder_of(run.id)
+        own = [path for path in sorted((folder / "files").rglob("*")) if path.is_file() and not path.is_symlink()]
+        nbytes = sum(path.stat().st_size for path in own)
+        if nbytes > MOST_FILES_BYTES:
+            print(
+                f"penstock: run {run.id}: its own files have {nbytes:,} bytes, more than {MOST_FILES_BYTES:,}: "
+                f"they are not pushed, and stay in {folder / 'files'}",
+                file=sys.stderr,
+            )
+            own = []
+        kept = [path for path in (folder / "output", folder / "environment.json") if path.exists()]
+        for path in [*kept, *own]:
+            inside = path.parent.relative_to(folder)
+            self._client.log_artifact(run_id, str(path), None if inside == Path() else inside.as_posix())
+            self.files += 1
+
+
+def _environment(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        return json.loads((folder / "environment.json").read_bytes())
+    return {}
+
+
+def _end(run: RunRecord) -> float:
+    return time.time() if run.began is None or run.seconds is None else run.began + run.seconds
+
+
+def _ms(time_s: float) -> int:
+    return round(time_s * 1e3)
