@@ -99,6 +99,8 @@ class _Recorder:
 
     def __init__(self, run_folder: Path) -> None:
         self._run_folder = run_folder
+        # Not by the process alone: what it counted before an exec, or another of its number, is another counter.
+        self._name = f"script-{os.getpid()}-{os.urandom(4).hex()}"
         self._waiting: deque[tuple[float, dict[str, float]]] = deque()  # appends need no lock, in signals neither
         self._writer: SeriesWriter | None = None
         self._writing = threading.Lock()
@@ -165,7 +167,7 @@ class _Recorder:
         if self._waiting and self._writer is None:
             from penstock.runs.store import SeriesWriter, points_file
 
-            self._writer = SeriesWriter(points_file(self._run_folder, f"script-{os.getpid()}"))
+            self._writer = SeriesWriter(points_file(self._run_folder, self._name))
         while self._waiting and self._writer:
             time_s, values = self._waiting.popleft()
             for name, value in values.items():
