@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,26 @@ import numpy as np
 import pytest
 
 from penstock.inject.watch import first_axis, rows_of
+
+
+class Shaped:
+    """Something of a batch's own shape.
+
+    Args:
+        shape: What it says, or the exception that it raises.
+    """
+
+    def __init__(self, shape: Any) -> None:
+        self._shape = shape
+
+    @property
+    def shape(self) -> Any:
+        if isinstance(self._shape, Exception):
+            raise self._shape
+        return self._shape
+
+
+ImageAndShape = namedtuple("ImageAndShape", "image shape")
 
 
 class Unsized:
@@ -36,6 +57,11 @@ def test_the_batch_is_looked_at_where_the_sampler_does_not_tell():
     assert rows_of(SimpleNamespace(batch_size=None, batch_sampler="its own", sampler=range(10))) is first_axis
 
 
+def test_a_loader_whose_attributes_raise_has_its_batches_looked_at():
+    assert rows_of(SimpleNamespace(batch_size="four")) is first_axis
+    assert rows_of(SimpleNamespace(batch_size=4)) is first_axis
+
+
 def test_nobody_knows_the_rows_of_what_is_not_put_into_batches():
     assert math.isnan(rows_of(SimpleNamespace(batch_size=None, batch_sampler=None))(np.zeros(3)))
 
@@ -45,13 +71,22 @@ def test_nobody_knows_the_rows_of_what_is_not_put_into_batches():
     [
         (np.zeros((5, 2)), 5),
         ([np.zeros((5, 2)), np.zeros(5)], 5),
-        ({"x": (np.zeros(6), "a")}, 6),
+        ({"x": np.zeros(6), "y": "a"}, 6),
         ([{"x": np.zeros(3)}] * 7, 7),
         (np.float64(1), math.nan),
         (["a", "b"], math.nan),
         ([], math.nan),
         (None, math.nan),
+        ({}, math.nan),
+        (((np.zeros((3, 8, 9)),) * 16, ({},) * 16), math.nan),  # tuple(zip(*batch)), as for detection
+        ({"x": (np.zeros((3, 8, 9)),) * 16}, math.nan),
+        (ImageAndShape(np.zeros((5, 2)), np.zeros(2)), 5),
+        (Shaped(np.zeros((7, 2))), math.nan),
+        (Shaped(None), math.nan),
+        (Shaped(RuntimeError("a nested tensor has no shape")), math.nan),
+        ([Shaped(RuntimeError("a nested tensor has no shape"))], math.nan),
     ],
 )
-def test_rows_are_the_first_axis_of_the_first_array(batch: Any, rows: float):
-    assert first_axis(batch) == pytest.approx(rows, nan_ok=True)
+def test_rows_are_the_first_axis_of_a_batch_or_of_the_first_array_in_it(batch: Any, rows: float):
+    found = first_axis(batch)
+    assert type(found) is float and found == pytest.approx(rows, nan_ok=True)

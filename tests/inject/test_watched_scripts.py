@@ -118,6 +118,41 @@ for epoch in range(2):
         assert found[name] == sorted(found[name])
 
 
+def test_no_loader_and_no_batch_raises_or_loses_what_is_logged_because_it_is_watched(
+    watched: Callable[..., dict[str, list[float]]],
+):
+    found = watched(
+        """
+import collections, penstock
+B = collections.namedtuple("B", "image shape")
+class NoShape: shape = None
+class Equal(DataLoader):
+    def __eq__(self, other): return isinstance(other, Equal)
+def nested(rows): return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+for make in (nested, lambda rows: NoShape(), lambda rows: B(torch.zeros(4, 2), torch.zeros(2))):
+    assert len(list(Equal(Stream(), 4, collate_fn=make))) == 3
+    for i in range(10): penstock.log(loss=i)
+"""
+    )
+    assert found["loss"] == list(range(10)) * 3
+    assert found["feed.batches"][-1] == 9 and "feed.samples" not in found
+
+
+def test_a_script_that_can_neither_import_penstock_nor_start_a_thread_goes_on(
+    watched: Callable[..., dict[str, list[float]]],
+):
+    found = watched(
+        """
+sys.modules["penstock.runs.inside"] = None
+assert len(list(DataLoader(Rows(), 4))) == 3
+del sys.modules["penstock.runs.inside"]
+threading.stack_size(1 << 46)
+assert len(list(DataLoader(Rows(), 5))) == 2
+"""
+    )
+    assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (2, 10), "kept when the script ends"
+
+
 def test_every_kind_of_loop_is_counted(watched: Callable[..., dict[str, list[float]]]):
     found = watched(
         """
@@ -156,7 +191,7 @@ dist.destroy_process_group()
 """
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     found = watched(ranks, *torchrun, "train.py")
-    assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (10, 40), "those of one rank"
+    assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (20, 80), "those of both ranks"
     assert len(found["feed.epoch_s"]) == 2
     assert 1.0 <= found["feed.loop_s"][-1] <= 1.0 + 2 * sum(found["feed.epoch_s"])
 

@@ -166,6 +166,57 @@ def test_iterators_by_the_thousand_cost_no_memory_and_no_second(clock: Clock):
     assert len(waits._totals._covered) < 2000 and not waits._totals._going_on
 
 
+def test_loops_by_the_thousand_count_once_while_an_iterator_from_before_them_is_kept(clock: Clock):
+    kept = Iteration(Loader())
+    batch(clock, kept, 1)
+    for _ in range(3000):
+        clock.pass_s(1)
+        iteration = Iteration(Loader())
+        batch(clock, iteration, 1)
+        del iteration
+        waits.points()
+    assert totals()["loop_s"] == 3001
+    batch(clock, kept, 1)
+    assert [totals()["loop_s"] for _ in range(2)] == [6002, 6002]
+    end(kept)
+    assert totals()["loop_s"] == 6002
+
+
+def test_loaders_that_equal_each_other_or_have_no_hash_are_told_apart(clock: Clock):
+    class Equal(Loader):
+        __hash__ = None  # pyright: ignore
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    train, validation = Equal(), Equal()
+    for loader, batches in ((train, 3), (validation, 2), (train, 3)):
+        iteration = Iteration(loader)
+        for _ in range(batches):
+            batch(clock, iteration, 1)
+        end(iteration)
+    assert epochs_s() == [3, 3]
+    del loader, train, validation, iteration
+    assert not waits._totals._loaders
+
+
+def test_loops_that_nobody_asks_about_neither_have_epochs_nor_hide_those_of_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    outer = Iteration(Loader())
+    outer.ask()
+    within = Iteration(Loader())
+    outer.give(4)
+    monkeypatch.setattr(waits, "_tell", lambda: None)
+    for unasked in (within, Iteration(Loader())):
+        for _ in range(5):
+            batch(clock, unasked, 1)
+        end(unasked)
+    assert epochs_s() == []
+    end(outer)
+    assert len(epochs_s()) == 1
+
+
 def test_a_forked_child_counts_from_nothing(clock: Clock):
     iteration = Iteration(Loader())
     batch(clock, iteration, 1)

@@ -235,12 +235,11 @@ def test_a_killed_script_has_its_points_within_a_second_in_the_store(script: Scr
 
 
 def test_a_store_that_is_gone_or_full_fails_no_script(script: Script):
-    # A folder of the name that the file would have.
-    said = script.run(
-        "os.makedirs(f\"{os.environ['PENSTOCK_STORE']}/{os.environ['PENSTOCK_RUN_ID']}/series/script-{os.getpid()}.points\")\n"
-        "for _ in range(3): penstock.log(a=1)"
-    )
+    series = script.store.folder_of(script.id) / "series"
+    series.touch()
+    said = script.run("for _ in range(3): penstock.log(a=1)")
     assert said.count("penstock.log:") == 1
+    series.unlink()
     said = script.run(
         "import resource, signal\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -304,6 +303,47 @@ os.wait()
     )
     assert script.series("feed.batches")[-1] == 8
     assert len(list((script.store.folder_of(script.id) / "series").glob("script-*.points"))) == 2
+
+
+def test_a_process_that_replaces_its_program_counts_on(script: Script) -> None:
+    text = """
+import os, sys
+from penstock.measure.waits import Iteration
+from penstock.runs import inside
+inside.watch_waits()
+iteration = Iteration(inside)
+for _ in range(int(sys.argv[1])):
+    iteration.ask()
+    iteration.give(2)
+if sys.argv[1] == "100":
+    inside._here.recorder.write()
+    os.execv(sys.executable, [sys.executable, sys.argv[0], "140"])
+"""
+    path = script.store.folder / "script.py"
+    path.write_text(text)
+    subprocess.run([sys.executable, path, "100"], env=script.environment, check=True)
+    assert script.series("feed.batches")[-1] == 240 and script.series("feed.samples")[-1] == 480
+
+
+def test_what_is_logged_is_kept_whatever_becomes_of_the_figures_of_loops(script: Script) -> None:
+    said = script.run(
+        """
+from penstock.measure.waits import Iteration
+from penstock.runs.inside import watch_waits
+watch_waits()
+iteration = Iteration(os)
+iteration._figures.samples = "no number"
+for i in range(200): penstock.log(loss=i)
+"""
+    )
+    assert script.series("loss") == list(range(200))
+    assert said.count("penstock.log:") == 1 and "what loops wait for cannot be told" in said
+
+
+def test_a_script_that_can_start_no_thread_is_heard_when_it_ends(script: Script) -> None:
+    said = script.run("import threading\nthreading.stack_size(1 << 46)\nfor i in range(3): penstock.log(a=i)")
+    assert script.series("a") == [0, 1, 2]
+    assert said.count("penstock.log:") == 1 and "can't start new thread" in said
 
 
 def test_a_script_that_waits_for_no_data_keeps_nothing_of_it(script: Script) -> None:

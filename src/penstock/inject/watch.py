@@ -1,9 +1,13 @@
-"""Keeps how long a program waits for its DataLoaders, without changing what they give."""
+"""Keeps how long a program waits for its DataLoaders, without changing what they give.
+
+Whatever a program's loaders and batches are, only what would raise unwatched raises in the program.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
@@ -18,16 +22,20 @@ def watch(loader: Any, make: Callable[[], Any]) -> Any:
     The iterator gets a class of its own, a child of the one it had: special methods are looked up there, and a
     proxy would lack what frameworks ask an iterator for.
     """
-    with importing:
-        import_module("penstock.runs.inside").watch_waits()
+    try:
+        with importing:
+            import_module("penstock.runs.inside").watch_waits()
+    except Exception:
+        return make()
     iteration = Iteration(loader)
     try:
         iteration.ask()
         iterator = make()
     finally:
         iteration.pause()
-    iterator._penstock = iteration, rows_of(loader)
-    iterator.__class__ = _watched(cast(Any, type(iterator)))
+    with suppress(Exception):  # an iterator of a class that cannot have such a child
+        iterator._penstock = iteration, rows_of(loader)
+        iterator.__class__ = _watched(cast(Any, type(iterator)))
     return iterator
 
 
@@ -63,15 +71,15 @@ def _watched(kind: Any) -> Any:
 
 def rows_of(loader: Any) -> Callable[[Any], float]:
     """Return what counts the rows of a loader's batches, as they come; NaN where nobody knows."""
-    size: int = loader.batch_size or 0
-    if not size and loader.batch_sampler is None:
-        return lambda batch: math.nan
-    if size and loader.drop_last:
-        return lambda batch: size
     try:
+        size = int(loader.batch_size or 0)
+        if not size and loader.batch_sampler is None:
+            return lambda batch: math.nan
+        if size and loader.drop_last:
+            return lambda batch: size
         total = len(loader.sampler) if size else 0
-    except Exception:  # whatever the program's own sampler raises, as iterating it would not
-        total = 0
+    except Exception:  # whatever the program's own loader or sampler raises, as iterating it would not
+        return first_axis
     if not total:
         return first_axis
     left = total
@@ -86,17 +94,19 @@ def rows_of(loader: Any) -> Callable[[Any], float]:
 
 
 def first_axis(batch: Any) -> float:
-    """Return the length of the first axis of the first array in a batch; NaN if it has none.
+    """Return the length of the first axis of a batch, or of the first array in it; NaN if there is none.
 
-    A list of dicts is taken for a list of samples.
+    A list of dicts is taken for a list of samples. What lies deeper is not looked at: the first array in a tuple
+    of images is one sample.
     """
-    while not hasattr(batch, "shape"):
-        if isinstance(batch, (list, tuple)) and batch:
-            if isinstance(batch[0], Mapping):
-                return len(cast("list[Any]", batch))
-            batch = cast(Any, batch[0])
-        elif isinstance(batch, Mapping) and batch:
-            batch = cast(Any, next(iter(batch.values())))
-        else:
-            return math.nan
-    return batch.shape[0] if len(batch.shape) else math.nan
+    try:
+        first = batch
+        if isinstance(batch, (list, tuple)):
+            first = cast("list[Any]", batch)[0]
+            if isinstance(first, Mapping):
+                return float(len(cast("list[Any]", batch)))
+        elif isinstance(batch, Mapping):
+            first = next(iter(cast("Mapping[Any, Any]", batch).values()))
+        return math.nan if isinstance(first, (list, tuple, Mapping)) else float(first.shape[0])
+    except Exception:  # no array, one of no axes, or whatever a batch of the program's own raises
+        return math.nan

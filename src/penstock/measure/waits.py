@@ -13,9 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 _MOST_APART = 1000
 
@@ -45,16 +46,22 @@ class _Figures:
 
 
 class _Loader:
-    """What is known of a loader: the batches of all its iterations."""
+    """What is known of a loader: the batches of all its iterations.
 
-    batches = 0
+    Args:
+        forget: Called when the loader is gone.
+    """
+
+    def __init__(self, loader: object, forget: Callable[[object], object]) -> None:
+        self.batches = 0
+        self._ref = ref(loader, forget)
 
 
 class _Totals:
     """What the iterations of this process come to."""
 
     def __init__(self) -> None:
-        self.loaders: WeakKeyDictionary[object, _Loader] = WeakKeyDictionary()
+        self._loaders: dict[int, _Loader] = {}  # by identity: one may equal another, or have no hash
         self.most = 0  # batches of one loader
         self.begun: deque[_Figures] = deque()
         self.epochs: deque[Point] = deque()
@@ -62,6 +69,10 @@ class _Totals:
         self._past = 0.0, 0, 0.0  # waits, batches and samples of iterations that are over
         self._covered: list[tuple[float, float]] = []  # the time of loops; loops within loops count once
         self._past_covered_s = 0.0
+
+    def loader(self, loader: object) -> _Loader:
+        key, loaders = id(loader), self._loaders
+        return loaders.get(key) or loaders.setdefault(key, _Loader(loader, lambda _: loaders.pop(key, None)))
 
     def points(self) -> list[Point]:
         points: list[Point] = []
@@ -85,6 +96,7 @@ class _Totals:
                 waited_s += now_s - (since_s or now_s)
                 self._going_on.append(each)
             self._cover(each.began_s, now_s if since_s else each.until_s)
+        self._forget_oldest(min((each.began_s for each in self._going_on), default=now_s))
         loop_s = self._past_covered_s + sum(end_s - began_s for began_s, end_s in self._covered)
         values = {"feed.wait_s": min(waited_s, loop_s), "feed.loop_s": loop_s, "feed.batches": float(batches)}
         known = {} if math.isnan(samples) else {"feed.samples": samples}
@@ -98,10 +110,15 @@ class _Totals:
             else:
                 began_s, end_s = min(began_s, other[0]), max(end_s, other[1])
         self._covered = [*apart, (began_s, end_s)]
-        if len(self._covered) > _MOST_APART:
-            self._covered.sort()
-            oldest = self._covered.pop(0)
-            self._past_covered_s += oldest[1] - oldest[0]
+
+    def _forget_oldest(self, before_s: float) -> None:
+        """Keep only the sum of all but so many intervals, where no iteration can cover any of their time again."""
+        self._covered.sort()
+        count = 0
+        while len(self._covered) - count > _MOST_APART and self._covered[count][1] < before_s:
+            self._past_covered_s += self._covered[count][1] - self._covered[count][0]
+            count += 1
+        del self._covered[:count]
 
 
 class _Asking(threading.local):
@@ -130,10 +147,11 @@ class Iteration:
     def __init__(self, loader: object) -> None:
         self._figures = _Figures()
         self._totals = _totals
-        self._loader = _Loader()
-        if _asking.iteration is None and _tell is not None and _tell() is not None:
-            self._loader = self._totals.loaders.setdefault(loader, self._loader)
-            self._totals.begun.append(self._figures)
+        self._loader: _Loader | None = None  # if nobody asks for what this iteration comes to
+        with suppress(Exception):  # a loop goes on, whatever hinders its figures
+            if _asking.iteration is None and _tell is not None and _tell() is not None:
+                self._loader = self._totals.loader(loader)
+                self._totals.begun.append(self._figures)
 
     def ask(self) -> None:
         """Begin to wait, for a batch or for the iterator itself. End it by ``give``, ``pause`` or ``end``."""
@@ -154,8 +172,8 @@ class Iteration:
 
     def give(self, samples: float) -> None:
         """End the wait with a batch of so many samples; NaN if nobody knows how many."""
-        if self.pause():
-            figures, loader = self._figures, self._loader
+        figures, loader = self._figures, self._loader
+        if self.pause() and loader is not None:
             figures.batches += 1
             figures.samples += samples
             loader.batches += 1
@@ -166,9 +184,9 @@ class Iteration:
 
     def end(self) -> None:
         """End the wait and the loop: the iterator is exhausted."""
-        figures = self._figures
+        figures, loader = self._figures, self._loader
         if self.pause() and not figures.is_over:
-            if figures.batches and self._loader.batches == self._totals.most and _is_first_rank():
+            if loader and figures.batches and loader.batches == self._totals.most and _is_first_rank():
                 took_s = figures.until_s - figures.began_s
                 self._totals.epochs.append(Point(time.time(), {"feed.epoch_s": took_s}))
             figures.is_over = True
@@ -201,7 +219,9 @@ def points() -> list[Point]:
 def _is_first_rank() -> bool:
     distributed: Any = sys.modules.get("torch.distributed")  # which may be a part only of what it can be
     is_initialized = getattr(distributed, "is_initialized", None)
-    return not (is_initialized and is_initialized()) or distributed.get_rank() == 0
+    with suppress(Exception):
+        return not (is_initialized and is_initialized()) or distributed.get_rank() == 0
+    return False
 
 
 def _begin_anew() -> None:

@@ -103,13 +103,18 @@ class _Recorder:
 
     def __init__(self, run_folder: Path) -> None:
         self._run_folder = run_folder
+        # Not by the process alone: what it counted before an exec, or another of its number, is another counter.
+        self._name = f"script-{os.getpid()}-{os.urandom(4).hex()}"
         self._waiting: deque[tuple[float, dict[str, float]]] = deque()  # appends need no lock, in signals neither
         self._writer: SeriesWriter | None = None
         self.writing = threading.Lock()
         self._said: set[str] = set()
         self._is_over = not threading.main_thread().is_alive()  # in an exit handler, where threads are too late
         if not self._is_over:
-            threading.Thread(target=self._keep_writing, name="penstock-log", daemon=True).start()
+            try:
+                threading.Thread(target=self._keep_writing, name="penstock-log", daemon=True).start()
+            except RuntimeError as error:
+                self._say("thread", f"{error}: what is logged is written only when the process ends")
             atexit.register(self._end)
             if multiprocessing := sys.modules.get("multiprocessing.util"):  # whose children skip atexit
                 multiprocessing.Finalize(None, self._end, exitpriority=0)
@@ -133,18 +138,12 @@ class _Recorder:
         if not self.writing.acquire(timeout=_PATIENCE_S):
             return
         try:
-            self._waiting.extend(waits.points())
-            if self._waiting and self._writer is None:
-                from penstock.runs.store import SeriesWriter, points_file
-
-                self._writer = SeriesWriter(points_file(self._run_folder, f"script-{os.getpid()}"))
-            while self._waiting and self._writer:
-                time_s, values = self._waiting.popleft()
-                for name, value in values.items():
-                    try:
-                        self._writer.add(name, value, time_s)
-                    except BadSetting as error:
-                        self._say(name, f"{error}; it is left out")
+            self._append()
+            try:
+                self._waiting.extend(waits.points())
+            except Exception as error:
+                self._say("waits", f"what loops wait for cannot be told: {type(error).__name__}: {error}")
+            self._append()
             if self._writer:
                 self._writer.flush()
         except PenstockError as error:
@@ -158,6 +157,19 @@ class _Recorder:
         self._waiting.clear()
         if nothing_is_half_written and self._writer:
             self._writer.close()
+
+    def _append(self) -> None:
+        if self._waiting and self._writer is None:
+            from penstock.runs.store import SeriesWriter, points_file
+
+            self._writer = SeriesWriter(points_file(self._run_folder, self._name))
+        while self._waiting and self._writer:
+            time_s, values = self._waiting.popleft()
+            for name, value in values.items():
+                try:
+                    self._writer.add(name, value, time_s)
+                except BadSetting as error:
+                    self._say(name, f"{error}; it is left out")
 
     def _keep_writing(self) -> None:
         while not self._is_over:
