@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
+from penstock.measure.gpm import MIB, Gpm
 from penstock.measure.gpus import devices, instances, nvml, told
-from penstock.measure.nvml import MIB, Gpm
 from penstock.runs.listeners.contract import Sample, Tick, Values
 
 _METRICS = {
