@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock.errors import BadSetting, DeviceUnavailable
+from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
 from penstock.measure.gpus import Gpu, gpu_processes, instances, nvml, told, visible_gpus
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
@@ -30,7 +30,19 @@ _TRIES, _PAUSE_S = 10, 0.5
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
-    """Check that each run of a group can have an instance; as ``modes.mode.check``."""
+    """Check, before anything starts, that each run of a group can have an instance.
+
+    Args:
+        what: Where the mode was asked for; the error's first words.
+        group: The group; the devices of its runs are UUIDs.
+        gpus: GPUs that ``penstock run`` sees.
+
+    Raises:
+        BadSetting: one cannot; the message says why.
+    """
+    profiles, runs = group.mode.count(",") + 1, len(group.runs)
+    if profiles not in (1, runs):
+        raise BadSetting(f"{what}: {profiles} MIG profiles for {runs} runs; name one for all, or one for each")
     _given(what, [(run, _profile(group.mode, place)) for place, run in enumerate(group.runs)], gpus)
 
 
@@ -124,7 +136,9 @@ def _given(what: str, wanted: Sequence[tuple[RunPlan, str]], gpus: Sequence[Gpu]
             f"in sight: {listed}"
         )
         if not wanted[0][0].mig_changes:
-            command = f"sudo nvidia-smi mig -i {gpus[0].index} -cgi {wanted[lacking[0]][1]} -C"
+            run, profile = wanted[lacking[0]]
+            gpu = min(gpus, key=lambda gpu: not _may_use(run, gpu))  # the first that it may use
+            command = f"sudo nvidia-smi mig -i {gpu.index} -cgi {profile} -C"
             raise BadSetting(f"{needed}. Make some ({command}), or let --allow-mig-changes do it")
         if os.geteuid():
             raise BadSetting(f"{needed}. Only root may make others: --allow-mig-changes needs root")
@@ -185,19 +199,28 @@ class _Maker:
             self._undo.append((known.nvmlDeviceSetMigMode, (handle, 0), f"nvidia-smi -i {index} -mig 0"))
             if not known.nvmlDeviceGetMigMode(handle)[0]:
                 raise DeviceUnavailable(f"GPU {index} enters MIG mode only when it is reset")
-        info = _profiles(uuid)[profile]
+        info = _profiles(uuid).get(profile)
+        if info is None:
+            raise DeviceUnavailable(f"GPU {index} has no profile {profile} any more")
         instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
-        number = known.nvmlGpuInstanceGetInfo(instance).id
-        command = f"nvidia-smi mig -i {index} -gi {number}"
+        made = told(known.nvmlGpuInstanceGetInfo, instance)
+        command = f"nvidia-smi mig -i {index} -gi {made.id if made else 'N'}"
         self._undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
+        if made is None:
+            raise DeviceUnavailable(f"NVML does not number the instance of {profile} that it made on GPU {index}")
         shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
         all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
         sizes = (told(describe, instance, number, shared) for number in all_numbers)
-        whole = next(size for size in sizes if size and size.sliceCount == info.sliceCount)
+        whole = next((size for size in sizes if size and size.sliceCount == info.sliceCount), None)
+        if whole is None:
+            raise DeviceUnavailable(f"NVML has no compute instance as large as {profile} on GPU {index}")
         compute = known.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
         self._undo.append((known.nvmlComputeInstanceDestroy, (compute,), f"{command} -dci"))
-        return next(mig.uuid for mig in instances(handle) if mig.number == number)
+        for mig in instances(handle):
+            if mig.number == made.id:
+                return mig.uuid
+        raise DeviceUnavailable(f"NVML does not show the instance of {profile} that it made on GPU {index}")
 
     def take_back(self) -> list[str]:
         """Take back what was made; return sentences on what cannot be."""
@@ -221,15 +244,17 @@ def main(lease: int, wanted: Sequence[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     known, maker = nvml(), _Maker()
     try:
-        said: Any = [maker.instance(*each.split("=")) for each in wanted]
-    except (DeviceUnavailable, known.NVMLError) as error:
-        said = str(error)
-    with suppress(BrokenPipeError):
-        print(json.dumps(said), flush=True)
-    if not isinstance(said, str):
-        os.read(lease, 1)
-    for sentence in maker.take_back():
-        print(f"penstock: {sentence}", file=sys.stderr, flush=True)
+        try:
+            said: Any = [maker.instance(*each.split("=")) for each in wanted]
+        except (PenstockError, known.NVMLError) as error:
+            said = str(error)
+        with suppress(BrokenPipeError):
+            print(json.dumps(said), flush=True)
+        if not isinstance(said, str):
+            os.read(lease, 1)
+    finally:
+        for sentence in maker.take_back():
+            print(f"penstock: {sentence}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
