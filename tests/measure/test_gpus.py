@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.nvml.fake_gpus import FakeGpus
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import nvml, visible_gpus
+from penstock.measure.gpus import devices, nvml, visible_gpus
 
 
 def seen(machine: FakeGpus, given: str | None) -> list[str]:
@@ -65,6 +65,16 @@ def test_a_gpu_that_is_lost_or_knows_no_mig_hides_no_other(fake_gpus: FakeGpus) 
     fake_gpus.refuse("*", nvml().NVML_ERROR_GPU_IS_LOST, 0)
     assert seen(fake_gpus, None) == [old]
     assert seen(fake_gpus, "1") == [old]
+
+
+def test_a_gpu_that_is_lost_once_it_was_listed_is_a_sentence(fake_gpus: FakeGpus) -> None:
+    fake_gpus.add()
+    fake_gpus.refuse("nvmlDeviceGetHandleByUUID", nvml().NVML_ERROR_GPU_IS_LOST)
+    with pytest.raises(GpuMissing, match="NVML cannot be used: nvmlDeviceGetHandleByUUID: "):
+        devices({})
+    fake_gpus.refuse("nvmlDeviceGetCount", nvml().NVML_ERROR_UNKNOWN)
+    with pytest.raises(GpuMissing, match="NVML cannot be used: nvmlDeviceGetCount: "):
+        visible_gpus({})
 
 
 def test_what_is_missing_is_said(fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:

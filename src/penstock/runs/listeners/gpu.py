@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import devices, gpu_processes, instances, nvml, told
+from penstock.measure.gpus import devices, gpu_processes, instances, nvml, told, users_hidden
 from penstock.runs.listeners.contract import Sample, Tick, Values
-from penstock.runs.listeners.gpu_users import FOREIGN, exist_here
 
 _THROTTLED = {
     "power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
@@ -52,8 +51,8 @@ class GpuListener:
                     gauges[f"gpu.{place}.mig{mig.number}.memory_bytes"] = memory.used
             for pid, used in gpu_processes(device).items():
                 used_bytes.setdefault(pid, []).append(used)
-        if not exist_here(used_bytes):
-            return Sample(Values(gauges=gauges), notes=(FOREIGN,))
+        if used_bytes and (why := users_hidden()):
+            return Sample(Values(gauges=gauges), notes=(f"which run uses which GPU is not known: {why}",))
         runs: dict[str, Values] = {}
         for run in tick.runs:
             its = [used for pid in tick.trees[run.id].pids for used in used_bytes.get(pid, ())]

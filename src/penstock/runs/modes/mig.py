@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
-from penstock.measure.gpus import Gpu, gpu_processes, instances, nvml, told, visible_gpus
+from penstock.measure.gpus import Gpu, answer, gpu_processes, instances, nvml, told, visible_gpus
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 
@@ -161,7 +161,7 @@ def _may_use(run: RunPlan, gpu: Gpu) -> bool:
 def _profiles(uuid: str) -> dict[str, Any]:
     """Return the MIG profiles that a GPU has, as NVML describes them, by name."""
     known = nvml()
-    handle = known.nvmlDeviceGetHandleByUUID(uuid)
+    handle = answer(known.nvmlDeviceGetHandleByUUID, uuid)
     all_numbers = range(known.NVML_GPU_INSTANCE_PROFILE_COUNT)
     found = [told(known.nvmlDeviceGetGpuInstanceProfileInfo, handle, number) for number in all_numbers]
     return {info.name.removeprefix("MIG ").strip(): info for info in found if info}
@@ -170,12 +170,12 @@ def _profiles(uuid: str) -> dict[str, Any]:
 def _room(gpu: Gpu, profile: str) -> tuple[int, str]:
     """Return how many more instances of a profile fit on a GPU, and words for that."""
     known = nvml()
-    handle = known.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    handle = answer(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
     info = _profiles(gpu.uuid).get(profile)
     if info is None:
         return 0, f"GPU {gpu.index} has no profile {profile}"
-    if known.nvmlDeviceGetMigMode(handle)[0]:
-        room = known.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id)
+    if answer(known.nvmlDeviceGetMigMode, handle)[0]:
+        room = answer(known.nvmlDeviceGetGpuInstanceRemainingCapacity, handle, info.id)
     elif pids := sorted(gpu_processes(handle)):
         return 0, f"GPU {gpu.index} is not in MIG mode, and is used by processes {', '.join(map(str, pids))}"
     else:

@@ -58,7 +58,7 @@ class TimeSlices:
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
-    """Check, before anything starts, that a group can run here in its mode, which is neither alone nor plain.
+    """Check, before anything starts, that a group can run here in its mode.
 
     Args:
         what: Where the mode was asked for; the error's first words.
@@ -68,9 +68,7 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
     Raises:
         BadSetting: it cannot; the message says why.
     """
-    from penstock.runs.modes import mig, mps
-
-    (mps if group.mode == "mps" else mig).check(what, group, gpus)
+    _kind(group.mode)[0](what, group, gpus)
 
 
 @contextmanager
@@ -80,14 +78,16 @@ def opened(records: Sequence[RunRecord]) -> Generator[Mode]:
     Raises:
         PenstockError: it does not come up, though ``check`` saw nothing wrong; nothing of it is left.
     """
-    mode: Mode = TimeSlices()
-    if records[0].mode == "mps":
-        from penstock.runs.modes.mps import Mps
-
-        mode = Mps(records)
-    elif records[0].mode.startswith("mig:"):
-        from penstock.runs.modes.mig import Mig
-
-        mode = Mig(records)
-    with closing(mode):
+    with closing(_kind(records[0].mode)[1](records)) as mode:
         yield mode
+
+
+def _kind(
+    mode: str,
+) -> tuple[Callable[[str, GroupPlan, Sequence[Gpu]], None], Callable[[Sequence[RunRecord]], Mode]]:
+    """Return what checks that a group can run in a mode, and what opens the mode."""
+    if mode in ("alone", "plain"):
+        return lambda what, group, gpus: None, lambda records: TimeSlices()
+    from penstock.runs.modes import mig, mps
+
+    return (mps.check, mps.Mps) if mode == "mps" else (mig.check, mig.Mig)
