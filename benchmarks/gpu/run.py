@@ -14,8 +14,8 @@ from benchmarks.share.result import Result, measure
 from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload
 
+from penstock.measure.gpm import Activity, meter_of
 from penstock.measure.interval import Interval, Watch
-from penstock.measure.nvml import Activity, meter_of
 from penstock.measure.pool import Member, MemberFailed, ProcessPool
 
 ARMS = ("separate", "host ring", "GPU ring", "tensorsocket")

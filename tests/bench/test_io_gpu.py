@@ -16,7 +16,7 @@ from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.report import medians
 from penstock.io.nvme import gpu_threads as device
 from penstock.io.nvme.gpu_threads import most_busy_share
-from penstock.measure.nvml import Meter
+from penstock.measure.gpm import Meter
 from penstock.testing.fake_gpu import FakeGpu
 
 MULTIPROCESSORS = 132

@@ -15,8 +15,8 @@ from benchmarks.share.result import Result
 from tests.benchmarks.reports import report_of
 from tests.fakes.nvml.fake_gpus import FakeGpus
 
+from penstock.measure.gpm import Activity, Meter
 from penstock.measure.gpus import nvml
-from penstock.measure.nvml import Activity, Meter
 
 pytestmark = pytest.mark.whole
 

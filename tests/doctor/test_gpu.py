@@ -118,6 +118,15 @@ def test_nvml_tells_driver_mig_and_compute_mode(fake_gpus: FakeGpus, mode: int, 
     assert device.found.startswith(f"{FIRST}, MIG none, GPM none (it begins with Hopper), compute mode ")
 
 
+def test_a_gpu_that_is_lost_meanwhile_is_told(fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpus.add(uuid=FIRST)
+    fake_gpus.refuse("nvmlDeviceGetHandleByUUID", 15)
+    _, device = driver()
+    assert (device.verdict, device.found) == ("fails", f"{FIRST} is lost")
+    monkeypatch.setenv("PATH", str(PROGRAM.parent))
+    assert "is lost" in mode_mps({}).found
+
+
 @pytest.mark.parametrize(("uid", "verdict"), [(0, "works"), (1000, "limited")])
 def test_mig_is_told_with_its_instances_and_who_may_change_it(
     fake_gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, uid: int, verdict: str

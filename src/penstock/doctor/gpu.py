@@ -29,7 +29,8 @@ def driver() -> Iterator[Finding]:
     yield Finding("NVML", "works", f"driver {told(known.nvmlSystemGetDriverVersion)}")
     for gpu, migs in machine:
         yield _device(gpu, migs)
-    if any(told(known.nvmlDeviceGetMigMode, known.nvmlDeviceGetHandleByUUID(gpu.uuid)) for gpu, _ in machine):
+    handles = [told(known.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu, _ in machine]
+    if any(handle and told(known.nvmlDeviceGetMigMode, handle) for handle in handles):
         if os.geteuid():
             found = "instances that exist can be used (--mode mig:PROFILE); only root may make and remove them"
             yield Finding(
@@ -41,7 +42,9 @@ def driver() -> Iterator[Finding]:
 
 def _device(gpu: Gpu, migs: list[Gpu]) -> Finding:
     known = nvml()
-    device = known.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    what, device = f"GPU {gpu.index} of the machine", told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    if device is None:
+        return Finding(what, "fails", f"{gpu.uuid} is lost", "the kernel's log says why (dmesg, NVRM: Xid)")
     mode, mig = told(known.nvmlDeviceGetComputeMode, device), told(known.nvmlDeviceGetMigMode, device)
     on = f"on ({', '.join(f'{each.profile} {each.uuid}' for each in migs) or 'no instances'})"
     gpm = told(known.nvmlGpmQueryDeviceSupport, device)
@@ -50,7 +53,6 @@ def _device(gpu: Gpu, migs: list[Gpu]) -> Finding:
         f"GPM {'works' if gpm and gpm.isSupportedDevice else 'none (it begins with Hopper)'}, "
         f"compute mode {_COMPUTE_MODES.get(mode, mode)}"
     )
-    what = f"GPU {gpu.index} of the machine"
     if mode in {0, None}:
         return Finding(what, "works", found)
     remedy = f"several processes cannot share it: nvidia-smi -i {gpu.index} -c DEFAULT, as root, or MPS"

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 ENDED = (b"Z", b"X")
 """States of a process that has ended, and may still have to be waited for."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The first namespace of processes (PROC_PID_INIT_INO of Linux)."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGINFO_BYTES = 128
@@ -32,6 +34,11 @@ class Received(NamedTuple):
 
     number: int
     pid: int
+
+
+def numbers_are_the_machines() -> bool:
+    """Return whether process numbers mean here what they mean to the kernel's drivers; in most containers not."""
+    return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
 
 
 def adopt_orphans() -> None:
@@ -163,6 +170,17 @@ def who(pid: int) -> str:
     words = command_line(pid).rstrip(b"\0").split(b"\0")
     command = b" ".join(word.rpartition(b"/")[2] for word in words).decode(errors="replace")
     return f"{user} with process {pid}: {command[:200]}"
+
+
+def lineage(pid: int) -> list[int]:
+    """List a process and those above it, up to the first of its namespace, or to one that has ended."""
+    found = list[int]()
+    with suppress(OSError):
+        while pid:
+            found.append(pid)
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(stat_fields(file.read())[1])
+    return found
 
 
 def command_line(pid: int) -> bytes:

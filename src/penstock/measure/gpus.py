@@ -6,22 +6,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.errors import GpuMissing
-from penstock.linux.process import exists
-
-FOREIGN = (
-    "NVML lists processes that do not exist here: in a container its numbers may be the host's, so which run uses "
-    "which GPU is not known; docker run --pid=host shows it"
-)
-_ALL_PROCESSES = "pid:[4026531836]"
-"""The first namespace of processes, whose numbers NVML's are (PROC_PID_INIT_INO of Linux)."""
+from penstock.linux.process import numbers_are_the_machines
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -81,6 +73,18 @@ def told(call: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
+def answer(call: Callable[..., Any], *args: Any) -> Any:
+    """Return NVML's answer to a call without which there is nothing to go on.
+
+    Raises:
+        GpuMissing: NVML gives none: the GPU is lost, or its driver does not know the call.
+    """
+    try:
+        return call(*args)
+    except nvml().NVMLError as error:
+        raise GpuMissing(f"NVML cannot be used: {call.__name__}: {error}") from None
+
+
 def gpus() -> list[tuple[Gpu, list[Gpu]]]:
     """List the machine's GPUs, each with its MIG instances; a GPU that is lost is left out.
 
@@ -89,7 +93,7 @@ def gpus() -> list[tuple[Gpu, list[Gpu]]]:
     """
     known = nvml()
     found: list[tuple[Gpu, list[Gpu]]] = []
-    for index in range(known.nvmlDeviceGetCount()):
+    for index in range(answer(known.nvmlDeviceGetCount)):
         if (handle := told(known.nvmlDeviceGetHandleByIndex, index)) and (gpu := told(_described, handle, index)):
             migs = [told(_described, mig.handle, index, gpu.uuid) for mig in instances(handle)]
             found.append((gpu, [mig for mig in migs if mig]))
@@ -146,14 +150,14 @@ def devices(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
     if not uuids:
         given = environment.get("CUDA_VISIBLE_DEVICES")
         raise GpuMissing("NVML finds no GPU" if given is None else f"CUDA_VISIBLE_DEVICES={given!r} shows no GPU")
-    return [(uuid, nvml().nvmlDeviceGetHandleByUUID(uuid)) for uuid in uuids]
+    return [(uuid, answer(nvml().nvmlDeviceGetHandleByUUID, uuid)) for uuid in uuids]
 
 
 def instances(handle: Any) -> Iterator[Instance]:
     """Yield the MIG instances of a GPU."""
     known = nvml()
     if (told(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
-        for place in range(known.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        for place in range(told(known.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
             if (mig := told(known.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)) and (
                 found := told(_instance, mig)
             ):
@@ -180,12 +184,11 @@ def gpu_processes(handle: Any) -> dict[int, int | None]:
     return found
 
 
-def numbers_hold_here(pids: Iterable[int] = ()) -> bool:
-    """Return whether NVML's process numbers, of which these are some, are those of the processes seen from here.
-
-    In another namespace of processes a number may be anybody's.
-    """
-    return os.readlink("/proc/self/ns/pid") == _ALL_PROCESSES and all(map(exists, pids))
+def users_hidden() -> str:
+    """Say why the numbers of ``gpu_processes`` are not those of processes here; empty if they are."""
+    if numbers_are_the_machines():
+        return ""
+    return "this container numbers its processes itself, NVML as the host does; docker run --pid=host shows them"
 
 
 def _described(handle: Any, index: int, parent: str = "") -> Gpu:

@@ -173,18 +173,14 @@ def test_a_run_gets_its_parts_of_processors_and_gpus_together(
     }
 
 
-def test_no_run_is_given_energy_of_a_gpu_whose_processes_have_the_numbers_of_another_namespace(
-    fake_gpus: FakeGpus, tmp_path: Path
-):
+def test_a_process_that_has_just_ended_takes_no_energy_from_a_run(fake_gpus: FakeGpus, tmp_path: Path):
     fake_gpus.add(processes=[[os.getpid(), 1], [2**22 + 1, 1]])
-    fake_gpus.count_energy(0)
     listener = EnergyListener(tmp_path)
     assert listener.unavailable() is None
     listener.sample(gpu_tick(a=(os.getpid(),)))
+    fake_gpus.set(0, energy_mj=1_090_000)
     second = listener.sample(gpu_tick(a=(os.getpid(),)))
-    assert not second.runs
-    assert "--pid=host" in second.notes[0]
-    assert second.host.counters["energy.gpu0_j"] > 0
+    assert (estimates(second.runs), second.notes) == ({"a": 90}, ())
 
 
 def test_with_neither_kind_of_counter_both_reasons_are_said(fake_gpus: FakeGpus, tmp_path: Path):

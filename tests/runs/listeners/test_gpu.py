@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,14 +110,36 @@ def test_a_run_whose_memory_nvml_does_not_give_has_none_rather_than_zero(fake_gp
     assert set(listening(GpuListener).sample(tick(a=(MINE,), b=(OTHER,))).runs) == {"b"}
 
 
-def test_numbers_of_another_namespace_are_matched_to_no_run_and_that_is_said(fake_gpus: FakeGpus) -> None:
+def test_a_process_that_has_just_ended_hides_no_other(fake_gpus: FakeGpus) -> None:
     fake_gpus.add(processes=[[MINE, 5], [NOBODY, 100]])
-    listener = listening(GpuListener)
-    once = listener.sample(tick(a=(MINE,)))
-    assert not once.runs
-    assert "docker run --pid=host" in once.notes[0]
-    fake_gpus.set(0, processes=[[MINE, 5]])
-    assert listener.sample(tick(a=(MINE,))).runs["a"].gauges == {"gpu.memory_bytes": 5}
+    sample = listening(GpuListener).sample(tick(a=(MINE,)))
+    assert (sample.runs["a"].gauges, sample.notes) == ({"gpu.memory_bytes": 5}, ())
+
+
+IN_A_CONTAINER = """
+import sys
+from pathlib import Path
+from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
+from penstock.runs.listeners.energy import EnergyListener
+from penstock.runs.listeners.gpu import GpuListener
+runs = (WatchedRun("a", 0, (1, 1), 1),)
+for listener in (GpuListener({}), EnergyListener(Path("/nowhere"), {})):
+    assert listener.unavailable() is None
+    for _ in range(2):
+        sample = listener.sample(Tick(1e9, runs, {"a": Tree((1,), 0.0, 0, 0, 0, 0)}, 0.0))
+    print(len(sample.runs), len(sample.host.gauges | sample.host.counters) > 0, *sample.notes)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes a namespace of processes, as root")
+@pytest.mark.parametrize("used", [True, False])
+def test_in_a_container_no_number_is_taken_for_a_runs_and_that_is_said(fake_gpus: FakeGpus, used: bool) -> None:
+    fake_gpus.add(processes=[[1, 5]] if used else [])  # there, each process has a number that is another's here
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", IN_A_CONTAINER]
+    environment = {**os.environ, **fake_gpus.environment}
+    lines = subprocess.check_output(command, env=environment, text=True).splitlines()
+    assert [line.startswith("0 True") for line in lines] == [True, True]
+    assert [line.count("is not known") + line.count("--pid=host") for line in lines] == 2 * [2 if used else 0]
 
 
 def test_instances_are_told_beside_their_gpu_as_they_come_and_go(fake_gpus: FakeGpus) -> None:

@@ -114,14 +114,40 @@ def test_what_does_not_fit_or_is_in_use_is_refused_before_anything_is_made(start
     assert fake_gpus.mig_mode(1) == [0, 0]
 
 
-def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(start, fake_gpus: FakeGpus):
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("nvmlGpuInstanceGetInfo", "NVML does not number the instance of 1g.10gb that it made on GPU 0"),
+        ("nvmlGpuInstanceGetComputeInstanceProfileInfoV", "no compute instance as large as 1g.10gb on GPU 0"),
+        ("nvmlGpuInstanceCreateComputeInstance", "Error 23"),
+        ("nvmlDeviceGetGpuInstanceId", "NVML does not show the instance of 1g.10gb that it made on GPU 0"),
+    ],
+)
+def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(start, fake_gpus: FakeGpus, function: str, said: str):
     fake_gpus.add()
-    fake_gpus.refuse("nvmlGpuInstanceCreateComputeInstance", 23)
+    fake_gpus.refuse(function, 23)
     run = start("--mode", "mig:1g.10gb", ALLOWED, *SHOW)
     assert run.wait() == 1
-    assert "MIG instances cannot be made: " in run.errors
+    assert "Traceback" not in run.errors
+    assert said in " ".join(run.errors.partition("MIG instances cannot be made: ")[2].split())
     assert (run.output.count("MIG-"), run.record().status) == (0, "failed")
-    assert fake_gpus.mig_mode(0) == [0, 0]
+    assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_profiles_that_are_neither_one_nor_as_many_as_runs_are_refused(start, fake_gpus: FakeGpus, runs: int):
+    fake_gpus.add()
+    run = start("-n", str(runs), "--mode", "mig:1g.10gb,3g.40gb", *SHOW)
+    assert run.wait() == 2
+    assert run.errors.startswith(f"penstock: --mode: 2 MIG profiles for {runs} runs; name one for all")
+
+
+def test_the_remedy_for_a_lacking_instance_names_a_gpu_that_the_run_may_use(start, fake_gpus: FakeGpus):
+    fake_gpus.add()
+    fake_gpus.add()
+    run = start("--devices", "1", "--mode", "mig:1g.10gb", *SHOW)
+    assert run.wait() == 2
+    assert "nvidia-smi mig -i 1 -cgi 1g.10gb -C" in run.errors
 
 
 def test_what_cannot_be_put_back_is_said_with_the_command_that_would(start, fake_gpus: FakeGpus, tmp_path: Path):

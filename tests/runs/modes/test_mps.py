@@ -20,6 +20,7 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.forked import eventually
 from tests.runs.running import Launch
 
+from penstock.linux.process import lineage
 from penstock.runs.store import Store
 
 
@@ -166,6 +167,25 @@ def test_a_run_that_uses_the_gpu_outside_the_daemon_is_told_and_it_is_kept(start
     assert outside.status == "finished"
 
 
+def test_runs_on_the_same_gpus_are_looked_at_together_and_no_more_once_they_are_clients(
+    start, mps: FakeMps, gpu: str, fake_gpus: FakeGpus, tmp_path: Path
+):
+    fake_gpus.add()
+    outside = f"while ! [ -e seen ]; do sleep 0.05; done; {sys.executable} {CLIENT} go outside; :"
+    runs = [*(2 * [{"command": client("go"), "devices": [0]}]), {"command": ["sh", "-c", outside], "devices": [1]}]
+    three = start(spec(tmp_path, {"mode": "mps", "runs": runs}))
+    eventually(lambda: len(shown(three.output)) == 2 or three.ended)
+    (pipes,) = [daemon["pipes"] for daemon in mps.daemons() if daemon["devices"] == gpu]
+    eventually(lambda: any("get_client_list" in each for each in mps.commands(pipes)) or three.ended)
+    tmp_path.joinpath("seen").touch()
+    eventually(lambda: "it ran without MPS" in three.errors or three.ended)  # two looks later
+    looks = mps.commands(pipes).count("get_server_list") - 1  # its guard asked once
+    tmp_path.joinpath("go").touch()
+    assert three.wait() == 0, three.errors
+    assert three.errors.count("without MPS") == 1
+    assert looks <= 2, "each look saw one of the two at least"
+
+
 @pytest.mark.parametrize("deaf", [False, True])
 def test_a_client_is_ended_through_the_daemon_before_it_dies(start, mps: FakeMps, deaf: bool):
     one = start("--time-limit", "1s", "--mode", "mps", *client("never", *(["deaf"] if deaf else [])))
@@ -215,6 +235,19 @@ def test_a_daemon_does_not_outlive_a_penstock_run_that_is_killed(start, mps: Fak
     assert one.record().status == "killed"
 
 
+def test_a_daemon_does_not_outlive_its_guard(start, mps: FakeMps, tmp_path: Path):
+    one = start("--mode", "mps", *client("go"))
+    eventually(lambda: shown(one.output) or one.ended)
+    (daemon,) = mps.daemons()
+    guard = lineage(daemon["started"])[1]
+    assert b"daemon.py" in Path(f"/proc/{guard}/cmdline").read_bytes()
+    os.kill(guard, signal.SIGKILL)
+    eventually(lambda: not lives(daemon), "nobody ends it")
+    tmp_path.joinpath("go").touch()
+    one.wait()  # its client may not survive the daemon
+    assert not os.listdir(mps.runtime)
+
+
 def test_a_daemon_of_detached_runs_lives_as_long_as_they_do(start, mps: FakeMps, tmp_path: Path):
     one = start("--detach", "--mode", "mps", *client("go"))
     assert one.wait() == 0
@@ -243,6 +276,7 @@ def test_a_daemon_that_does_not_start_fails_its_group_and_the_next_group_runs(st
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
+        ("lost", "MPS cannot run here: GPU 0 (GPU-00000000-0000-4000-8000-000000000000) is lost"),
         ("program", "no nvidia-cuda-mps-control on the PATH"),
         (
             "prohibited",
@@ -260,9 +294,21 @@ def test_what_keeps_mps_from_running_is_one_error_before_anything_starts(
 ):
     if broken != "gpus":
         fake_gpus.add(compute_mode=2 if broken == "prohibited" else 0, mig=[1, 1] if broken == "mig" else [0, 0])
+    if broken == "lost":  # after it was listed
+        fake_gpus.refuse("nvmlDeviceGetHandleByUUID", 15)
     path = {"PATH": os.environ["PATH"]} if broken == "program" else {}
     one = launch("--mode", "mps", "true", **{**mps.environment, **path})
     assert one.wait() == 2
     assert one.errors.startswith("penstock: --mode: ") and one.errors.count("\n") == 1
     assert said in one.errors
     assert not one.records() and not mps.asked()
+
+
+def test_a_gpu_that_does_not_tell_its_compute_mode_can_be_shared(
+    start, mps: FakeMps, fake_gpus: FakeGpus, tmp_path: Path
+):
+    fake_gpus.refuse("nvmlDeviceGetComputeMode", 3)
+    tmp_path.joinpath("go").touch()
+    one = start("--mode", "mps", *client("go"))
+    assert one.wait() == 0, one.errors
+    assert shown(one.output)[0]["served"] is True

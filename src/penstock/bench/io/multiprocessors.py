@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.io.nvme.gpu_threads import most_busy_share
-from penstock.measure.nvml import meter_of
+from penstock.measure.gpm import meter_of
 
 
 class Busy(NamedTuple):

@@ -17,7 +17,7 @@ from penstock.runs.launch.kept_run import KeptRun
 from penstock.runs.launch.sampling import Sampling
 from penstock.runs.launch.shown import AsItIs, Prefixed
 from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
-from penstock.runs.modes.mode import Mode, opened
+from penstock.runs.modes.mode import Mode, TimeSlices, opened
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 
@@ -61,7 +61,7 @@ class Launcher:
         self._ended_by = ""
         self._shown = AsItIs() if self._one else Prefixed([record.name for record in self._records], below)
         self._shows = True
-        self._mode = Mode()
+        self._mode: Mode = TimeSlices()
 
     def run(self) -> list[RunRecord]:
         """Run all to their end; return what has become of them."""

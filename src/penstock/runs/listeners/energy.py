@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import FOREIGN, devices, gpu_processes, numbers_hold_here, nvml, told
-from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
+from penstock.measure.gpus import devices, gpu_processes, nvml, told, users_hidden
+from penstock.runs.listeners.contract import Sample, Tick, Values
 
 POWERCAP = Path("/sys/class/powercap")
 CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
@@ -17,7 +17,7 @@ CARBON_INTENSITY = "PENSTOCK_CARBON_INTENSITY"
 _J_PER_KWH = 3.6e6
 
 
-class EnergyListener(Listener):
+class EnergyListener:
     """Energy of processors, their memory and GPUs as measured, and of each run as an estimate.
 
     In each second a run gets the part of the processors' energy that its CPU time has in the machine's CPU time,
@@ -57,13 +57,17 @@ class EnergyListener(Listener):
     def sample(self, tick: Tick) -> Sample:
         self._cpu_j = {run.id: self._cpu_j.get(run.id, 0.0) for run in tick.runs} if self._zones else {}
         self._gpu_j = {run.id: self._gpu_j[run.id] for run in tick.runs if run.id in self._gpu_j}
-        notes = () if self._share_out_gpus(tick) else (FOREIGN,)
+        why = self._share_out_gpus(tick)
+        notes = (f"which run uses which GPU is not known: {why}",) if why else ()
         self._share_out_processors(tick)
         host = {f"energy.{zone.name}_j": zone.total_j for zone in self._zones}
         for place, gpu in enumerate(self._gpus):
             host[f"energy.gpu{place}_j"] = gpu.total_j
         runs = {run.id: Values(self._estimates(run.id)) for run in tick.runs}
         return Sample(Values(host), {id: its for id, its in runs.items() if its.counters}, notes)
+
+    def close(self) -> None:
+        self._gpus = []
 
     def _share_out_processors(self, tick: Tick) -> None:
         used_j = sum(zone.read_j() for zone in self._zones)
@@ -75,18 +79,18 @@ class EnergyListener(Listener):
         self._host_cpu_s = tick.host_cpu_s
         self._cpu_s = {id: tree.cpu_s for id, tree in tick.trees.items()}
 
-    def _share_out_gpus(self, tick: Tick) -> bool:
-        """Return whether it is known who uses them."""
+    def _share_out_gpus(self, tick: Tick) -> str:
+        """Say why it is not known who uses them; empty if it is."""
         used_j = [gpu.read_j() or 0.0 for gpu in self._gpus]
         pids = [gpu_processes(gpu.device).keys() for gpu in self._gpus]
-        if not numbers_hold_here(set[int]().union(*pids)):
-            return False
+        if any(pids) and (why := users_hidden()):
+            return why
         for gpu_j, its in zip(used_j, pids, strict=True):
             runs = [run.id for run in tick.runs if not its.isdisjoint(tick.trees[run.id].pids)]
             for id in runs:
                 its_j = gpu_j / len(runs) if id in self._cpu_s else 0.0  # it began after the last tick
                 self._gpu_j[id] = self._gpu_j.get(id, 0.0) + its_j
-        return True
+        return ""
 
     def _estimates(self, id: str) -> dict[str, float]:
         """Return a run's parts that are known, and their sum."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
+from penstock.measure.gpm import MIB, Gpm
 from penstock.measure.gpus import devices, instances, nvml, told
-from penstock.measure.nvml import MIB, Gpm
-from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
+from penstock.runs.listeners.contract import Sample, Tick, Values
 
 _METRICS = {
     "sm_active_percent": ("SM_UTIL", 1),
@@ -22,7 +22,7 @@ _METRICS = {
 """Names of series; NVML_GPM_METRIC_… of each, and its unit."""
 
 
-class GpmListener(Listener):
+class GpmListener:
     """What each GPU in sight, or each of its instances in MIG mode, did since the last tick.
 
     Args:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import FOREIGN, devices, gpu_processes, instances, numbers_hold_here, nvml, told
-from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
+from penstock.measure.gpus import devices, gpu_processes, instances, nvml, told, users_hidden
+from penstock.runs.listeners.contract import Sample, Tick, Values
 
 _THROTTLED = {
     "power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
@@ -18,7 +18,7 @@ _THROTTLED = {
 """Names of series, and nvmlClocksEventReason… of each."""
 
 
-class GpuListener(Listener):
+class GpuListener:
     """What NVML tells of each GPU in sight, and of the processes of each run on them.
 
     ``gpu.N`` is the N-th GPU that ``CUDA_VISIBLE_DEVICES`` shows; its instances in MIG mode are ``gpu.N.migG``, by
@@ -51,14 +51,17 @@ class GpuListener(Listener):
                     gauges[f"gpu.{place}.mig{mig.number}.memory_bytes"] = memory.used
             for pid, used in gpu_processes(device).items():
                 used_bytes.setdefault(pid, []).append(used)
-        if not numbers_hold_here(used_bytes):
-            return Sample(Values(gauges=gauges), notes=(FOREIGN,))
+        if used_bytes and (why := users_hidden()):
+            return Sample(Values(gauges=gauges), notes=(f"which run uses which GPU is not known: {why}",))
         runs: dict[str, Values] = {}
         for run in tick.runs:
             its = [used for pid in tick.trees[run.id].pids for used in used_bytes.get(pid, ())]
             if its and None not in its:
                 runs[run.id] = Values(gauges={"gpu.memory_bytes": sum(filter(None, its))})
         return Sample(Values(gauges=gauges), runs)
+
+    def close(self) -> None:
+        self._devices = []
 
 
 def _readings(device: Any) -> dict[str, float]:

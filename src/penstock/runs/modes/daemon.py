@@ -2,7 +2,7 @@
 
 This process guards the daemon, which is its child: it reports "ready" or what
 went wrong, waits for the end of the pipe LEASE_FD, and leaves nothing behind,
-not even the folder.
+not even the folder. If it is killed itself, the kernel kills the daemon.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from penstock.linux.process import adopt_orphans, descendants, kill_descendants, reap
+from penstock.linux.process import adopt_orphans, descendants, die_with_parent
 from penstock.runs.modes.control import PROGRAM, ask
 
 _START_S = 20.0
@@ -40,9 +41,13 @@ def main(lease: int, pipes: str, uuids: str) -> None:
         os.read(lease, 1)
         ask(pipes, f"quit -t {_QUIT_S}", 2 * _QUIT_S)
         deadline = time.monotonic() + _QUIT_S
-        while _lives() and time.monotonic() < deadline:
+        while _reaped() and time.monotonic() < deadline:
             time.sleep(0.02)
-        kill_descendants()
+        while left := _reaped():
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
     finally:
         shutil.rmtree(pipes, ignore_errors=True)
 
@@ -52,31 +57,32 @@ def _start(pipes: str, uuids: str) -> str:
     logs = Path(pipes, "log")
     logs.mkdir(mode=0o700)
     given = {"CUDA_VISIBLE_DEVICES": uuids, "CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+    guard = os.getpid()
     with open(logs / "start", "w+b") as said:  # a file, for the daemon keeps its descriptors open
-        started = subprocess.run(
-            [PROGRAM, "-d"],
-            check=False,
+        daemon = subprocess.Popen(
+            [PROGRAM, "-f"],  # in the foreground: it stays a child
             env={**os.environ, **given},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            timeout=_START_S,
+            preexec_fn=lambda: die_with_parent(guard),  # noqa: PLW1509  # there are no threads here
         )
     deadline = time.monotonic() + _START_S
-    while started.returncode == 0 and time.monotonic() < deadline:
+    while daemon.poll() is None and time.monotonic() < deadline:
         if ask(pipes, "get_server_list") is not None:
             return ""
-        if not _lives():
-            break
         time.sleep(0.05)
     texts = [path.read_text(errors="replace") for path in (logs / "start", logs / "control.log") if path.exists()]
     lines = " ".join(texts).split()
-    return " ".join(lines[-60:]) or f"it does not answer, and {PROGRAM} -d ended with {started.returncode}"
+    return " ".join(lines[-60:]) or f"it does not answer, and {PROGRAM} -f ended with {daemon.returncode}"
 
 
-def _lives() -> bool:
-    reap()
-    return bool(descendants(os.getpid()))
+def _reaped() -> list[int]:
+    """Return what lives below this process, once what has ended is reaped."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return descendants(os.getpid())
 
 
 if __name__ == "__main__":

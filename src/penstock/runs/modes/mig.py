@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -19,9 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock.errors import BadSetting, DeviceUnavailable
-from penstock.measure.gpus import Gpu, gpu_processes, instances, nvml, told, visible_gpus
-from penstock.runs.modes.mode import Leased
+from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
+from penstock.measure.gpus import Gpu, answer, gpu_processes, instances, nvml, told, visible_gpus
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 
@@ -30,12 +30,27 @@ _TRIES, _PAUSE_S = 10, 0.5
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
-    """Check that each run of a group can have an instance; as ``modes.mode.check``."""
+    """Check, before anything starts, that each run of a group can have an instance.
+
+    Args:
+        what: Where the mode was asked for; the error's first words.
+        group: The group; the devices of its runs are UUIDs.
+        gpus: GPUs that ``penstock run`` sees.
+
+    Raises:
+        BadSetting: one cannot; the message says why.
+    """
+    profiles, runs = group.mode.count(",") + 1, len(group.runs)
+    if profiles not in (1, runs):
+        raise BadSetting(f"{what}: {profiles} MIG profiles for {runs} runs; name one for all, or one for each")
     _given(what, [(run, _profile(group.mode, place)) for place, run in enumerate(group.runs)], gpus)
 
 
-class Mig(Leased):
+class Mig:
     """Runs with an instance each: one that exists, or one that is made for as long as they run.
+
+    Attributes:
+        lease: What the process that made instances waits for the end of; None if none were made.
 
     Raises:
         BadSetting: there are fewer instances than runs, and no more may be made.
@@ -45,7 +60,8 @@ class Mig(Leased):
     def __init__(self, records: Sequence[RunRecord]) -> None:
         wanted = [(record.plan, _profile(record.mode, record.index)) for record in records]
         given = _given(f"mode {records[0].mode}", wanted, visible_gpus(os.environ))
-        super().__init__()
+        self.lease: int | None = None
+        self._maker: subprocess.Popen[str] | None = None
         made = self._make(
             [f"{gpu.uuid}={profile}" for gpu, (_, profile) in zip(given, wanted, strict=True) if not gpu.parent]
         )
@@ -56,11 +72,31 @@ class Mig(Leased):
         """Return what shows a run its instance alone."""
         return {"CUDA_VISIBLE_DEVICES": self._uuids[record.id]}
 
+    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
+        """Do nothing: a run sees no other GPU."""
+
+    def close(self) -> None:
+        """Have all taken back that was made."""
+        if self._maker is not None and self.lease is not None:
+            os.close(self.lease)
+            with self._maker:  # waits for its end
+                self.lease = self._maker = None
+
     def _make(self, wanted: Sequence[str]) -> list[str]:
         if not wanted:
             return []
-        line = self.start([sys.executable, "-m", __name__], *wanted)
-        said = json.loads(line or '"the process that makes them was killed"')
+        ended, self.lease = os.pipe()
+        self._maker = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(ended), *wanted],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            pass_fds=(ended,),
+            start_new_session=True,  # a Ctrl-C is not for it
+            text=True,
+        )
+        os.close(ended)
+        assert self._maker.stdout
+        said = json.loads(self._maker.stdout.readline() or '"the process that makes them was killed"')
         if isinstance(said, str):
             self.close()
             raise DeviceUnavailable(f"MIG instances cannot be made: {said}")
@@ -100,7 +136,9 @@ def _given(what: str, wanted: Sequence[tuple[RunPlan, str]], gpus: Sequence[Gpu]
             f"in sight: {listed}"
         )
         if not wanted[0][0].mig_changes:
-            command = f"sudo nvidia-smi mig -i {gpus[0].index} -cgi {wanted[lacking[0]][1]} -C"
+            run, profile = wanted[lacking[0]]
+            gpu = min(gpus, key=lambda gpu: not _may_use(run, gpu))  # the first that it may use
+            command = f"sudo nvidia-smi mig -i {gpu.index} -cgi {profile} -C"
             raise BadSetting(f"{needed}. Make some ({command}), or let --allow-mig-changes do it")
         if os.geteuid():
             raise BadSetting(f"{needed}. Only root may make others: --allow-mig-changes needs root")
@@ -123,7 +161,7 @@ def _may_use(run: RunPlan, gpu: Gpu) -> bool:
 def _profiles(uuid: str) -> dict[str, Any]:
     """Return the MIG profiles that a GPU has, as NVML describes them, by name."""
     known = nvml()
-    handle = known.nvmlDeviceGetHandleByUUID(uuid)
+    handle = answer(known.nvmlDeviceGetHandleByUUID, uuid)
     all_numbers = range(known.NVML_GPU_INSTANCE_PROFILE_COUNT)
     found = [told(known.nvmlDeviceGetGpuInstanceProfileInfo, handle, number) for number in all_numbers]
     return {info.name.removeprefix("MIG ").strip(): info for info in found if info}
@@ -132,12 +170,12 @@ def _profiles(uuid: str) -> dict[str, Any]:
 def _room(gpu: Gpu, profile: str) -> tuple[int, str]:
     """Return how many more instances of a profile fit on a GPU, and words for that."""
     known = nvml()
-    handle = known.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    handle = answer(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
     info = _profiles(gpu.uuid).get(profile)
     if info is None:
         return 0, f"GPU {gpu.index} has no profile {profile}"
-    if known.nvmlDeviceGetMigMode(handle)[0]:
-        room = known.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id)
+    if answer(known.nvmlDeviceGetMigMode, handle)[0]:
+        room = answer(known.nvmlDeviceGetGpuInstanceRemainingCapacity, handle, info.id)
     elif pids := sorted(gpu_processes(handle)):
         return 0, f"GPU {gpu.index} is not in MIG mode, and is used by processes {', '.join(map(str, pids))}"
     else:
@@ -145,72 +183,78 @@ def _room(gpu: Gpu, profile: str) -> tuple[int, str]:
     return room, f"GPU {gpu.index} has room for {room} of {profile}"
 
 
-Undo = tuple[Callable[..., Any], tuple[Any, ...], str]
-"""A call that takes back what was made, its arguments, and the command that root would type instead."""
+class _Maker:
+    """Makes instances, and takes back all that it made, last things first."""
 
+    def __init__(self) -> None:
+        self._undo: list[tuple[Callable[..., Any], Any, str]] = []
 
-def _make(wanted: str, undo: list[Undo]) -> str:
-    """Make an instance, wanted as GPU_UUID=PROFILE, on a GPU that is brought into MIG mode; return its UUID.
-
-    Raises:
-        DeviceUnavailable, NVMLError: that is not possible; ``undo`` has what takes back what was made.
-    """
-    known = nvml()
-    uuid, profile = wanted.split("=")
-    handle = known.nvmlDeviceGetHandleByUUID(uuid)
-    index = known.nvmlDeviceGetIndex(handle)
-    if not known.nvmlDeviceGetMigMode(handle)[0]:
-        known.nvmlDeviceSetMigMode(handle, 1)
-        undo.append((known.nvmlDeviceSetMigMode, (handle, 0), f"nvidia-smi -i {index} -mig 0"))
+    def instance(self, uuid: str, profile: str) -> str:
+        """Make an instance on a GPU, which is brought into MIG mode; return the instance's UUID."""
+        known = nvml()
+        handle = known.nvmlDeviceGetHandleByUUID(uuid)
+        index = known.nvmlDeviceGetIndex(handle)
         if not known.nvmlDeviceGetMigMode(handle)[0]:
-            raise DeviceUnavailable(f"GPU {index} enters MIG mode only when it is reset")
-    info = _profiles(uuid)[profile]
-    instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
-    number = known.nvmlGpuInstanceGetInfo(instance).id
-    command = f"nvidia-smi mig -i {index} -gi {number}"
-    undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
-    shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-    describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
-    all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-    sizes = (told(describe, instance, number, shared) for number in all_numbers)
-    whole = next(size for size in sizes if size and size.sliceCount == info.sliceCount)
-    compute = known.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
-    undo.append((known.nvmlComputeInstanceDestroy, (compute,), f"{command} -dci"))
-    return next(mig.uuid for mig in instances(handle) if mig.number == number)
+            known.nvmlDeviceSetMigMode(handle, 1)
+            self._undo.append((known.nvmlDeviceSetMigMode, (handle, 0), f"nvidia-smi -i {index} -mig 0"))
+            if not known.nvmlDeviceGetMigMode(handle)[0]:
+                raise DeviceUnavailable(f"GPU {index} enters MIG mode only when it is reset")
+        info = _profiles(uuid).get(profile)
+        if info is None:
+            raise DeviceUnavailable(f"GPU {index} has no profile {profile} any more")
+        instance = known.nvmlDeviceCreateGpuInstance(handle, info.id)
+        made = told(known.nvmlGpuInstanceGetInfo, instance)
+        command = f"nvidia-smi mig -i {index} -gi {made.id if made else 'N'}"
+        self._undo.append((known.nvmlGpuInstanceDestroy, (instance,), f"{command} -dgi"))
+        if made is None:
+            raise DeviceUnavailable(f"NVML does not number the instance of {profile} that it made on GPU {index}")
+        shared = known.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        describe = known.nvmlGpuInstanceGetComputeInstanceProfileInfo
+        all_numbers = range(known.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+        sizes = (told(describe, instance, number, shared) for number in all_numbers)
+        whole = next((size for size in sizes if size and size.sliceCount == info.sliceCount), None)
+        if whole is None:
+            raise DeviceUnavailable(f"NVML has no compute instance as large as {profile} on GPU {index}")
+        compute = known.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
+        self._undo.append((known.nvmlComputeInstanceDestroy, (compute,), f"{command} -dci"))
+        for mig in instances(handle):
+            if mig.number == made.id:
+                return mig.uuid
+        raise DeviceUnavailable(f"NVML does not show the instance of {profile} that it made on GPU {index}")
 
-
-def _take_back(undo: Sequence[Undo]) -> None:
-    """Take back what was made, last things first; say what cannot be."""
-    is_stuck = False
-    for call, args, command in reversed(undo):
-        for attempt in range(1, _TRIES + 1):
-            try:
-                call(*args)
-                break
-            except nvml().NVMLError as error:
-                if attempt == _TRIES or is_stuck:  # what holds a part holds the whole
-                    is_stuck = True
-                    print(
-                        f"penstock: MIG is not as it was: {error}. As root: {command}", file=sys.stderr, flush=True
-                    )
+    def take_back(self) -> list[str]:
+        """Take back what was made; return sentences on what cannot be."""
+        left: list[str] = []
+        for call, args, command in reversed(self._undo):
+            for attempt in range(_TRIES):
+                try:
+                    call(*args)
                     break
-                time.sleep(_PAUSE_S)
+                except nvml().NVMLError as error:
+                    if attempt + 1 == _TRIES or left:  # what holds a part holds the whole
+                        left.append(f"MIG is not as it was: {error}. As root: {command}")
+                        break
+                    time.sleep(_PAUSE_S)
+        return left
 
 
 def main(lease: int, wanted: Sequence[str]) -> None:
     """Make instances, print their UUIDs, or why not, and take them back when the lease has ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    undo: list[Undo] = []
+    known, maker = nvml(), _Maker()
     try:
-        said: Any = [_make(each, undo) for each in wanted]
-    except (DeviceUnavailable, nvml().NVMLError) as error:
-        said = str(error)
-    with suppress(BrokenPipeError):
-        print(json.dumps(said), flush=True)
-    if not isinstance(said, str):
-        os.read(lease, 1)
-    _take_back(undo)
+        try:
+            said: Any = [maker.instance(*each.split("=")) for each in wanted]
+        except (PenstockError, known.NVMLError) as error:
+            said = str(error)
+        with suppress(BrokenPipeError):
+            print(json.dumps(said), flush=True)
+        if not isinstance(said, str):
+            os.read(lease, 1)
+    finally:
+        for sentence in maker.take_back():
+            print(f"penstock: {sentence}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,31 @@
-"""What a mode gives to each run of a group, and puts back when the last has ended."""
+"""The seam of modes: what a mode gives to each run of a group, and puts back when the last has ended."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from typing import Protocol
 
 from penstock.measure.gpus import Gpu
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
 
 
-class Mode:
+class Mode(Protocol):
     """What a group's runs share GPUs by. It exists from before the first of them starts until all have ended.
 
-    This one is for modes alone and plain: the GPU itself divides its time between processes.
-
     Attributes:
-        lease: Descriptor that each keeper holds open for as long as its run lives; None if nobody needs it.
+        lease: Descriptor that each keeper holds open for as long as its run lives; None if nobody needs it. At the
+            other end of that pipe, a process of the mode's sees the last of them go even if ``penstock run`` was
+            killed, and puts back what was changed.
     """
 
-    lease: int | None = None
+    @property
+    def lease(self) -> int | None: ...
 
     def variables(self, record: RunRecord) -> Mapping[str, str]:
         """Return environment variables of one run; called from several threads."""
-        return {}
+        ...
 
     def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
         """Take note of a run that has begun.
@@ -35,51 +35,30 @@ class Mode:
             pid: Process of its command.
             note: Tells people what is wrong with the run, and keeps it in its reason; any thread may call it.
         """
+        ...
 
     def close(self) -> None:
         """Put back what was changed; all runs have ended."""
+        ...
 
 
-class Leased(Mode):
-    """A mode of which processes put back what was changed, even if ``penstock run`` was killed.
+class TimeSlices:
+    """Modes alone and plain: the GPU itself divides its time between processes."""
 
-    They wait at the other end of the lease, a pipe, and so see the last run go.
-    """
+    lease = None
 
-    def __init__(self) -> None:
-        self._ended, self.lease = os.pipe()
-        self._waiting: list[subprocess.Popen[str]] = []
+    def variables(self, record: RunRecord) -> Mapping[str, str]:
+        return {}
 
-    def start(self, command: Sequence[str], *words: str) -> str:
-        """Start such a process; return the first line that it prints, which is empty if it died.
-
-        Args:
-            command: What is started.
-            words: What follows; before them comes the descriptor that ends with the lease.
-        """
-        process = subprocess.Popen(
-            [*command, str(self._ended), *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(self._ended,),
-            start_new_session=True,  # a Ctrl-C is not for it
-            text=True,
-        )
-        self._waiting.append(process)
-        assert process.stdout is not None
-        return process.stdout.readline().strip()
+    def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
+        pass
 
     def close(self) -> None:
-        """Have all put back, and wait for that."""
-        for fd in (self._ended, self.lease):
-            if fd is not None:
-                os.close(fd)
-        for process in self._waiting:
-            process.communicate()
+        pass
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
-    """Check, before anything starts, that a group can run here in its mode, which is neither alone nor plain.
+    """Check, before anything starts, that a group can run here in its mode.
 
     Args:
         what: Where the mode was asked for; the error's first words.
@@ -89,9 +68,7 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
     Raises:
         BadSetting: it cannot; the message says why.
     """
-    from penstock.runs.modes import mig, mps
-
-    (mps if group.mode == "mps" else mig).check(what, group, gpus)
+    _kind(group.mode)[0](what, group, gpus)
 
 
 @contextmanager
@@ -101,14 +78,16 @@ def opened(records: Sequence[RunRecord]) -> Generator[Mode]:
     Raises:
         PenstockError: it does not come up, though ``check`` saw nothing wrong; nothing of it is left.
     """
-    mode = Mode()
-    if records[0].mode == "mps":
-        from penstock.runs.modes.mps import Mps
-
-        mode = Mps(records)
-    elif records[0].mode.startswith("mig:"):
-        from penstock.runs.modes.mig import Mig
-
-        mode = Mig(records)
-    with closing(mode):
+    with closing(_kind(records[0].mode)[1](records)) as mode:
         yield mode
+
+
+def _kind(
+    mode: str,
+) -> tuple[Callable[[str, GroupPlan, Sequence[Gpu]], None], Callable[[Sequence[RunRecord]], Mode]]:
+    """Return what checks that a group can run in a mode, and what opens the mode."""
+    if mode in ("alone", "plain"):
+        return lambda what, group, gpus: None, lambda records: TimeSlices()
+    from penstock.runs.modes import mig, mps
+
+    return (mps.check, mps.Mps) if mode == "mps" else (mig.check, mig.Mig)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -15,10 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
-from penstock.linux.process import descendants, start_ticks
-from penstock.measure.gpus import Gpu, gpu_processes, numbers_hold_here, nvml, visible_gpus
+from penstock.linux.process import lineage, start_ticks
+from penstock.measure.gpus import Gpu, gpu_processes, nvml, told, users_hidden, visible_gpus
 from penstock.runs.modes.control import PROGRAM, clients
-from penstock.runs.modes.mode import Leased
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
 
@@ -29,7 +29,16 @@ _LOOK_S = 1.0
 
 
 def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
-    """Check that the runs of a group can run under MPS; as ``modes.mode.check``."""
+    """Check, before anything starts, that the runs of a group can run under MPS.
+
+    Args:
+        what: Where the mode was asked for; the error's first words.
+        group: The group; the devices of its runs are UUIDs.
+        gpus: GPUs that ``penstock run`` sees.
+
+    Raises:
+        BadSetting: they cannot; the message says why.
+    """
     sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in group.runs}
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for devices in sets:
@@ -53,20 +62,25 @@ def unusable(gpus: Sequence[Gpu]) -> str:
         return f"no {PROGRAM} on the PATH; it comes with NVIDIA's driver"
     known = nvml()
     for gpu in gpus:
-        called, handle = f"GPU {gpu.index} ({gpu.uuid})", known.nvmlDeviceGetHandleByUUID(gpu.parent or gpu.uuid)
-        if known.nvmlDeviceGetComputeMode(handle) == known.NVML_COMPUTEMODE_PROHIBITED:
+        called = f"GPU {gpu.index} ({gpu.uuid})"
+        handle = told(known.nvmlDeviceGetHandleByUUID, gpu.parent or gpu.uuid)
+        if handle is None:
+            return f"{called} is lost"
+        if told(known.nvmlDeviceGetComputeMode, handle) == known.NVML_COMPUTEMODE_PROHIBITED:
             return f"{called} lets nobody compute: nvidia-smi -i {gpu.index} -c DEFAULT, as root"
-        with suppress(known.NVMLError):  # this model has no MIG
-            if not gpu.parent and known.nvmlDeviceGetMigMode(handle)[0]:
-                return f"{called} is in MIG mode and has no instance: make one, or turn MIG off"
+        if not gpu.parent and (told(known.nvmlDeviceGetMigMode, handle) or [0])[0]:
+            return f"{called} is in MIG mode and has no instance: make one, or turn MIG off"
     return ""
 
 
-class Mps(Leased):
+class Mps:
     """Runs that are clients of MPS daemons: one for each set of GPUs that they name.
 
     A daemon has folders that nobody else can enter, and ends when the last keeper has. Whether the runs that use
     a GPU are clients is looked at once a second, for one that cannot connect runs without MPS and does not say so.
+
+    Attributes:
+        lease: What the daemons wait for the end of.
 
     Raises:
         DeviceUnavailable: a daemon does not start; the message has its words.
@@ -74,15 +88,16 @@ class Mps(Leased):
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._all = tuple(gpu.uuid for gpu in visible_gpus(os.environ))
-        super().__init__()
         self._folders: dict[tuple[str, ...], str] = {}
-        self._watched: dict[int, tuple[RunRecord, Callable[[str], None]]] = {}
+        self._guards: list[subprocess.Popen[str]] = []
+        self._watched: dict[int, tuple[tuple[str, ...], Callable[[str], None]]] = {}
         self._ending = threading.Event()
         self._watching: threading.Thread | None = None
+        self._ended, self.lease = os.pipe()
         try:
             for record in records:
                 if (devices := record.plan.devices or self._all) not in self._folders:
-                    self._serve(devices)
+                    self._start(devices)
         except BaseException:
             self.close()
             raise
@@ -99,11 +114,11 @@ class Mps(Leased):
         return found
 
     def began(self, record: RunRecord, pid: int, note: Callable[[str], None]) -> None:
-        """Watch whether a run is a client."""
-        if not numbers_hold_here():
-            note("whether it runs under MPS cannot be checked: this container hides the numbers of processes")
+        """Watch a run until it has been seen as a client."""
+        if why := users_hidden():
+            note(f"whether it runs under MPS cannot be checked: {why}")
             return
-        self._watched[pid] = record, note
+        self._watched[pid] = record.plan.devices or self._all, note
         if self._watching is None:
             self._watching = threading.Thread(target=self._watch, name="penstock-mps")
             self._watching.start()
@@ -113,12 +128,26 @@ class Mps(Leased):
         self._ending.set()
         if self._watching:
             self._watching.join()
-        super().close()
+        os.close(self.lease)
+        os.close(self._ended)
+        for guard in self._guards:
+            guard.communicate()
+        for folder in self._folders.values():  # of a guard that was killed
+            shutil.rmtree(folder, ignore_errors=True)
 
-    def _serve(self, devices: tuple[str, ...]) -> None:
+    def _start(self, devices: tuple[str, ...]) -> None:
         folder = self._folders[devices] = tempfile.mkdtemp(prefix="penstock-mps-", dir=_base())
-        command = [sys.executable, "-I", "-S", str(_DAEMON)]
-        said = self.start(command, folder, ",".join(devices))
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_DAEMON), str(self._ended), folder, ",".join(devices)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            pass_fds=(self._ended,),
+            start_new_session=True,
+            text=True,
+        )
+        self._guards.append(guard)
+        assert guard.stdout is not None
+        said = guard.stdout.readline().strip()
         if said != "ready":
             raise DeviceUnavailable(f"no MPS daemon could be started on {', '.join(devices)}: {said or 'it died'}")
 
@@ -135,18 +164,24 @@ class Mps(Leased):
                 lists are read one after the other.
         """
         outside = set[int]()
-        for pid, (record, note) in list(self._watched.items()):
-            if start_ticks(pid) is None:
-                del self._watched[pid]
+        watched = dict(self._watched)
+        done = {pid for pid in watched if start_ticks(pid) is None}
+        for devices in {run[0] for run in watched.values()}:
+            its = {pid for pid, run in watched.items() if run[0] == devices} - done
+            using = {pid: its.intersection(lineage(pid)) for pid in _computing(devices)} if its else {}
+            if not any(using.values()) or (served := clients(self._folders[devices])) is None:
                 continue
-            devices = record.plan.devices or self._all
-            using = _computing(devices) & {pid, *descendants(pid)}
-            if using and (served := clients(self._folders[devices])) is not None:
-                using -= served.keys()
-                outside |= using
-                if found := sorted(using & suspected):
-                    note(f"process {found[0]} uses a GPU and is no client of the MPS daemon: it ran without MPS")
-                    del self._watched[pid]
+            for user, runs in sorted(using.items()):
+                for pid in runs - done:
+                    if user not in served and user not in suspected:
+                        outside.add(user)
+                        continue
+                    if user not in served:
+                        note = watched[pid][1]
+                        note(f"process {user} uses a GPU and is no client of the MPS daemon: it ran without MPS")
+                    done.add(pid)
+        for pid in done:
+            del self._watched[pid]
         return outside
 
 
