@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.fakes.nvml.fake_gpus import FakeGpus, by_number
 
 from penstock.runs.listeners.contract import Tick, Tree, Values, WatchedRun
 from penstock.runs.listeners.energy import EnergyListener
@@ -126,6 +126,7 @@ class TestEnergyOfGpusAlone(ListenerContract):
         return listener
 
 
+@by_number
 def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on_it(
     fake_gpus: FakeGpus, tmp_path: Path
 ):
@@ -153,6 +154,7 @@ def test_a_gpus_energy_is_told_as_measured_and_divided_equally_among_the_runs_on
     assert third.host.counters == {"energy.gpu0_j": 180, "energy.gpu1_j": 60}
 
 
+@by_number
 def test_a_run_gets_its_parts_of_processors_and_gpus_together(
     fake_gpus: FakeGpus, powercap: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -173,6 +175,7 @@ def test_a_run_gets_its_parts_of_processors_and_gpus_together(
     }
 
 
+@by_number
 def test_a_process_that_has_just_ended_takes_no_energy_from_a_run(fake_gpus: FakeGpus, tmp_path: Path):
     fake_gpus.add(processes=[[os.getpid(), 1], [2**22 + 1, 1]])
     listener = EnergyListener(tmp_path)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.fakes.nvml.fake_gpus import FakeGpus, by_number
 
 from penstock.measure.gpus import nvml
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
@@ -82,6 +82,7 @@ def test_what_nvml_does_not_tell_is_absent_and_zero_is_told(fake_gpus: FakeGpus)
     assert not [name for name in gauges if "throttled" in name]
 
 
+@by_number
 def test_a_gpu_that_is_lost_takes_no_other_with_it(fake_gpus: FakeGpus) -> None:
     fake_gpus.add(gpm=GPM)
     fake_gpus.add(gpm=GPM, processes=[[MINE, 7]])
@@ -95,6 +96,7 @@ def test_a_gpu_that_is_lost_takes_no_other_with_it(fake_gpus: FakeGpus) -> None:
     gpm.close()
 
 
+@by_number
 def test_a_runs_memory_is_that_of_its_processes_on_all_gpus(fake_gpus: FakeGpus) -> None:
     fake_gpus.add(processes=[[MINE, 5], [OTHER, 100]])
     fake_gpus.add(mps_processes=[[MINE, 2]])
@@ -105,11 +107,13 @@ def test_a_runs_memory_is_that_of_its_processes_on_all_gpus(fake_gpus: FakeGpus)
     }
 
 
+@by_number
 def test_a_run_whose_memory_nvml_does_not_give_has_none_rather_than_zero(fake_gpus: FakeGpus) -> None:
     fake_gpus.add(processes=[[MINE, None], [OTHER, 100]])
     assert set(listening(GpuListener).sample(tick(a=(MINE,), b=(OTHER,))).runs) == {"b"}
 
 
+@by_number
 def test_a_process_that_has_just_ended_hides_no_other(fake_gpus: FakeGpus) -> None:
     fake_gpus.add(processes=[[MINE, 5], [NOBODY, 100]])
     sample = listening(GpuListener).sample(tick(a=(MINE,)))
@@ -142,6 +146,7 @@ def test_in_a_container_no_number_is_taken_for_a_runs_and_that_is_said(fake_gpus
     assert [line.count("is not known") + line.count("--pid=host") for line in lines] == 2 * [2 if used else 0]
 
 
+@by_number
 def test_instances_are_told_beside_their_gpu_as_they_come_and_go(fake_gpus: FakeGpus) -> None:
     fake_gpus.add(gpm=GPM)
     gpu, gpm = listening(GpuListener), listening(GpmListener)

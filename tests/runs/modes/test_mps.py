@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.mps.fake_mps import CLIENT, FakeMps
-from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.fakes.nvml.fake_gpus import FakeGpus, by_number
 from tests.forked import eventually
 from tests.runs.running import Launch
 
@@ -148,6 +148,7 @@ def test_gpus_that_differ_have_a_daemon_each(start, mps: FakeMps, gpu: str, fake
     )
 
 
+@by_number
 def test_a_run_that_uses_the_gpu_outside_the_daemon_is_told_and_it_is_kept(start, mps: FakeMps, tmp_path: Path):
     two = start(
         "-n",
@@ -167,6 +168,7 @@ def test_a_run_that_uses_the_gpu_outside_the_daemon_is_told_and_it_is_kept(start
     assert outside.status == "finished"
 
 
+@by_number
 def test_runs_on_the_same_gpus_are_looked_at_together_and_no_more_once_they_are_clients(
     start, mps: FakeMps, gpu: str, fake_gpus: FakeGpus, tmp_path: Path
 ):
