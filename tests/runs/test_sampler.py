@@ -186,6 +186,9 @@ class Fails(Listener):
 class Words(Listener):
     name = "words"
     def sample(self, tick): return Sample(Values(gauges={"words.word": "word"}))
+class Notes(Listener):
+    name = "notes"
+    def sample(self, tick): return Sample(Values(gauges={"notes.value": 1}), notes=("it snows",))
 class Absent(Listener):
     name = "absent"
     def unavailable(self): return "it is never here"
@@ -193,17 +196,22 @@ def unmade(): raise OSError(5, "no device")
 """
 
 
-def test_one_of_others_that_fails_is_told_of_once_and_asked_again(group, tmp_path, monkeypatch):
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
     package = tmp_path / "site"
     (package / "theirs-1.dist-info").mkdir(parents=True)
     (package / "theirs.py").write_text(THEIRS)
     (package / "theirs-1.dist-info" / "METADATA").write_text("Name: theirs\nVersion: 1\n")
+    made = {"fails": "Fails", "words": "Words", "absent": "Absent", "unmade": "unmade", "notes": "Notes"}
     (package / "theirs-1.dist-info" / "entry_points.txt").write_text(
-        "[penstock.listeners]\nfails=theirs:Fails\nwords=theirs:Words\nabsent=theirs:Absent\nunmade=theirs:unmade\n"
+        "\n".join(["[penstock.listeners]", *(f"{name}=theirs:{what}" for name, what in made.items())])
     )
     monkeypatch.syspath_prepend(package)
     monkeypatch.setenv("PYTHONPATH", str(package), prepend=":")
-    assert listener_names() == [*OURS, "absent", "fails", "unmade", "words"]
+
+
+def test_one_of_others_that_fails_is_told_of_once_and_asked_again(group, theirs):
+    assert listener_names() == [*OURS, "absent", "fails", "notes", "unmade", "words"]
     sampler = SamplerProcess(group)
     group.begin(0)
     sampler.tell(Begin(group.ids[0], ("fails", "words", "absent", "unmade", "none", "host")))
@@ -212,7 +220,7 @@ def test_one_of_others_that_fails_is_told_of_once_and_asked_again(group, tmp_pat
     assert sampler.said() == [
         "penstock: listener unmade is left out: OSError: [Errno 5] no device",
         "penstock: listener none is left out: BadSetting: there is no listener 'none'; there are: "
-        "proc, host, disk, gpu, gpm, energy, feed, absent, fails, unmade, words",
+        "proc, host, disk, gpu, gpm, energy, feed, absent, fails, notes, unmade, words",
         "penstock: listener absent is left out: it is never here",
         "penstock: listener fails failed, and is asked again: RuntimeError: tick 1",
         "penstock: values of listener words are not kept: BadSetting: words.word='word': a series takes numbers, "
@@ -230,16 +238,13 @@ def test_listeners_that_lack_one_thing_are_left_out_in_one_line(group, fake_gpus
     assert sampler.said() == ["penstock: listener gpu, gpm is left out: NVML finds no GPU"]
 
 
-def test_what_a_listener_notes_is_shown_once(group, fake_gpus, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", fake_gpus.environment["PYTHONPATH"])
-    fake_gpus.add(processes=[[2**22 + 1, 7]])
+def test_what_a_listener_notes_is_shown_once(group, theirs):
     sampler = SamplerProcess(group)
     group.begin(0)
-    sampler.tell(Begin(group.ids[0], ("gpu", "energy")))
-    until(group, 0, gpu__0__power_w=5, energy__gpu0_j=5)
+    sampler.tell(Begin(group.ids[0], ("notes",)))
+    until(group, 0, notes__value=5)
     sampler.tell(End(group.ids[0]))
-    (said,) = sampler.said()
-    assert said.startswith("penstock: listener gpu: NVML lists processes that do not exist here")
+    assert sampler.said() == ["penstock: listener notes: it snows"]
 
 
 def test_a_run_that_the_store_does_not_know_is_told_of_once(group, sampler):
