@@ -283,6 +283,12 @@ print(waited, file=open(os.environ["WAITED"], "w"))
     assert (script.series("feed.batches")[-1], script.series("feed.samples")[-1]) == (8, 32)
 
 
+def test_what_penstock_measures_itself_is_not_logged_over(script: Script) -> None:
+    script.run('penstock.log(**{"proc.cpu_s": 777, "feed.wait_s": 1000.0, "loss": 1.0, "feedback": 2.0})')
+    with script.store as store:
+        assert set(store.series(script.id)) == {"loss", "feedback"}
+
+
 def test_the_loops_of_forked_children_are_kept(script: Script) -> None:
     script.run(
         """

@@ -31,6 +31,23 @@ def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
     assert sorted(one.kept().split()) == ["err", "out"]
 
 
+def test_output_and_errors_keep_their_order_where_they_go_to_one_pipe(tmp_path: Path):
+    printed = "".join(f"echo out {i}; echo err {i} >&2; " for i in range(50))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "run", "--listeners", "none", "sh", "-c", printed],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        env={**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")},
+    )
+    in_order = [line for i in range(50) for line in (f"out {i}", f"err {i}")]
+    assert done.stdout.splitlines() == in_order
+    with Store.open(tmp_path / "store") as store:
+        (run,) = store.runs()
+        assert (store.folder_of(run.id) / "output").read_text().splitlines() == in_order
+
+
 def test_a_script_runs_under_this_python_and_its_options_are_its_own(launch, tmp_path: Path):
     tmp_path.joinpath("train.py").write_text(
         "import sys; print(sys.executable, sys.argv, sys.stdout.write_through)"

@@ -248,6 +248,6 @@ def _exit_code(ended: list[RunRecord]) -> int:
         from penstock.terminal import console
 
         console().print(ended_table(ended), soft_wrap=True)
-    elif ended[0].status not in ("finished", "failed"):
+    elif ended[0].status not in ("finished", "failed") or ended[0].reason.startswith("died of "):
         typer.echo(f"penstock: run {ended[0].id}: {ended[0].status}: {ended[0].reason}", err=True)
     return next((record.exit_code or 1 for record in ended if record.status != "finished"), 0)

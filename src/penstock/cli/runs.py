@@ -16,7 +16,7 @@ from penstock.cli.runs_compare import compare
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.cli.runs_push import push
 from penstock.cli.runs_top import top
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES, RunRecord
 from penstock.runs.store import Store
@@ -50,7 +50,12 @@ def ls(
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store) as opened:
-        found = [run for run in opened.runs(group) if status in {None, run.status}]
+        found = opened.runs(group)
+        if group is not None and not found:
+            raise NoSuchRun(
+                f"the store {opened.folder} has no group {group!r}; `penstock runs ls` shows those it has"
+            )
+        found = [run for run in found if status in {None, run.status}]
     if as_json:
         print_json([_fields(run) for run in found])
         return

@@ -149,6 +149,8 @@ def _against(first: GroupFigures, other: GroupFigures) -> str:
             f"{_called(other)} has {len(other.runs)} runs and {_called(first)} {len(first.runs)}, so only single "
             f"runs compare: {each}."
         )
+    if len(first.runs) == 1:
+        return f"{_called(other)} takes {_times(other.seconds / first.seconds)} as long as {_called(first)}."
     ratio = first.seconds / other.seconds
     sooner = f"finish {ratio:.2g} times sooner" if ratio >= 1 else f"finish {1 / ratio:.2g} times later"
     than = "than one after the other" if first.mode == "alone" else f"than {_called(first)}"

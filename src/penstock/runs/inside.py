@@ -26,6 +26,7 @@ _EVERY_S = 0.5
 _MOST_WAITING = 100_000
 _MOST_SAID = 20
 _PATIENCE_S = 5.0
+_OURS = ("proc.", "host.", "disk.", "gpu.", "gpm.", "energy.", "feed.", "run.", "sampler.")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -121,7 +122,10 @@ class _Recorder:
 
     def add(self, values: dict[str, Any]) -> None:
         for name, value in list(values.items()):
-            if type(value) is not float:
+            if name.startswith(_OURS):
+                del values[name]
+                self._say(name, f"{name!r} is left out: Penstock measures {name.partition('.')[0]}.… itself")
+            elif type(value) is not float:
                 number = values[name] = _number(value)
                 if number is None:
                     del values[name]

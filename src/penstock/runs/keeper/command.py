@@ -42,6 +42,8 @@ def start(order: Order) -> Started:
     for number, wanted in enumerate(order.terminal):
         if wanted and theirs is not None:
             given[number] = theirs
+        elif number == 2 and order.merged:
+            given[2] = given[1]
         elif number > 0:
             reading, given[number] = os.pipe()
             outputs[reading] = number

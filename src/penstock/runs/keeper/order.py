@@ -21,6 +21,7 @@ class Order(NamedTuple):
         time_limit_s: Seconds after which it is ended.
         orphans: What becomes of the run if what started it disappears: "end" or "keep".
         mps: Pipe directory of the MPS daemon that it is a client of; empty for none.
+        merged: Whether standard output and error are one pipe, which keeps the order of what is printed to both.
         terminal: Which of descriptors 0 to 2 are to be a terminal of its own.
         size: Lines and columns of that terminal.
     """
@@ -35,6 +36,7 @@ class Order(NamedTuple):
     time_limit_s: float | None = None
     orphans: str = "end"
     mps: str = ""
+    merged: bool = False
     terminal: tuple[bool, bool, bool] = (False, False, False)
     size: tuple[int, int] = (0, 0)
 

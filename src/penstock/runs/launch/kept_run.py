@@ -69,6 +69,7 @@ class KeptRun:
             time_limit_s=record.plan.time_limit_s,
             orphans=orphans,
             mps=variables.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+            merged=_outputs_are_one(),
             terminal=terminal,
             size=terminal_size(terminal.index(True)) if any(terminal) else (0, 0),
         ).to_file()
@@ -127,6 +128,14 @@ class KeptRun:
         """Wait until nothing is left of the keeper."""
         self._guard.wait()
         self.link.close()
+
+
+def _outputs_are_one() -> bool:
+    """Return whether standard output and error go to one file, pipe or terminal."""
+    try:
+        return os.path.sameopenfile(1, 2)
+    except OSError:  # one of them is closed
+        return False
 
 
 def terminal_size(fd: int) -> tuple[int, int]:
