@@ -91,17 +91,6 @@ def start_ticks(pid: int) -> int | None:
     return None if fields is None or fields[0] in ENDED else int(fields[19])
 
 
-def exists(pid: int) -> bool:
-    """Return whether there is a process of this number, which may have ended and not been waited for."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
-
-
 def survives(pid: int, number: int) -> bool:
     """Return whether a process handles, ignores or blocks a signal; else it would die of it at once."""
     with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:  # it has ended
@@ -175,11 +164,10 @@ def who(pid: int) -> str:
 def lineage(pid: int) -> list[int]:
     """List a process and those above it, up to the first of its namespace, or to one that has ended."""
     found = list[int]()
-    with suppress(OSError):
-        while pid:
-            found.append(pid)
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                pid = int(stat_fields(file.read())[1])
+    while pid:
+        found.append(pid)
+        fields = stat_of(pid)
+        pid = int(fields[1]) if fields else 0
     return found
 
 

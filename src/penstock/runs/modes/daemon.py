@@ -17,10 +17,9 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from penstock.linux.process import adopt_orphans, descendants, die_with_parent
+from penstock.linux.process import adopt_orphans, descendants, die_with_parent, kill_descendants, reap
 from penstock.runs.modes.control import PROGRAM, ask
 
 _START_S = 20.0
@@ -41,13 +40,9 @@ def main(lease: int, pipes: str, uuids: str) -> None:
         os.read(lease, 1)
         ask(pipes, f"quit -t {_QUIT_S}", 2 * _QUIT_S)
         deadline = time.monotonic() + _QUIT_S
-        while _reaped() and time.monotonic() < deadline:
+        while _lives() and time.monotonic() < deadline:
             time.sleep(0.02)
-        while left := _reaped():
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        kill_descendants()
     finally:
         shutil.rmtree(pipes, ignore_errors=True)
 
@@ -77,12 +72,10 @@ def _start(pipes: str, uuids: str) -> str:
     return " ".join(lines[-60:]) or f"it does not answer, and {PROGRAM} -f ended with {daemon.returncode}"
 
 
-def _reaped() -> list[int]:
-    """Return what lives below this process, once what has ended is reaped."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    return descendants(os.getpid())
+def _lives() -> bool:
+    """Return whether anything lives below this process, once what has ended is reaped."""
+    reap()
+    return bool(descendants(os.getpid()))
 
 
 if __name__ == "__main__":
