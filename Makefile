@@ -6,23 +6,26 @@ READY := $(VENV)/.ready
 # Most tests wait more than they compute. A process that hangs is killed and replaced, which ends well with worksteal
 # only: of xdist 3.8's other ways, those that keep a file's tests together run the test that hung again, or hang too.
 # torch's threads would spin for each other, and take the others' turns away: one each.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
+# What is compiled is kept, whatever the environment says: each target would compile all tests anew, in each process.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
 DOCS := $(VENV)/.docs
 PAGE := $(VENV)/.page
 MLFLOW := $(VENV)/.mlflow
+FRAMEWORKS := $(VENV)/.frameworks
+MORE := $(VENV)/more
 
 # What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.
 PART ?= all
 OUT ?= build/gpu
 ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: demo test test-whole test-page test-mlflow lint docs test-docs bench soak gpu gpu-report clean
+.PHONY: demo test test-whole test-page test-mlflow test-frameworks test-frameworks-more lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
 
 test: $(READY)
-	$(PYTEST) -m "not soak and not whole and not page and not mlflow"
+	$(PYTEST) -m "not soak and not whole and not page and not mlflow and not frameworks"
 
 test-whole: $(READY)
 	$(PYTEST) -m "whole and not soak"
@@ -33,6 +36,14 @@ test-page: $(PAGE)
 # Not with the others' processes: each of these tests starts several, and all but a few share one server.
 test-mlflow: $(MLFLOW)
 	$(BIN)/python -m pytest tests/mlflow
+
+# Two at once: each of these tests starts several Pythons that compute.
+test-frameworks: $(FRAMEWORKS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/frameworks
+
+# Frameworks that need an environment each; what works is kept.
+test-frameworks-more: $(READY) $(patsubst %,$(MORE)/%/.ready,ultralytics fastai mmengine)
+	$(BIN)/python -m benchmarks.frameworks_more --environments $(MORE) --json benchmarks/results/frameworks-more.json
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -69,6 +80,22 @@ $(MLFLOW): $(READY) tests/mlflow/constraints.txt
 	$(PYTHON) -m venv $(VENV)/mlflow-server
 	$(VENV)/mlflow-server/bin/python -m pip install --quiet --constraint tests/mlflow/constraints.txt mlflow
 	touch $(MLFLOW)
+
+# As does what trains: other versions of what the rest is tested with.
+$(FRAMEWORKS): $(READY) tests/frameworks/constraints.txt tests/frameworks/sitecustomize.py
+	$(PYTHON) -m venv $(VENV)/frameworks
+	$(VENV)/frameworks/bin/python -m pip install --quiet --constraint tests/frameworks/constraints.txt --editable \
+		".[runs]" accelerate datasets lightning timm torch torchdata torchvision transformers webdataset
+	cp tests/frameworks/sitecustomize.py "$$($(VENV)/frameworks/bin/python -c \
+		'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	touch $(FRAMEWORKS)
+
+$(MORE)/%/.ready: benchmarks/frameworks_more/%.txt benchmarks/frameworks_more/sitecustomize.py
+	$(PYTHON) -m venv $(MORE)/$*
+	$(MORE)/$*/bin/python -m pip install --quiet --constraint $< --editable ".[runs]" torch $*
+	cp benchmarks/frameworks_more/sitecustomize.py "$$($(MORE)/$*/bin/python -c \
+		'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	touch $@
 
 $(DOCS): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"

@@ -6,6 +6,7 @@ Tests of several files run at once. /dev/shm belongs to them all, so it is looke
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -41,7 +42,8 @@ SHM_BEFORE, LEFT = pytest.StashKey[set[str]](), pytest.StashKey[list[str]]()
 def pytest_sessionstart(session: pytest.Session) -> None:
     # Whoever starts the tests in the background may ignore these, and every process of theirs would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     session.config.stash[SHM_BEFORE] = set(os.listdir("/dev/shm"))
 
 
@@ -72,21 +74,39 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line("\n".join(left))
 
 
+@pytest.fixture(scope="session")
+def feeds_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Private directories, one after another; pytest would look through all that there are to find a number."""
+    every = tmp_path_factory.mktemp("feeds")
+    return (every / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def feeds_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def feeds_directory(feeds_directories: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A private directory for the test's feeds; afterwards no file, child or descriptor of ours is left."""
-    path = tmp_path_factory.mktemp("feeds", numbered=True)
-    path.chmod(0o700)
+    path = next(feeds_directories)
+    path.mkdir(mode=0o700)
     monkeypatch.setenv("PENSTOCK_DIR", str(path))
     yield path
     deadline = time.monotonic() + 15
-    while (alive := _serving(path)) and time.monotonic() < deadline:
+    while ((alive := _serving(path)) or _left_in(path)) and time.monotonic() < deadline:
         time.sleep(0.05)
     for process in alive:
         process.kill()
     assert not alive, f"feeder processes left behind: {alive}"
+    assert not _left_in(path)  # nor of one that was forked, whose environment tells nothing
+
+
+def _left_in(path: Path) -> list[Path]:
     penstock.feeds()  # removes what killed feeders left
-    assert not list(path.iterdir())
+    return list(path.iterdir())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def freeze() -> None:
+    """What earlier tests have imported and kept is no garbage: whoever looks for that need not look there."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -109,13 +129,25 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ForkServer]]:
     """Processes that fork others: with numpy, with torch too, and with the command line."""
-    numpy = ["penstock.feed.feeder.feeder", "penstock.feed.launch.share", "sources"]
+    numpy = ["penstock.feed.launch.process", "penstock.feed.launch.share", "pytest", "sources"]
     modules = {"numpy": numpy, "torch": [*numpy, "torch.utils.data"], "command": VERBS}
     faults = Path(__file__).parent / "faults"
     servers = {name: ForkServer(tmp_path_factory.mktemp("ended"), modules[name], faults) for name in modules}
     yield servers
     for server in servers.values():
         server.close()
+
+
+@pytest.fixture
+def forks_feeders(servers: dict[str, ForkServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have feeders that this process starts forked."""
+    monkeypatch.setattr(sys, "executable", servers["numpy"].python)
+
+
+@pytest.fixture
+def forks_feeders_with_torch(servers: dict[str, ForkServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have feeders that this process starts forked, from a process that has imported torch."""
+    monkeypatch.setattr(sys, "executable", servers["torch"].python)
 
 
 @pytest.fixture

@@ -1,20 +1,27 @@
 """Forks processes, which need not import then what all of them do: that takes longer than most tests.
 
-Its arguments are a directory for answers, one to import from, and the modules to import. It reads orders, a line
-of JSON each: a script or a module to run, with its arguments, directory, environment and process group, and files
-for its output. It answers with the new process's pid. How that one ended, as ``Popen.returncode`` would say it, is
-then in a file of the directory for answers, named for the pid.
+Its arguments are a directory for answers, a socket, a directory to import from, and modules to import. It reads
+orders, a line of JSON each: a script or a module to run, with its arguments, directory, environment and process
+group, and files for its output. It answers with the new process's pid. How that one ended, as ``Popen.returncode``
+would say it, is then in a file of the directory for answers, named for the pid. For whoever asks at the socket, as
+forking_python.py does, it forks feeders.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import sys
+import types
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,37 +41,78 @@ def reap(*_: object) -> None:
         part.rename(ANSWERS / str(pid))
 
 
-def forked() -> dict[str, Any]:
-    """Fork for every order; it is returned in the child."""
-    for line in sys.stdin:
-        order = json.loads(line)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        if (pid := os.fork()) == 0:
-            return order
-        running.add(pid)
-        (ANSWERS / str(pid)).unlink(missing_ok=True)  # of one that had this number before
-        if order["process_group"] is not None:
-            os.setpgid(pid, order["process_group"])
-        os.write(1, f"{pid}\n".encode())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+def forked() -> Callable[[], None]:
+    """Fork for every order, and for every feeder; what is to be done then is returned in the child."""
+    with socket.socket(fileno=int(sys.argv[2])) as listener:
+        while True:
+            ready, _, _ = select.select([0, listener], [], [])
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+            if listener in ready:
+                with listener.accept()[0] as starter:
+                    request, fds, _, _ = socket.recv_fds(starter, 1 << 20, 64)
+                    if (pid := os.fork()) == 0:
+                        return partial(become_feeder, json.loads(request), fds)
+                    starter.sendall(str(pid).encode())
+                for fd in fds:
+                    os.close(fd)
+            elif line := sys.stdin.readline():  # one at a time: nothing waits in the buffer
+                order = json.loads(line)
+                if (pid := os.fork()) == 0:
+                    return partial(become, order)
+                (ANSWERS / str(pid)).unlink(missing_ok=True)  # of one that had this number before
+                if order["process_group"] is not None:
+                    os.setpgid(pid, order["process_group"])
+                os.write(1, f"{pid}\n".encode())
+            else:
+                break
+            running.add(pid)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     for pid in running:  # the tests have ended, or were killed
         os.kill(pid, signal.SIGKILL)
     sys.exit()
 
 
+def become_feeder(request: dict[str, Any], fds: list[int]) -> None:
+    """Be what forking_python.py stands for, with its arguments, descriptors, environment and directory."""
+    alone()
+    os.setsid()
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 1000) for fd in fds]
+    os.closerange(3, 1000)
+    for fd, number in zip(high, request["fds"], strict=True):
+        os.dup2(fd, number)
+    os.closerange(1000, 1100)
+    settle(request["environment"], request["directory"])
+    program = request["arguments"][2]  # after -P -c
+    sys.argv = ["-c", *request["arguments"][3:]]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(program, main.__dict__)
+
+
 def become(order: dict[str, Any]) -> None:
-    """Let nothing of the server be seen."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    """Be what was ordered."""
+    alone()
     with open(os.devnull) as nothing, open(order["output"], "ab") as output, open(order["errors"], "ab") as errors:
         for file, fd in ((nothing, 0), (output, 1), (errors, 2)):
             os.dup2(file.fileno(), fd)
-    os.environ.clear()
-    os.environ.update(order["environment"])
+    settle(order["environment"], order["directory"])
+    if order["forks_feeders"]:
+        sys.executable = str(ANSWERS / "python")
     sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
-    os.chdir(order["directory"])
     sys.argv[1:] = order["arguments"]
+    run(order["run"])
+
+
+def alone() -> None:
+    """Let nothing of the server be heard."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def settle(environment: dict[str, str], directory: str) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
 
 
 def run(what: str) -> None:
@@ -79,9 +127,8 @@ def run(what: str) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, reap)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its standard input
-    sys.path[0] = sys.argv[2]
-    for module in sys.argv[3:]:
+    sys.path[0] = sys.argv[3]
+    for module in sys.argv[4:]:
         importlib.import_module(module)
     gc.freeze()  # or each process would copy all of this when it looks for garbage
-    become(order := forked())
-    run(order["run"])
+    forked()()

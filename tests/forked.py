@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-HANG_S = 60.0
+HANG_S = 90.0
 SERVER = Path(__file__).parent / "fork_server.py"
+FORKING_PYTHON = Path(__file__).parent / "forking_python.py"
 
 
 def eventually(what: Callable[[], Any], why: str = "it never came to pass") -> Any:
@@ -33,8 +34,14 @@ class ForkServer:
 
     def __init__(self, answers: Path, modules: list[str], path: Path = Path(__file__).parent) -> None:
         self.answers = answers
-        self._command = [sys.executable, "-W", "error", SERVER, answers, path, *modules]
         self._ours, self._theirs = socket.socketpair()  # now, or a test would be blamed for its descriptor
+        self._feeders = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._feeders.bind(str(answers / "feeders"))
+        self._feeders.listen(64)
+        self._python = answers / "python"
+        self._python.write_text(f"#!{sys.executable} -IS\n{FORKING_PYTHON.read_text()}")
+        self._python.chmod(0o700)
+        self._command = [sys.executable, "-W", "error", SERVER, answers, self._feeders.fileno(), path, *modules]
         self._process: subprocess.Popen[bytes] | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -46,16 +53,28 @@ class ForkServer:
             self._ours.sendall(json.dumps(order).encode() + b"\n")
             return int(self._ours.recv(100))
 
+    @property
+    def python(self) -> str:
+        """An executable with which ``share`` starts a feeder that is forked, and has imported the modules."""
+        with self._one_at_a_time:
+            if self._process is None:
+                self._process = self._start()
+        return str(self._python)
+
     def _start(self) -> subprocess.Popen[bytes]:
         # It is no process of this test's; and has one thread, or not all that it forks were whole.
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         del environment["PENSTOCK_DIR"]
-        with self._theirs as theirs:
-            return subprocess.Popen(self._command, stdin=theirs, stdout=theirs, env=environment)
+        with self._theirs as theirs, self._feeders as feeders:
+            command = list(map(str, self._command))
+            return subprocess.Popen(
+                command, stdin=theirs, stdout=theirs, env=environment, pass_fds=[feeders.fileno()]
+            )
 
     def close(self) -> None:
         self._ours.close()
         self._theirs.close()
+        self._feeders.close()
         if self._process is not None:
             self._process.wait()
 
@@ -74,6 +93,7 @@ class Forked:
         directory: Path | None = None,
         environment: dict[str, str] | None = None,
         process_group: int | None = None,
+        forks_feeders: bool = False,
     ) -> None:
         self._output = output
         for file in (output, errors or output):
@@ -86,6 +106,7 @@ class Forked:
             directory=str(directory or Path.cwd()),
             environment=dict(os.environ) if environment is None else environment,
             process_group=process_group,
+            forks_feeders=forks_feeders,
         )
         self._status = server.answers / str(self.pid)
 

@@ -64,8 +64,9 @@ with penstock.attach("packed", 10) as loader:
 with penstock.share(lambda: penstock.ArraySource({"id": ids}), "arrays", 10, linger=0.0) as loader:
     assert sorted(np.concatenate([batch["id"] for batch in loader])) == list(ids)
 penstock.log(loss=1.0)
+penstock.autoshare()
 assert penstock.run() is None
-used = "log run pack Feeder PackedSource attach Loader feeds stop share ArraySource __version__".split()
+used = "autoshare log run pack Feeder PackedSource attach Loader feeds stop share ArraySource __version__".split()
 assert isinstance(penstock.__version__, str)
 for name in set(dir(penstock)) - set(used):
     error = getattr(penstock, name)("what")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, defaultdict
+import sys
+import warnings
+from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -50,6 +53,42 @@ class Mutable:
 class Frozen:
     one: Any
     other: Any
+
+
+class Encoding(UserDict[Any, Any]):
+    """As Hugging Face's BatchEncoding: arguments that have defaults, values as attributes."""
+
+    def __init__(self, data: Any = None, tensor_type: str | None = None) -> None:
+        super().__init__(data)
+        self.tensor_type = tensor_type
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["data"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Own(dict[Any, Any]):
+    pass
+
+
+class Fixed(Mapping[Any, Any]):
+    def __init__(self, of: Mapping[Any, Any]) -> None:
+        self._of = dict(of)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._of[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+class Named(torch.Tensor):
+    """A subclass."""
 
 
 class Outer:
@@ -115,7 +154,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     if dtype == torch.bool:
         raw = raw % 2
     tensor = torch.from_numpy(raw.copy()).view(dtype).reshape(shape) if nbytes else torch.empty(shape, dtype=dtype)
-    how = draw(st.sampled_from(["plain", "transposed", "strided", "expanded", "grad", "conjugate"]))
+    how = draw(st.sampled_from(["plain", "transposed", "strided", "expanded", "grad", "conjugate", "named"]))
     if how == "transposed" and len(shape) > 2:
         return tensor.transpose(1, 2)
     if how == "strided" and nbytes:
@@ -126,7 +165,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
         return tensor.requires_grad_()
     if how == "conjugate" and dtype.is_complex:
         return tensor.conj()
-    return tensor
+    return tensor.as_subclass(Named) if how == "named" else tensor
 
 
 @st.composite
@@ -146,6 +185,11 @@ def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.lists(children, max_size=4).map(tuple),
         st.dictionaries(keys, children, max_size=4),
         st.dictionaries(keys, children, max_size=3).map(OrderedDict),
+        st.builds(
+            lambda kind, children: kind(children),
+            st.sampled_from([Encoding, Own, Fixed]),
+            st.dictionaries(keys, children, max_size=3),
+        ),
         st.builds(Pair, children, children),
         st.builds(Mutable, children, children, note=st.text(max_size=3)),
         st.builds(Frozen, children, children),
@@ -190,7 +234,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert one.dtype.byteorder == other.dtype.byteorder
         assert one.tobytes() == other.tobytes()
-    elif isinstance(one, dict):
+    elif isinstance(one, Mapping):
         assert [(type(k), k) for k in one] == [(type(k), k) for k in other]
         for key in one:
             assert_same(one[key], other[key])
@@ -257,8 +301,70 @@ def test_rows_are_counted_by_lists_where_there_is_no_array():
     assert describe("alone").rows == 1
 
 
-class Named(torch.Tensor):
-    """A subclass."""
+def test_a_batch_of_hugging_faces_kind_comes_back_with_its_type_and_its_attributes():
+    tree = Encoding({"input_ids": torch.zeros(3, 7, dtype=torch.int64), "names": ["a", "b", "c"]})
+    again = travelled(tree)
+    assert_same(again, tree)
+    assert again.input_ids is again["input_ids"]
+    assert again.tensor_type is None
+
+
+@dataclass
+class Output(OrderedDict[Any, Any]):
+    """As Hugging Face's ModelOutput: a dataclass that is a dict too, and can be made of one."""
+
+    loss: Any = None
+
+    def __post_init__(self) -> None:
+        self.update(self.loss if isinstance(self.loss, dict) else {"loss": self.loss})
+
+
+def test_a_mapping_that_is_a_dataclass_too_comes_back_as_the_mapping():
+    tree = Output(torch.zeros(3))
+    assert_same(travelled(tree), tree)
+    assert list(travelled(tree)) == ["loss"]
+
+
+def test_a_tensor_of_a_subclass_comes_back_as_one_over_the_bytes_that_it_was_given():
+    (leaf,) = describe(torch.zeros(3).as_subclass(Named)).leaves
+    assert type(leaf) is torch.Tensor
+    node = describe(torch.zeros(3).as_subclass(Named)).layout
+    memory = np.zeros(12, np.uint8)
+    tensor = build(node, [leaf_from_bytes(node, memory, 3)])
+    assert type(tensor) is Named
+    memory[:] = 1
+    assert (tensor.view(torch.uint8) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("tree", "plain"),
+    [(Encoding({"x": torch.ones(3)}), dict), (torch.ones(3).as_subclass(Named), torch.Tensor)],
+)
+@pytest.mark.parametrize("place", ["no_such_module:Batch", "collections:NoSuchType", "os:getpid", "ast:Name"])
+def test_a_mapping_or_tensor_of_a_type_that_is_not_here_is_a_plain_one_and_that_is_said_once(tree, plain, place):
+    layout, _, leaves = describe(tree)
+    name = f"{place}.{plain.__name__}"  # a name of its own, as each is told of once
+    kind = layout.kind.replace(f"{type(tree).__module__}:{type(tree).__qualname__}", name)
+    layout = msgspec.structs.replace(layout, kind=kind)
+    module = place.partition(":")[0]
+    with pytest.warns(UserWarning, match=rf"{name}, .* plain {plain.__name__} instead. Import {module} in the"):
+        again = build(layout, leaves)
+    assert type(again) is plain
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert type(build(layout, leaves)) is plain
+    assert "no_such_module" not in sys.modules
+
+
+class Dispatched(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def with_attribute(tensor: Any) -> Any:
+    tensor.color = "red"
+    return tensor
 
 
 class Matrix(np.ndarray):
@@ -279,7 +385,8 @@ def local() -> Any:
         (lambda: np.array([1, "x", None], object), "dtype is object"),
         (lambda: np.zeros(3, [("a", "i4")]), "fields one by one"),
         (lambda: torch.eye(3).to_sparse(), "torch.sparse_coo"),
-        (lambda: torch.zeros(3).as_subclass(Named), "send arrays"),
+        (lambda: with_attribute(torch.zeros(3).as_subclass(Named)), r"its attributes (color) would be lost"),
+        (lambda: torch.zeros(3).as_subclass(Dispatched), "handles its memory by itself"),
         (lambda: np.zeros(3).view(Matrix), "send arrays"),
         (lambda: np.ma.masked_array(np.zeros(3)), "send arrays"),
         (lambda: {1, 2, 3}, "builtins.set"),

@@ -13,6 +13,7 @@ from penstock._version import __version__ as __version__
 from penstock.linux.fork import importing as _importing
 
 if TYPE_CHECKING:
+    from penstock.autosharing.marks import autoshare as autoshare
     from penstock.errors import BadSetting as BadSetting
     from penstock.errors import BlockChanged as BlockChanged
     from penstock.errors import BlockTooLarge as BlockTooLarge
@@ -87,6 +88,7 @@ _HOMES = {
     "Feeder": "penstock.feed.feeder.feeder",
     "Loader": "penstock.feed.trainer.loader",
     "attach": "penstock.feed.launch.attach",
+    "autoshare": "penstock.autosharing.marks",
     "PackedSource": "penstock.sources.packed",
     "feeds": "penstock.feed.launch.feeds",
     "log": "penstock.runs.inside",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock.errors import ReadFailed
 
 Tree = Any
-"""A block's or batch's tree: tuples, lists, dicts, namedtuples, dataclasses; leaves at the ends."""
+"""A block's or batch's tree: tuples, lists, mappings, namedtuples, dataclasses; leaves at the ends."""
 
 ByteArray = npt.NDArray[np.uint8]
 

@@ -15,6 +15,10 @@ class SettingsDiffer(BadSetting):
     """The running feed has other settings, or another ``make_loader``, than yours; the message names them."""
 
 
+class Untravelled(BadSetting):
+    """Something in a data set cannot go to another process; the message names it, and why."""
+
+
 class UnsupportedLeaf(PenstockError, TypeError):
     """A leaf of a batch cannot travel to trainers; the message names its path in the tree."""
 

@@ -24,6 +24,11 @@ def console(**options: Any) -> Console:
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
+def say(sentence: str) -> None:
+    """Tell the user something on standard error, at once."""
+    print(f"penstock: {sentence}", file=sys.stderr, flush=True)
+
+
 def printable(text: str) -> str:
     """Escape what a terminal interprets (escape sequences, line breaks, text direction), as ``repr`` does."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

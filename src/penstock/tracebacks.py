@@ -9,13 +9,14 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 
-_OURS = str(Path(__file__).parent) + os.sep
+OURS = str(Path(__file__).parent) + os.sep
+"""What the files of Penstock's own code begin with."""
 
 
 def users_stacklevel() -> int:
     """Return the ``stacklevel`` for a warning by the caller that points to the code that called Penstock."""
     level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OURS):
         level, frame = level + 1, frame.f_back
     return level
 
@@ -27,7 +28,7 @@ def users_traceback(error: BaseException) -> str:
     for a ``SyntaxError``, which names its file; and the whole traceback for anything else.
     """
     shown = error.__traceback__
-    while shown is not None and shown.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib")):
+    while shown is not None and shown.tb_frame.f_code.co_filename.startswith((OURS, "<frozen importlib")):
         shown = shown.tb_next
     if shown is None and isinstance(error, PenstockError):
         return ""

@@ -148,10 +148,18 @@ def processes() -> Iterator[list[Run]]:
 def train(
     servers: dict[str, ForkServer], processes: list[Run], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Trainer]:
-    """Start a trainer: it attaches to ``feed``, or shares ``source``. With ``torch`` it has imported that."""
+    """Start a trainer: it attaches to ``feed``, or shares ``source``. With ``torch`` it has imported that.
+
+    With ``forks_feeders``, so has the feeder that it starts.
+    """
 
     def start(
-        name: str = "feed", *, torch: bool = False, process_group: int | None = None, **order: Any
+        name: str = "feed",
+        *,
+        torch: bool = False,
+        process_group: int | None = None,
+        forks_feeders: bool = False,
+        **order: Any,
     ) -> Trainer:
         whole = {
             "name": name,
@@ -170,7 +178,8 @@ def train(
             **order,
         }
         server = servers["torch" if torch else "numpy"]
-        trainer = Trainer(server, whole, tmp_path_factory.mktemp("trainer"), process_group=process_group)
+        folder = tmp_path_factory.mktemp("trainer")
+        trainer = Trainer(server, whole, folder, process_group=process_group, forks_feeders=forks_feeders)
         processes.append(trainer)
         return trainer
 
@@ -205,6 +214,7 @@ def feed(
 def clean() -> Iterator[None]:
     """This process ends the test with the descriptors and ring mappings that it had."""
     before, maps = descriptors(), ring_maps()
+    gc.freeze()  # what has been imported since the last test is looked through once, not at the end again
     yield
     penstock.feeds()
     maps_now = ring_maps()

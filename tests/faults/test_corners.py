@@ -30,7 +30,7 @@ def kill_feeder() -> None:
     psutil.wait_procs([psutil.Process(feed.pid)] if psutil.pid_exists(feed.pid) else [], timeout=10)
 
 
-def test_an_epoch_that_began_late_is_whole_although_the_feeder_dies_in_it():
+def test_an_epoch_that_began_late_is_whole_although_the_feeder_dies_in_it(forks_feeders_with_torch):
     make_loader = partial(rows, 1000)
     with penstock.share(make_loader, "late", epochs=1, linger=0.5, window="4KiB") as early:
         batches = iter(early)
@@ -47,7 +47,7 @@ def test_an_epoch_that_began_late_is_whole_although_the_feeder_dies_in_it():
             assert late.statistics().failovers == 1
 
 
-def test_a_feed_of_another_order_is_no_successor(serve):
+def test_a_feed_of_another_order_is_no_successor(forks_feeders_with_torch, serve):
     with penstock.share(rows, "order", linger=0.5, window="4KiB") as loader:
         batches = iter(loader)
         next(batches)

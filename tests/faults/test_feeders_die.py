@@ -53,6 +53,29 @@ def test_a_shared_feeder_killed_at_a_random_instant_is_replaced_and_nobody_loses
     assert len(killed) == kills
 
 
+def test_padded_ranks_go_on_in_equal_steps_when_their_feeder_is_killed(train, tmp_path):
+    go_on = tmp_path / "go on"
+    ranks = [
+        train(
+            source={"kind": "rows", "samples": 203, "width": 500},
+            options={"linger": 1.0, "window": 60_000, "batch_size": 16, "shard": (rank, 4), "pad": True},
+            epochs=3,
+            pause={"after": 5, "until": str(go_on)},
+        )
+        for rank in range(4)
+    ]
+    for rank in ranks:
+        rank.wait_for("paused")
+    os.kill(feeder_pid(), signal.SIGKILL)
+    go_on.touch()
+    for rank in ranks:
+        assert rank.wait_for("done")["done"] == 1
+    for epoch in range(3):
+        steps = [[len(e["ids"]) for e in rank.events() if e.get("epoch") == epoch] for rank in ranks]
+        assert steps == [[16, 16, 16, 3]] * 4
+        assert {i for rank in ranks for i in rank.ids(epoch)} == set(range(203))
+
+
 @pytest.mark.parametrize("feeds", [2, pytest.param(100, marks=[SOAK, pytest.mark.timeout(1200)])])
 def test_feeders_and_trainers_killed_and_stopped_at_random_instants_cost_nobody_else(train, tmp_path, feeds):
     """Ten wounds to each feed: also to feeders that only start, two deaths of which in a row a trainer stands."""
@@ -131,7 +154,14 @@ def _feeder(name: str, trainers: list[Trainer]) -> psutil.Process | None:
 def test_a_shared_feeder_with_a_torch_loader_is_replaced_and_its_workers_go_with_it(train):
     source = {"kind": "loader", "samples": 300, "workers": 2}
     trainers = [
-        train(source=source, options={"linger": 1.0, "window": 100_000}, batch_size=size, delay_s=0.01, torch=True)
+        train(
+            source=source,
+            options={"linger": 1.0, "window": 100_000},
+            batch_size=size,
+            delay_s=0.01,
+            torch=True,
+            forks_feeders=True,
+        )
         for size in (7, 10)
     ]
     for trainer in trainers:

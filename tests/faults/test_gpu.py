@@ -82,7 +82,7 @@ def test_trainers_that_hold_views_on_a_gpu_are_told_that_their_feeder_was_killed
 def test_a_failover_loses_no_sample_and_no_view_whichever_ring_a_trainer_reads(train, tmp_path):
     sharing = {"linger": 1.0, "window": 100_000, "memory": "fake:0"}
     order = {"source": FED_FROM_A_GPU, "keep": 3, "delay_s": 0.002, "batch_size": 10}
-    order |= {"epochs": None, "until": str(tmp_path / "until")}
+    order |= {"epochs": None, "until": str(tmp_path / "until"), "forks_feeders": True}
     trainers = [
         train(**order, **on_a_gpu(REACHES, borrow=True, **sharing)),
         train(**order, **on_a_gpu(ELSEWHERE, **sharing)),

@@ -171,7 +171,7 @@ def test_small_blocks_that_are_kept_never_stop_the_feed(serve):
 
 
 @pytest.mark.parametrize("place", ["RowStream.start", "Connection.close", "Connection.start"])
-def test_a_failover_that_is_broken_off_is_gone_on_with(monkeypatch, place):
+def test_a_failover_that_is_broken_off_is_gone_on_with(forks_feeders_with_torch, monkeypatch, place):
     """As it was found: a feeder that was never asked for rows was waited for."""
     owner, method = {"RowStream": RowStream, "Connection": Connection}[place.split(".")[0]], place.split(".")[1]
     true = getattr(owner, method)

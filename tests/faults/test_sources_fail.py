@@ -52,7 +52,7 @@ def test_a_dataset_that_raises_is_reported_to_every_trainer_with_its_traceback(f
 @pytest.mark.parametrize("workers", [0, 2])
 def test_under_share_a_dataset_that_raises_is_reported_to_every_trainer(train, gate, workers):
     source = {"kind": "loader", "workers": workers, "bad": 55, "gate": str(gate)}
-    trainers = [train(source=source, options={"linger": 1.0}, torch=True) for _ in range(3)]
+    trainers = [train(source=source, options={"linger": 1.0}, torch=True, forks_feeders=True) for _ in range(3)]
     joined(trainers, gate)
     for trainer in trainers:
         error = trainer.error()
@@ -95,7 +95,7 @@ def test_a_loader_worker_that_is_killed_is_reported_to_every_trainer(feed, train
         trainers = [train(delay_s=0.005, torch=True) for _ in range(2)]
     else:
         order = {"source": {"kind": "loader", **source}, "options": {"linger": 1.0, "window": 100_000}}
-        trainers = [train(delay_s=0.005, torch=True, **order) for _ in range(2)]
+        trainers = [train(delay_s=0.005, torch=True, forks_feeders=True, **order) for _ in range(2)]
         pid = trainers[0].wait_for("joined")["joined"]
     for trainer in trainers:
         trainer.wait_for("epoch", 5)
@@ -114,7 +114,7 @@ def test_a_make_loader_that_raises_is_reported_and_a_later_call_succeeds(
     train, tmp_path, feeds_directory, callers
 ):
     source = {"kind": "failing", "message": "no such bucket", "unless": str(tmp_path / "mended")}
-    failed = [train(source=source, options={"linger": 0.0}) for _ in range(callers)]
+    failed = [train(source=source, options={"linger": 0.0}, forks_feeders=True) for _ in range(callers)]
     for trainer in failed:
         error = trainer.error()
         assert error["error"] == "SourceError"
@@ -124,7 +124,7 @@ def test_a_make_loader_that_raises_is_reported_and_a_later_call_succeeds(
         assert trainer.wait() == 0
     assert not list(feeds_directory.iterdir())
     (tmp_path / "mended").touch()
-    train(source=source, options={"linger": 0.0}).has_all(1000, 2)
+    train(source=source, options={"linger": 0.0}, forks_feeders=True).has_all(1000, 2)
 
 
 def test_a_source_without_samples_is_an_error_not_a_hang(clean, serve, train, gate):

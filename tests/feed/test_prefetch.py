@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -74,6 +75,27 @@ def test_who_waits_for_the_next_cycle_is_not_kept_waiting_by_who_does_not_read(s
         first = next(batches)["id"].tolist()  # the window no longer holds the beginning of this cycle
         assert sorted(ids_of(late)) == list(range(SAMPLES))
         assert sorted(first + [i for batch in batches for i in batch["id"].tolist()]) == list(range(SAMPLES))
+
+
+def test_nothing_is_read_for_a_trainer_that_leaves(serve: Any) -> None:
+    feeder = serve(arrays(), prefetch=20)
+    for _ in range(30):
+        before = feeder.statistics().samples
+        with penstock.attach("feed") as loader:
+            next(iter(loader))
+        while feeder.statistics().trainers:
+            time.sleep(0.001)
+        assert feeder.statistics().samples - before <= (1 + 20) * ROWS
+
+
+def test_a_trainer_that_loads_the_state_it_is_in_goes_on_with_what_it_has(serve: Any) -> None:
+    feeder = serve(arrays(), segments=1)
+    with penstock.attach("feed") as loader:
+        batches = iter(loader)
+        seen = [i for _ in range(3) for i in next(batches)["id"].tolist()]
+        loader.load_state_dict(loader.state_dict())
+        assert sorted(seen + ids_of(loader)) == list(range(SAMPLES))
+        assert feeder.statistics().reopened == 0
 
 
 def test_what_is_kept_ready_is_a_setting_of_the_feed(serve: Any) -> None:

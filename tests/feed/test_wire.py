@@ -39,6 +39,7 @@ FROM_TRAINER: list[Any] = [
     wire.Release([1, 2, 2**40]),
     wire.StatisticsRequest(),
     wire.Stop(7),
+    wire.MoveTrainer(7, "b/ü"),
 ]
 FROM_FEEDER: list[Any] = [
     wire.Welcome("a/ü", 42, Settings(), ("host memfd",), None, None, None, (0,)),
@@ -53,6 +54,7 @@ FROM_FEEDER: list[Any] = [
     wire.CycleEnd(1, 2),
     wire.Failed("SourceError", "message", "traceback"),
     wire.Evicted("too slow"),
+    wire.Move("b/ü"),
     wire.Bye(""),
     FeederStatistics(
         "a",

@@ -254,6 +254,7 @@ def make_of(rows: int) -> penstock.ArraySource:
     return penstock.ArraySource({"id": np.arange(rows)}, batch_size=10, segments=5)
 
 
+@pytest.mark.usefixtures("forks_feeders")
 def test_a_later_caller_with_another_data_set_is_refused_and_told_how_to_go_on() -> None:
     with penstock.share(functools.partial(make_of, 100), "my feed", linger=0.2) as one:
         with penstock.share(functools.partial(make_of, 100), "my feed") as other:
@@ -265,6 +266,7 @@ def test_a_later_caller_with_another_data_set_is_refused_and_told_how_to_go_on()
         assert len(next(iter(one))["id"]) == 10, "the feed goes on"
 
 
+@pytest.mark.usefixtures("forks_feeders")
 def test_a_feed_that_was_not_started_by_share_is_taken_as_it_is(serve: Any) -> None:
     serve(make_of(100), "by hand")
     with penstock.share(functools.partial(make_of, 200), "by hand") as loader:

@@ -95,6 +95,7 @@ def test_the_files_that_a_function_is_given_are_told_and_decide_nothing(tmp_path
     assert now.data != before.data
 
 
+@pytest.mark.usefixtures("forks_feeders")
 def test_who_shares_a_feed_whose_data_have_changed_is_warned_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("a b c d")
@@ -117,6 +118,7 @@ def noted(path: str) -> Any:
     return penstock.ArraySource({"line": np.arange(4)}, batch_size=2)
 
 
+@pytest.mark.usefixtures("forks_feeders")
 def test_a_file_that_make_loader_writes_is_not_its_data(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.touch()
@@ -127,6 +129,7 @@ def test_a_file_that_make_loader_writes_is_not_its_data(tmp_path: Path) -> None:
             assert path.read_text() == "made\n"
 
 
+@pytest.mark.usefixtures("forks_feeders")
 def test_a_path_that_is_no_text_is_shared(tmp_path: Path) -> None:
     path = os.fsdecode(bytes(tmp_path) + b"/\xff.txt")
     Path(path).write_text("a b c d")
@@ -141,6 +144,7 @@ def test_a_file_is_found_among_many_other_words(tmp_path: Path) -> None:
     assert list(fingerprint_of(make).data.files) == [str(path)]
 
 
+@pytest.mark.usefixtures("forks_feeders")
 def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_then_is_not(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("a " * 1000)
@@ -160,6 +164,7 @@ def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_th
             penstock.share(make, "lines").close()
 
 
+@pytest.mark.usefixtures("forks_feeders")
 def test_a_warning_that_is_made_an_error_loses_no_batch(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("a " * 1000)

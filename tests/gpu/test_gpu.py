@@ -167,6 +167,18 @@ def test_a_trainer_on_the_host_reads_the_twin_beside_one_on_the_gpu(serve: Any) 
         assert on_host.statistics().sharing.startswith("host twin of the ring on ")
 
 
+def test_a_pinned_batch_that_dies_is_kept_until_the_copy_from_it_has_run(serve: Any) -> None:
+    rows = torch.arange(40 * (1 << 18)).view(40, -1)
+    serve(penstock.ArraySource({"x": rows}, batch_size=4, shuffle=False), window="64MiB")
+    with penstock.attach("feed", 2, pin_memory=True) as loader:
+        torch.cuda._sleep(200_000_000)
+        there: list[torch.Tensor] = []
+        for batch in loader:
+            assert batch["x"].is_pinned()
+            there.append(batch["x"].to("cuda", non_blocking=True))
+    assert torch.equal(torch.cat(there).cpu(), rows)
+
+
 def test_a_feeds_transform_runs_on_the_gpu(serve: Any) -> None:
     def halves(batch: Any) -> Any:
         assert batch["bytes"].is_cuda

@@ -115,16 +115,29 @@ def test_a_python_started_by_a_hooked_one_is_hooked_unless_its_path_is_cleared(p
     assert said(cleared) == "False\n"
 
 
+NEITHER = "penstock: loaders of {} are neither watched nor shared: {}\n"
+
+
 def test_what_goes_wrong_with_us_is_one_line_and_the_program_goes_on(python, folder: Path):
     (folder / "penstock.py").write_text("raise RuntimeError('not today')")
     broken = python("-c", SAYS)
-    assert broken.stderr == "penstock: loaders are not watched: RuntimeError: not today\n"
+    assert broken.stderr == NEITHER.format("torch.utils.data.dataloader", "RuntimeError: not today")
     assert (broken.returncode, broken.stdout) == (0, "False\n")
     (folder / "penstock.py").unlink()
     (folder / "torch/utils/data/dataloader.py").write_text("class DataLoader: pass")
     strange = python("-c", "import torch.utils.data.dataloader as module; print(module.DataLoader)")
-    assert strange.stderr == "penstock: loaders are not watched: KeyError: '_get_iterator'\n"
+    said = "TypeError: DataLoader._get_iterator is not the method that is known"
+    assert strange.stderr == NEITHER.format("torch.utils.data.dataloader", said)
     assert strange.returncode == 0
+
+
+def test_loaders_of_fastai_are_declined_in_one_line(python, folder: Path):
+    (folder / "fastai/data").mkdir(parents=True)
+    (folder / "fastai/data/load.py").write_text("class DataLoader: pass")
+    run = python("-c", "import fastai.data.load as module; print(module.DataLoader())")
+    assert "fastai.data.load.DataLoader" in run.stdout
+    said = "TypeError: DataLoader._get_iterator is not the method that is known"
+    assert run.stderr == NEITHER.format("fastai.data.load", said)
 
 
 def test_the_environment_is_as_it_was_once_the_injection_is_taken_out():

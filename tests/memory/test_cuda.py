@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import DeviceUnavailable
-from penstock.memory.cuda import index_of, uuid_of
+from penstock.memory.cuda import gpu_of, index_of, uuid_of
 
 FIRST, SECOND = "6f1d2c3b-0000-1111-2222-333344445555", "a0b1c2d3-9999-8888-7777-666655554444"
 
@@ -55,3 +55,8 @@ def test_uuids_are_written_as_nvidia_smi_does() -> None:
 def test_a_device_that_is_not_there_is_an_error_that_lists_what_is(device: str) -> None:
     with pytest.raises(DeviceUnavailable, match=rf"cuda:0 \(GPU-{FIRST}\), cuda:1 \(GPU-{SECOND}\)"):
         index_of(TWO, device)
+
+
+@pytest.mark.parametrize("device", [None, "host", "cpu", "cpu:0"])
+def test_the_processor_is_no_gpu(device: str | None) -> None:
+    assert gpu_of(device) is None

@@ -18,7 +18,11 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox"],
+            ignore_default_args=["--disable-ipc-flooding-protection"],  # people's browsers have it
+        )
         yield browser
         browser.close()
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fakes.nvml.by_number import by_number
+from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.forked import eventually
 from tests.web.seeded import add_points, drawn, group
 
 import penstock
+from penstock.runs.plan import GroupPlan, RunPlan
 
 pytestmark = pytest.mark.page
 LIGHT_AND_DARK = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
@@ -22,6 +28,14 @@ AXE = Path(sys.prefix, "axe/package/axe.min.js")
 
 def names(page):
     return page.locator("tbody tr[data-id] td.name:has(.dot)").all_inner_texts()
+
+
+def saved_csv(page) -> str:
+    """What the chart of the loss saves now."""
+    page.wait_for_timeout(200)  # Chromium drops what exceeds ten downloads in a second
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save loss as CSV").click()
+    return Path(saved.value.path()).read_text()
 
 
 def test_without_runs_every_view_says_how_to_start_one(tab):
@@ -53,7 +67,7 @@ def test_names_are_text_however_long_and_whatever_they_hold(tab, store):
 
 
 def test_runs_are_filtered_sorted_grouped_and_pinned_and_the_address_keeps_it(tab, store):
-    group(store, "first", runs=["a", "b"], seconds=50)
+    first, _ = group(store, "first", runs=["a", "b"], seconds=50)
     [slow] = group(store, "second", runs=["c"], seconds=500, parameters={"lr": "0.3"}, status="failed")
     page = tab().view("runs")
     page.get_by_text("3 of 3 runs").wait_for()
@@ -68,12 +82,13 @@ def test_runs_are_filtered_sorted_grouped_and_pinned_and_the_address_keeps_it(ta
     page.get_by_role("button", name="time", exact=True).click()
     assert names(page) == ["a", "c", "b"]
     page.get_by_role("button", name="Group", exact=True).click()
-    assert page.locator("tr.group").all_inner_texts() == ["first (plain)", "second (plain)"]
+    titles = [f"{name} (plain) {run.group_id}" for name, run in (("first", first), ("second", slow))]
+    assert page.locator("tr.group").all_inner_texts() == titles
+    assert page.locator("tbody tr").filter(has_text=slow.id).locator("td.name").first.inner_text() == "c"
     page.reload()
     page.get_by_text("3 of 3 runs").wait_for()
     assert names(page) == ["a", "b", "c"]
     assert page.locator("th[aria-sort=descending]").inner_text() == "time ↓"
-    assert slow.id
 
 
 def test_keys_choose_runs_and_views(tab, store):
@@ -101,6 +116,39 @@ def test_keys_choose_runs_and_views(tab, store):
     page.keyboard.press("Escape")
     page.keyboard.press("4")
     page.get_by_text("waits for data", exact=True).wait_for()
+
+
+def test_who_skips_to_the_content_stays_in_the_view(tab, store):
+    group(store, "first")
+    page = tab().view("runs")
+    page.get_by_role("link", name="Skip to content").press("Enter")
+    assert page.evaluate("document.activeElement.id") == "view"
+    assert page.get_by_role("table", name="Runs").count() == 1 and page.url.endswith("#/runs")
+
+
+def test_chosen_runs_stay_chosen_from_view_to_view(tab, store):
+    runs = group(store, "first", runs=["a", "b", "c"])
+    page = tab().view(f"runs?run={runs[0].id}")
+    page.get_by_role("link", name="Compare").click()
+    page.locator(".chart canvas").first.wait_for()
+    assert page.locator(".legend a").all_inner_texts() == ["a (first, plain)"]
+    page.keyboard.press("2")
+    assert page.get_by_role("checkbox", name="Compare a of first").is_checked()
+    page.get_by_role("link", name="Now").click()
+    page.get_by_role("link", name="Compare").click()
+    page.locator(".legend a").nth(2).wait_for()
+
+
+def test_a_run_is_shown_without_the_colours_of_its_terminal_and_counters_as_rates(tab, store):
+    [run] = group(store, "first", series={"proc.read_bytes": [0, 60 << 20], "proc.rss_bytes": [2 << 20]})
+    (store.folder_of(run.id) / "output").write_text("\x1b[31mred\x1b[0m\x1b[2K\n")
+    page = tab().view(f"run/{run.id}")
+    assert page.locator("pre").inner_text().strip() == "red"
+    cells = [row.split("\t")[:4] for row in page.locator("main tbody tr").all_inner_texts()]
+    assert cells == [
+        ["proc.read_bytes", "1 MiB", "1 MiB", "bytes/s"],
+        ["proc.rss_bytes", "2 MiB", "2 MiB", "bytes"],
+    ]
 
 
 def test_a_run_has_one_colour_everywhere_and_neighbours_differ(tab, store):
@@ -144,29 +192,187 @@ def test_series_lie_over_each_other_with_one_cross_hair_and_can_be_saved(tab, st
         assert Path(saved.value.path()).read_bytes().startswith(begins)
 
 
+def pixels(chart, colour):
+    """Return how much of a chart is drawn in a colour."""
+    return chart.locator("canvas").evaluate(
+        """(canvas, wanted) => {
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          let found = 0;
+          const near = (at) => wanted.every((each, i) => Math.abs(data[at + i] - each) < 3);
+          for (let at = 0; at < data.length; at += 4) found += near(at);
+          return found;
+        }""",
+        colour,
+    )
+
+
+def test_a_value_without_neighbours_is_a_point(tab, store):
+    [run] = group(store, "first", series={"lone": [3.0], "gap": [1.0, float("nan"), 2.0]})
+    page = tab().view(f"compare?run={run.id}")
+    shown = page.locator(".dot").first.evaluate("dot => getComputedStyle(dot).backgroundColor")
+    colour = [int(each) for each in shown[4:-1].split(",")]
+    for name, points in (("lone", 1), ("gap", 2)):
+        chart = page.locator(f".chart[data-name={name}]")
+        chart.locator("canvas").wait_for()
+        eventually(lambda chart=chart: pixels(chart, colour) > 0)
+        with page.expect_download() as saved:
+            chart.get_by_role("button", name=f"Save {name} as SVG").click()
+        svg = Path(saved.value.path()).read_text()
+        assert svg.count('r="2.5"') == points and "<polyline" not in svg
+
+
+def test_all_charts_show_one_part_of_the_time_and_values_only_where_a_run_has_some(tab, store):
+    [long] = group(store, "long", seconds=100, series={"early": [1.0, 2.0], "loss": np.arange(101.0)})
+    [short] = group(store, "short", runs=["b"], seconds=10, series={"loss": np.arange(11.0)})
+    add_points(store, long.id, "late", [5.0, 6.0], long.began + 90, 1)
+    one = tab()
+    page = one.view(f"compare?run={long.id}&run={short.id}")
+    page.locator(".chart canvas").nth(1).wait_for()
+    chart = page.locator(".chart[data-name='loss']")
+    values = chart.locator(".values")
+
+    def at(part):
+        box = chart.locator(".u-over").bounding_box()
+        page.mouse.move(box["x"] + part * box["width"], box["y"] + 50)
+        return values.inner_text().split()
+
+    eventually(lambda: at(0.5)[:4] == ["50", "s", "a", "50"])
+    assert "b" not in at(0.5)
+    assert at(0.05)[-2:] == ["b", "5"]
+    page = one.view(f"compare?run={long.id}&clock=1")
+    page.locator(".chart canvas").first.wait_for()
+    page.wait_for_timeout(300)
+    eventually(lambda: ":" in (at(0.5) or [""])[1])
+
+
+def test_what_is_saved_names_its_lines_also_where_two_have_one_name(tab, store):
+    first, second = group(store, "first")[0], group(store, "first")[0]
+    page = tab(color_scheme="dark").view(f"compare?run={first.id}&run={second.id}")
+    chart = page.locator(".chart[data-name='loss']")
+    chart.locator("canvas").wait_for()
+    for kind in ("SVG", "CSV"):
+        with page.expect_download() as saved:
+            chart.get_by_role("button", name=f"Save loss as {kind}").click()
+        text = Path(saved.value.path()).read_text()
+        assert f"a {first.id}" in text and f"a {second.id}" in text
+    with page.expect_download() as saved:
+        chart.get_by_role("button", name="Save loss as PNG").click()
+    with page.context.expect_page() as opened:
+        page.evaluate("() => { open('about:blank') }")
+    drawn_on = opened.value.evaluate(
+        """async (bytes) => {
+          const image = await createImageBitmap(new Blob([new Uint8Array(bytes)]));
+          const canvas = new OffscreenCanvas(image.width, image.height);
+          const pen = canvas.getContext("2d");
+          pen.drawImage(image, 0, 0);
+          return [image.width, image.height, ...pen.getImageData(1, 1, 1, 1).data];
+        }""",
+        list(Path(saved.value.path()).read_bytes()),
+    )
+    width, height, *corner = drawn_on
+    assert width == chart.locator("canvas").evaluate("canvas => canvas.width") and height > 220 + 40
+    assert corner == [0x14, 0x18, 0x1D, 255]  # the page's own ground, not a hole
+
+
 def test_a_part_of_the_time_is_looked_at_more_closely(tab, store):
     [run] = group(store, "first", series={"loss": np.arange(100_000.0)}, seconds=1000)
     page = tab().view(f"compare?run={run.id}")
     page.locator(".chart canvas").wait_for()
 
     def seconds_shown():
-        with page.expect_download() as saved:
-            page.get_by_role("button", name="Save loss as CSV").click()
-        rows = list(csv.reader(io.StringIO(Path(saved.value.path()).read_text())))[1:]
+        rows = list(csv.reader(io.StringIO(saved_csv(page))))[1:]
         return float(rows[0][0]), float(rows[-1][0]), len(rows)
 
     begin, end, points = seconds_shown()
     assert (begin, end) == pytest.approx((0, 1000), abs=1) and points < 5000
-    with page.expect_response("**/series?*"):
+    with page.expect_response("**/chart?*"):
         page.keyboard.press("+")
     page.wait_for_function("location.hash.includes('range=')")
     page.wait_for_timeout(300)
     begin, end, closer = seconds_shown()
     assert 100 < begin < end < 900 and closer <= 5000
-    with page.expect_response("**/series?*"):
+    with page.expect_response("**/chart?*"):
         page.keyboard.press("0")
     page.wait_for_timeout(300)
     assert seconds_shown()[0] == pytest.approx(0, abs=1)
+
+
+def test_the_part_of_the_time_that_was_asked_for_last_is_drawn(tab, store):
+    [run] = group(store, "first", series={"loss": np.arange(100_000.0)}, seconds=1000)
+    page = tab().view(f"compare?run={run.id}")
+    page.locator(".chart canvas").wait_for()
+    held = []
+    page.route("**/chart?*", lambda route: held.append(route), times=1)  # noqa: PLW0108 - it has to be a function
+    with page.expect_request("**/chart?*"):
+        page.keyboard.press("+")
+    page.keyboard.press("+")
+    page.wait_for_timeout(300)  # until nobody moves any more
+    asked = page.evaluate("location.hash").partition("range=")[2].split("%2C")
+    with page.expect_response(lambda answer: f"begin={asked[0]}&end={asked[1]}" in answer.url):
+        held[0].continue_()
+
+
+def test_who_moves_long_and_fast_gets_there(tab, store):
+    [run] = group(store, "first", series={"loss": [1.0, 2.0]}, seconds=1000)
+    page = tab().view(f"compare?run={run.id}&range=0,100")
+    page.locator(".chart canvas").wait_for()
+    page.evaluate(
+        """() => {
+          for (let turn = 0; turn < 300; turn++)
+            document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+        }"""
+    )
+    eventually(lambda: page.evaluate("location.hash").endswith("range=7500%2C7600"))
+
+
+def test_a_link_shows_the_part_of_the_time_that_it_names(tab, store):
+    [run] = group(store, "first", series={"loss": [1.0, 2.0]}, seconds=600)
+    page = tab().view(f"compare?run={run.id}&range=100,200")
+    page.locator(".chart canvas").wait_for()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save loss as SVG").click()
+    drawn = Path(saved.value.path()).read_text()
+    assert ">100.0 s<" in drawn and ">200.0 s<" in drawn
+
+
+def test_a_gap_stays_one_in_what_is_saved(tab, store):
+    [run] = group(store, "first", series={"loss": [1.0, 2.0, float("nan"), 3.0, 4.0]})
+    page = tab().view(f"compare?run={run.id}")
+    page.locator(".chart canvas").wait_for()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save loss as SVG").click()
+    lines = re.findall(r'points="([^"]*)"', Path(saved.value.path()).read_text())
+    assert [len(line.split()) for line in lines] == [2, 2]
+
+
+def test_no_point_is_left_out_however_many_come_at_once(tab, store):
+    [run] = group(store, "goes", status=None)
+    page = tab().view(f"compare?run={run.id}&series=loss")
+    page.locator(".chart canvas").wait_for()
+    add_points(store, run.id, "loss", range(60), run.began + 61, 59)
+
+    eventually(lambda: len(saved_csv(page).splitlines()) == 1 + 120)
+
+
+def test_what_a_run_logs_last_is_shown_once_it_has_ended(tab, store):
+    [run] = group(store, "goes", status=None)
+    page = tab().view(f"compare?run={run.id}&series=accuracy")
+    with page.expect_response("**/units?*"):
+        page.get_by_text("No series has these words").wait_for()
+    add_points(store, run.id, "accuracy", [0.5, 0.6], run.began + 61, 1)
+    store.ended(run.id, "finished", 0)
+    page.locator(".chart canvas").wait_for()
+
+
+def test_what_somebody_holds_stays_while_charts_come(tab, store):
+    [run] = group(store, "goes", status=None)
+    page = tab().view(f"compare?run={run.id}")
+    page.locator(".chart canvas").first.wait_for()
+    held = page.get_by_role("button", name="Save loss as CSV")
+    held.evaluate("(button) => { button.focus(); button.onblur = () => { window.left = true; }; }")
+    add_points(store, run.id, "accuracy", [0.5, 0.6], run.began + 61, 1)
+    page.locator(".chart[data-name=accuracy]").wait_for()
+    assert page.evaluate("[document.activeElement.textContent, window.left]") == ["CSV", None]
 
 
 def test_a_chart_grows_with_its_run(tab, store):
@@ -175,9 +381,7 @@ def test_a_chart_grows_with_its_run(tab, store):
     page.locator(".chart canvas").wait_for()
 
     def last_value():
-        with page.expect_download() as saved:
-            page.get_by_role("button", name="Save loss as CSV").click()
-        return float(list(csv.reader(io.StringIO(Path(saved.value.path()).read_text())))[-1][1])
+        return float(list(csv.reader(io.StringIO(saved_csv(page))))[-1][1])
 
     assert last_value() == pytest.approx(drawn()["loss"][-1])
     with page.expect_response("**/newest?*"):
@@ -193,12 +397,69 @@ def test_a_run_that_begins_to_log_gets_its_chart(tab, store):
     page.locator(".chart canvas").wait_for()
 
 
-def test_groups_stand_beside_each_other_with_the_sentence(tab, store):
+def test_groups_stand_beside_each_other_with_the_sentence_above_and_the_best_marked(tab, store):
     alone = group(store, "small", runs=["a", "b"], mode="alone", seconds=100)
-    plain = group(store, "small", runs=["a", "b"], mode="plain", seconds=60)
-    page = tab().view(f"time?group={plain[0].group_id}&group={alone[0].group_id}")
-    page.get_by_text("sooner than one after the other").wait_for()
+    more = {"proc.pss_bytes": [1e9, 2e9], "energy.package0_j": [0, 30_000]}
+    plain = group(store, "small", runs=["a", "b"], seconds=60, series=drawn() | more)
+    feed = group(store, "one feed", runs=["a", "b"], seconds=40)
+    chosen = [each[0].group_id for each in (plain, alone, feed)]
+    page = tab().view("time?" + "&".join(f"group={id}" for id in chosen))
+    page.get_by_text("sooner than one after the other").first.wait_for()
+    table = page.get_by_role("table", name="Groups compared")
+    assert [head.split() for head in table.locator("thead th").all_inner_texts()] == [
+        ["alone", "small"],
+        ["plain", "small"],
+        ["plain", "one", "feed"],
+    ]
+    cells = {
+        row.locator("th").inner_text(): [cell.split() for cell in row.locator("td").all_inner_texts()]
+        for row in table.locator("tbody tr").all()
+    }
+    assert cells["runs"] == [["2"], ["2"], ["2"]]
+    assert cells["time of all"] == [["1:40"], ["1:00", "0.6×"], ["40.0", "s", "best", "0.4×"]]
+    assert cells["energy, measured"] == [["–"], ["30", "kJ"], ["–"]]
+    assert cells["waits for data, worst run"][0] == ["24%", "best"]
+    assert cells["memory at most, all"][1] == ["3.73", "GiB", "3.6×"]
     assert page.locator(".bar").first.get_attribute("aria-label").startswith("waits for data 24%")
+    page.get_by_role("button", name="one feed (plain)").click()
+    page.locator("thead th").nth(2).wait_for(state="detached")
+    assert page.evaluate("document.activeElement.textContent") == "one feed (plain)"
+
+
+def test_advice_for_runs_that_go_on_is_given_once_and_names_the_run_that_waits_most(tab, store):
+    series = {"loss": [1.0, 2.0]}
+    runs = group(store, "goes", runs=["a", "b"], status=None, series=series, began=time.time() - 60)
+    for run, wait_s in zip(runs, (30.0, 45.0), strict=True):
+        add_points(store, run.id, "feed.wait_s", [0.0, wait_s], time.time() - 60, 60)
+    page = tab().view(f"time?group={runs[0].group_id}")
+    page.locator(".verdict").first.wait_for()
+    [said] = page.locator(".verdict").all_inner_texts()
+    assert said.startswith("b waits ") and said.endswith("(2 of the runs do; it the most).")
+
+
+def test_groups_of_one_name_are_told_apart_and_short_epochs_too(tab, store):
+    series = [drawn() | {"feed.epoch_s": [epoch_s, epoch_s]} for epoch_s in (0.048, 0.0131)]
+    both = [group(store, "small", series=each, began=1_790_000_000 + 60 * at)[0] for at, each in enumerate(series)]
+    page = tab().view("time?" + "&".join(f"group={run.group_id}" for run in both))
+    row = page.get_by_role("row", name="time of an epoch")
+    row.wait_for()
+    assert row.inner_text().split() == ["time", "of", "an", "epoch", "0.048", "s", "0.013", "s", "best", "0.27×"]
+    names = page.get_by_role("group", name="Groups").get_by_role("button").all_inner_texts()
+    assert len(set(names)) == 2 and all(":" in name for name in names)
+
+
+def test_which_of_groups_is_best_is_not_said_where_nobody_knows(tab, store):
+    alone = group(store, "small", runs=["a", "b"], mode="alone", seconds=100)
+    other = group(store, "small", seconds=60)
+    broken = group(store, "small", runs=["a", "b"], status="failed", mode="mps", seconds=10)
+    one = tab()
+    page = one.view(f"time?group={other[0].group_id}&group={alone[0].group_id}")
+    row = page.get_by_role("row", name="time of all")
+    assert row.inner_text().split() == ["time", "of", "all", "1:40", "1:00"]  # of two runs, and of one
+    assert page.get_by_role("row", name="time of each run").inner_text().split()[-3:] == ["1:00", "best", "0.6×"]
+    page = one.view(f"time?group={broken[0].group_id}&group={alone[0].group_id}")
+    page.get_by_text("cannot be compared: 2 of their runs did not finish").wait_for()
+    assert page.get_by_text("best", exact=True).count() == 0
 
 
 def test_what_happens_appears_without_a_reload(tab, store):
@@ -212,6 +473,92 @@ def test_what_happens_appears_without_a_reload(tab, store):
     page.get_by_text("it broke").wait_for()
     store.remove([run.id])
     page.get_by_text("it broke").wait_for(state="detached")
+
+
+def test_runs_that_ended_last_come_first(tab, store):
+    group(store, "first", runs=["later"], seconds=500)
+    group(store, "second", runs=["sooner"], seconds=50)
+    page = tab().view("now")
+    page.get_by_role("heading", name="Ended last").wait_for()
+    assert page.locator("main li a").all_inner_texts() == ["later", "sooner"]
+
+
+STAND_IN = """<!doctype html><title>Perfetto</title><script>
+  addEventListener("message", ({ data, source }) => {
+    if (data === "PING") setTimeout(() => source.postMessage("PONG", "*"), 300);
+    else document.body.textContent = data.perfetto.title + ": " + new TextDecoder().decode(data.perfetto.buffer);
+  });
+</script><body>loads</body>"""
+
+
+def test_a_runs_files_are_downloaded_and_its_trace_goes_to_perfetto_within_the_browser(tab, store):
+    [run] = group(store, "one")
+    files = store.folder_of(run.id) / "files"
+    files.mkdir()
+    (files / "model.pt").write_bytes(b"weights")
+    (files / "torch-7.json").write_text('{"traceEvents": []}')
+    one = tab()
+    sent = []
+    one.context.route(
+        "https://ui.perfetto.dev/**",
+        lambda route: (sent.append(route.request), route.fulfill(body=STAND_IN, content_type="text/html")),
+    )
+    page = one.view(f"run/{run.id}")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="model.pt").click()
+    assert Path(saved.value.path()).read_bytes() == b"weights"
+    assert page.get_by_role("button", name="Open model.pt in Perfetto").count() == 0
+    assert page.get_by_text("nothing is uploaded").count() == 1
+    with page.expect_popup() as opened:
+        page.get_by_role("button", name="Open torch-7.json in Perfetto").click()
+    opened.value.get_by_text('torch-7.json: {"traceEvents": []}').wait_for()
+    assert all(request.method == "GET" for request in sent)
+
+
+@by_number
+def test_gpus_are_shown_with_the_runs_that_are_on_them(tab, store, open_page, fake_gpus: FakeGpus):
+    [run] = group(store, "goes", runs=["lr=0.1"], status=None)  # kept by this process
+    fake_gpus.add(utilisation=97, used_bytes=20 << 30, power_mw=412_000, processes=[[os.getpid(), 5 << 30]])
+    fake_gpus.add(processes=[[1, 1 << 30]], reasons=0x4)
+    page = tab(open_page(environment=fake_gpus.environment)).view("now")
+    first, second = (page.locator("section.card", has_text=f"GPU {index}") for index in (0, 1))
+    first.get_by_text("20 GiB of 80 GiB").wait_for()
+    assert first.get_by_role("img", name="busy 97%").count() == 1
+    assert first.get_by_text("412 W").count() == 1
+    its = first.get_by_role("list", name="Runs on it")
+    assert its.inner_text().split() == ["lr=0.1", "5", "GiB"]
+    assert its.get_by_role("link").get_attribute("href") == f"#/run/{run.id}"
+    assert second.get_by_text("1 process of no run").count() == 1
+    second.get_by_text("held down by").wait_for()
+    fake_gpus.set(0, power_mw=100_000)
+    first.get_by_text("100 W").wait_for()
+
+
+def test_without_gpus_a_line_says_why(tab, open_page, fake_gpus: FakeGpus):
+    fake_gpus.refuse("nvmlInitWithFlags", 12)
+    page = tab(open_page(environment=fake_gpus.environment)).view("now")
+    page.get_by_text("GPUs are not shown: NVML cannot be used").wait_for()
+    assert page.get_by_role("heading", name="GPUs").count() == 0
+
+
+def test_what_somebody_holds_stays_while_the_page_of_now_goes_on(tab, store):
+    first, second = group(store, "goes", runs=["a", "b"], status=None)
+    page = tab().view("now")
+    page.get_by_text("loss 0.748").nth(1).wait_for()
+    link = page.get_by_role("link", name="b", exact=True)
+    link.focus()
+    link.evaluate(
+        "(link) => { getSelection().selectAllChildren(link); link.onblur = () => { window.left = true; }; }"
+    )
+    add_points(store, second.id, "loss", [0.125], second.began + 61, 0)
+    page.get_by_text("loss 0.125").wait_for()
+    store.ended(first.id, "failed", 1, "boom")
+    page.get_by_text("boom").wait_for()
+    assert page.evaluate("[getSelection().toString(), document.activeElement.textContent, window.left]") == [
+        "b",
+        "b",
+        None,
+    ]
 
 
 FEEDER = """
@@ -241,39 +588,110 @@ def test_an_open_page_says_what_its_server_does_and_goes_on_once_it_has_the_new_
     server = open_page()
     one = tab(server)
     one.may_complain = True  # the browser tells of each try that nobody answered
-    page = one.view("runs")
+    [run] = group(store, "goes", status=None)
+    page = one.view(f"compare?run={run.id}")
+    page.locator(".chart canvas").first.wait_for()
     server.close()
-    page.get_by_text("the server does not answer: trying again").wait_for()
+    page.locator("#link", has_text="the server does not answer: trying again").wait_for()
+    one.view("runs")
     group(store, "meanwhile")
     again = open_page("--port", str(server.port))
-    page.get_by_text("the server was started again: open the URL that it has printed").wait_for()
+    page.get_by_text("the server was started again: open the URL that it has printed").first.wait_for()
     other = one.context.new_page()
     other.goto(again.url)
-    page.get_by_text("meanwhile").wait_for()
+    page.get_by_text("meanwhile").first.wait_for()
     page.get_by_text("live", exact=True).wait_for()
+    assert page.locator("#trouble").text_content() == ""
+
+
+def test_an_open_chart_says_once_that_its_server_is_away(tab, store, open_page):
+    [run] = group(store, "goes", status=None)
+    server = open_page()
+    one = tab(server)
+    one.may_complain = True  # of the server that is away
+    page = one.view(f"compare?run={run.id}&series=loss")
+    page.locator(".chart canvas").wait_for()
+    page.context.route("**/api/**", lambda route: route.abort())
+    with page.expect_event("requestfailed", lambda request: "/newest" in request.url):
+        pass
+    with page.expect_event("requestfailed", lambda request: "/newest" in request.url):
+        pass
+    assert page.get_by_role("alert").count() == 0
 
 
 def test_the_key_does_not_stay_in_the_address(tab):
     assert "token" not in tab().page.url
 
 
-def test_the_focus_stays_while_the_page_draws_itself_anew(tab, store):
-    group(store, "goes", status=None)
-    for view, label in (("now", "a"), ("runs", "a")):
-        page = tab().view(view)
-        page.get_by_role("link", name=label, exact=True).focus()
-        before = page.evaluate("document.activeElement.href")
-        page.wait_for_timeout(2500)
-        assert page.evaluate("document.activeElement.href") == before
+WATCH = """() => {
+  const body = document.querySelector("main tbody");
+  window.changed = [];
+  const id = ({ target }) => (target.closest("tr") || target).dataset.id;
+  const told = (seen) => window.changed.push(...seen.map(id));
+  new MutationObserver(told).observe(body, { childList: true, subtree: true, attributes: true });
+}"""
+
+
+def test_what_changes_in_the_table_changes_nothing_else(tab, store):
+    [goes] = group(store, "goes", status=None, series={"loss": [1.0]})
+    ended = group(store, "first", runs=["a", "b", "c"])
+    page = tab().view("runs")
+    page.locator("tbody tr", has_text=ended[0].id).get_by_text("loss").wait_for()  # all that is known has come
+    page.evaluate(WATCH)
+    add_points(store, goes.id, "loss", [0.125], goes.began + 1, 0)
+    page.get_by_text("loss 0.125").wait_for()
+    assert set(page.evaluate("window.changed")) == {goes.id}
+
+
+def test_what_somebody_holds_stays_where_it_is_while_rows_come_and_go_around_it(tab, store):
+    first = group(store, "first", runs=["a", "b", "c"], status=None, series={"loss": [1.0]})
+    page = tab().view("runs?sort=status")
+    page.get_by_role("button", name="Pin b of first").focus()
+    page.get_by_text("b", exact=True).evaluate(
+        "(link) => { link.closest('tr').id = 'kept'; getSelection().selectAllChildren(link); }"
+    )
+    page.evaluate("document.querySelector('#kept button').addEventListener('blur', () => { window.left = true; })")
+    group(store, "second", runs=["d", "e"])
+    store.ended(first[0].id, "failed", 1, "boom")
+    store.ended(first[2].id, "killed", 137, "")
+    store.remove([first[2].id])
+    page.get_by_text("4 of 4 runs").wait_for()
+    page.get_by_text("failed (1)").wait_for()
+    assert names(page) == ["a", "d", "e", "b"]
+    assert page.evaluate("[getSelection().toString(), window.left]") == ["b", None]
+    page.get_by_role("button", name="Pin b of first").press("Enter")
+    assert names(page) == ["b", "a", "d", "e"]
+    assert page.locator("#kept td.name").first.inner_text() == "b"
+
+
+def test_ten_thousand_runs_are_filtered_and_sorted_like_three(tab, store):
+    plan = [
+        RunPlan(command=("python", "train.py"), name=f"run-{i:05}", directory="/", parameters={"lr": str(i)})
+        for i in range(10_000)
+    ]
+    store.add(GroupPlan(name="many", mode="plain", runs=tuple(plan)))
+    with store._lock:
+        store._connection.execute(
+            "UPDATE runs SET status = 'finished', began = position, ended = 2 * position + 1"
+        )
+    page = tab().view("runs")
+    page.get_by_text("10000 of 10000 runs").wait_for()
+    page.get_by_role("searchbox").fill("lr=7777")
+    assert names(page) == ["run-07777"]
+    page.get_by_role("searchbox").fill("")
+    assert names(page)[:2] == ["run-09999", "run-09998"]
+    page.get_by_role("button", name="run", exact=True).click()
+    page.get_by_role("button", name="run ↓", exact=True).click()
+    assert names(page)[:2] == ["run-00000", "run-00001"]
 
 
 def test_a_thousand_runs_are_shown_and_drawn_only_as_far_as_one_looks(tab, store):
     group(store, "many", runs=[f"run-{i:04}" for i in range(1000)], series={"loss": [1.0, 2.0]}, status=None)
     page = tab().view("runs")
     page.get_by_text("1000 of 1000 runs").wait_for()
-    assert page.locator("main tbody tr").count() == 100
+    assert page.locator("main tbody tr").count() == 50
     page.get_by_role("button", name="Show more").click()
-    assert page.locator("main tbody tr").count() == 200
+    assert page.locator("main tbody tr").count() == 100
     page.get_by_role("searchbox").fill("run-0007")
     assert names(page) == ["run-0007"]
 
@@ -285,6 +703,8 @@ def test_only_charts_in_sight_are_drawn(tab, store):
     page.wait_for_timeout(500)
     assert page.locator(".chart").count() == 60
     assert page.locator(".chart canvas").count() < 20
+    page.locator(".chart").last.scroll_into_view_if_needed()
+    page.locator(".chart").last.locator("canvas").wait_for()
 
 
 @pytest.mark.parametrize(("scheme", "width"), LIGHT_AND_DARK)

@@ -21,6 +21,8 @@ from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 
 IN_TERMINAL = Path(__file__).parent / "in_terminal.py"
+UNWATCHED = ("--listeners", "none")
+"""For tests of something else than what is sampled: the sampler is one more Python, with NumPy."""
 
 
 class Launch(Forked):

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import BadSetting
 from penstock.runs.advice import UNRECORDED
 from penstock.runs.compare import compare
-from penstock.runs.figures import measured_energy_j
+from penstock.runs.figures import measured_energy_j, memory_bytes
 from penstock.runs.plan import RunPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series
@@ -86,6 +86,15 @@ def test_energy_that_several_runs_saw_counts_once() -> None:
     second = {"energy.package0_j": series([5.0, 15.0], [0.0, 90.0]), "energy.GPU-1_j": series([5.0, 6.0], [0, 7])}
     third = {"energy.package0_j": series([20.0, 30.0], [0.0, 50.0])}
     assert measured_energy_j([third, second, first]) == {"package0": 100 + 45 + 50, "GPU-1": 7}
+
+
+def test_memory_is_what_runs_held_at_one_moment() -> None:
+    first = {"proc.pss_bytes": series([0.0, 10.0], [5.0, 7.0]), "proc.rss_bytes": series([0.0], [99.0])}
+    beside = {"proc.rss_bytes": series([5.0, 15.0], [20.0, 30.0])}
+    after = {"proc.rss_bytes": series([20.0, 30.0], [8.0, 9.0])}
+    assert memory_bytes([first, beside]) == 7 + 25
+    assert memory_bytes([first, after]) == 9
+    assert memory_bytes([first, {}]) is None
 
 
 def test_what_to_change_is_said_once_for_all_runs_of_a_rule_and_names_the_worst() -> None:

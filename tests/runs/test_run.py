@@ -7,13 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.forked import eventually
-from tests.runs.running import nothing_is_left
+from tests.runs.running import UNWATCHED, Launch, nothing_is_left
 
 from penstock.runs.store import Store
+
+
+@pytest.fixture
+def launch(launch: Callable[..., Launch]) -> Callable[..., Launch]:
+    return partial(launch, *UNWATCHED)
 
 
 def ended(launch, *words: str, **environment: str):
@@ -34,7 +41,7 @@ def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
 def test_output_and_errors_keep_their_order_where_they_go_to_one_pipe(tmp_path: Path):
     printed = "".join(f"echo out {i}; echo err {i} >&2; " for i in range(50))
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "run", "--listeners", "none", "sh", "-c", printed],
+        [sys.executable, "-m", "penstock", "run", *UNWATCHED, "sh", "-c", printed],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -190,7 +197,7 @@ def test_detached_runs_go_on_by_themselves_and_are_stopped_by_id(launch, command
 def test_stdin_is_passed_on_to_one_run(servers, tmp_path: Path):
     environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
     ran = subprocess.run(
-        [sys.executable, "-m", "penstock", "run", "sh", "-c", "read line; echo got $line; cat"],
+        [sys.executable, "-m", "penstock", "run", *UNWATCHED, "sh", "-c", "read line; echo got $line; cat"],
         input=b"one\ntwo\0\xff",
         stdout=subprocess.PIPE,
         env=environment,
@@ -235,7 +242,7 @@ def test_a_script_that_prints_for_nobody_any_more_ends(launch, tmp_path: Path):
     environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
     reading, writing = os.pipe()
     with subprocess.Popen(
-        [sys.executable, "-m", "penstock", "run", "yes"], stdout=writing, env=environment
+        [sys.executable, "-m", "penstock", "run", *UNWATCHED, "yes"], stdout=writing, env=environment
     ) as process:
         os.close(writing)
         assert os.read(reading, 2) == b"y\n"

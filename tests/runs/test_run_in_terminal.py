@@ -8,12 +8,12 @@ from unittest.mock import ANY
 
 import pytest
 from tests.forked import eventually
-from tests.runs.running import PYTHON
+from tests.runs.running import PYTHON, UNWATCHED
 
 
 def test_a_run_in_a_terminal_has_one_and_its_output_is_kept(in_terminal):
     program = "trap 'stty size' WINCH; tty; stty size; read line; echo got $line; while :; do read x; done"
-    one = in_terminal("sh", "-c", program)
+    one = in_terminal(*UNWATCHED, "sh", "-c", program)
     before = one.attributes()
     one.wait_until_said("30 100")
     eventually(lambda: one.attributes() != before)
@@ -34,7 +34,7 @@ def test_a_run_in_a_terminal_has_one_and_its_output_is_kept(in_terminal):
 
 
 def test_a_debugger_in_a_terminal_can_be_talked_to(in_terminal):
-    one = in_terminal(PYTHON, "-S", "-c", "answer = 41\nbreakpoint()\nprint('then', answer)")
+    one = in_terminal(*UNWATCHED, PYTHON, "-S", "-c", "answer = 41\nbreakpoint()\nprint('then', answer)")
     one.wait_until_said("(Pdb)")
     one.type(b"answer = answer + 1\r")
     eventually(lambda: one.read().count("(Pdb)") == 2)
@@ -55,7 +55,7 @@ def test_a_terminal_is_left_as_it_was_by_a_killed_penstock_run(in_terminal):
 
 
 def test_several_runs_in_a_terminal_end_with_its_ctrl_c(in_terminal):
-    two = in_terminal("-n", "2", "sh", "-c", "echo ready; exec sleep 60")
+    two = in_terminal(*UNWATCHED, "-n", "2", "sh", "-c", "echo ready; exec sleep 60")
     eventually(lambda: two.read().count("ready") == 2)
     assert "\x1b[36msh#0 | \x1b[0mready" in two.shown.decode()
     two.type(b"\x03")
@@ -94,7 +94,7 @@ def test_what_several_runs_do_is_shown_below_what_they_print(in_terminal, tmp_pa
 
 def test_more_runs_than_lines_are_counted_whatever_the_environment_says_of_the_terminal(in_terminal, monkeypatch):
     monkeypatch.setenv("LINES", "24")
-    many = in_terminal("-n", "20", "--listeners", "none", "sh", "-c", "sleep 60")
+    many = in_terminal("-n", "20", *UNWATCHED, "sh", "-c", "sleep 60")
     many.wait_until_said("… and 8 more")
     many.type(b"\x03")
     assert many.wait() == 130
@@ -102,6 +102,6 @@ def test_more_runs_than_lines_are_counted_whatever_the_environment_says_of_the_t
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown"])
 def test_a_terminal_that_cannot_go_back_shows_only_lines(in_terminal, kind):
-    two = in_terminal("-n", "2", "--listeners", "none", "sh", "-c", "sleep 1.2; echo said", terminal=kind)
+    two = in_terminal("-n", "2", *UNWATCHED, "sh", "-c", "sleep 1.2; echo said", terminal=kind)
     assert two.wait() == 0
     assert "\x1b[J" not in two.read() and "said" in two.read()

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.fakes.nvml.fake_gpus import FakeGpus, by_number
+from tests.fakes.nvml.by_number import by_number
+from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.runs.running import Launch
 
 from penstock.runs.store import Store

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock
 from penstock.contracts import Cursor
 from penstock.sources.order import Order, permutation
 
@@ -23,7 +21,7 @@ def test_a_permutation_is_what_it_was_on_every_machine():
 
 
 def test_the_order_of_a_feed_is_what_it_was_on_every_machine():
-    order = Order(24, 4, 3, 7, shuffle=True, drop_last=False)
+    order = Order(24, 4, 3, 7, shuffle=True)
     assert indices(order, 0) == [
         23,
         20,
@@ -92,17 +90,10 @@ def test_a_permutation_has_every_number_once_and_depends_on_its_words_alone(n, w
     segments=st.integers(1, 40),
     seed=st.integers(-(2**70), 2**70),
     shuffle=st.booleans(),
-    drop_last=st.booleans(),
     cycles=st.tuples(st.integers(0, 50), st.integers(0, 50)),
 )
-def test_any_order_is_whole_blocks_of_fixed_segments(
-    samples, batch_size, segments, seed, shuffle, drop_last, cycles
-):
-    if drop_last and samples < batch_size:
-        with pytest.raises(penstock.BadSetting, match="make no batch"):
-            Order(samples, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
-        return
-    order = Order(samples, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+def test_any_order_is_whole_blocks_of_fixed_segments(samples, batch_size, segments, seed, shuffle, cycles):
+    order = Order(samples, batch_size, segments, seed, shuffle=shuffle)
     starts = order.segment_starts
     assert starts[0] == 0
     assert len(starts) == len(set(starts)) == min(segments, order.batches)
@@ -111,17 +102,14 @@ def test_any_order_is_whole_blocks_of_fixed_segments(
     for cycle in cycles:
         blocks = list(order.blocks(Cursor(cycle, 0)))
         flat = [int(i) for _, block in blocks for i in block]
-        assert len(set(flat)) == len(flat) == order.samples
-        assert set(flat) <= set(range(samples))
+        assert sorted(flat) == list(range(samples))
         assert [start for start, _ in blocks] == list(range(0, order.samples, batch_size))
-        left_out_here = drop_last and len(starts) == 1
-        assert order.drop_last == (drop_last and not left_out_here)
-        assert order.samples == (samples // batch_size * batch_size if left_out_here else samples)
-        assert all(len(block) == batch_size for _, block in blocks[: None if left_out_here else -1])
+        assert order.samples == samples
+        assert all(len(block) == batch_size for _, block in blocks[:-1])
         assert shuffle or flat == list(range(order.samples))
         stops = [*starts[1:], order.samples]
         members.append([set(flat[a:b]) for a, b in zip(starts, stops, strict=True)])
-    assert members[0] == members[1] or left_out_here
+    assert members[0] == members[1]
 
 
 @given(
@@ -129,11 +117,9 @@ def test_any_order_is_whole_blocks_of_fixed_segments(
     batch_size=st.integers(1, 30),
     segments=st.integers(1, 9),
     sample=st.integers(0, 119),
-    drop_last=st.booleans(),
 )
-def test_an_order_opens_at_the_block_that_holds_a_position(samples, batch_size, segments, sample, drop_last):
-    samples = max(samples, batch_size)
-    order = Order(samples, batch_size, segments, 1, shuffle=True, drop_last=drop_last)
+def test_an_order_opens_at_the_block_that_holds_a_position(samples, batch_size, segments, sample):
+    order = Order(samples, batch_size, segments, 1, shuffle=True)
     sample %= order.samples
     begins = sample // batch_size * batch_size
     assert indices(order, 3, sample) == indices(order, 3)[begins:]
@@ -141,8 +127,6 @@ def test_an_order_opens_at_the_block_that_holds_a_position(samples, batch_size, 
 
 def test_cycles_and_seeds_differ():
     orders = [
-        tuple(indices(Order(100, 10, 4, seed, shuffle=True, drop_last=False), cycle))
-        for seed in (0, 1)
-        for cycle in (0, 1, 2)
+        tuple(indices(Order(100, 10, 4, seed, shuffle=True), cycle)) for seed in (0, 1) for cycle in (0, 1, 2)
     ]
     assert len(set(orders)) == len(orders)

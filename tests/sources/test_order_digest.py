@@ -63,7 +63,6 @@ ORDERS: dict[str, Callable[[], list[str]]] = {
         of(penstock.ArraySource(ROWS, batch_size=6, seed=7)),
         of(penstock.ArraySource(ROWS, batch_size=6, shuffle=False)),
         of(penstock.ArraySource(ROWS, batch_size=7)),
-        of(penstock.ArraySource(ROWS, batch_size=7, drop_last=True)),
         of(penstock.ArraySource(ROWS, batch_size=6, segments=2)),
         of(penstock.ArraySource({"id": np.arange(61)}, batch_size=6)),
     ],
@@ -72,7 +71,6 @@ ORDERS: dict[str, Callable[[], list[str]]] = {
         of(DataLoader(DATA, 6, shuffle=True), seed=1),
         of(DataLoader(DATA, 6)),
         of(DataLoader(DATA, 7, shuffle=True)),
-        of(DataLoader(DATA, 7, shuffle=True, drop_last=True)),
         of(DataLoader(DATA, 6, shuffle=True), segments=3),
         of(DataLoader(DATA, 6, shuffle=True), segments=1),
         of(DataLoader(DATA, 6, shuffle=True), segments=1, seed=1),
@@ -85,7 +83,6 @@ ORDERS: dict[str, Callable[[], list[str]]] = {
         of(DataLoader(DATA, 6, sampler=SubsetRandomSampler(range(60)))),
         of(DataLoader(DATA, 6, sampler=SubsetRandomSampler(range(60))), seed=1),
         of(DataLoader(DATA, 7, sampler=SubsetRandomSampler(range(60)))),
-        of(DataLoader(DATA, 7, sampler=SubsetRandomSampler(range(60)), drop_last=True)),
         of(DataLoader(DATA, 6, sampler=SubsetRandomSampler(range(1, 60)))),
         of(DataLoader(DATA, 6, sampler=SubsetRandomSampler(range(60), owned()))),
         of(DataLoader(DATA, 6, sampler=SubsetRandomSampler(range(60), owned(78)))),
@@ -116,6 +113,17 @@ SAME: dict[str, Callable[[], list[str]]] = {
     "arrays": lambda: [
         of(penstock.ArraySource(ROWS, batch_size=6)),
         of(penstock.ArraySource({"other": np.zeros((60, 3))}, batch_size=6), seed=9, segments=2),
+    ],
+    "left out": lambda: [
+        of(penstock.ArraySource(ROWS, batch_size=7, drop_last=drop_last), segments=1)
+        for drop_last in (False, True)
+    ],
+    "left out by a loader": lambda: [
+        of(DataLoader(DATA, 7, shuffle=True, drop_last=drop_last), segments=1) for drop_last in (False, True)
+    ],
+    "left out by a loader with a sampler": lambda: [
+        of(DataLoader(DATA, 7, sampler=SubsetRandomSampler(range(60)), drop_last=drop_last))
+        for drop_last in (False, True)
     ],
     "in order": lambda: [of(DataLoader(DATA, 6)), of(DataLoader(DATA, 6), seed=1)],
     "map-style": lambda: [

@@ -154,7 +154,7 @@ LEAVES = st.one_of(
 )
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(12))
 @given(data=st.data(), rows=st.integers(1, 30), batch_size=st.integers(1, 12), keep=st.booleans())
 def test_every_reader_gives_the_bytes_that_were_packed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, rows: int, batch_size: int, keep: bool

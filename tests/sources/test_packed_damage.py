@@ -51,14 +51,14 @@ def read(folder: Path, **options: Any) -> list[Any]:
 
 
 def flips(path: Path, offsets: Iterator[int] | range) -> Iterator[str]:
-    """The file with each bit of these bytes inverted in turn; as it was in the end."""
+    """The file with a bit of each of these bytes inverted in turn; as it was in the end."""
     whole = path.read_bytes()
     for offset in offsets:
-        for bit in range(8):
-            spoilt = bytearray(whole)
-            spoilt[offset] ^= 1 << bit
-            path.write_bytes(spoilt)
-            yield f"bit {bit} of byte {offset} of {path.name}, {whole[offset : offset + 1]!r}"
+        bit = (offset + offset // 8) % 8
+        spoilt = bytearray(whole)
+        spoilt[offset] ^= 1 << bit
+        path.write_bytes(spoilt)
+        yield f"bit {bit} of byte {offset} of {path.name}, {whole[offset : offset + 1]!r}"
     path.write_bytes(whole)
 
 

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from email.message import Message
 from pathlib import Path
@@ -27,13 +27,13 @@ class Answer(NamedTuple):
 class Page:
     """``penstock web`` as a process, and a browser without a screen."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "penstock", "web", "--store", folder, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
         )
         assert self.process.stdout and self.process.stderr
         self.url = self.process.stdout.readline().strip()
@@ -92,8 +92,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def open_page(store: Store) -> Iterator[Callable[..., Page]]:
     opened: list[Page] = []
 
-    def make(*words: str) -> Page:
-        opened.append(Page(store.folder, "--port", "0", *words))
+    def make(*words: str, environment: Mapping[str, str] | None = None) -> Page:
+        opened.append(Page(store.folder, "--port", "0", *words, environment=environment))
         return opened[-1]
 
     yield make

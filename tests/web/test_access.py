@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
-
-import pytest
 
 
 def test_nothing_is_shown_without_the_key(page):
@@ -32,19 +31,19 @@ def test_what_another_server_at_this_port_was_sent_opens_nothing(page, open_page
     assert again.ask("/?" + page.key, Cookie="").status == 401
 
 
-@pytest.mark.parametrize("other", ['a={"x": 1}', "word", "n=a b", "a=\xe9", "=", ";;"])
-def test_cookies_of_others_are_no_hindrance(page, other):
-    assert page.ask("/api/summaries", Cookie=f"{other}; {page.cookie}").status == 200
+def test_cookies_of_others_are_no_hindrance(page):
+    for other in ('a={"x": 1}', "word", "n=a b", "a=\xe9", "=", ";;"):
+        assert page.ask("/api/summaries", Cookie=f"{other}; {page.cookie}").status == 200, other
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[", "localhost.:1"])
-def test_a_host_that_is_not_this_one_is_refused(page, host):
-    assert page.ask("/api/summaries", Host=host).status in {400, 421}
+def test_a_host_that_is_not_this_one_is_refused(page):
+    for host in ("evil.example", "127.0.0.1.evil.example", "", "[", "localhost.:1"):
+        assert page.ask("/api/summaries", Host=host).status in {400, 421}, host
 
 
-@pytest.mark.parametrize("host", ["localhost:9999", "127.0.0.1", "[::1]:80", "LocalHost"])
-def test_behind_a_forward_the_port_may_be_another(page, host):
-    assert page.ask("/api/summaries", Host=host).status == 200
+def test_behind_a_forward_the_port_may_be_another(page):
+    for host in ("localhost:9999", "127.0.0.1", "[::1]:80", "LocalHost"):
+        assert page.ask("/api/summaries", Host=host).status == 200, host
 
 
 def test_a_name_can_be_allowed(open_page):
@@ -56,15 +55,16 @@ def test_a_name_can_be_allowed(open_page):
 def test_another_page_is_refused(page):
     assert page.ask("/api/summaries", Origin="http://evil.example").status == 403
     assert page.ask("/api/summaries", Origin="null").status == 403
+    assert page.ask("/api/summaries", Origin="http://[").status == 403
     assert page.ask("/api/summaries", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status == 403
     assert page.ask("/api/summaries", Sec_Fetch_Site="same-site", Sec_Fetch_Mode="cors").status == 403
     assert page.ask("/api/summaries", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors").status == 200
     assert page.ask("/api/summaries", Origin=f"http://127.0.0.1:{page.port}").status == 200
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_can_be_changed(page, method):
-    assert page.ask("/api/summaries", method=method).status == 405
+def test_nothing_can_be_changed(page):
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert page.ask("/api/summaries", method=method).status == 405, method
 
 
 def test_every_answer_says_what_a_browser_may_do_with_it(page):
@@ -81,11 +81,11 @@ def test_every_answer_says_what_a_browser_may_do_with_it(page):
         assert headers["Referrer-Policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize(
-    "path", ["/page/../access.py", "/page/%2e%2e/access.py", "/page//etc/passwd", "/api/runs/%2e%2e"]
-)
-def test_no_file_but_the_page_s_is_served(page, path):
-    assert page.ask(path).status == 404
+def test_no_file_but_the_page_s_is_served(page):
+    folder = re.search(rb'"(/page/\w+/)main.js"', page.ask("/").body)[1].decode()
+    assert page.ask(folder + "main.js").status == 200
+    for name in ("../access.py", "%2e%2e/access.py", "vendor/../../access.py", "/etc/passwd", "index.html"):
+        assert page.ask(folder + name).status == 404, name
 
 
 def test_a_port_that_is_taken_is_one_clear_error(store):

@@ -23,18 +23,32 @@ def test_rows_are_the_runs_of_the_store(page, store):
 
 def test_a_series_comes_reduced_and_a_counter_as_its_rate(page, store):
     [run] = group(store, "one", series={"loss": np.arange(5000.0), "proc.cpu_s": np.linspace(0, 30, 5000)})
-    found = page.json(f"/api/runs/{run.id}/series?name=loss&name=proc.cpu_s&name=nothing&most=100")
-    assert set(found) == {"loss", "proc.cpu_s"}
-    times, values = found["loss"]
-    assert len(times) <= 100 and max(values) == 4999 and min(values) == 0
-    assert found["proc.cpu_s"][1] == pytest.approx([0.5] * len(found["proc.cpu_s"][1]), rel=1e-3)
-    part = page.json(f"/api/runs/{run.id}/series?name=loss&begin={run.began + 30}&end={run.began + 31}&most=9999")
-    assert 80 < len(part["loss"][0]) < 90
+    asked = f"/api/chart?id={run.id}&most=100"
+    found = page.json(f"{asked}&name=loss")
+    [(_, values)] = found["lines"]
+    assert len(found["times"]) <= 100 and max(values) == 4999 and min(values) == 0
+    assert found["ends"] == [pytest.approx(60)] and found["times"][0] == pytest.approx(0, abs=1)
+    [(_, cores)] = page.json(f"{asked}&name=proc.cpu_s")["lines"]
+    assert cores == pytest.approx([0.5] * len(cores), rel=1e-3)
+    part = page.json(
+        f"/api/chart?id={run.id}&name=loss&clock=1&begin={run.began + 30}&end={run.began + 31}&most=9999"
+    )
+    assert 80 < len(part["times"]) < 90 and part["times"][0] > run.began + 29
+    assert page.json(f"{asked}&name=nothing")["lines"] == [[None, []]]
+
+
+def test_runs_that_are_compared_come_on_one_time_line(page, store):
+    [one] = group(store, "one", series={"loss": [1.0, 2.0, 3.0]})
+    [other] = group(store, "other", series={"loss": [4.0, 5.0]})
+    found = page.json(f"/api/chart?id={one.id}&id={other.id}&name=loss")
+    assert found["times"] == pytest.approx([0, 30, 60])
+    assert found["lines"] == [[None, [1, 2, 3]], [[0, 2], [4, 5]]]
+    assert page.json(f"/api/units?id={one.id}&id={other.id}") == {"loss": ""}
 
 
 def test_what_json_cannot_hold_is_a_gap(page, store):
     [run] = group(store, "one", series={"loss": [1, float("nan"), float("inf"), 2]})
-    assert page.json(f"/api/runs/{run.id}/series?name=loss")["loss"][1] == [1, None, None, 2]
+    assert page.json(f"/api/chart?id={run.id}&name=loss")["lines"] == [[None, [1, None, None, 2]]]
     assert page.json(f"/api/runs/{run.id}")["series"]["loss"]["last"] == 2
 
 
@@ -42,7 +56,7 @@ def test_a_run_that_is_not_there_is_said_in_words(page):
     answer = page.ask("/api/runs/zzz")
     assert answer.status == 404
     assert "has no run 'zzz'" in json.loads(answer.body)["error"]
-    assert page.ask("/api/runs/zzz/series?begin=soon").status == 400
+    assert page.ask("/api/chart?id=zzz&begin=soon").status == 400
 
 
 def test_groups_come_with_their_verdict_once_they_have_ended(page, store):
@@ -60,12 +74,15 @@ def test_groups_come_with_their_verdict_once_they_have_ended(page, store):
 def test_a_description_that_was_cut_off_hides_nothing_else(page, store):
     [run] = group(store, "one")
     (store.folder_of(run.id) / "environment.json").write_text('{"command": ["py')
-    assert page.json(f"/api/runs/{run.id}")["environment"] is None
+    shown = page.json(f"/api/runs/{run.id}")
+    assert shown["environment"]["environment"].startswith("unreadable") and shown["series"]
 
 
-def test_the_mean_of_a_counter_is_its_rate(page, store):
-    [run] = group(store, "one")
+def test_the_mean_and_the_last_of_a_counter_are_rates(page, store):
+    [run] = group(store, "one", series=drawn() | {"proc.read_bytes": [0, 0, 60]})
     series = page.json(f"/api/runs/{run.id}")["series"]
+    assert (series["proc.read_bytes"]["last"], series["proc.read_bytes"]["mean"]) == pytest.approx((2, 1))
+    assert series["proc.rss_bytes"]["last"] == 5e8 + 59e6
     assert series["proc.cpu_s"]["mean"] == pytest.approx(0.8 * 59 / 60) and series["proc.cpu_s"]["unit"] == "cores"
     assert series["proc.rss_bytes"]["mean"] == pytest.approx(5e8 + 1e6 * 29.5)
 
@@ -88,7 +105,7 @@ def test_the_newest_points_of_runs_that_go_on_come_as_they_are_written(page, sto
     assert found["loss"][1][-1] == drawn()["loss"][-1] and len(found["loss"][0]) < 20
     add_points(store, run.id, "loss", [9.0], run.began + 61, 0)
     assert page.json(asked)[run.id]["loss"][1][-1] == 9
-    assert page.json(f"/api/runs/{run.id}/series?name=loss&most=9999")["loss"][1] == [*drawn()["loss"], 9]
+    assert page.json(f"/api/chart?id={run.id}&name=loss&most=9999")["lines"] == [[None, [*drawn()["loss"], 9]]]
 
 
 def test_what_changes_is_sent_while_it_happens(page, store):
@@ -121,5 +138,6 @@ def test_counters_are_known_by_their_names():
 
 
 def test_a_rate_is_what_was_counted_by_the_time_it_took():
-    times, values = rates(np.array([0, 1, 1, 3.0]), np.array([0, 2, 2, 8.0]))
-    assert times.tolist() == [1, 3] and values.tolist() == [2, 3]
+    times, values = rates(np.array([0, 1, 1, 3.0]), np.array([0, 2, 4, 8.0]))
+    assert times.tolist() == [1, 3] and values.tolist() == [4, 2]
+    assert rates(np.empty(0), np.empty(0))[0].tolist() == []

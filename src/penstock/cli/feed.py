@@ -60,6 +60,9 @@ def feed(
         bool, typer.Option("--whole-batches", help="Whole batches of the loader, whose shapes may vary.")
     ] = False,
     memory: Annotated[str, typer.Option(help="Place of the ring: host, or a GPU, such as cuda:0.")] = "host",
+    expect: Annotated[
+        int, typer.Option(metavar="K", help="Trainers for which the first cycle waits, for at most 20 s.")
+    ] = 1,
     reader: Annotated[
         str | None,
         typer.Option(help="Way of reading rows: auto, posix, direct, uring, gpu.", rich_help_panel=_PACKED),
@@ -108,6 +111,7 @@ def feed(
         stall_timeout=stall_timeout,
         whole_batches=whole_batches,
         memory=memory,
+        expect=expect,
     )
     stands = feeder.statistics()
     shown.print(

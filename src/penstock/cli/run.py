@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from penstock.autosharing.options import ShareOptions
     from penstock.cli.runs_live import Looks
     from penstock.runs.plan import GroupPlan
     from penstock.runs.record import RunRecord
     from penstock.runs.spec.gpus import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
+
+_SHARED = "Sharing"
 
 
 def run(
@@ -87,6 +90,42 @@ def run(
     watch_dataloader: Annotated[
         bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
     ] = False,
+    share: Annotated[
+        bool,
+        typer.Option(
+            "--share",
+            help="Have the training loaders of all runs read one feed; scripts need no change.",
+            rich_help_panel=_SHARED,
+        ),
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Workers of a feed; as many as the script's loader has unless given.",
+            rich_help_panel=_SHARED,
+        ),
+    ] = None,
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="PATTERN",
+            help="Data sets' class, or places (train.py:12), to be shared; all unless given.",
+            rich_help_panel=_SHARED,
+        ),
+    ] = "",
+    iterable: Annotated[
+        bool,
+        typer.Option("--iterable", help="Share loaders over an IterableDataset, too.", rich_help_panel=_SHARED),
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Tell what each loader is taken for, and why.", rich_help_panel=_SHARED),
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End a run at what hinders sharing.", rich_help_panel=_SHARED)
+    ] = False,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
     ] = None,
@@ -116,6 +155,9 @@ def run(
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
         "watch_dataloader": watch_dataloader,
         "profile": tuple(profile or ()),
+        "share": _share_options(
+            share, name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
+        ),
     }
     gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     pushed = _pushed(mlflow, experiment)
@@ -129,6 +171,21 @@ def run(
         planned = group_of(words, gpus, **options)
         _say_left_out(gpus.left_out)
         _start([planned], store, tell=None, detached=detached, pushed=pushed)
+
+
+def _share_options(share: bool, **given: Any) -> ShareOptions | None:
+    """Return what ``--share`` and its options ask for.
+
+    Raises:
+        BadSetting: there are options, and no ``--share``.
+    """
+    from penstock.autosharing.options import ShareOptions
+    from penstock.errors import BadSetting
+
+    alone = [f"--{name}" for name, value in given.items() if name != "name" and value not in (None, "", False)]
+    if alone and not share:
+        raise BadSetting(f"{' '.join(alone)}: only with --share")
+    return ShareOptions(**given) if share else None
 
 
 def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
@@ -197,6 +254,7 @@ def _start(
             below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
                 ended = Launcher(opened, records, listeners=listeners, tell=tell, below=below).run()
+            _say_without_loaders(opened, ended)
             sys.exit(_exit_code(ended))
 
     def run() -> None:
@@ -210,6 +268,13 @@ def _start(
     for group in records:
         for record in group:
             typer.echo(record.id)
+
+
+def _say_without_loaders(store: Store, ended: list[RunRecord]) -> None:
+    """Name the runs that were to share, and have read no loader."""
+    for record in ended:
+        if record.plan.share and record.status == "finished" and "feed.batches" not in store.names(record.id):
+            typer.echo(f"penstock: {record.name} shared nothing: it has iterated no DataLoader", err=True)
 
 
 def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None:

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from penstock.cli.command import Command, Group
@@ -78,13 +77,12 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
         begun = [each for each in opened.runs(run.group_id) if each.began is not None]
         beside = begun if run.began is not None else [run]
         group = group_figures(beside, lambda each: found if each.id == run.id else opened.series(each.id))
-        folder = opened.folder_of(run.id)
+        folder, environment = opened.folder_of(run.id), opened.environment(run.id)
     with np.errstate(invalid="ignore"):  # infinity less infinity
         series = {
             name: {"last": float(values[-1]), "mean": float(values.mean()), "points": len(values)}
             for name, (_, values) in sorted(found.items())
         }
-    environment = _environment(folder / "environment.json")
     figures, advice = next(each for each in group.runs if each.id == run.id), group.advice.get(run.id)
     if as_json:
         print_json(
@@ -202,15 +200,6 @@ def export(
     with Store.open(store) as opened:
         points = write(opened, [opened.run(id) for id in ids], Path(file))
     typer.echo(f"Wrote {points:,} points into {file}.")
-
-
-def _environment(path: Path) -> dict[str, Any] | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:  # whoever wrote it was killed
-        return {"environment": f"unreadable: {error}"}
 
 
 def _fields(run: RunRecord) -> dict[str, Any]:

@@ -33,8 +33,8 @@ class Looks:
         found: list[tuple[RunRecord, Glance]] = []
         for run in runs:
             if run.id not in self._recent:
-                self._recent[run.id] = Recent(self._store.folder_of(run.id), RECENT_S, is_glanced_at)
-            found.append((run, glance(self._recent[run.id].look())))
+                self._recent[run.id] = Recent(self._store.folder_of(run.id), RECENT_S)
+            found.append((run, glance(self._recent[run.id].look(is_glanced_at))))
         return found
 
     def table(self) -> RenderableType:

@@ -23,14 +23,15 @@ def web(
     store: StoreFolder = None,
 ) -> None:
     """Show runs and feeds in a browser, live, until Ctrl-C."""
-    import getpass
+    import os
     import socket
 
     from penstock.web.serve import LOCAL, serve
 
     def tell(token: str, at: int) -> None:
         if host in LOCAL:
-            there = f"{getpass.getuser()}@{socket.gethostname()}"
+            user = os.environ.get("USER")  # in a container, nobody may know it
+            there = f"{user}@{socket.gethostname()}" if user else socket.gethostname()
             typer.echo(f"From another machine: ssh -L {at}:localhost:{at} {there}, then open:", err=True)
         else:
             typer.echo(

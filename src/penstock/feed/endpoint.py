@@ -45,18 +45,9 @@ class Endpoint:
     """The files of one feed. Their names are a digest, so a feed may have any name."""
 
     def __init__(self, name: str) -> None:
-        given = cast("object", name)  # of any type: it comes from a user
-        if not isinstance(given, str):
-            raise BadSetting(f"a feed's name must be a string, not {type(given).__name__} {given!r}")
-        if not name or len(name) > MAX_NAME_CHARACTERS:
-            raise BadSetting(f"a feed's name has 1 to {MAX_NAME_CHARACTERS} characters, this one has {len(name)}")
-        try:
-            encoded = name.encode()
-        except UnicodeEncodeError:
-            raise BadSetting(f"a feed's name is text, and {name!r} is no valid Unicode") from None
+        self.name = checked_name(name)
         fill_standard_descriptors()
-        self.name = name
-        stem = hashlib.sha256(encoded).hexdigest()[:24]
+        stem = hashlib.sha256(name.encode()).hexdigest()[:24]
         self._directory = directory()
         self.lock_path = self._directory / f"{stem}.lock"
         self.socket_path = self._directory / f"{stem}.sock"
@@ -229,6 +220,24 @@ class Endpoint:
             f"a feed named {self.name!r} is served by {who} already: attach to it, choose another name, "
             f"or end it with: penstock stop {shlex.quote(self.name)}"
         )
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a feed, checked.
+
+    Raises:
+        BadSetting: no feed can have this name.
+    """
+    given = cast("object", name)  # of any type: it comes from a user
+    if not isinstance(given, str):
+        raise BadSetting(f"a feed's name must be a string, not {type(given).__name__} {given!r}")
+    if not name or len(name) > MAX_NAME_CHARACTERS:
+        raise BadSetting(f"a feed's name has 1 to {MAX_NAME_CHARACTERS} characters, this one has {len(name)}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadSetting(f"a feed's name is text, and {name!r} is no valid Unicode") from None
+    return name
 
 
 def endpoints() -> Iterator[Endpoint]:

@@ -16,6 +16,8 @@ from penstock.sizes import size_from, whole_number
 
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0
+GATHER_S = 20.0
+"""A trainer waits at most so long for the others that its feed expects."""
 MOST_SEGMENTS = 4096
 MOST_BLOCKS = 1024
 """Most blocks on their way at once, however small: each also waits as a message."""
@@ -36,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
             evicted; None never.
         whole_batches: Trainers take the source's batches as they are.
         memory: Where the ring lies: "host", or a GPU.
+        expect: Trainers, the ranks of a run counted once, for which the first cycle waits.
     """
 
     segments: int | None = None
@@ -47,14 +50,18 @@ class Settings(msgspec.Struct, frozen=True):
     stall_timeout: float | None = None
     whole_batches: bool = False
     memory: str = "host"
+    expect: int = 1
 
     def difference(self, asked: dict[str, Any]) -> str:
-        """Say which of the asked values differ, and what to do; empty if none does."""
+        """Say which of the asked values differ, and what to do; empty if none does.
+
+        ``expect`` is left out: it is over once the feed has begun, and changes nothing that trainers get.
+        """
         keywords = {field: keyword for keyword, field in _FIELDS.items()}
         differs = {
             keywords.get(field, field): (getattr(self, field), value)
             for field, value in asked.items()
-            if getattr(self, field) != value
+            if field != "expect" and getattr(self, field) != value
         }
         if not differs:
             return ""
@@ -134,4 +141,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "stall_timeout": partial(real_number, "stall_timeout", least=0.001, most=10**9),
     "whole_batches": partial(flag, "whole_batches"),
     "memory": _memory,
+    "expect": partial(whole_number, "expect", least=1, most=10**6),
 }

@@ -25,7 +25,8 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
         held_bytes: Bytes of those samples in the window.
         held_back_s: Time for which the feed has waited for room while this trainer held the most, in seconds.
         waits_for: What a waiting trainer waits for: "the other ranks", or the place in the feed at which it
-            begins, "cycle 3" or "sample 4,000 of cycle 3"; empty otherwise.
+            begins, "cycle 3" or "sample 4,000 of cycle 3", or those that the feed expects, "2 more trainers";
+            empty otherwise.
     """
 
     pid: int
@@ -69,8 +70,8 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         samples_per_s: Samples published per second, over the last seconds.
         copy_s: Time that the feeder spent copying blocks into the ring, in seconds.
         source_s: Time that the feeder spent waiting for its source, in seconds.
-        waits_for: What the feeder waits for now: "source", "trainers" (to release blocks), "nobody reads", or
-            empty while it publishes.
+        waits_for: What the feeder waits for now: "source", "trainers" (to release blocks), "expected trainers" (to
+            begin to read), "nobody reads", or empty while it publishes.
         held_back_by: Process of the trainer that holds most of a full window, or None.
         held_back_s: Time for which it has done so by now, in seconds.
         reopened: Times that the source was opened again at another position.

@@ -19,7 +19,7 @@ from penstock.fingerprint.code import Fingerprint
 from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 8
+PROTOCOL = 9
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -100,10 +100,21 @@ class StatisticsRequest(msgspec.Struct, tag="ask"):
     """Tell me your statistics."""
 
 
+class FingerprintRequest(msgspec.Struct, tag="ask fingerprint"):
+    """Tell me what your loader was made of. The answer is MadeOf."""
+
+
 class Stop(msgspec.Struct, tag="stop"):
     """End the feed. The answer is a Bye."""
 
     pid: int
+
+
+class MoveTrainer(msgspec.Struct, tag="move trainer"):
+    """Have the trainer of this process move to the feed of this name. The answer is the Move, or Rejected."""
+
+    pid: Positive
+    to: str
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
@@ -196,14 +207,51 @@ class Stuck(msgspec.Struct, tag="stuck"):
     message: str
 
 
+class Move(msgspec.Struct, tag="move"):
+    """Begin your next epoch on the feed of this name, if it has the same samples in the same order."""
+
+    to: str
+
+
+class MadeOf(msgspec.Struct, tag="made of"):
+    """The fingerprint of what the feed's loader was made of; None if ``share`` did not start the feed."""
+
+    fingerprint: Fingerprint | None
+
+
 class Bye(msgspec.Struct, tag="bye"):
     """The feed ends, for this reason; empty if every trainer has had its epochs."""
 
     reason: str
 
 
-FromTrainer = Hello | Start | Epoch | Release | Read | Detach | Starved | StatisticsRequest | Stop
-FromFeeder = Welcome | Rejected | Started | Block | CycleEnd | Failed | Evicted | Stuck | Bye | FeederStatistics
+FromTrainer = (
+    Hello
+    | Start
+    | Epoch
+    | Release
+    | Read
+    | Detach
+    | Starved
+    | StatisticsRequest
+    | FingerprintRequest
+    | Stop
+    | MoveTrainer
+)
+FromFeeder = (
+    Welcome
+    | Rejected
+    | Started
+    | Block
+    | CycleEnd
+    | Failed
+    | Evicted
+    | Stuck
+    | Move
+    | MadeOf
+    | Bye
+    | FeederStatistics
+)
 
 _T = TypeVar("_T")
 encode = msgspec.msgpack.Encoder().encode

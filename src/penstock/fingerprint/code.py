@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import hashlib
 import inspect
 import os
@@ -17,16 +16,17 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.fingerprint.data import DataFingerprint, fingerprint_of_files
+from penstock.fingerprint.bytecode import defaults_of, read_by
+from penstock.fingerprint.data import DataFingerprint, fingerprint_of_files, may_name_data
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (tuple, list, set, frozenset, dict)
 _MOST_ITEMS = 1000
 _MOST_PARTS = 64
 _NAME_LENGTH = 80
-_NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
+NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = 60
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -166,7 +166,7 @@ class _Walk:
     def parts(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
         if type(thing) in _PLAIN or isinstance(thing, PurePath):
             yield name, repr(thing)
-            if isinstance(thing, (str, PurePath)) and not str(thing).endswith((".py", ".pyc")):
+            if may_name_data(thing):
                 self.paths.add(str(thing))
         elif isinstance(thing, _CONTAINERS):
             if id(cast("object", thing)) not in self._within:
@@ -179,7 +179,7 @@ class _Walk:
 
     def _named(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
         if isinstance(thing, (*_PLAIN, *_CONTAINERS, PurePath)):
-            self.shown[name] = _SHORT.repr(thing)[:80]
+            self.shown[name] = SHORT.repr(thing)[:80]
         yield from self.parts(name, thing)
 
     def _value(self, path: list[str], thing: Any) -> Iterator[tuple[str, str]]:
@@ -214,7 +214,7 @@ class _Walk:
         yield from self.parts(getattr(function, "__qualname__", "make_loader"), function)
         ours = isinstance(function, FunctionType) and function.__module__ in self._modules
         if ours and function.__code__.co_argcount:
-            for path in _read_by(function.__code__, function.__code__.co_varnames[0]):
+            for path in read_by(function.__code__, function.__code__.co_varnames[0]):
                 yield from self._value(path, held)
 
     def _items(self, name: str, container: Any) -> Iterator[tuple[str, str]]:
@@ -252,7 +252,7 @@ class _Walk:
         elif isinstance(thing, type):
             yield from self.parts(f"the bases of {thing.__qualname__}", thing.__bases__)
             for attribute, value in sorted(vars(thing).items()):
-                if attribute not in _NOT_CODE:
+                if attribute not in NOT_CODE:
                     yield f"{thing.__qualname__}.{attribute}", attribute
                     yield from self._named(f"{thing.__qualname__}.{attribute}", value)
         elif hasattr(thing, "__wrapped__"):  # functools.cache and similar
@@ -263,16 +263,14 @@ class _Walk:
     def _function(self, function: FunctionType) -> Iterator[tuple[str, str]]:
         name, code = function.__qualname__, function.__code__
         yield from self.parts(f"the code of {name}", code)
-        defaults = function.__defaults__ or ()
-        arguments = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-        given = {**dict(zip(arguments, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+        given = defaults_of(function)
         yield from self._arguments(f"the code of {name}", {f"{name}({key}=)": v for key, v in given.items()})
         held = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         if held["__name__"] == "__mp_main__":
             held["__name__"] = "__main__"
         if isinstance(file := held.get("__file__"), str):  # a script's is the path as it was given
             held["__file__"] = os.path.normpath(file)
-        for path in _read_by(code):
+        for path in read_by(code):
             yield from self._value(path, held.get(path[0]))
 
     def _arguments(self, name: str, given: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -280,26 +278,3 @@ class _Walk:
         for argument, value in given.items():
             yield argument, argument
             yield from self._named(argument, value)
-
-
-def _read_by(code: CodeType, local: str | None = None) -> list[list[str]]:
-    """List what a function's code, and the functions inside it, look up, such as ``args.model.depth``.
-
-    These are names from outside, or the attributes of one local variable.
-    """
-    found: list[list[str]] = []
-    follows = False
-    for instruction in dis.get_instructions(code):
-        operation, argument = instruction.opname, instruction.argval
-        if operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") or operation.startswith("LOAD_FAST"):
-            name: str = argument[-1] if "_LOAD_" in operation else argument  # it loads two names, the last on top
-            outside = not operation.startswith("LOAD_FAST")
-            follows = name == local if local else outside
-            if follows:
-                found.append([name])
-        elif follows and operation in ("LOAD_ATTR", "LOAD_METHOD"):
-            found[-1].append(argument)
-        elif operation != "CACHE":
-            follows = False
-    inside = [const for const in code.co_consts if isinstance(const, CodeType)]
-    return found + [path for const in inside for path in _read_by(const, local)]

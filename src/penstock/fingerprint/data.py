@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import islice
+from pathlib import PurePath
 
 import msgspec
 
@@ -64,6 +65,11 @@ class DataFingerprint(msgspec.Struct, frozen=True):
     def common(self, other: DataFingerprint) -> DataFingerprint:
         """The files of which both have the same version."""
         return DataFingerprint({path: v for path, v in self.files.items() if other.files.get(path) == v})
+
+
+def may_name_data(value: object) -> bool:
+    """Whether a value may be the path of a file that is no code."""
+    return isinstance(value, (str, PurePath)) and not str(value).endswith((".py", ".pyc"))
 
 
 def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:

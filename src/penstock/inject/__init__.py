@@ -8,10 +8,11 @@ from collections.abc import Mapping
 
 _SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 _VARIABLE = "PENSTOCK_INJECT"
+_VARIABLES = (_VARIABLE, "PENSTOCK_SHARE")
 
 
 def injected(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program whose loaders are watched, and of all that it starts."""
+    """Return the environment of a program whose loaders are hooked, and of all that it starts."""
     clean = without_injection(environment)
     path = os.pathsep.join(filter(None, (_SITE, clean.get("PYTHONPATH"))))
     return {**clean, "PYTHONPATH": path, _VARIABLE: f"{sys.hexversion:x}:{sys.prefix}"}
@@ -19,7 +20,7 @@ def injected(environment: Mapping[str, str]) -> dict[str, str]:
 
 def without_injection(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program that Penstock starts for itself."""
-    clean = {name: value for name, value in environment.items() if name != _VARIABLE}
+    clean = {name: value for name, value in environment.items() if name not in _VARIABLES}
     if _SITE in (entries := clean.get("PYTHONPATH", "").split(os.pathsep)):
         clean["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry != _SITE)
         if not clean["PYTHONPATH"]:

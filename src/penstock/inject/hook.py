@@ -7,22 +7,48 @@ The loaders themselves stay what they are: frameworks take them apart and build 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from penstock.inject.watch import watch
+from penstock.linux.fork import importing
+from penstock.terminal import say
 
 Guard = Callable[[Any, Callable[[], Any]], Any]
 """Given a loader and what makes its iterator, returns that iterator, or one that stands in its place."""
 
-GUARDS: list[Guard] = [watch]
+
+def share(loader: Any, make: Callable[[], Any]) -> Any:
+    """Have a loader's iterator read a feed, if that can be."""
+    try:
+        with importing:
+            guard: Guard = import_module("penstock.autosharing.guard").guard
+    except Exception as error:
+        say(f"nothing is shared: {type(error).__name__}: {error}")
+        GUARDS.remove(share)
+        return make()
+    return guard(loader, make)
+
+
+GUARDS: list[Guard] = [watch, *([share] if "PENSTOCK_SHARE" in os.environ else [])]
 """The last of them decides first."""
 
 
 def hook(loader_class: type) -> None:
-    """Guard the iterators of all loaders of a class, except in the workers of another loader."""
-    original = vars(loader_class)["_get_iterator"]
+    """Guard the iterators of all loaders of a class, except in the workers of another loader.
+
+    Raises:
+        TypeError: the class has no such method as every torch since 1.9 has.
+    """
+    original: Any = vars(loader_class).get("_get_iterator")
+    if hasattr(original, "__wrapped__"):
+        return
+    code = getattr(original, "__code__", None)
+    if code is None or code.co_argcount != 1 or code.co_kwonlyargcount:
+        raise TypeError(f"{loader_class.__qualname__}._get_iterator is not the method that is known")
 
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:

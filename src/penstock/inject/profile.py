@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 from functools import cache
 from importlib import import_module
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.measure import waits
+from penstock.terminal import say
 
 _WARM_UP = 2
 
@@ -92,4 +92,4 @@ class _Window:
 
     def _stop(self, why: str) -> None:
         self._profiler = waits.on_batch = None
-        print(f"penstock: no profile: {why}", file=sys.stderr, flush=True)
+        say(f"no profile: {why}")

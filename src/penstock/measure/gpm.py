@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import msgspec
 
@@ -79,6 +80,34 @@ class Gpm:
         """Free the samples."""
         for sample in self._samples:
             self._nvml.nvmlGpmSampleFree(sample)
+
+
+class Gpms:
+    """A ``Gpm`` of each unit that is read: made at its first reading, freed at the first without it.
+
+    Args:
+        metrics: NVML_GPM_METRIC_… that are asked for, by the ends of their names.
+    """
+
+    def __init__(self, *metrics: str) -> None:
+        self._metrics = metrics
+        self._open: dict[str, Gpm | None] = {}
+
+    def read(self, uuids: Iterable[str]) -> dict[str, list[float | None]]:
+        """Return the metrics of units since they were last read, by UUID; of none that tells nothing yet."""
+        before, self._open = self._open, {}
+        for uuid in uuids:
+            self._open[uuid] = before.pop(uuid) if uuid in before else told(Gpm, uuid, *self._numbers())
+        for gpm in filter(None, before.values()):
+            gpm.close()
+        return {uuid: values for uuid, gpm in self._open.items() if gpm and (values := told(gpm.read))}
+
+    def close(self) -> None:
+        """Free all samples; the next reading is a first one."""
+        self.read(())
+
+    def _numbers(self) -> list[int]:
+        return [getattr(nvml(), f"NVML_GPM_METRIC_{name}") for name in self._metrics]
 
 
 class Meter:

@@ -190,7 +190,7 @@ class CudaGpu:
 
 def gpu_of(device: str | Gpu | None) -> Gpu | None:
     """Return the GPU that ``device`` names; None for the host."""
-    if device in (None, "cpu", "host"):
+    if device in (None, "cpu", "cpu:0", "host"):  # torch's name of a rank's processor has a number
         return None
     return CudaGpu(device) if isinstance(device, str) else device
 

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from penstock.contracts import SourceBlock
+from penstock.crc32 import crc32
 from penstock.errors import PackDamaged, PackStopped, SourceError, UnsupportedLeaf
 from penstock.sizes import size_text
-from penstock.sources.packed.checksums import crc32
 from penstock.sources.packed.format import (
     HEADER_BYTES,
     JOURNAL,

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import BadSetting
 from penstock.runs.advice import UNRECORDED, Advice, advise
-from penstock.runs.figures import RunFigures, measured_energy_j, run_figures
+from penstock.runs.figures import RunFigures, measured_energy_j, memory_bytes, run_figures
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series
 
@@ -32,6 +32,7 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
         energy_estimated_j: What its runs used, estimated.
         gco2_estimated: Grams of CO2 of the estimated energy.
         cpus_busy: The part of the CPUs that was busy, from 0 to 1.
+        memory_bytes: The most that all its runs held at one moment.
         advice: What to change first, by the ids of its runs.
     """
 
@@ -49,6 +50,7 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     energy_estimated_j: float | None
     gco2_estimated: float | None
     cpus_busy: float | None
+    memory_bytes: float | None
     advice: dict[str, Advice]
 
     @property
@@ -125,6 +127,7 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
         energy_estimated_j=_sum(run.energy_estimated_j for run in of_runs),
         gco2_estimated=_sum(run.gco2_estimated for run in of_runs),
         cpus_busy=cpus_busy,
+        memory_bytes=memory_bytes(found),
         advice={id: each for id, each in advice.items() if each},
     )
 

@@ -154,6 +154,19 @@ def measured_energy_j(together: list[Mapping[str, Series]]) -> dict[str, float]:
     return used_j
 
 
+def memory_bytes(together: list[Mapping[str, Series]]) -> float | None:
+    """Return the most memory that runs held at one moment, all of them together; None if one's is not known.
+
+    A page that processes share counts once where that was recorded (PSS), else for each of them (RSS).
+    """
+    held = [series.get("proc.pss_bytes") or series.get("proc.rss_bytes") for series in together]
+    known = [each for each in held if each is not None and len(each.values)]
+    if not known or len(known) < len(held):
+        return None
+    moments_s = np.unique(np.concatenate([each.times_s for each in known]))
+    return float(np.max(sum(np.interp(moments_s, each.times_s, each.values, 0.0, 0.0) for each in known)))
+
+
 def _held_up_by(index: int, series: Mapping[str, Series]) -> int | None:
     """Return the other run that held the feed up at more than half of the moments at which it was asked."""
     holders, asked = series.get("feed.held_back_by"), series.get("feed.lag_samples")

@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.errors import BadSetting, PenstockError
 from penstock.measure import waits
+from penstock.runs.measured import is_measured
 
 if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENSTOCK_STORE")):
     # In a run at once, where forks wait for it (linux/fork.py).
@@ -26,7 +27,6 @@ _EVERY_S = 0.5
 _MOST_WAITING = 100_000
 _MOST_SAID = 20
 _PATIENCE_S = 5.0
-_OURS = ("proc.", "host.", "disk.", "gpu.", "gpm.", "energy.", "feed.", "run.", "sampler.")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class _Recorder:
 
     def add(self, values: dict[str, Any]) -> None:
         for name, value in list(values.items()):
-            if name.startswith(_OURS):
+            if is_measured(name):
                 del values[name]
                 self._say(name, f"{name!r} is left out: Penstock measures {name.partition('.')[0]}.… itself")
             elif type(value) is not float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.autosharing.options import ShareOptions
+
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
@@ -20,6 +22,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         mig_changes: Whether mode mig may make instances for its group, as root, and take them back.
         watch_dataloader: Whether the waits for its plain DataLoaders are kept.
         profile: Profilers that look at it, each with its options: "torch 10-20", "nsys --trace=cuda".
+        share: How its loaders are shared with other runs; None if they are not.
     """
 
     command: tuple[str, ...]
@@ -33,6 +36,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     mig_changes: bool = False
     watch_dataloader: bool = False
     profile: tuple[str, ...] = ()
+    share: ShareOptions | None = None
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from penstock.runs.messages import Begin, End, Rate
 from penstock.runs.record import ENDED
 from penstock.runs.schedule import Schedule
 from penstock.runs.store import SeriesWriter, Store, points_file
+from penstock.terminal import say
 
 WRITER = "sampler"
 
@@ -171,7 +172,7 @@ class Sampler:
     def _say(self, text: str, once: str) -> None:
         if once not in self._said:
             self._said.add(once)
-            print(f"penstock: {text}", file=sys.stderr, flush=True)
+            say(text)
 
 
 def main(folder: Path | None) -> None:

@@ -64,6 +64,16 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
     raise BadSetting(f"a {type(thing).__name__} cannot be fed; {hint}")
 
 
+def with_workers(thing: Any, workers: int | None) -> Any:
+    """Return what is to be fed, with so many workers if it is a torch ``DataLoader``; None for its own number."""
+    torch = sys.modules.get("torch")
+    if workers is None or torch is None or not isinstance(thing, torch.utils.data.DataLoader):
+        return thing
+    from penstock.sources.torch.compat import loader_with_workers
+
+    return loader_with_workers(thing, workers)
+
+
 def _is_dataset(thing: Any) -> bool:
     """Whether it is a torch dataset, or holds samples by number; a list holds batches."""
     torch = sys.modules.get("torch")

@@ -22,8 +22,8 @@ class ArraySource:
             ``(samples, ...)``, or lists of one number or text per sample.
         batch_size: Rows of a block.
         shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
-        drop_last: Leave out rows that fill no block. With several segments all rows are fed, and each trainer
-            leaves some out of each of its epochs.
+        drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
+            say otherwise.
         segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
             than 16,000 samples to shuffle.
         seed: Random seed of the order.
@@ -49,12 +49,12 @@ class ArraySource:
             raise BadSetting(f"batch_size={batch_size}: a block has at least one row")
         self._layout, rows, self._leaves = describe(tree)
         self._nodes = list(array_nodes(self._layout))
-        self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle)
         self.samples = self._order.samples
         self.batches = self._order.batches
         self.batch_size = batch_size
         self.segment_starts = self._order.segment_starts
-        self.drop_last = self._order.drop_last
+        self.drop_last = drop_last
         self.order = digest("rows", self._order.digest)
         self.description = f"{rows:,} rows of arrays"
 

@@ -43,9 +43,6 @@ class Order:
     A segment is a fixed random part of the data (a fixed range, unless
     ``shuffle``). Every cycle visits the segments in one order and shuffles
     afresh inside each, so any S consecutive segments hold every sample once.
-    With ``drop_last`` and one segment, each cycle leaves out the last few of
-    its fresh order. With several, the last segment would always leave out its
-    own samples, so none are: the feed's trainers leave some out.
 
     Args:
         samples: Size of the data.
@@ -54,54 +51,34 @@ class Order:
             one for each 16,000 samples.
         seed: Any integer.
         shuffle: False keeps the data's own order.
-        drop_last: Leave out rows that fill no block.
 
     Attributes:
         samples: Samples in a cycle.
-        drop_last: Whether leaving them out is left to the trainers.
+        batches: Blocks in a cycle.
         digest: Digest of all that decides the order.
     """
 
-    def __init__(
-        self, samples: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool, drop_last: bool
-    ) -> None:
-        if samples < (batch_size if drop_last else 1):
-            raise BadSetting(
-                f"the source has {samples} samples, which make no batch of {batch_size}"
-                + (" with drop_last=True" if drop_last else "")
-            )
+    def __init__(self, samples: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool) -> None:
+        if samples < 1:
+            raise BadSetting(f"the source has {samples} samples, which make no batch of {batch_size}")
         self.batches = -(-samples // batch_size)
         if segments is None:
             segments = min(_SEGMENTS, max(1, samples // _SAMPLES_OF_A_SEGMENT)) if shuffle else _SEGMENTS
         segments = min(segments, self.batches)
-        self.drop_last = drop_last and segments > 1
-        if drop_last and not self.drop_last:
-            self.batches = samples // batch_size
-        self.samples = min(samples, self.batches * batch_size)
+        self.samples = samples
         self.batch_size = batch_size
         self._seed = seed % 2**64
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
         self._members = permutation(samples, self._seed, _PARTITION) if shuffle else None
-        self._size = samples
-        self.digest = digest(
-            samples,
-            self.samples,
-            batch_size,
-            self.segment_starts,
-            self.drop_last,
-            self._seed if shuffle else None,
-        )
+        self.digest = digest(samples, batch_size, self.segment_starts, self._seed if shuffle else None)
 
     def segment(self, cycle: int, i: int) -> Indices:
         """Return the samples of segment ``i`` in the order of this cycle."""
         start = self.segment_starts[i]
-        last = i + 1 == len(self.segment_starts)
-        stop = self._size if last else self.segment_starts[i + 1]
-        drawn = (self.samples if last else stop) - start
+        stop = (*self.segment_starts, self.samples)[i + 1]
         if self._members is None:
-            return np.arange(start, start + drawn)
-        fresh = permutation(stop - start, self._seed, _CYCLE, cycle, i)
-        return self._members[start:stop][fresh][:drawn]
+            return np.arange(start, stop)
+        return self._members[start:stop][permutation(stop - start, self._seed, _CYCLE, cycle, i)]
 
     def blocks(self, at: Cursor) -> Iterator[tuple[int, Indices]]:
         """Yield (first sample, indices) of each block of the cycle, from the one that holds ``at.sample`` on."""

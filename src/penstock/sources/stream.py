@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.contracts import Cursor, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError
+from penstock.sources.length import length
 from penstock.sources.order import digest
 from penstock.sources.seeds import order_seed, seed_process
 from penstock.tree import describe
@@ -39,7 +40,7 @@ class IterableSource:
             )
         self._batches = batches
         self._seed = seed
-        self.batches = _length(batches)
+        self.batches = length(batches)
         self.order = digest("batches", type(batches).__qualname__, self.batches, seed)
         self.description = f"batches of a {type(batches).__name__}"
 
@@ -63,10 +64,3 @@ def counted(batches: Iterable[Tree], at: Cursor) -> Iterator[SourceBlock]:
         raise SourceError(
             f"the source gave no sample in cycle {at.cycle}: it is empty, or can be iterated only once"
         )
-
-
-def _length(batches: Iterable[Tree]) -> int | None:
-    try:
-        return len(batches)  # type: ignore[arg-type]
-    except TypeError:
-        return None

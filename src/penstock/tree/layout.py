@@ -14,12 +14,21 @@ MOST_DEPTH = 100
 """Deepest nesting of containers, as trees are walked by recursion."""
 
 
+MAPPING = "mapping "
+"""What the kind of a ``Branch`` begins with whose type is made of a dict."""
+
+
 class Array(msgspec.Struct, frozen=True, array_like=True, tag="array"):
-    """An array leaf. ``shape`` leaves out the row axis, unless blocks are taken whole."""
+    """An array leaf.
+
+    ``shape`` leaves out the row axis, unless blocks are taken whole. ``kind`` is
+    the type of a tensor whose type is a subclass of ``Tensor``: ``module:name``.
+    """
 
     library: Literal["numpy", "numpy scalar", "torch"]
     dtype: str
     shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=2**48)], ...]
+    kind: str = ""
 
 
 class Strings(msgspec.Struct, frozen=True, array_like=True, tag="rows"):
@@ -35,7 +44,11 @@ class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
 
 
 class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
-    """A container: its type (``module:name`` for namedtuples and dataclasses), keys and children."""
+    """A container: its type, keys and children.
+
+    ``kind`` is the name of a builtin type; ``module:name`` for namedtuples and
+    dataclasses, and with ``MAPPING`` before it for mappings.
+    """
 
     kind: str
     keys: tuple[Any, ...]  # Scalars
@@ -89,10 +102,11 @@ def same_but_for_shapes(before: Node, after: Node) -> bool:
             return before.kind == after.kind  # one entry per sample, such as detection's boxes
         return _same_container(before, after) and all(map(same_but_for_shapes, before.children, after.children))
     if isinstance(before, Array) and isinstance(after, Array):
-        return (before.library, before.dtype, len(before.shape)) == (
+        return (before.library, before.dtype, len(before.shape), before.kind) == (
             after.library,
             after.dtype,
             len(after.shape),
+            after.kind,
         )
     return type(before) is type(after)
 
@@ -102,14 +116,14 @@ def _same_container(one: Branch, other: Branch) -> bool:
 
 
 def step(path: str, kind: str, key: Scalar) -> str:
-    if ":" in kind:
+    if ":" in kind and not kind.startswith(MAPPING):
         return f"{path or 'batch'}.{key}"
     return f"{path or 'batch'}[{key!r}]"
 
 
 def _words(node: Node) -> str:
     if isinstance(node, Array):
-        return f"{node.library} {node.dtype} of shape (…{''.join(f', {n}' for n in node.shape)})"
+        return f"{node.kind or node.library} {node.dtype} of shape (…{''.join(f', {n}' for n in node.shape)})"
     if isinstance(node, Constant):
         return f"{type(node.value).__name__} {node.value!r}"
     if isinstance(node, Strings):

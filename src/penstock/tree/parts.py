@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeGuard
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeGuard, cast
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
 from penstock.tree.layout import (
+    MAPPING,
     MOST_DEPTH,
     SCALARS,
     Array,
@@ -39,8 +40,9 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Part
     """Take a block apart.
 
     Args:
-        tree: Any nesting of tuple, list, dict, namedtuple and dataclass with
-            arrays, torch tensors, numbers, str, bytes and None at its leaves.
+        tree: Any nesting of tuple, list, dict, namedtuple, dataclass and
+            mappings that are made of a dict, with arrays, torch tensors,
+            numbers, str, bytes and None at its leaves.
         whole: Whether the block is handed on as it is (a feed of whole batches),
             so that its arrays need not have a row for each sample.
         anywhere: Whether leaves may lie on a GPU.
@@ -97,13 +99,11 @@ def _describe(tree: Tree, path: str, rules: _Rules, leaves: list[Any], depth: in
             leaves.append(tree)
             return Strings(kind)
         return _branch(path, kind, (), tree, rules, leaves, depth)
-    if _is_dict(tree):
-        if type(tree) not in (dict, OrderedDict):
-            raise _unsupported(path, tree, "pass a plain dict: dict(batch)")
+    if _is_mapping(tree):
         for key in tree:
             if type(key) not in SCALARS:
                 raise _unsupported(path, key, "as a key; keys are str, bytes, numbers or None")
-        return _branch(path, type(tree).__name__, tuple(tree), list(tree.values()), rules, leaves, depth)
+        return _branch(path, _mapping_kind(tree, path), tuple(tree), list(tree.values()), rules, leaves, depth)
     if type(tree) in SCALARS:
         _check_scalar(tree, path)
         return Constant(tree)
@@ -145,11 +145,14 @@ def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
     library: Literal["numpy", "numpy scalar", "torch"]
     dtype: str
     shape: tuple[int, ...]
+    kind = ""
     if issubclass(type(leaf), np.generic):
         library, dtype, shape = "numpy scalar", leaf.dtype.str, ()
     elif type(leaf) is np.ndarray:
         library, dtype, shape = "numpy", leaf.dtype.str, leaf.shape
-    elif (torch := sys.modules.get("torch")) and type(leaf) is torch.Tensor:
+    elif (torch := sys.modules.get("torch")) and isinstance(leaf, torch.Tensor):
+        if type(leaf) is not torch.Tensor:
+            kind, leaf = _name_of(leaf, path), _plain_tensor(leaf, path)
         if leaf.layout is not torch.strided or leaf.is_quantized:
             raise _unsupported(path, leaf, f"its layout is {leaf.layout}; send its parts as dense tensors")
         if leaf.device.type != "cpu" and not rules.anywhere:
@@ -163,7 +166,7 @@ def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
         raise _unsupported(path, leaf, f"its dtype is {leaf.dtype}; send numbers, or fields one by one")
     leaves.append(leaf)
     if rules.rows is None:
-        return Array(library, dtype, shape)
+        return Array(library, dtype, shape, kind)
     if shape[:1] != (rules.rows,):
         seen = f"shape {shape}" if shape else "no row axis"
         raise UnsupportedLeaf(
@@ -171,7 +174,7 @@ def _array(leaf: Any, path: str, rules: _Rules, leaves: list[Any]) -> Array:
             "array needs a row for each sample, or batches cannot be cut to another size; if they are meant to be "
             "taken whole (dynamic padding, detection), pass whole_batches=True to the feeder or share()"
         )
-    return Array(library, dtype, shape[1:])
+    return Array(library, dtype, shape[1:], kind)
 
 
 def first_rows(tree: Tree) -> int:
@@ -181,7 +184,7 @@ def first_rows(tree: Tree) -> int:
     def visit(node: Tree) -> int | None:
         if _is_named(node):
             node = [getattr(node, field) for field in field_names(type(node))]
-        elif _is_dict(node):
+        elif _is_mapping(node):
             node = list(node.values())
         if _is_sequence(node):
             if node and all(type(item) in SCALARS for item in node):
@@ -204,15 +207,43 @@ def _is_sequence(tree: Tree) -> TypeGuard[Sequence[Any]]:
     return isinstance(tree, (list, tuple))
 
 
-def _is_dict(tree: Tree) -> TypeGuard[dict[Any, Any]]:
-    return isinstance(tree, dict)
+def _is_mapping(tree: Tree) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(tree, Mapping)
+
+
+_made_of_a_dict: dict[type[Any], bool] = {}
+
+
+def _mapping_kind(tree: Mapping[Any, Any], path: str) -> str:
+    """Name a mapping's type, which trainers will call with a dict."""
+    kind: Any = type(tree)
+    if kind in (dict, OrderedDict):
+        return kind.__name__
+    if kind not in _made_of_a_dict:
+        try:
+            _made_of_a_dict[kind] = list(kind(dict(tree))) == list(tree)
+        except Exception:  # whatever a user's type raises
+            _made_of_a_dict[kind] = False
+    if not _made_of_a_dict[kind]:
+        raise _unsupported(path, tree, "it cannot be made of a dict; pass a plain dict: dict(batch)")
+    return MAPPING + _name_of(tree, path)
+
+
+def _plain_tensor(leaf: Any, path: str) -> Any:
+    """Return a tensor of a subclass as a plain one, over the memory that it has."""
+    torch, kind = sys.modules["torch"], cast("Any", type(leaf))
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise _unsupported(path, leaf, "it handles its memory by itself (__torch_dispatch__); send plain tensors")
+    if lost := ", ".join(cast("dict[str, Any]", vars(leaf))):
+        raise _unsupported(path, leaf, f"its attributes ({lost}) would be lost; send them beside a plain tensor")
+    return leaf.as_subclass(torch.Tensor)
 
 
 def _is_named(tree: Tree) -> bool:
     """Whether it is a namedtuple or an instance of a dataclass."""
     if isinstance(tree, tuple):
         return hasattr(tree, "_fields")  # pyright: ignore[reportUnknownArgumentType]
-    return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+    return dataclasses.is_dataclass(tree) and not isinstance(tree, (type, Mapping))
 
 
 def _is_plain(dtype: Any) -> bool:

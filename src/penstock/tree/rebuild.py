@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -13,11 +14,16 @@ import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
-from penstock.tree.layout import Array, Branch, Constant, Node, Scalar, Strings, field_names
+from penstock.tracebacks import users_stacklevel
+from penstock.tree.layout import MAPPING, Array, Branch, Constant, Node, Scalar, Strings, field_names
 
 
 def build(layout: Node, leaves: Sequence[Any]) -> Tree:
-    """Build the tree of a layout, from ``leaves`` in the order in which ``describe`` gave them."""
+    """Build the tree of a layout, from ``leaves`` in the order in which ``describe`` gave them.
+
+    Warns:
+        UserWarning: a mapping or tensor is of a type that this process has not imported, and is a dict or tensor.
+    """
     return _build(layout, iter(leaves))
 
 
@@ -79,7 +85,8 @@ def _build(node: Node, leaves: Iterator[Any]) -> Tree:
     if isinstance(node, Constant):
         return node.value
     if not isinstance(node, Branch):
-        return next(leaves)
+        leaf = next(leaves)
+        return _as_subclass(leaf, node.kind) if isinstance(node, Array) and node.kind else leaf
     children = [_build(child, leaves) for child in node.children]
     if node.kind == "tuple":
         return tuple(children)
@@ -87,6 +94,9 @@ def _build(node: Node, leaves: Iterator[Any]) -> Tree:
         return children
     if node.kind in ("dict", "OrderedDict"):
         return _DICTS[node.kind](zip(node.keys, children, strict=True))
+    if node.kind.startswith(MAPPING):
+        kind = _type_or(dict, Mapping, node.kind.removeprefix(MAPPING))
+        return kind(dict(zip(node.keys, children, strict=True)))
     make, positional = _type_named(node.kind, node.keys)
     if positional:
         return make(*children)
@@ -99,30 +109,65 @@ def _build(node: Node, leaves: Iterator[Any]) -> Tree:
 _DICTS: dict[str, Callable[[Any], Any]] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
+def _as_subclass(leaf: Any, name: str) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None or type(leaf) is not torch.Tensor:  # it has become another framework's
+        return leaf
+    return leaf.as_subclass(_type_or(torch.Tensor, torch.Tensor, name))
+
+
+_told: set[str] = set()
+
+
+def _type_or(plain: type[Any], base: type[Any], name: str) -> Any:
+    """Find the subclass of ``base`` that a feeder named; return ``plain``, and say so once, if it is not here."""
+    kind = _imported(name)
+    if kind is not None and issubclass(kind, base):
+        return kind
+    if name not in _told:
+        _told.add(name)
+        module = name.partition(":")[0]
+        warnings.warn(
+            f"the feed's batches hold a {name}, which this process has not imported: it gets a plain "
+            f"{plain.__name__} instead. Import {module} in the training script to get that type",
+            stacklevel=users_stacklevel(),
+        )
+    return plain
+
+
+def _imported(name: str) -> type[Any] | None:
+    """Find a type, ``module:name``, in the modules that this process has imported.
+
+    An import runs code, and a feeder must not choose what code a trainer runs.
+    Nothing is unpickled.
+    """
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if found is None:
+            return None
+        found = vars(found).get(part)  # not getattr, which makes some modules import others
+        if not isinstance(found, type):
+            return None
+    return cast("type[Any]", found)
+
+
 _types: dict[tuple[str, tuple[Scalar, ...]], tuple[type[Any], bool]] = {}
 
 
 def _type_named(name: str, keys: tuple[Scalar, ...]) -> tuple[type[Any], bool]:
-    """Find the namedtuple or dataclass that a feeder named; return it, and whether it is built by position.
-
-    Only imported modules are searched: an import runs code, and a feeder must
-    not choose what code a trainer runs. Nothing is unpickled.
-    """
+    """Find the namedtuple or dataclass that a feeder named; return it, and whether it is built by position."""
     if (name, keys) in _types:
         return _types[name, keys]
-    module, _, qualname = name.partition(":")
+    module = name.partition(":")[0]
     if module not in sys.modules:
         raise UnsupportedLeaf(
             f"the feed's batches are of type {name}, and this process has not imported {module}: import {module} "
             "in the training script. Where that fails, put the type in a module that both the loader and the "
             "training script can import"
         )
-    kind: Any = sys.modules[module]
-    for part in qualname.split("."):
-        kind = vars(kind).get(part)  # not getattr, which makes some modules import others
-        if not isinstance(kind, type):
-            break
-    if not (isinstance(kind, type) and (_is_namedtuple(kind) or dataclasses.is_dataclass(kind))):
+    kind = _imported(name)
+    if kind is None or not (_is_namedtuple(kind) or dataclasses.is_dataclass(kind)):
         raise UnsupportedLeaf(f"the feed's batches are of type {name}, which is no namedtuple or dataclass here")
     if field_names(kind) != keys:
         raise UnsupportedLeaf(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.tree.layout import MOST_DEPTH, SCALARS, Array, Branch, Constant, Node
+from penstock.tree.layout import MAPPING, MOST_DEPTH, SCALARS, Array, Branch, Constant, Node
 
 _MOST_AXES = 32
 _MOST_BYTES = 2**62
@@ -49,7 +49,7 @@ def _walk(node: Node, sizes: list[LeafSize | None], depth: int) -> None:
 def _check_keys(node: Branch) -> None:
     if node.kind in ("list", "tuple"):
         right = not node.keys
-    elif node.kind in ("dict", "OrderedDict"):
+    elif node.kind in ("dict", "OrderedDict") or node.kind.startswith(MAPPING):
         right = len(node.keys) == len(node.children) and all(type(key) in SCALARS for key in node.keys)
     else:
         right = ":" in node.kind and len(node.keys) == len(node.children)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from penstock.errors import BadSetting, NoSuchRun, PenstockError
 from penstock.runs.store import Store
 from penstock.web.access import Access
+from penstock.web.artifacts import Json, artifact_routes
+from penstock.web.files import page_routes
 from penstock.web.live import Live
 from penstock.web.views import Views
 
-_PAGE = Path(__file__).with_name("page")
 _MOST_POINTS = 20_000
 
 
@@ -37,49 +37,48 @@ def application(
         ending: Tells whether the server ends.
     """
     views = Views(store)
-    live = Live(views, ending)
+    live = Live(store, views, ending)
 
-    async def index(_: Request) -> Response:
-        return FileResponse(_PAGE / "index.html")
+    def of_runs(look: Callable[[list[str]], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return Json(await run_in_threadpool(look, request.query_params.getlist("id")))
 
-    async def summaries(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(views.summaries, request.query_params.getlist("id")))
+        return answer
 
     async def run(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(views.details, request.path_params["id"]))
+        return Json(await run_in_threadpool(views.details, request.path_params["id"]))
 
-    async def series(request: Request) -> Response:
+    async def chart(request: Request) -> Response:
         asked = request.query_params
-        points = await run_in_threadpool(
-            views.points,
-            request.path_params["id"],
-            asked.getlist("name"),
+        chart = await run_in_threadpool(
+            views.chart,
+            asked.get("name", ""),
+            asked.getlist("id"),
             _number(request, "begin", -math.inf),
             _number(request, "end", math.inf),
-            int(min(max(_number(request, "most", 2000), 2), _MOST_POINTS)),
+            int(min(max(_number(request, "most", 2000), 4), _MOST_POINTS)),
+            from_began="clock" not in asked,
         )
-        return JSONResponse(points)
+        return Json(chart)
 
     async def newest(request: Request) -> Response:
         asked = request.query_params
-        return JSONResponse(await run_in_threadpool(views.newest, asked.getlist("id"), asked.getlist("name")))
-
-    async def groups(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(views.groups, request.query_params.getlist("id")))
+        return Json(await run_in_threadpool(views.newest, asked.getlist("id"), asked.getlist("name")))
 
     async def events(_: Request) -> Response:
         return StreamingResponse(live.events(), media_type="text/event-stream")
 
     return Starlette(
         routes=[
-            Route("/", index),
-            Route("/api/summaries", summaries),
+            Route("/api/summaries", of_runs(views.summaries)),
             Route("/api/runs/{id}", run),
-            Route("/api/runs/{id}/series", series),
+            Route("/api/units", of_runs(views.units)),
+            Route("/api/chart", chart),
             Route("/api/newest", newest),
-            Route("/api/groups", groups),
+            Route("/api/groups", of_runs(views.groups)),
             Route("/api/live", events),
-            Mount("/page", StaticFiles(directory=_PAGE)),
+            *artifact_routes(store),
+            *page_routes(),
         ],
         middleware=[Middleware(Access, token=token, port=port, hosts=hosts)],
         exception_handlers={PenstockError: _told},
@@ -88,7 +87,7 @@ def application(
 
 def _told(_: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, NoSuchRun) else 400 if isinstance(error, BadSetting) else 503
-    return JSONResponse({"error": str(error)}, status)
+    return Json({"error": str(error)}, status)
 
 
 def _number(request: Request, name: str, otherwise: float) -> float:

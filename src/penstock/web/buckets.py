@@ -1,43 +1,79 @@
-"""Fewer points that look the same: the least and the greatest of each bucket of time."""
+"""Lines of a chart on common moments: few points that look like all, the least and greatest of each bucket."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from penstock.runs.store.columns import Floats, Ints
+
+Line = tuple[Floats, Floats]
+"""Moments of a line's points, rising, and their values."""
 
 
-def reduced(times_s: Floats, values: Floats, begin_s: float, end_s: float, most: int) -> tuple[Floats, Floats]:
-    """Return the points between two moments, at most about ``most`` of them, in order.
+def on_common_moments(
+    lines: Sequence[Line], begin_s: float, end_s: float, most: int
+) -> tuple[Floats, list[tuple[Ints, Floats]]]:
+    """Return the moments of a chart, and of each line at which of them it has a value, and these values.
 
-    With them come the last point before and the first behind, so that a line goes on to both edges of a chart. Of
-    each bucket stay its least and its greatest value, and a NaN if it has nothing else.
+    If there are at most ``most`` moments, they and the values are those of the points; with them come each line's
+    last point before and its first behind, so that lines go on to both edges. If there are more, the time is cut
+    into buckets. Of each bucket a line keeps its least and its greatest value, in the order in which they came, at
+    two moments within that bucket; or a NaN, if it has nothing else there. At both edges it has the value on its
+    way from one point to the next.
 
     Args:
-        times_s: Moments of the points, rising.
-        values: Their values.
-        begin_s: First moment of the chart.
-        end_s: Last moment of the chart.
-        most: Points wanted, 2 or more.
+        lines: The lines.
+        begin_s: First moment of the chart, or minus infinity for that of the first point.
+        end_s: Last moment of the chart, or infinity.
+        most: Moments wanted, 4 or more.
     """
+    cut = [_cut(times_s, values, begin_s, end_s) for times_s, values in lines]
+    moments = np.unique(np.concatenate([times_s for times_s, _ in cut])) if cut else np.empty(0)
+    if len(moments) <= most:
+        return moments, [(np.searchsorted(moments, times_s), values) for times_s, values in cut]
+    begin_s = max(begin_s, float(moments[0]))
+    end_s = min(end_s, float(moments[-1]))
+    buckets = most // 2 - 1
+    halves = begin_s + (end_s - begin_s) * (np.arange(2 * buckets) + 0.5) / (2 * buckets)
+    found = [_extremes(times_s, values, begin_s, end_s, buckets) for times_s, values in cut]
+    return np.concatenate([[begin_s], halves, [end_s]]), found
+
+
+def _cut(times_s: Floats, values: Floats, begin_s: float, end_s: float) -> Line:
     first = max(0, int(np.searchsorted(times_s, begin_s)) - 1)
-    last = min(len(times_s), int(np.searchsorted(times_s, end_s, side="right")) + 1)
-    times_s, values = times_s[first:last], values[first:last]
-    if len(times_s) <= most:
-        return times_s, values
-    buckets = max(1, most // 2)
-    width_s = (times_s[-1] - times_s[0]) / buckets or 1.0
-    numbers = np.minimum(((times_s - times_s[0]) / width_s).astype(np.int64), buckets - 1)
-    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    lengths = np.diff(starts, append=len(numbers))
-    place = np.repeat(np.arange(len(starts)), lengths)
-    kept: list[NDArray[np.int64]] = []
-    for worst, extreme in ((np.inf, np.fmin), (-np.inf, np.fmax)):
-        comparable = np.where(np.isnan(values), worst, values)
-        found = extreme.reduceat(comparable, starts)
-        hits = np.flatnonzero(comparable == found[place])
-        _, firsts = np.unique(place[hits], return_index=True)
-        kept.append(hits[firsts])
-    chosen = np.unique(np.concatenate(kept))
-    return times_s[chosen], values[chosen]
+    last = int(np.searchsorted(times_s, end_s, side="right")) + 1
+    return times_s[first:last], values[first:last]
+
+
+def _extremes(times_s: Floats, values: Floats, begin_s: float, end_s: float, buckets: int) -> tuple[Ints, Floats]:
+    first = int(np.searchsorted(times_s, begin_s))
+    last = int(np.searchsorted(times_s, end_s, side="right"))
+    at, kept = [np.empty(0, np.int64)], [np.empty(0)]
+    if 0 < first < len(times_s):
+        at.append(np.array([0]))
+        kept.append(np.interp([begin_s], times_s[first - 1 : first + 1], values[first - 1 : first + 1]))
+    if first < last:
+        inside = values[first:last]
+        width_s = (end_s - begin_s) / buckets or 1.0
+        numbers = np.minimum(((times_s[first:last] - begin_s) / width_s).astype(np.int64), buckets - 1)
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        place = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(numbers)))
+        least = _first_of(np.where(np.isnan(inside), np.inf, inside), np.minimum, starts, place)
+        greatest = _first_of(np.where(np.isnan(inside), -np.inf, inside), np.maximum, starts, place)
+        two = np.stack([np.minimum(least, greatest), np.maximum(least, greatest)], axis=1)
+        halves = 1 + 2 * numbers[starts, None] + np.arange(2)
+        wanted = np.stack([np.ones(len(starts), bool), least != greatest], axis=1)
+        at.append(halves[wanted])
+        kept.append(inside[two[wanted]])
+    if 0 < last < len(times_s):
+        at.append(np.array([2 * buckets + 1]))
+        kept.append(np.interp([end_s], times_s[last - 1 : last + 1], values[last - 1 : last + 1]))
+    return np.concatenate(at), np.concatenate(kept)
+
+
+def _first_of(values: Floats, extreme: np.ufunc, starts: Ints, place: Ints) -> Ints:
+    """Return where the first extreme value of each bucket is."""
+    hits = np.flatnonzero(values == extreme.reduceat(values, starts)[place])
+    return hits[np.flatnonzero(np.diff(place[hits], prepend=-1))]

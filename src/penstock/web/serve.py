@@ -44,7 +44,7 @@ def serve(
         token, at = secrets.token_urlsafe(16), listening.getsockname()[1]
         hosts = {*LOCAL, *(host_name(name) for name in allowed)}
         if host not in LOCAL:
-            hosts |= {host, socket.gethostname().lower(), socket.getfqdn().lower()}
+            hosts |= {name.lower() for name in (host, socket.gethostname(), socket.getfqdn())}
         app = application(
             opened,
             token=token,
@@ -53,9 +53,15 @@ def serve(
             ending=lambda: server.should_exit,
         )
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=5)
+            uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=5, lifespan="off")
         )
-        tell(token, at)
+        startup = server.startup
+
+        async def told(sockets: list[socket.socket] | None = None) -> None:
+            await startup(sockets)
+            tell(token, at)  # signals are handled from here on
+
+        server.startup = told
         server.run(sockets=[listening])
 
 
@@ -68,7 +74,7 @@ def _listening(host: str, port: int | None) -> socket.socket:
             return socket.create_server((host, each), family=family)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise BadSetting(f"--host {host}: {error.strerror or error}") from None
+                raise BadSetting(f"cannot listen at {host}, port {each}: {error.strerror or error}") from None
     if port is not None:
         raise BadSetting(f"--port {port}: another program listens there; leave --port out, or give another")
     raise BadSetting(f"ports {tried[0]} to {tried[-1]} are all taken; give another with --port")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from penstock.runs.measured import is_measured
+from penstock.runs.store.columns import Floats
 
-_OURS = ("proc.", "host.", "disk.", "energy.", "feed.", "run.", "sampler.")
 _COUNTERS = {
     **dict.fromkeys(("wait_s", "loop_s", "copy_s", "busy_s", "held_back_s"), "of the time"),
     **dict.fromkeys(("read_bytes", "write_bytes"), "bytes/s"),
@@ -20,7 +19,7 @@ _GAUGES = {"_bytes_per_s": "bytes/s", "_per_s": "/s", "_bytes": "bytes", "_s": "
 def is_counter(name: str) -> bool:
     """Return whether a series only grows, from the beginning of its run."""
     end = name.rpartition(".")[2]
-    return name.startswith(_OURS) and (end in _COUNTERS or (name.startswith("energy.") and end.endswith("_j")))
+    return is_measured(name) and (end in _COUNTERS or (name.startswith("energy.") and end.endswith("_j")))
 
 
 def unit_of(name: str) -> str:
@@ -31,8 +30,7 @@ def unit_of(name: str) -> str:
 
 
 def rates(times_s: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Return by how much a counter grew in a second, up to each of its points but the first."""
-    passed_s = np.diff(times_s)
-    grown = np.diff(counts)
-    at = passed_s > 0
-    return times_s[1:][at], grown[at] / passed_s[at]
+    """Return by how much a counter grew in a second, up to each of its moments but the first."""
+    last = np.diff(times_s, append=np.inf) > 0  # of several points at one moment
+    times_s, counts = times_s[last], counts[last]
+    return times_s[1:], np.diff(counts) / np.diff(times_s)

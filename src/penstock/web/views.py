@@ -1,25 +1,22 @@
-"""What the page shows, as plain values that become JSON."""
+"""What the page shows, as values that become JSON, which has null for NaN and infinity."""
 
 from __future__ import annotations
 
-import json
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.runs.compare import compare, group_figures
-from penstock.runs.glance import RECENT_S, glance, is_glanced_at
+from penstock.runs.glance import Glance, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
+from penstock.runs.store.columns import Floats
 from penstock.runs.store.recent import Recent
-from penstock.web.buckets import reduced
+from penstock.web.buckets import Line, on_common_moments
 from penstock.web.units import is_counter, rates, unit_of
 
 _OUTPUT_BYTES = 64 << 10
@@ -27,6 +24,7 @@ _LATE_S = 15.0
 """Points may come so long after their time, as their writers write them in blocks."""
 _UNUSED_S = 60.0
 _FOR_EVER_S = 1e9
+_TOLD = ("id", "name", "group", "group_id", "mode", "index", "status", "exit_code", "reason", "began", "seconds")
 
 
 class Views:
@@ -40,31 +38,35 @@ class Views:
         self._store = store
         self._followed: dict[tuple[str, float], tuple[Recent, float]] = {}
         self._ended: dict[str, dict[str, Any]] = {}
-        self._version = -1
         self._lock = threading.Lock()
 
     def rows(self, known: Mapping[str, dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         """Return a row of each run, in the order in which they were added.
 
         Args:
-            known: Rows that were returned before; while nobody writes to the store, only runs that go on are read.
+            known: Rows that were returned before, if nobody has written to the store since: only those of runs
+                that go on are read.
         """
         if known is not None:
-            before, self._version = self._version, self._store.version()
-            if before == self._version:
-                return [row if row["ended"] else _row(self._store.run(id)) for id, row in known.items()]
+            return [row if row["ended"] else _row(self._store.run(id)) for id, row in known.items()]
         return [_row(record) for record in self._store.runs()]
 
-    def glances(self, ids: Iterable[str]) -> dict[str, Any]:
-        """Return what runs that go on do now."""
-        found = {id: glance(self._newest(id, RECENT_S, is_glanced_at)) for id in ids}
-        return _finite(msgspec.to_builtins(found))
+    def glances(self, ids: Iterable[str]) -> dict[str, Glance]:
+        """Return what runs that go on do now; readers that nobody has used in a while are let go."""
+        self.let_go(_UNUSED_S)
+        return {id: glance(self._look(id, _LATE_S, is_glanced_at)) for id in ids}
+
+    def let_go(self, unused_s: float = 0.0) -> None:
+        """Let go the readers of runs that nobody has used for so long, with the points that they keep."""
+        with self._lock:
+            now_s = time.monotonic()
+            self._followed = {key: each for key, each in self._followed.items() if now_s - each[1] <= unused_s}
 
     def summaries(self, ids: Iterable[str]) -> dict[str, Any]:
         """Return what runs that have ended did on the whole, as a glance at one that goes on would tell it."""
         for id in ids:
             if id not in self._ended and (run := self._store.run(id)).status in ENDED:
-                self._ended[id] = _finite(_summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at)))
+                self._ended[id] = _summary(run.seconds or 0.0, self._store.series(run.id, is_glanced_at))
         return {id: self._ended[id] for id in ids if id in self._ended}
 
     def details(self, id: str) -> dict[str, Any]:
@@ -74,18 +76,16 @@ class Views:
             NoSuchRun: there is none, or several.
         """
         record = self._store.run(id)
-        folder = self._store.folder_of(record.id)
         return {
             **_row(record),
             "command": list(record.plan.command),
             "directory": record.plan.directory,
-            "environment": _environment(folder / "environment.json"),
-            "output": _tail(folder / "output"),
+            "environment": self._store.environment(record.id),
+            "output": _tail(self._store.folder_of(record.id) / "output"),
             "series": {
                 name: {
                     "points": len(each.values),
-                    "last": _number(each.values[-1]),
-                    "mean": _mean(name, each),
+                    **_figures(name, each),
                     "unit": unit_of(name),
                 }
                 for name, each in sorted(self._series(record).items())
@@ -93,83 +93,92 @@ class Views:
             },
         }
 
-    def points(
-        self, id: str, names: Iterable[str], begin_s: float, end_s: float, most: int
-    ) -> dict[str, tuple[list[float], list[float | None]]]:
-        """Return series of a run between two moments, reduced to what a chart can show.
+    def units(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the series that runs have, by name, each with its unit."""
+        names: set[str] = set()
+        for run in map(self._store.run, ids):
+            if run.status in ENDED:
+                names |= set(self._store.names(run.id))
+                continue
+            with self._lock:
+                names |= self._recent(run.id, _LATE_S).names()
+        return {name: unit_of(name) for name in sorted(names)}
+
+    def chart(
+        self, name: str, ids: Sequence[str], begin_s: float, end_s: float, most: int, *, from_began: bool
+    ) -> dict[str, Any]:
+        """Return a series of several runs between two moments, reduced to what a chart can show.
+
+        Args:
+            name: Name of the series.
+            ids: The runs.
+            begin_s: First moment.
+            end_s: Last moment.
+            most: Moments wanted.
+            from_began: Count the seconds from each run's beginning, not from 1970.
+
+        Returns:
+            ``times``, and ``lines``, one a run: at which of the times it has values, None for all, and these;
+            ``ends``, the moments of their last points.
 
         Raises:
             NoSuchRun: there is none, or several.
         """
-        asked = list(names)
-        series = self._series(self._store.run(id), set(asked).__contains__)
-        found: dict[str, tuple[list[float], list[float | None]]] = {}
-        for name in asked:
-            if name in series:
-                found[name] = _plain(*reduced(*_drawn(name, series[name]), begin_s, end_s, most))
-        return found
+        lines = [self._line(name, self._store.run(id), from_began) for id in ids]
+        times_s, found = on_common_moments(lines, begin_s, end_s, most)
+        return {
+            "times": times_s.tolist(),
+            "ends": [float(line[0][-1]) if len(line[0]) else None for line in lines],
+            "lines": [(None if len(at) == len(times_s) else at.tolist(), values.tolist()) for at, values in found],
+        }
 
     def newest(self, ids: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the points of runs' last seconds, by run and name; some may have been returned before."""
-        asked = list(names)
+        wanted = set(names)
         found: dict[str, dict[str, Any]] = {}
         for id in (self._store.run(id).id for id in ids):
-            series = self._newest(id, _FOR_EVER_S, lambda _: True)
             found[id] = {}
-            for name in asked:
-                if name in series and len(times_s := series[name].times_s):
-                    first = max(0, int(np.searchsorted(times_s, float(times_s[-1]) - _LATE_S)) - 1)
-                    newest = Series(times_s[first:], series[name].values[first:])
-                    found[id][name] = _plain(*_drawn(name, newest))
+            for name, series in self._look(id, _LATE_S, wanted.__contains__).items():
+                times_s, values = _drawn(name, series)
+                found[id][name] = times_s.tolist(), values.tolist()
         return found
 
-    def groups(self, ids: Sequence[str]) -> dict[str, Any]:
+    def groups(self, ids: Sequence[str]) -> Any:
         """Return what groups took, by their ids, and what their figures say once all runs have ended."""
         runs = {id: [run for run in self._store.runs(id) if run.began is not None] for id in ids}
         begun = {id: of_group for id, of_group in runs.items() if of_group}
         if all(run.status in ENDED for of_group in begun.values() for run in of_group):
-            return _finite(msgspec.to_builtins(compare(begun, self._series)))
-        figures = [group_figures(each, self._series) for each in begun.values()]
-        return {"groups": _finite(msgspec.to_builtins(figures)), "sentences": []}
+            return compare(begun, self._series)
+        return {"groups": [group_figures(each, self._series) for each in begun.values()], "sentences": []}
 
-    def _series(self, run: RunRecord, wanted: Callable[[str], bool] | None = None) -> dict[str, Series]:
+    def _line(self, name: str, run: RunRecord, from_began: bool) -> Line:
+        series = self._series(run, name.__eq__)
+        times_s, values = _drawn(name, series[name]) if name in series else (np.empty(0), np.empty(0))
+        return (times_s - run.began if from_began and run.began is not None else times_s), values
+
+    def _series(self, run: RunRecord, wanted: Callable[[str], object] = bool) -> dict[str, Series]:
         if run.status in ENDED:
             return self._store.series(run.id, wanted)
-        return self._newest(run.id, _FOR_EVER_S, lambda _: True)
+        return self._look(run.id, _FOR_EVER_S, wanted)
 
-    def _newest(self, id: str, keep_s: float, wanted: Callable[[str], bool]) -> dict[str, Series]:
-        """Return the series of a run that goes on, of which only what is new is read."""
-        now_s = time.monotonic()
+    def _look(self, id: str, keep_s: float, wanted: Callable[[str], object]) -> dict[str, Series]:
         with self._lock:
-            recent, _ = self._followed.get((id, keep_s)) or (
-                Recent(self._store.folder_of(id), keep_s, wanted),
-                0.0,
-            )
-            self._followed[id, keep_s] = recent, now_s
-            self._followed = {key: each for key, each in self._followed.items() if each[1] > now_s - _UNUSED_S}
-            return recent.look()
+            return self._recent(id, keep_s).look(wanted)
+
+    def _recent(self, id: str, keep_s: float) -> Recent:
+        """Return the reader of a run that goes on."""
+        recent, _ = self._followed.get((id, keep_s)) or (Recent(self._store.folder_of(id), keep_s), 0.0)
+        self._followed[id, keep_s] = recent, time.monotonic()
+        return recent
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "group": record.group,
-        "group_id": record.group_id,
-        "mode": record.mode,
-        "index": record.index,
-        "status": record.status,
-        "ended": record.status in ENDED,
-        "exit_code": record.exit_code,
-        "reason": record.reason,
-        "began": record.began,
-        "seconds": record.seconds,
-        "parameters": record.plan.parameters,
-    }
+    told = {name: getattr(record, name) for name in _TOLD}
+    return {**told, "ended": record.status in ENDED, "parameters": record.plan.parameters}
 
 
 def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
-    last = {name: float(each.values[-1]) for name, each in series.items() if len(each.values)}
+    last = {name: each.last for name, each in series.items() if each.last is not None}
     rss = series.get("proc.rss_bytes")
 
     def part(name: str) -> float | None:
@@ -184,12 +193,8 @@ def _summary(seconds: float, series: Mapping[str, Series]) -> dict[str, Any]:
     }
 
 
-def _drawn(name: str, series: Series) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _drawn(name: str, series: Series) -> tuple[Floats, Floats]:
     return rates(*series) if is_counter(name) else (series.times_s, series.values)
-
-
-def _plain(times_s: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[list[float], list[float | None]]:
-    return times_s.tolist(), [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _tail(path: Path) -> str:
@@ -201,32 +206,14 @@ def _tail(path: Path) -> str:
         return ""
 
 
-def _mean(name: str, series: Series) -> float | None:
-    """Return the mean value; of a counter, by how much it grew in a second."""
-    _, values = (
+def _figures(name: str, series: Series) -> dict[str, float | None]:
+    """Return the last and the mean of what is drawn; the mean of a counter is how much it grew in a second."""
+    _, last = _drawn(name, Series(series.times_s[-2:], series.values[-2:]))
+    _, whole = (
         _drawn(name, Series(series.times_s[[0, -1]], series.values[[0, -1]])) if is_counter(name) else series
     )
     with np.errstate(all="ignore"):
-        return _number(float(np.mean(values))) if len(values) else None
-
-
-def _environment(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, json.JSONDecodeError):  # not described yet, or its writer was killed
-        return None
-
-
-def _number(value: float) -> float | None:
-    """Return what JSON can hold: it knows no NaN and no infinity."""
-    return float(value) if np.isfinite(value) else None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return _number(value)
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
-    return value
+        return {
+            "last": float(last[-1]) if len(last) else None,
+            "mean": float(np.mean(whole)) if len(whole) else None,
+        }

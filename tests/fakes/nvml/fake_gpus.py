@@ -14,15 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from penstock.linux.process import numbers_are_the_machines
-
-by_number = pytest.mark.skipif(
-    not numbers_are_the_machines(), reason="this container numbers its processes itself: NVML's tell nothing here"
-)
-"""What only works where processes have the numbers that NVML gives."""
-
 FOLDER = "PENSTOCK_FAKE_GPUS"
 
 H100_PROFILES = {

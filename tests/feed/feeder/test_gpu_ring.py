@@ -171,6 +171,7 @@ def test_a_trainer_of_the_twin_that_is_evicted_hands_out_nothing_that_was_overwr
             ids_of(batches)
 
 
+@pytest.mark.usefixtures("forks_feeders_with_torch")
 def test_a_feeder_that_dies_is_replaced_whichever_ring_its_trainers_read() -> None:
     gpus = [FakeGpu(1), FakeGpu(2, reaches=False), None]
     make = partial(rows_beside_a_fake_gpu, 1000)
@@ -232,6 +233,7 @@ def test_a_feeder_that_is_gone_takes_no_view_with_it(serve: Any) -> None:
         assert (batch["bytes"] == (batch["id"] % 251).to(torch.uint8)[:, None]).all()
 
 
+@pytest.mark.usefixtures("forks_feeders_with_torch")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_ring_on_a_gpu_that_is_not_there_is_an_error_under_share_too() -> None:
     with pytest.raises(penstock.DeviceUnavailable, match=r"device='cuda:0'.*CUDA|no GPU that works"):
@@ -239,6 +241,7 @@ def test_a_ring_on_a_gpu_that_is_not_there_is_an_error_under_share_too() -> None
     assert penstock.feeds() == []
 
 
+@pytest.mark.usefixtures("forks_feeders_with_torch")
 def test_who_asks_for_another_memory_is_told_so(serve: Any) -> None:
     serve(rows(), memory=FakeGpu())
     with pytest.raises(penstock.SettingsDiffer, match="memory='fake:0' where you asked for 'host'"):

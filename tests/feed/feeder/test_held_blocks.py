@@ -57,6 +57,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         known=st.booleans(),
         epochs=st.one_of(st.none(), st.integers(1, 3)),
         prefetch=st.one_of(st.none(), st.integers(1, 4)),
+        expect=st.sampled_from([1, 1, 2, 3]),
     )
     def make(
         self,
@@ -67,6 +68,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         known: bool,
         epochs: int | None,
         prefetch: int | None,
+        expect: int,
     ) -> None:
         self.length = cycle_length
         self.block_starts = list(range(0, cycle_length, block_rows))
@@ -78,7 +80,10 @@ class FeedStateMachine(RuleBasedStateMachine):
         self.epochs = epochs
         self.room = Room(lines * ALIGNMENT)
         self.prefetch = prefetch
-        self.state = FeedState(self.room, self.samples, self.segment_starts, epochs, prefetch=prefetch)
+        self.expect, self.gathers = expect, expect > 1
+        self.state = FeedState(
+            self.room, self.samples, self.segment_starts, epochs, prefetch=prefetch, expect=expect
+        )
         self.trainers: dict[int, Trainer] = {}
         self.blocks: dict[int, PublishedBlock] = {}
         self.ids = 0
@@ -148,6 +153,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         if self.epochs is not None:
             epoch = min(epoch, self.epochs - 1)
         trainer.asked = True
+        self.gathers = False
         waiting = [f.id for f in self._fellows(trainer) if self.state.members[f.id].pending and epoch == 0]
         member, *followers = self.state.start(trainer.id, at, epoch, start, serial=7)
         self._begin(member, at, epoch, start)
@@ -160,6 +166,8 @@ class FeedStateMachine(RuleBasedStateMachine):
     def _begin(self, member: Subscriber, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         trainer = self.trainers[member.id]
         trainer.start, trainer.next, trainer.epoch = epoch_start, at, epoch
+        runs = {(m.group, 0 if m.world > 1 else m.id) for m in self.state.members.values() if m.next is not None}
+        self.gathers = self.gathers and len(runs) < self.expect
         for block in self.state.backlog(member):
             self._receive(trainer, block)
 
@@ -206,6 +214,7 @@ class FeedStateMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.trainers)))
+        self.gathers = False
         self.state.leave(id)
         del self.trainers[id]
 
@@ -228,6 +237,10 @@ class FeedStateMachine(RuleBasedStateMachine):
     def _feed(self) -> None:
         """Publish the block that holds what is needed first, if there is room for it."""
         needed = self.state.needed()
+        assert self.state.gathers == self.gathers
+        if self.gathers:
+            assert needed is None, "those that are expected come first"
+            return
         assert needed == min((t.next for t in self._readers()), default=None)
         if needed is None:
             return
@@ -321,6 +334,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         """Whoever still reads is served to the end, as soon as blocks are released."""
         if not hasattr(self, "state"):
             return
+        self.state.gathers = self.gathers = False  # whoever waits has waited long enough
         goals = {
             t.id: Cursor(t.next.cycle + 2, t.next.sample) for t in self.trainers.values() if t.next is not None
         }

@@ -89,9 +89,9 @@ def train():
 
 
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
-RUNS = [("command", SPAWNED)]  # as a script above
-WHOLE_RUNS = [("module", SPAWNED), ("interactive", {})]
-MORE_RUNS = [("script", SPAWNED), ("script", {}), ("module", {}), ("command", {}), ("interactive", SPAWNED)]
+RUNS = [("command", {})]  # as a script above
+WHOLE_RUNS = [("command", SPAWNED), ("module", SPAWNED), ("interactive", {})]
+MORE_RUNS = [("script", SPAWNED), ("script", {}), ("module", {}), ("interactive", SPAWNED)]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forked import Forked, ForkServer
 
 import penstock
 from penstock.feed.launch import feeds
@@ -63,13 +64,18 @@ def make_two():
 """
 
 
+def written(text: str, directory: Path) -> Path:
+    path = directory / "script.py"
+    if not path.exists():  # or one that starts now could find it half written
+        path.write_text(text)
+    return path
+
+
 class Script:
     """A training script in a process of its own, in a directory that all scripts of the test share."""
 
     def __init__(self, text: str, directory: Path, *arguments: str) -> None:
-        path = directory / "script.py"
-        if not path.exists():  # or one that starts now could find it half written
-            path.write_text(text)
+        path = written(text, directory)
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", str(path), *arguments],
             cwd=directory,
@@ -83,6 +89,46 @@ class Script:
         out, err = self.process.communicate(timeout=HANG_S)
         assert self.process.returncode == 0, err
         return [json.loads(line) for line in out.splitlines()]
+
+
+class ForkedScript(Forked):
+    """A script that is forked, and what it noted."""
+
+    def __init__(self, server: ForkServer, text: str, directory: Path, said: Path, *arguments: str) -> None:
+        path = written(text, directory)
+        self._errors = said / "errors"
+        super().__init__(
+            server,
+            str(path),
+            arguments,
+            said / "out",
+            errors=self._errors,
+            directory=directory,
+            forks_feeders=True,
+        )
+
+    def says(self) -> list[dict[str, Any]]:
+        """What it noted, once it has ended well."""
+        assert self.wait() == 0, self._errors.read_text()
+        return [json.loads(line) for line in self.output.splitlines()]
+
+
+@pytest.fixture
+def fork(
+    servers: dict[str, ForkServer], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., ForkedScript]]:
+    """Start a script as ``start`` does, but forked, as its feeder is; with ``torch`` they have imported that."""
+    scripts: list[ForkedScript] = []
+
+    def run(text: str, *arguments: str, torch: bool = False) -> ForkedScript:
+        server = servers["torch" if torch else "numpy"]
+        scripts.append(ForkedScript(server, text, tmp_path, tmp_path_factory.mktemp("said"), *arguments))
+        return scripts[-1]
+
+    yield run
+    for script in scripts:
+        if not script.ended:
+            script.kill()
 
 
 @pytest.fixture
@@ -127,7 +173,7 @@ with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as l
         pytest.param("make_two", marks=pytest.mark.soak),
     ],
 )
-def test_what_lives_in_main_is_shared_with_two_workers(start, made_by):
+def test_what_lives_in_main_is_shared_with_two_workers(fork, made_by):
     text = (
         SCRIPT
         + TORCH
@@ -142,11 +188,11 @@ if __name__ == "__main__":
         note(ids=ids)
 """
     )
-    (event,) = start(text).says()
+    (event,) = fork(text, torch=True).says()
     assert event["ids"] == list(range(1000, 1200))
 
 
-def test_classes_in_main_that_inherit_from_each_other_are_shared_without_workers(start):
+def test_classes_in_main_that_inherit_from_each_other_are_shared_without_workers(fork):
     text = (
         SCRIPT
         + TORCH
@@ -160,11 +206,11 @@ if __name__ == "__main__":
         note(ids=[i for batch in loader for i in batch.id.tolist()])
 """
     )
-    (event,) = start(text).says()
+    (event,) = fork(text, torch=True).says()
     assert event["ids"] == list(range(1, 401, 2))
 
 
-def test_a_module_beside_the_script_is_found_by_the_feeder(start, tmp_path):
+def test_a_module_beside_the_script_is_found_by_the_feeder(fork, tmp_path):
     (tmp_path / "beside.py").write_text("import numpy as np\ndef make():\n    return {'id': np.arange(50)}\n")
     text = (
         SCRIPT
@@ -174,7 +220,7 @@ with penstock.share(beside.make, "numbers", 7, linger=0.0) as loader:
     note(ids=epoch(loader))
 """
     )
-    (event,) = start(text).says()
+    (event,) = fork(text).says()
     assert sorted(event["ids"]) == list(range(50))
 
 
@@ -193,6 +239,7 @@ numbers = functools.partial(penstock.ArraySource, {"id": np.arange(500)}, batch_
         ("segments", 4, 5, "5"),
     ],
 )
+@pytest.mark.usefixtures("forks_feeders")
 def test_a_later_caller_with_other_settings_is_refused_and_told_both_values(setting, runs, asked, shown):
     with penstock.share(numbers, "numbers", **{"linger": 0.5, setting: runs}) as loader:
         with pytest.raises(penstock.SettingsDiffer) as refused:
@@ -206,7 +253,7 @@ def test_a_later_caller_with_other_settings_is_refused_and_told_both_values(sett
             assert silent.statistics().feeder_pid == loader.statistics().feeder_pid
 
 
-def test_the_feeder_ends_when_its_last_trainer_has_been_gone_for_the_linger(start):
+def test_the_feeder_ends_when_its_last_trainer_has_been_gone_for_the_linger(fork):
     text = (
         SCRIPT
         + """
@@ -215,14 +262,14 @@ with penstock.share(make, "numbers", linger=float(sys.argv[1])) as loader:
     note(feeder=loader.statistics().feeder_pid)
 """
     )
-    (first,) = start(text, "6").says()
+    (first,) = fork(text, "6").says()
     assert os.path.exists(f"/proc/{first['feeder']}")
-    (second,) = start(text, "6").says()
+    (second,) = fork(text, "6").says()
     assert second == first
     # That it ends, and leaves nothing, is what every test is checked for at its end.
 
 
-def test_epochs_is_how_many_each_trainer_gets(start):
+def test_epochs_is_how_many_each_trainer_gets(fork):
     text = (
         SCRIPT
         + """
@@ -235,7 +282,7 @@ with penstock.share(make, "numbers", 33, epochs=2, linger=1.0) as loader:
         note(ended=str(error))
 """
     )
-    for script in [start(text) for _ in range(3)]:
+    for script in [fork(text) for _ in range(3)]:
         first, second, ended = script.says()
         assert sorted(first["ids"]) == sorted(second["ids"]) == list(range(500))
         assert "epochs=2" in ended["ended"]
@@ -268,12 +315,12 @@ with penstock.share(make, "numbers", size, linger=float(sys.argv[5])) as loader:
 @pytest.mark.parametrize(
     "stops", [[(5, 5, 5), (40, 40, 40)], [(3, 70, 150), (1, 1, 160), (17, 100, 2)]], ids=["together", "apart"]
 )
-def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(start, tmp_path, stops, linger):
+def test_trainers_that_restart_from_checkpoints_go_on_with_the_next_sample(fork, tmp_path, stops, linger):
     """Each run of the three is stopped after some batches; joined together they are three whole epochs."""
     sizes = (7, 10, 33)
     got: list[dict[int, list[int]]] = [{}, {}, {}]
     for stop in [*stops, (10**6,) * 3]:
-        scripts = [start(RESUMES, str(i), str(sizes[i]), str(stop[i]), str(tmp_path), linger) for i in range(3)]
+        scripts = [fork(RESUMES, str(i), str(sizes[i]), str(stop[i]), str(tmp_path), linger) for i in range(3)]
         for i, script in enumerate(scripts):
             for event in script.says():
                 got[i].setdefault(event["epoch"], []).extend(event["ids"])
@@ -321,7 +368,7 @@ with penstock.share(make, "numbers", 33, linger=60.0) as loader:
     feeds.stop("numbers")
 
 
-def test_make_loader_sees_the_arguments_of_the_script_that_started_the_feeder(start):
+def test_make_loader_sees_the_arguments_of_the_script_that_started_the_feeder(fork):
     text = (
         SCRIPT
         + """
@@ -332,7 +379,7 @@ with penstock.share(make_of_argument, "numbers", linger=0.5) as loader:
     note(ids=epoch(loader), batches=len(loader))
 """
     )
-    (event,) = start(text, "--size", "70").says()
+    (event,) = fork(text, "--size", "70").says()
     assert sorted(event["ids"]) == list(range(70))
 
 
@@ -352,7 +399,7 @@ def test_what_make_loader_draws_is_the_same_in_the_next_feeder():
     assert orders[0] == orders[1]
 
 
-def test_threads_and_forked_children_of_one_process_share_at_once(start, tmp_path):
+def test_threads_and_forked_children_of_one_process_share_at_once(fork, tmp_path):
     """A child is forked while a thread waits for the feeder that it has started."""
     text = (
         SCRIPT
@@ -389,7 +436,7 @@ for thread in threads:
 note(ends=[os.waitpid(pid, 0)[1] for pid in children])
 """
     )
-    said = start(text).says()
+    said = fork(text).says()
     assert said[-1] == {"ends": [0, 0]}
     assert said[:-1] == [{"right": True}] * 5
     assert len((tmp_path / "started").read_text().split()) == 1

@@ -139,7 +139,9 @@ def test_what_no_tensor_can_hold_is_an_error(serve: Any) -> None:
         next(iter(loader))
 
 
-def test_the_ring_of_a_feeder_that_replaces_another_is_registered_too() -> None:
+def test_the_ring_of_a_feeder_that_replaces_another_is_registered_too(
+    forks_feeders_with_torch: None,
+) -> None:
     gpu = FakeGpu(3)
     make = partial(rows, 1000)
     with penstock.share(make, "failover", 10, device=gpu, linger=0.5, window="8KiB") as loader:

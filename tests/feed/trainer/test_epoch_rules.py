@@ -57,6 +57,36 @@ def test_without_drop_last_every_row_comes_once(samples, size, world):
     assert sorted(rows) == list(range(samples))
 
 
+@given(SAMPLES, SIZES, WORLDS, st.integers(0, 5), st.booleans(), st.booleans(), st.integers(0, 9))
+def test_padded_ranks_take_equal_steps_also_when_they_are_resumed(samples, size, world, number, drop, one, taken):
+    starts = (0,) if one else (0, samples // 2)
+    steps = batches(samples, size, world, drop_last=drop, pad=True)
+    given_out: list[list[list[int]]] = []
+    for rank in range(world):
+        of = rules(samples, size, rank, world, segment_starts=starts, drop_last=drop, pad=True)
+        epoch = of.begin(number, Cursor(0, 0))
+        whole = rest_of(of, epoch)
+        for _ in range(min(taken, steps)):
+            dealt = of.next(epoch)
+            assert dealt is not None
+            epoch = dealt.after
+        loaded = of.loaded(json.loads(json.dumps(of.saved(epoch))))
+        if loaded.number == number:
+            assert rest_of(of, loaded) == whole[taken:]
+        else:
+            assert taken >= steps
+        given_out.append(whole)
+    assert {len(of_rank) for of_rank in given_out} == {steps}
+    assert all(len({len(batch) for batch in step}) == 1 for step in zip(*given_out, strict=True))
+    times = Counter(row for of_rank in given_out for batch in of_rank for row in batch)
+    if drop:
+        assert all(len(batch) == size for of_rank in given_out for batch in of_rank)
+        assert len(times) == min(samples, steps * size * world)
+    else:
+        assert set(times) == set(range(samples))
+        assert sum(times.values()) == -(-samples // world) * world
+
+
 def test_every_sample_is_missed_about_equally_often():
     """1,000 samples in batches of 64, 1,000 epochs: 40 are left out of each."""
     of = rules(1000, 64)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from torch.utils.data import DataLoader
 
 import penstock
 
@@ -33,6 +37,32 @@ def test_an_epoch_is_every_sample_once(serve, samples, source, size, segments, d
             assert len(set(ids)) == len(ids)
             assert len(ids) == (samples // size * size if drop_last else samples)
     feeder.close()
+
+
+@pytest.mark.parametrize("order", [{}, {"shuffle": True}, {"sampler": range(100)}], ids=str)
+@pytest.mark.parametrize("segments", [1, 3])
+def test_each_trainer_gets_what_its_own_loader_would_count(serve, order, segments):
+    """Whoever made the feed: its loader's ``drop_last`` cuts nobody's batches but those of its own size."""
+    data: Any = [{"id": i} for i in range(100)]
+    serve(DataLoader(data, 64, drop_last=True, **order), segments=segments)
+    for size in (64, 32, 7, 100, 101):
+        for drop_last in (None, True, False):
+            own = DataLoader(data, size, drop_last=drop_last is not False, collate_fn=len, **order)
+            with penstock.attach("feed", size, drop_last=drop_last) as loader:
+                for _ in range(2):
+                    assert len(loader) == len(own)
+                    assert [len(batch["id"]) for batch in loader] == list(own)
+
+
+def test_the_first_rows_of_a_loader_that_drops_its_last_batch_come_as_from_that_loader_alone(serve):
+    data: Any = [{"id": i} for i in range(100)]
+    torch.manual_seed(5)
+    alone = [
+        [batch["id"].tolist() for batch in epoch] for epoch in [DataLoader(data, 8, True, drop_last=True)] * 3
+    ]
+    serve(DataLoader(data, 8, True, drop_last=True), segments=1, seed=5)
+    with penstock.attach("feed") as loader:
+        assert [[batch["id"].tolist() for batch in loader] for _ in range(3)] == alone
 
 
 @pytest.mark.parametrize("rows_first", [1, 130, 700])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from torch.utils.data import DataLoader, DistributedSampler
 
 import penstock
 from penstock.feed.trainer.sharding import batches
@@ -18,8 +21,24 @@ from penstock.feed.trainer.sharding import batches
 numbers = itertools.count()
 
 
+def drawn(**strategies: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
+    """Draw a test's feed, and how it is read."""
+    feed = {"samples": st.integers(1, 200), "source": st.integers(1, 40), "segments": st.integers(1, 6)}
+    options = settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+    return lambda test: options(given(**feed, drop_last=st.booleans(), **strategies)(test))
+
+
+def at_once(ranks: int, train: Callable[[int], None]) -> None:
+    """Call a function for each rank, each in a thread of its own."""
+    threads = [threading.Thread(target=train, args=[rank]) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def epochs_of_ranks(
-    name: str, size: int, world: int, epochs: int = 2, **options: Any
+    name: str, size: int | None, world: int, epochs: int = 2, **options: Any
 ) -> list[list[list[list[int]]]]:
     """[rank][epoch][batch]: the samples that each rank was given."""
     got: list[list[list[list[int]]]] = [[] for _ in range(world)]
@@ -29,38 +48,96 @@ def epochs_of_ranks(
             for _ in range(epochs):
                 got[rank].append([np.asarray(batch["id"]).tolist() for batch in loader])
 
-    threads = [threading.Thread(target=train, args=[rank]) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(world, train)
     return got
 
 
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    samples=st.integers(1, 200),
-    source=st.integers(1, 40),
-    segments=st.integers(1, 6),
-    size=st.integers(1, 30),
-    world=st.integers(2, 4),
-    drop_last=st.booleans(),
-    borrow=st.booleans(),
-)
+def epochs_of_arrays(serve: Any, samples: int, source: int, segments: int, *asked: Any, **options: Any) -> Any:
+    """What ``epochs_of_ranks`` returns of a feed of rows 0 to ``samples``, in blocks of ``source``."""
+    name = f"feed {next(numbers)}"
+    feeder = serve(penstock.ArraySource({"id": np.arange(samples)}, batch_size=source, segments=segments), name)
+    got = epochs_of_ranks(name, *asked, **options)
+    feeder.close()
+    return got
+
+
+def rows_of(epoch: int, ranks: list[list[list[list[int]]]]) -> list[int]:
+    """The rows that all ranks were given in an epoch."""
+    return [row for rank in ranks for batch in rank[epoch] for row in batch]
+
+
+def torchs_batches(samples: int, size: int, world: int, *, drop_last: bool) -> list[int]:
+    """How many rows each batch of a rank has under torch's ``DistributedSampler``."""
+    rows: Any = range(samples)
+    sampler: Any = DistributedSampler(rows, world, 0)
+    return list(DataLoader(rows, size, sampler=sampler, drop_last=drop_last, collate_fn=len))
+
+
+@drawn(size=st.integers(1, 30), world=st.integers(1, 4), borrow=st.booleans())
+def test_padded_ranks_get_what_torchs_sampler_counts(
+    serve, samples, source, segments, size, world, drop_last, borrow
+):
+    got = epochs_of_arrays(
+        serve, samples, source, segments, size, world, drop_last=drop_last, borrow=borrow, pad=True
+    )
+    torchs = torchs_batches(samples, size, world, drop_last=drop_last)
+    for epoch in range(2):
+        assert [[len(batch) for batch in rank[epoch]] for rank in got] == [torchs] * world
+        assert len({*rows_of(epoch, got)}) == (min(samples, sum(torchs) * world) if drop_last else samples)
+
+
+@drawn(world=st.integers(1, 4))
+def test_padded_ranks_of_whole_batches_take_as_many_steps_as_torchs_sampler_counts(
+    serve, samples, source, segments, world, drop_last
+):
+    """Also when they join in the middle of a cycle, whose short batch then comes in the middle of their epoch."""
+    name = f"feed {next(numbers)}"
+    arrays = penstock.ArraySource({"id": np.arange(samples)}, batch_size=source, segments=segments)
+    feeder = serve(arrays, name, whole_batches=True)
+    with penstock.attach(name) as early:
+        next(iter(early), None)  # from now on the others begin at the second segment, if there is one
+        got = epochs_of_ranks(name, None, world, drop_last=drop_last, pad=True)
+    feeder.close()
+    steps = len(torchs_batches(samples, source, world, drop_last=drop_last))
+    for epoch in range(2):
+        assert [len(rank[epoch]) for rank in got] == [steps] * world
+        times = Counter(rows_of(epoch, got))
+        if drop_last:
+            assert all(len(batch) == source for rank in got for batch in rank[epoch])
+            assert len(times) == min(samples // source, steps * world) * source
+        else:
+            assert set(times) == set(range(samples))
+
+
+def test_a_padded_rank_says_how_many_batches_it_gets(serve):
+    """15 rows, two ranks, batches of 4: torch's sampler gives each rank 8 rows."""
+    serve({"id": np.arange(15)})
+    with penstock.attach("feed", 4, shard=(0, 2), drop_last=True, pad=True) as loader:
+        assert len(loader) == 2
+    with penstock.attach("feed", 1, shard=(0, 2), pad=True) as loader:
+        assert len(loader) == 8
+
+
+def test_padding_is_refused_where_nobody_knows_the_length(serve):
+    serve([{"id": np.arange(i, i + 7)} for i in range(0, 98, 7)])
+    with pytest.raises(penstock.BadSetting, match=r"does not know its length.*leave pad out"):
+        penstock.attach("feed", 5, shard=(0, 2), pad=True)
+    with pytest.raises(penstock.BadSetting, match="pad="):
+        penstock.attach("feed", 5, shard=(0, 2), pad="yes")  # type: ignore[arg-type]
+
+
+@drawn(size=st.integers(1, 30), world=st.integers(2, 4), borrow=st.booleans())
 def test_ranks_share_each_epoch_out(serve, samples, source, segments, size, world, drop_last, borrow):
     try:
         steps = batches(samples, size, world, drop_last=drop_last)
     except penstock.BadSetting:
         assume(False)
         raise
-    name = f"feed {next(numbers)}"
-    feeder = serve(penstock.ArraySource({"id": np.arange(samples)}, batch_size=source, segments=segments), name)
-    got = epochs_of_ranks(name, size, world, drop_last=drop_last, borrow=borrow)
-    feeder.close()
+    got = epochs_of_arrays(serve, samples, source, segments, size, world, drop_last=drop_last, borrow=borrow)
     for epoch in range(2):
         assert {len(rank[epoch]) for rank in got} == {steps}
-        rows = [i for rank in got for batch in rank[epoch] for i in batch]
-        assert len(set(rows)) == len(rows) == (steps * size * world if drop_last else samples)
+        rows = rows_of(epoch, got)
+        assert len({*rows}) == len(rows) == (steps * size * world if drop_last else samples)
         assert all(1 <= len(batch) <= size for rank in got for batch in rank[epoch])
 
 
@@ -115,11 +192,7 @@ def test_another_group_of_ranks_reads_the_same_feed_apart(serve, monkeypatch):
         got[i] = [int(row) for batch in loaders[i] for row in batch["id"]]
         loaders[i].close()
 
-    threads = [threading.Thread(target=train, args=[i]) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(4, train)
     assert sorted(got[0] + got[1]) == sorted(got[2] + got[3]) == list(range(60))
 
 
@@ -132,8 +205,7 @@ def test_ranks_of_a_source_of_unknown_length_get_whole_steps(serve, world):
     steps = 98 // (5 * world)
     for epoch in range(2):
         assert {len(rank[epoch]) for rank in got} == {steps}
-        rows = sorted(i for rank in got for batch in rank[epoch] for i in batch)
-        assert rows == list(range(steps * 5 * world))
+        assert sorted(rows_of(epoch, got)) == list(range(steps * 5 * world))
 
 
 def test_what_cannot_be_dealt_evenly_is_refused_with_the_remedy(serve):

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, DistributedSampler
 
 import penstock
 from penstock.feed.trainer.sharding import batches, drawn, next_slice
@@ -14,11 +15,11 @@ from penstock.feed.trainer.sharding import batches, drawn, next_slice
 SAMPLES, SIZES, WORLDS = st.integers(0, 400), st.integers(1, 50), st.integers(1, 9)
 
 
-def dealt(samples: int, size: int, rank: int, world: int) -> list[range]:
+def dealt(samples: int, size: int, rank: int, world: int, **options: bool) -> list[range]:
     """The rows of each batch of a rank."""
     found: list[range] = []
     done = 0
-    while (share := next_slice(samples - done, size, rank, world)) is not None:
+    while (share := next_slice(samples - done, size, rank, world, **options)) is not None:
         assert share.taken > 0
         found.append(range(done + share.start, done + share.stop))
         done += share.taken
@@ -55,6 +56,29 @@ def test_only_what_no_deal_can_solve_is_refused(samples, size, world):
     """Too few rows for a row a rank; or batches of one row, and a number that ranks do not divide."""
     solvable = samples >= world and (size > 1 or samples % world == 0)
     assert possible(samples, size, world) == solvable
+
+
+@given(st.integers(1, 400), SIZES, WORLDS, st.booleans())
+def test_padded_ranks_count_as_torchs_distributed_sampler_does(samples, size, world, drop_last):
+    rows = range(samples)
+    loader = DataLoader(rows, size, sampler=DistributedSampler(rows, world, 0), drop_last=drop_last)  # type: ignore[arg-type]
+    assert batches(samples, size, world, drop_last=drop_last, pad=True) == len(loader)
+
+
+@given(st.integers(1, 400), SIZES, WORLDS)
+def test_padded_ranks_get_batches_of_torchs_sizes_and_together_every_row(samples, size, world):
+    rows = range(samples)
+    alone = DataLoader(rows, size, sampler=DistributedSampler(rows, world, 0), collate_fn=len)  # type: ignore[arg-type]
+    ranks = [dealt(samples, size, rank, world, pad=True) for rank in range(world)]
+    assert [[len(batch) for batch in of_rank] for of_rank in ranks] == [list(alone)] * world
+    times = Counter(row for of_rank in ranks for batch in of_rank for row in batch)
+    assert set(times) == set(rows)
+    again = sum(times.values()) - samples
+    assert again == -samples % world
+    whole_steps = samples // (size * world) * size * world
+    assert all(times[row] == 1 for row in range(whole_steps)), "only rows of the last step repeat"
+    if again:
+        assert max(times.values()) <= 2 + -(-again // (samples - whole_steps)), "about equally often"
 
 
 @given(SAMPLES, SIZES)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.fakes.nvml.fake_gpus import FakeGpus, by_number
+from tests.fakes.nvml.by_number import by_number
+from tests.fakes.nvml.fake_gpus import FakeGpus
 
 from penstock.runs.listeners.contract import Tick, Tree, Values, WatchedRun
 from penstock.runs.listeners.energy import EnergyListener

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.fakes.nvml.fake_gpus import FakeGpus, by_number
+from tests.fakes.nvml.by_number import by_number
+from tests.fakes.nvml.fake_gpus import FakeGpus
 
 from penstock.measure.gpus import nvml
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun

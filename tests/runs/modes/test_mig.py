@@ -6,12 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.forked import eventually
-from tests.runs.running import Launch
+from tests.runs.running import UNWATCHED, Launch
 
 SHOW = [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"]
 _UNTIL_GO = "import os, time\nprint('began', flush=True)\nwhile not os.path.exists('go'): time.sleep(.02)"
@@ -22,6 +23,11 @@ ALLOWED = "--allow-mig-changes"
 @pytest.fixture
 def start(fake_gpus: FakeGpus, launch: Callable[..., Launch]) -> Callable[..., Launch]:
     return lambda *words, **more: launch(*words, **{**fake_gpus.environment, **more})
+
+
+@pytest.fixture
+def unwatched(start: Callable[..., Launch]) -> Callable[..., Launch]:
+    return partial(start, *UNWATCHED)
 
 
 def shown(run: Launch) -> list[str]:
@@ -40,25 +46,25 @@ def test_each_run_has_an_instance_of_the_profile_to_itself(start, fake_gpus: Fak
 
 
 @pytest.mark.parametrize("profile", ["4g.99gb", ""])
-def test_a_profile_that_does_not_exist_is_refused_with_those_that_do(start, fake_gpus: FakeGpus, profile: str):
+def test_a_profile_that_does_not_exist_is_refused_with_those_that_do(unwatched, fake_gpus: FakeGpus, profile: str):
     fake_gpus.add()
-    run = start("--mode", f"mig:{profile}", *SHOW)
+    run = unwatched("--mode", f"mig:{profile}", *SHOW)
     assert run.wait() == 2
     assert ("there are 1g.10gb, 2g.20gb, 3g.40gb, 7g.80gb" if profile else "mig: with a profile") in run.errors
     assert not run.output
 
 
-def test_a_gpu_without_mig_is_refused(start, fake_gpus: FakeGpus):
+def test_a_gpu_without_mig_is_refused(unwatched, fake_gpus: FakeGpus):
     fake_gpus.add(mig=None)
-    run = start("--mode", "mig:1g.10gb", *SHOW)
+    run = unwatched("--mode", "mig:1g.10gb", *SHOW)
     assert run.wait() == 2
     assert "they have no MIG" in run.errors
 
 
-def test_fewer_instances_than_runs_are_one_error_that_names_them_and_the_remedies(start, fake_gpus: FakeGpus):
+def test_fewer_instances_than_runs_are_one_error_that_names_them_and_the_remedies(unwatched, fake_gpus: FakeGpus):
     fake_gpus.add()
     mine, other = fake_gpus.add_mig(0, "1g.10gb"), fake_gpus.add_mig(0, "3g.40gb")
-    run = start("-n", "2", "--mode", "mig:1g.10gb", *SHOW)
+    run = unwatched("-n", "2", "--mode", "mig:1g.10gb", *SHOW)
     assert run.wait() == 2
     said = " ".join(run.errors.split())
     assert f"1 more than there are for them; in sight: 1g.10gb {mine}, 3g.40gb {other}" in said
@@ -68,11 +74,11 @@ def test_fewer_instances_than_runs_are_one_error_that_names_them_and_the_remedie
     assert len(fake_gpus.migs(0)) == 2
 
 
-def test_instances_are_made_where_that_is_allowed_and_all_is_put_back(start, fake_gpus: FakeGpus):
+def test_instances_are_made_where_that_is_allowed_and_all_is_put_back(unwatched, fake_gpus: FakeGpus):
     fake_gpus.add(mig=[1, 1])
     fake_gpus.add()
     mine = fake_gpus.add_mig(0, "3g.40gb")
-    run = start("-n", "3", "--mode", "mig:3g.40gb", ALLOWED, *SHOW)
+    run = unwatched("-n", "3", "--mode", "mig:3g.40gb", ALLOWED, *SHOW)
     assert run.wait() == 0, run.errors
     seen = shown(run)
     assert len(set(seen)) == 3
@@ -81,12 +87,12 @@ def test_instances_are_made_where_that_is_allowed_and_all_is_put_back(start, fak
     assert (fake_gpus.migs(1), fake_gpus.mig_mode(1)) == ([], [0, 0])
 
 
-def test_all_is_put_back_when_runs_fail_or_are_interrupted(start, fake_gpus: FakeGpus):
+def test_all_is_put_back_when_runs_fail_or_are_interrupted(unwatched, fake_gpus: FakeGpus):
     fake_gpus.add()
-    run = start("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, sys.executable, "-c", "raise SystemExit(3)")
+    run = unwatched("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, sys.executable, "-c", "raise SystemExit(3)")
     assert run.wait() == 3
     assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
-    run = start("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
+    run = unwatched("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
     eventually(lambda: run.output.count("began") == 2 or run.ended)
     assert len(fake_gpus.migs(0)) == 2
     os.kill(run.pid, signal.SIGINT)
@@ -94,19 +100,19 @@ def test_all_is_put_back_when_runs_fail_or_are_interrupted(start, fake_gpus: Fak
     assert (fake_gpus.migs(0), fake_gpus.mig_mode(0)) == ([], [0, 0])
 
 
-def test_all_is_put_back_after_a_launcher_was_killed(start, fake_gpus: FakeGpus):
+def test_all_is_put_back_after_a_launcher_was_killed(unwatched, fake_gpus: FakeGpus):
     fake_gpus.add()
-    run = start("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
+    run = unwatched("-n", "2", "--mode", "mig:1g.10gb", ALLOWED, *WAIT)
     eventually(lambda: run.output.count("began") == 2 or run.ended)
     os.kill(run.pid, signal.SIGKILL)
     eventually(lambda: fake_gpus.mig_mode(0) == [0, 0], "MIG mode stays on")
     assert not fake_gpus.migs(0)
 
 
-def test_what_does_not_fit_or_is_in_use_is_refused_before_anything_is_made(start, fake_gpus: FakeGpus):
+def test_what_does_not_fit_or_is_in_use_is_refused_before_anything_is_made(unwatched, fake_gpus: FakeGpus):
     fake_gpus.add(processes=[[os.getpid(), 1]])
     fake_gpus.add()
-    run = start("-n", "3", "--mode", "mig:3g.40gb", ALLOWED, *SHOW)
+    run = unwatched("-n", "3", "--mode", "mig:3g.40gb", ALLOWED, *SHOW)
     assert run.wait() == 2
     said = " ".join(run.errors.split())
     assert f"GPU 0 is not in MIG mode, and is used by processes {os.getpid()}" in said
@@ -123,10 +129,12 @@ def test_what_does_not_fit_or_is_in_use_is_refused_before_anything_is_made(start
         ("nvmlDeviceGetGpuInstanceId", "NVML does not show the instance of 1g.10gb that it made on GPU 0"),
     ],
 )
-def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(start, fake_gpus: FakeGpus, function: str, said: str):
+def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(
+    unwatched, fake_gpus: FakeGpus, function: str, said: str
+):
     fake_gpus.add()
     fake_gpus.refuse(function, 23)
-    run = start("--mode", "mig:1g.10gb", ALLOWED, *SHOW)
+    run = unwatched("--mode", "mig:1g.10gb", ALLOWED, *SHOW)
     assert run.wait() == 1
     assert "Traceback" not in run.errors
     assert said in " ".join(run.errors.partition("MIG instances cannot be made: ")[2].split())
@@ -135,24 +143,26 @@ def test_what_nvml_refuses_begins_no_run_and_leaves_nothing(start, fake_gpus: Fa
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_profiles_that_are_neither_one_nor_as_many_as_runs_are_refused(start, fake_gpus: FakeGpus, runs: int):
+def test_profiles_that_are_neither_one_nor_as_many_as_runs_are_refused(unwatched, fake_gpus: FakeGpus, runs: int):
     fake_gpus.add()
-    run = start("-n", str(runs), "--mode", "mig:1g.10gb,3g.40gb", *SHOW)
+    run = unwatched("-n", str(runs), "--mode", "mig:1g.10gb,3g.40gb", *SHOW)
     assert run.wait() == 2
     assert run.errors.startswith(f"penstock: --mode: 2 MIG profiles for {runs} runs; name one for all")
 
 
-def test_the_remedy_for_a_lacking_instance_names_a_gpu_that_the_run_may_use(start, fake_gpus: FakeGpus):
+def test_the_remedy_for_a_lacking_instance_names_a_gpu_that_the_run_may_use(unwatched, fake_gpus: FakeGpus):
     fake_gpus.add()
     fake_gpus.add()
-    run = start("--devices", "1", "--mode", "mig:1g.10gb", *SHOW)
+    run = unwatched("--devices", "1", "--mode", "mig:1g.10gb", *SHOW)
     assert run.wait() == 2
     assert "nvidia-smi mig -i 1 -cgi 1g.10gb -C" in run.errors
 
 
-def test_what_cannot_be_put_back_is_said_with_the_command_that_would(start, fake_gpus: FakeGpus, tmp_path: Path):
+def test_what_cannot_be_put_back_is_said_with_the_command_that_would(
+    unwatched, fake_gpus: FakeGpus, tmp_path: Path
+):
     fake_gpus.add()
-    run = start("--mode", "mig:1g.10gb", ALLOWED, *WAIT)
+    run = unwatched("--mode", "mig:1g.10gb", ALLOWED, *WAIT)
     eventually(lambda: "began" in run.output or run.ended)
     fake_gpus.set(0, processes=[[os.getpid(), 1, 1]])  # somebody else has come
     (tmp_path / "go").touch()

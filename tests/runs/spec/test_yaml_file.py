@@ -8,6 +8,7 @@ from textwrap import dedent
 
 import pytest
 
+from penstock.autosharing.options import ShareOptions
 from penstock.errors import BadSetting, PackageMissing
 from penstock.runs.plan import GroupPlan
 from penstock.runs.spec.gpus import Gpus
@@ -149,3 +150,17 @@ def test_without_pyyaml_the_error_names_the_extra(spec: Path, monkeypatch: pytes
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(PackageMissing, match=r"penstock\[runs\]"):
         plan_yaml(spec, "groups: []", Gpus(without=True))
+
+
+def test_runs_share_their_loaders_where_the_file_says_so(spec: Path):
+    (group,) = groups(
+        spec,
+        """
+        groups:
+          - runs:
+              - {command: train.py, share: true}
+              - {command: train.py, share: {workers: 3, only: Rows}}
+              - {command: train.py, share: false}
+        """,
+    )
+    assert [run.share for run in group.runs] == [ShareOptions(), ShareOptions(workers=3, only="Rows"), None]

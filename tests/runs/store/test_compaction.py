@@ -14,7 +14,7 @@ from tests.scripts import output_of
 from penstock.errors import StoreUnusable
 from penstock.runs.store import SeriesWriter
 from penstock.runs.store.columns import coded_floats, coded_ints, decoded_floats, decoded_ints
-from penstock.runs.store.merged import compact, read_series
+from penstock.runs.store.merged import compact, read_names, read_series
 
 SECONDS = 36_000
 TENTHS = st.integers(-(10**6), 10**6).map(lambda number: number / 10)
@@ -129,6 +129,19 @@ def test_a_damaged_compacted_file_is_one_error(tmp_path, at):
     (tmp_path / "compacted").write_bytes(content)
     with pytest.raises(StoreUnusable, match="compacted is damaged"):
         read_series(tmp_path)
+
+
+def test_names_are_read_without_the_points(tmp_path):
+    with closing(SeriesWriter(tmp_path / "a.points")) as writer:
+        writer.add("x", 1, 1)
+    compact(tmp_path)
+    with closing(SeriesWriter(tmp_path / "b.points")) as again:
+        again.add("x", 2, 2)
+        again.add("y", 2, 2)
+    assert set(read_names(tmp_path)) == {"x", "y"}
+    (tmp_path / "compacted").write_bytes(b"")
+    with pytest.raises(StoreUnusable, match="compacted is damaged"):
+        read_names(tmp_path)
 
 
 KILLS = """

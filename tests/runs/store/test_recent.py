@@ -27,7 +27,7 @@ def writer(folder: Path, name: str) -> SeriesWriter:
 @given(st.lists(steps, max_size=6))
 def test_each_look_has_the_end_of_what_a_whole_read_has(tmp_path_factory, looks) -> None:
     folder = tmp_path_factory.mktemp("run")
-    recent = Recent(folder, KEEP_S, lambda name: name != "left out")
+    recent = Recent(folder, KEEP_S)
     writers, time_s = {name: writer(folder, name) for name in "ab"}, 1e9
     for points in looks:
         for who, name, passed_s in points:
@@ -36,8 +36,8 @@ def test_each_look_has_the_end_of_what_a_whole_read_has(tmp_path_factory, looks)
         for each in writers.values():
             each.flush()
         whole = read_series(folder / "series")
-        seen = recent.look()
-        assert set(seen) == set(whole) - {"left out"}
+        seen = recent.look("left out".__ne__)
+        assert set(seen) == set(whole) - {"left out"} and recent.names() == set(whole)
         for name, (times_s, values) in seen.items():
             kept = whole[name].times_s >= whole[name].times_s[-1] - KEEP_S
             count = int(np.count_nonzero(kept))
@@ -49,17 +49,29 @@ def test_each_look_has_the_end_of_what_a_whole_read_has(tmp_path_factory, looks)
 
 
 def test_little_is_kept_of_a_long_run(tmp_path: Path) -> None:
-    recent, one = Recent(tmp_path, KEEP_S, lambda name: True), writer(tmp_path, "one")
+    recent, one = Recent(tmp_path, KEEP_S), writer(tmp_path, "one")
     for second in range(1000):
         one.add("x", second, 1e9 + second)
         one.flush()
-        recent.look()
-    assert recent.look()["x"].values.tolist() == list(range(988, 1000))
+        recent.look(bool)
+    assert recent.look(bool)["x"].values.tolist() == list(range(988, 1000))
     one.close()
 
 
+def test_the_sum_of_processes_rises_as_it_did(tmp_path: Path) -> None:
+    recent, ranks = Recent(tmp_path, KEEP_S), [writer(tmp_path, name) for name in "ab"]
+    for second in range(100):
+        for place, rank in enumerate(ranks):
+            rank.add("feed.samples", 10.0 * second, 1e9 + second + 0.25 * place)
+            rank.flush()
+    seen = recent.look(bool)["feed.samples"]
+    assert len(seen.values) >= 2 * KEEP_S and np.diff(seen.values).max() == 10
+    for rank in ranks:
+        rank.close()
+
+
 def test_a_torn_block_and_a_file_that_is_gone_change_nothing(tmp_path: Path) -> None:
-    recent, one = Recent(tmp_path, KEEP_S, lambda name: True), writer(tmp_path, "one")
+    recent, one = Recent(tmp_path, KEEP_S), writer(tmp_path, "one")
     one.add("x", 1.0)
     one.flush()
     path = points_file(tmp_path, "one")
@@ -68,8 +80,8 @@ def test_a_torn_block_and_a_file_that_is_gone_change_nothing(tmp_path: Path) -> 
     one.close()
     both = path.read_bytes()
     path.write_bytes(both[: len(whole) + 7])
-    assert recent.look()["x"].values.tolist() == [1.0]
+    assert recent.look(bool)["x"].values.tolist() == [1.0]
     path.write_bytes(both)
-    assert recent.look()["x"].values.tolist() == [1.0, 2.0]
+    assert recent.look(bool)["x"].values.tolist() == [1.0, 2.0]
     compact(path.parent)
-    assert recent.look()["x"].values.tolist() == [1.0, 2.0]
+    assert recent.look(bool)["x"].values.tolist() == [1.0, 2.0]

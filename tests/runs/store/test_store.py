@@ -204,3 +204,10 @@ def test_a_run_of_another_machine_is_removed_by_force_only_and_one_that_runs_her
             store.remove([here.id, there.id], force=True)
         assert [removed.run.id for removed in store.remove([there.id], force=True)] == [there.id]
         assert [run.id for run in store.runs()] == [here.id]
+
+
+def test_no_id_is_given_twice(store, monkeypatch):
+    monkeypatch.setattr("penstock.runs.store.store._FIRST", "a")
+    monkeypatch.setattr("penstock.runs.store.store._LETTERS", "ab")
+    records = store.add(group(14)) + store.add(group(16))
+    assert len({record.id for record in records} | {record.group_id for record in records}) == 32

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.forked import Forked, ForkServer
 
 from penstock.sources.torch import compat
 
@@ -24,19 +23,22 @@ SOURCE = Path(compat.__file__).parents[2]
         ("torch.utils.data._utils.collate", "collate_tensor_fn"),
     ],
 )
-def test_a_torch_without_a_name_that_is_needed_is_refused_when_a_loader_is_adapted(module: str, name: str) -> None:
+def test_a_torch_without_a_name_that_is_needed_is_refused_when_a_loader_is_adapted(
+    servers: dict[str, ForkServer], tmp_path: Path, module: str, name: str
+) -> None:
     owner, _, last = name.rpartition(".")
-    code = (
+    (tmp_path / "script.py").write_text(
         f"import {module} as module\n"
         f"delattr(module{'.' + owner if owner else ''}, {last!r})\n"
         "from torch.utils.data import DataLoader\nimport penstock\n"
         "penstock.Feeder(DataLoader([1, 2]), 'feed')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = Forked(servers["torch"], str(tmp_path / "script.py"), [], tmp_path / "said")
+    assert done.wait() == 1
     said = (
         f"ImportError: torch {torch.__version__} has no {module}.{name}, which Penstock needs; it was tested with"
     )
-    assert said in done.stderr
+    assert said in done.output
 
 
 def test_no_other_file_uses_what_torch_does_not_promise() -> None:

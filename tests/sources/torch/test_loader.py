@@ -305,15 +305,12 @@ def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
         adapt(thing, segments=1, seed=0)
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_of_several_segments_a_loader_that_drops_its_last_batch_leaves_that_to_the_trainers(shuffle):
-    def source(segments: int) -> Any:
-        return adapt(DataLoader(Ids(25), 10, shuffle=shuffle, drop_last=True), segments=segments, seed=0)
-
-    one, several = source(1), source(3)
-    assert (one.samples, one.batches, one.drop_last) == (20, 2, False)
-    assert (several.samples, several.batches, several.drop_last) == (25, 3, True)
-    blocks = list(several.open(Cursor(2, 0)))
+@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize("order", [{}, {"shuffle": True}, {"sampler": range(25)}], ids=str)
+def test_a_loader_that_drops_its_last_batch_leaves_that_to_the_trainers(order, segments):
+    source: Any = adapt(DataLoader(Ids(25), 10, drop_last=True, **order), segments=segments, seed=0)
+    assert (source.samples, source.batches, source.drop_last) == (25, 3, True)
+    blocks = list(source.open(Cursor(2, 0)))
     assert [block.rows for block in blocks] == [10, 10, 5]
     assert sorted(i for block in blocks for i in block.tree["id"].tolist()) == list(range(25))
 

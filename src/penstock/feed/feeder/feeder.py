@@ -66,6 +66,8 @@ class Feeder:
         memory: Where the ring lies: ``"host"``, or the GPU on which trainers train (``"cuda:0"``, or a UUID), to
             which each block is copied once. Trainers that cannot map that GPU, or want batches on the host, read a
             twin of the ring in pinned host memory of the window's size.
+        expect: Trainers for which the first cycle waits, so that none of them joins it late: until so many read,
+            one of them has ended, or the first has waited for 20 s. The ranks of one run count as one.
         transform: Function that takes a block of the loader and returns one with as many rows (normalised, or
             embedded by a frozen encoder); called here, once for all trainers. With the ring on a GPU it is given
             tensors there, and may return such.
@@ -96,6 +98,7 @@ class Feeder:
         stall_timeout: float | None = None,
         whole_batches: bool = False,
         memory: str | Gpu = "host",
+        expect: int = 1,
         transform: Callable[[Tree], Tree] | None = None,
         lock: FileIO | None = None,
         fingerprint: Fingerprint | None = None,
@@ -111,6 +114,7 @@ class Feeder:
                 stall_timeout=stall_timeout,
                 whole_batches=whole_batches,
                 memory=cast(Any, getattr(memory, "name", memory)),
+                expect=expect,
             )
         )
         check_memory(self.settings.window_bytes)
@@ -145,6 +149,7 @@ class Feeder:
             batches=self._source.batches,
             prefetch=self.settings.prefetch,
             endless=self._source.samples is None and self._source.batches is None,
+            expect=self.settings.expect,
         )
         self._published = Throughput()
         self._reopened = 0
@@ -266,7 +271,7 @@ class Feeder:
                 samples_per_s=self._published.samples_per_s(now),
                 copy_s=self._writer.copy_s,
                 source_s=self._source_s,
-                waits_for="nobody reads" if self._state.needed() is None else self._waits_for,
+                waits_for=self._state.idle or self._waits_for,
                 held_back_by=server.culprit_pid(),
                 held_back_s=server.pace.current_s(now),
                 reopened=self._reopened,

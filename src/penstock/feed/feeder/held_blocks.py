@@ -27,6 +27,11 @@ class FeedState:
         batches: Blocks in a cycle; None when unknown.
         prefetch: Batches to keep ready for the fastest member; see ``Settings``.
         endless: Whether a cycle may never end: until one has ended, a late member joins at the next block.
+        expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
+
+    Attributes:
+        gathers: Whether it waits for them. It no longer does once one has left, or one was there before: it has
+            begun elsewhere in the feed.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class FeedState:
         batches: int | None = None,
         prefetch: int | None = None,
         endless: bool = False,
+        expect: int = 1,
     ) -> None:
         self.room = room
         self.members: dict[int, Subscriber] = {}
@@ -50,6 +56,8 @@ class FeedState:
         self._batches = batches
         self._prefetch = prefetch
         self._endless = endless
+        self._expect = expect
+        self.gathers = expect > 1
         self._furthest = self.position
         self._number = 0
         self._served = False
@@ -88,6 +96,7 @@ class FeedState:
     def rest(self, id: int, keep: list[int]) -> None:
         """Let a member read no more, and release all its blocks but those to ``keep``."""
         member = self.members[id]
+        self.gathers = False
         member.next, member.pending, member.resting = None, False, True
         for ordinal in member.held.keys() - set(keep):
             self._release(member, ordinal)
@@ -106,6 +115,7 @@ class FeedState:
         member = self.members[id]
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
         if at is not None:
+            self.gathers = False
             self._begin(member, at, epoch, epoch_start)
             return [member, *self._follow(member, epoch_start)]
         ranks = [m for m in self.members.values() if m is member or self._belong_together(m, member)]
@@ -166,7 +176,9 @@ class FeedState:
         return taken
 
     def needed(self) -> Cursor | None:
-        """Return the first position that a member needs; None while nobody reads."""
+        """Return the first position that a member needs; None while nobody reads, or others are expected."""
+        if self.gathers:
+            return None
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
     def has_enough(self, rows: int, nbytes: int) -> bool:
@@ -248,8 +260,26 @@ class FeedState:
         """Whether no block can go before this member releases one."""
         return bool(self.blocks) and all(id in block.holders for block in self.blocks.values())
 
+    @property
+    def idle(self) -> str:
+        """Why nothing is needed, as ``FeederStatistics.waits_for`` says it; empty if something is."""
+        if self.needed() is not None:
+            return ""
+        return "expected trainers" if self.gathers and self._gathered() else "nobody reads"
+
+    def waits_for(self, member: Subscriber) -> str:
+        """Return what a waiting member waits for; empty if it does not wait."""
+        if self.state(member) != "waiting":
+            return ""
+        if self.gathers and member.reads:
+            more = self._expect - self._gathered()
+            return f"{more:,} more trainer" + "s" * (more != 1)
+        return member.waits_for
+
     def state(self, member: Subscriber) -> str:
         """Return what a member does, in a word."""
+        if self.gathers and member.reads:
+            return "waiting"
         if member.reads and member.next is not None and self.position < self._furthest <= member.next:
             return "ahead"
         if member.reads and member.next is not None and member.next > self.position:
@@ -266,6 +296,11 @@ class FeedState:
         member.next = at
         member.pending = False
         self.begin_epoch(member.id, epoch, epoch_start)
+        self.gathers = self.gathers and self._gathered() < self._expect
+
+    def _gathered(self) -> int:
+        """How many members have begun to read; the ranks of a run are one."""
+        return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
 
     def _next_segment(self) -> Cursor:
         if self._endless:

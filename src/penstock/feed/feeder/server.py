@@ -24,7 +24,7 @@ from penstock.feed.feeder.pace import Pace
 from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.slot_pool import NotNeeded
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
-from penstock.feed.settings import Settings
+from penstock.feed.settings import GATHER_S, Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.memory.placement import Placement
 from penstock.memory.unused_pages import UnusedPages
@@ -74,6 +74,7 @@ class Server:
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
         self._starved: dict[int, int] = {}  # by member, serial of its last word that it waits while it keeps views
         self._empty_since_s = time.monotonic() + max(0.0, _FIRST_TRAINER_S - (self._settings.linger or 0))
+        self._gather_until_s: float | None = None  # once a trainer waits for those that are expected
         self._connections = Connections(
             endpoint.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._forget
         )
@@ -207,7 +208,12 @@ class Server:
             while not self._has_closed():
                 self._connections.poll_once(self._timeout_s())
                 with self.changed:
-                    self._unused_pages.give_back(time.monotonic())
+                    now = time.monotonic()
+                    self._unused_pages.give_back(now)
+                    if self._gather_until_s is not None and self._gather_until_s <= now:
+                        self._state.gathers = False
+                        self._gather_until_s = None
+                        self.changed.notify_all()
         except BaseException as error:
             self._crash = error
         with self.changed:
@@ -231,6 +237,8 @@ class Server:
     def _timeout_s(self) -> float | None:
         now, linger = time.monotonic(), self._settings.linger
         timeouts_s = [self._unused_pages.timeout_s(now)]
+        if self._gather_until_s is not None:
+            timeouts_s.append(max(0.0, self._gather_until_s - now) + 0.01)
         if linger is not None and not self._state.attended and self.closing is None:
             timeouts_s.append(max(0.0, self._empty_since_s + linger - now) + 0.01)
         return min((each for each in timeouts_s if each is not None), default=None)
@@ -251,10 +259,14 @@ class Server:
     def _obey(self, peer: Peer, message: wire.FromTrainer) -> None:
         if isinstance(message, wire.StatisticsRequest):
             self._connections.send([peer], wire.encode(self._statistics()))
+        elif isinstance(message, wire.FingerprintRequest):
+            self._connections.send([peer], wire.encode(wire.MadeOf(self._welcome.fingerprint)))
         elif isinstance(message, wire.Stop):
             reason = f"was stopped by process {message.pid}"
             self._goodbye(reason)
             self._connections.dismiss(peer, wire.encode(wire.Bye(reason)))
+        elif isinstance(message, wire.MoveTrainer):
+            self._pass_on(peer, message)
         elif isinstance(message, wire.Hello):
             if (
                 objection := objection_to(message, self._welcome, self._state, known=peer.id in self._trainers)
@@ -289,6 +301,19 @@ class Server:
         else:
             self._start(peer, message)
 
+    def _pass_on(self, peer: Peer, message: wire.MoveTrainer) -> None:
+        """Tell a process's trainers to move, and the peer that they were told."""
+        trainers = [each for each in self._trainers.values() if each[0].pid == message.pid]
+        if not trainers:
+            self._reject(peer, f"process {message.pid} does not train from it")
+        elif any(hello.world > 1 for _, hello in trainers):
+            self._reject(
+                peer, f"process {message.pid} is one of several ranks, which begin each epoch on one feed"
+            )
+        else:
+            packet = wire.encode(wire.Move(message.to))
+            self._connections.send([*(trainer for trainer, _ in trainers), peer], packet)
+
     def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
         peer.introduced = True
         if hello.registers:
@@ -315,6 +340,8 @@ class Server:
             self._connections.send([starting], wire.encode(wire.Started(member.serial, *member.next)))
             for block in self._state.backlog(member):
                 self._announce(block, [member])
+        if self._state.gathers and self._gather_until_s is None:
+            self._gather_until_s = time.monotonic() + GATHER_S
         if self._failed is not None:
             self._connections.send([peer], wire.encode(self._failed))
 
@@ -377,7 +404,7 @@ class Server:
 
     def _statistics_of(self, peer: Peer, hello: wire.Hello, now: float) -> TrainerStatistics:
         member = self._state.members[peer.id]
-        state, behind = self._state.state(member), self._state.behind(member)
+        behind = self._state.behind(member)
         return TrainerStatistics(
             pid=peer.pid,
             batch_size=hello.batch_size or self._welcome.batch_size,
@@ -385,11 +412,11 @@ class Server:
             rank=member.rank,
             world=member.world,
             epoch=member.epoch,
-            state=state,
+            state=self._state.state(member),
             cycle=behind.cycle,
             sample=behind.sample,
             lag_samples=member.held_rows,
             held_bytes=member.held_bytes,
             held_back_s=self.pace.total_s(peer.id, now),
-            waits_for=member.waits_for if state == "waiting" else "",
+            waits_for=self._state.waits_for(member),
         )

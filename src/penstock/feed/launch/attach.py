@@ -11,7 +11,8 @@ from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
-from penstock.feed.settings import Settings, flag, real_number
+from penstock.feed.launch.variables import with_suffix
+from penstock.feed.settings import flag, real_number
 from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework, check_framework
@@ -28,21 +29,27 @@ def attach(
     *,
     drop_last: bool | None = None,
     shard: tuple[int, int] | None = None,
+    pad: bool = False,
     transform: Callable[[Tree], Tree] | None = None,
     borrow: bool = False,
     device: str | Gpu | None = None,
     framework: Framework | None = None,
+    pin_memory: bool = False,
     wait_s: float = 0.0,
 ) -> Loader:
     """Join a feed that runs, and return a ``Loader`` on it.
 
     Args:
-        name: Name of the feed, as its feeder was given it.
+        name: Name of the feed, as its feeder was given it. ``PENSTOCK_FEED_SUFFIX=x`` in the environment puts a
+            run on the feed ``name-x`` instead.
         batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
         drop_last: Leave out of each epoch the samples that fill no batch: the last ones where the feed has one
             segment, else some drawn afresh from the whole epoch. None for what the source says.
         shard: ``(rank, world)`` of a data-parallel run. All ranks attach; each gets the same number of batches of
             one epoch.
+        pad: Give each rank of ``shard`` as many rows as torch's ``DistributedSampler`` does, the number of samples
+            divided by the ranks and rounded up: a few samples of the last step come twice, and all batches of a
+            step are equally long. Of whole batches, the last one goes to every rank that would have none.
         transform: Function that takes and returns a batch; called in this process, on each batch.
         borrow: Hand out read-only views into the ring instead of private copies. NumPy refuses to write to one;
             writing to a torch view kills the process. A view that is kept holds its block's room.
@@ -55,6 +62,8 @@ def attach(
             as torch tensors, copied while the GPU computes. None for host memory.
         framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
             where DLPack allows. None for the source's.
+        pin_memory: Put private copies into pinned memory, from which ``tensor.to("cuda", non_blocking=True)`` does
+            not wait. Without a GPU, and with ``borrow`` or ``device``, it has no effect.
         wait_s: Seconds to wait for a feed that does not run yet. A feeder that runs has at least 10 s to answer.
 
     Returns:
@@ -71,11 +80,12 @@ def attach(
     """
 
     real_number("wait_s", wait_s, 0, math.inf)
+    feed_name = with_suffix(name)
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, _: Settings | None) -> Connection:
+    def connect(hello: wire.Hello, open_ring: OpenRing, _: wire.Welcome | None) -> Connection:
         deadline = time.monotonic() + wait_s
         while True:
-            endpoint = Endpoint(name)
+            endpoint = Endpoint(feed_name)
             try:
                 left_s = min(deadline - time.monotonic(), _MOST_WAIT_S)
                 return Connection(endpoint, hello, open_ring, max(ANSWER_S, left_s))
@@ -85,7 +95,9 @@ def attach(
                     raise
             time.sleep(_RETRY_S)
 
-    return Loader(connect, options(batch_size, drop_last, shard, transform, borrow, device, framework))
+    return Loader(
+        connect, options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory)
+    )
 
 
 def options(
@@ -96,6 +108,8 @@ def options(
     borrow: bool,
     device: str | Gpu | None,
     framework: Framework | None,
+    pad: bool,
+    pin_memory: bool,
 ) -> LoaderOptions:
     """Check what a trainer asks.
 
@@ -110,13 +124,15 @@ def options(
     if drop_last is not None:
         flag("drop_last", drop_last)
     flag("borrow", borrow)
+    flag("pad", pad)
+    flag("pin_memory", pin_memory)
     check_framework(framework)
     if borrow and device not in {None, "cpu", "host"} and framework in {"jax", "cupy"}:
         raise BadSetting(
             f"borrow=True with framework={framework!r} on a GPU: on which streams {framework} reads a view is not "
             "known here, so its bytes could be reused too early. Leave borrow out, and batches are copies"
         )
-    return LoaderOptions(batch_size, drop_last, shard, transform, borrow, device, framework)
+    return LoaderOptions(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory)
 
 
 def _rank(shard: Any) -> tuple[int, int]:

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import psutil
 
-from penstock.errors import FeederSilent, FeedNotFound, ProtocolError
+from penstock.errors import FeederSilent, FeedNotFound, ProtocolError, Refused
 from penstock.feed import wire
-from penstock.feed.endpoint import Endpoint, endpoints
+from penstock.feed.endpoint import Endpoint, checked_name, endpoints
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.trainer.error_texts import silent, unknown
+from penstock.fingerprint.code import Fingerprint
+from penstock.sizes import whole_number
 
 _ANSWER_S = 2.0
 _STOP_ANSWER_S = 5.0
@@ -88,6 +90,47 @@ def stop(name: str) -> Ended:
         endpoint.remove(lock)
         raise FeedNotFound(unknown(name))
     return _killed(endpoint)
+
+
+def move(name: str, pid: int, to: str) -> None:
+    """Have a trainer begin its next epoch on another feed; return once its feeder has told it.
+
+    It joins that feed at the next segment, and its epochs stay whole. If by then no
+    feed ``to`` runs, or that has other samples or another order, the trainer stays where it is, and says why
+    on its standard error. A later call replaces an earlier one; with ``to`` the present feed, it stays.
+
+    Args:
+        name: Feed that the trainer reads.
+        pid: Process of the trainer, as ``feeds()`` tells it.
+        to: Feed to move to: of the same ``make_loader`` and settings, started by ``share``.
+
+    Raises:
+        FeedNotFound: no feed has this name; the message lists those that run.
+        FeederSilent: its feeder does not answer.
+        Refused: the process does not train from it, or is one of several ranks, which begin each epoch together.
+        BadSetting: ``to`` is no name of a feed.
+    """
+    endpoint = Endpoint(name)
+    request = wire.MoveTrainer(whole_number("pid", pid, 1, 2**31), checked_name(to))
+    try:
+        answer = _answer(endpoint, request, _ANSWER_S)
+    except TimeoutError:
+        raise silent(endpoint, _ANSWER_S) from None
+    except OSError:
+        answer = None
+    if answer is None:
+        raise FeedNotFound(unknown(name))
+    if isinstance(answer, wire.Rejected):
+        raise Refused(f"feed {name!r} moves no trainer: {answer.reason}")
+
+
+def made_of(name: str) -> Fingerprint | None:
+    """Return the fingerprint of what a feed's loader was made of; None if its feeder does not tell."""
+    try:
+        answer = _answer(Endpoint(name), wire.FingerprintRequest(), _ANSWER_S)
+    except (OSError, ProtocolError):
+        return None
+    return answer.fingerprint if isinstance(answer, wire.MadeOf) else None
 
 
 def _is_told(endpoint: Endpoint) -> bool:
@@ -166,13 +209,9 @@ def _gone(endpoint: Endpoint, wait_s: float) -> FileIO | None:
 
 def _ask(endpoint: Endpoint, answer_s: float) -> FeederStatistics | None:
     try:
-        with endpoint.connect(answer_s) as peer:
-            peer.settimeout(answer_s)
-            peer.send(wire.encode(wire.StatisticsRequest()))
-            packet = peer.recv(wire.MAX_PACKET_BYTES)
-        if not packet:  # it ends
+        answer = _answer(endpoint, wire.StatisticsRequest(), answer_s)
+        if answer is None:  # it ends
             return None
-        answer = wire.decode_from_feeder(packet)
         if isinstance(answer, FeederStatistics) and answer.name == endpoint.name:
             return answer
     except (TimeoutError, ProtocolError):
@@ -182,3 +221,16 @@ def _ask(endpoint: Endpoint, answer_s: float) -> FeederStatistics | None:
         return None
     owner = endpoint.owner()
     return FeederStatistics.silent(endpoint.name, owner.pid if owner else 0)
+
+
+def _answer(
+    endpoint: Endpoint,
+    request: wire.StatisticsRequest | wire.FingerprintRequest | wire.MoveTrainer,
+    answer_s: float,
+) -> wire.FromFeeder | None:
+    """Ask a feeder; return None if it ends, and says nothing."""
+    with endpoint.connect(answer_s) as peer:
+        peer.settimeout(answer_s)
+        peer.send(wire.encode(request))
+        packet = peer.recv(wire.MAX_PACKET_BYTES)
+    return wire.decode_from_feeder(packet) if packet else None

@@ -20,6 +20,7 @@ from penstock.feed.launch.election import Ready
 from penstock.feed.launch.spec import read_spec
 from penstock.fingerprint.data import fingerprint_of_files
 from penstock.linux.fork import close_in_children
+from penstock.sources.adapt import with_workers
 from penstock.sources.seeds import seed_process
 from penstock.tracebacks import users_traceback
 
@@ -35,6 +36,7 @@ def main(lock_fd: int, report_fd: int) -> None:
         report_fd: Where to report that the feed is served, or why it cannot be.
     """
     os.set_inheritable(lock_fd, False)
+    os.environ["PENSTOCK_FEEDER"] = "1"  # what is imported here may share loaders, elsewhere
     lock = FileIO(lock_fd, "r+")
     report = open(report_fd, "wb", 0)  # noqa: SIM115
     close_in_children(lock)
@@ -49,7 +51,7 @@ def main(lock_fd: int, report_fd: int) -> None:
         seed_process(spec.settings.seed)  # a list that make_loader shuffles has one order, also after a failover
         files = spec.fingerprint.data.files
         found = fingerprint_of_files(files)  # as this feeder finds them, not as the first did
-        loader = spec.make_loader()
+        loader = with_workers(spec.make_loader(), spec.workers)
         read = found.common(fingerprint_of_files(files))  # without what make_loader writes
         fingerprint = msgspec.structs.replace(spec.fingerprint, data=read)
         feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, **settings)

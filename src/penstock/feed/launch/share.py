@@ -6,7 +6,8 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, SettingsDiffer
@@ -15,7 +16,9 @@ from penstock.feed.launch.attach import options
 from penstock.feed.launch.election import connection_to
 from penstock.feed.launch.function import missing_arguments
 from penstock.feed.launch.spec import FeederSpec
+from penstock.feed.launch.variables import with_suffix, workers
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings, checked
+from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.loader import Loader
@@ -23,7 +26,13 @@ from penstock.fingerprint.code import Fingerprint, fingerprint_difference, finge
 from penstock.fingerprint.data import fingerprint_of_files
 from penstock.tracebacks import users_stacklevel
 
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
+_DataLoader = TypeVar("_DataLoader", bound="DataLoader[Any]")
+
+
+@overload
 def share(
     make_loader: Callable[[], Any],
     name: str,
@@ -31,10 +40,12 @@ def share(
     *,
     drop_last: bool | None = None,
     shard: tuple[int, int] | None = None,
+    pad: bool = False,
     transform: Callable[[Tree], Tree] | None = None,
     borrow: bool = False,
     device: str | Gpu | None = None,
     framework: Framework | None = None,
+    pin_memory: bool = False,
     segments: int | None = None,
     seed: int | None = None,
     window: int | str | None = None,
@@ -44,7 +55,38 @@ def share(
     stall_timeout: float | None = None,
     whole_batches: bool | None = None,
     memory: str | None = None,
-) -> Loader:
+    expect: int | None = None,
+) -> Loader: ...
+
+
+@overload
+def share(make_loader: _DataLoader, name: str = "") -> _DataLoader: ...
+
+
+def share(
+    make_loader: Any,
+    name: str = "",
+    batch_size: int | None = None,
+    *,
+    drop_last: bool | None = None,
+    shard: tuple[int, int] | None = None,
+    pad: bool = False,
+    transform: Callable[[Tree], Tree] | None = None,
+    borrow: bool = False,
+    device: str | Gpu | None = None,
+    framework: Framework | None = None,
+    pin_memory: bool = False,
+    segments: int | None = None,
+    seed: int | None = None,
+    window: int | str | None = None,
+    prefetch: int | None = None,
+    epochs: int | None = None,
+    linger: float | None = None,
+    stall_timeout: float | None = None,
+    whole_batches: bool | None = None,
+    memory: str | None = None,
+    expect: int | None = None,
+) -> Any:
     """Join a feed, starting it first if nobody runs it, and return a ``Loader`` on it.
 
     The first caller starts the feeder in a separate process, which calls
@@ -52,19 +94,31 @@ def share(
     trainer. If the feeder dies, a trainer starts another one, and each trainer
     goes on with its next sample.
 
-    Settings of the feed (``segments`` to ``memory``) that are left out are those
+    ``PENSTOCK_FEED_WORKERS`` in the environment of the caller that starts the feeder is the number of workers of
+    its torch loader, whatever ``make_loader`` says.
+
+    A ``DataLoader`` may be given in place of ``make_loader``, and comes back as it is: its iterations read a
+    feed from then on, as do those of a loader that a library makes anew of its data set. ``name`` is then the
+    first part of the feed's name, whose rest is a digest of what decides the batches; other arguments are not
+    taken.
+
+    Settings of the feed (``segments`` to ``expect``) that are left out are those
     of the running feed.
 
     Args:
         make_loader: Function without arguments that returns a ``DataLoader``, or whatever else ``Feeder`` takes.
             It may be a lambda, a partial, a method, or live in the main script, which is not run again: what the
             function uses of the script travels.
-        name: Name of the feed. Whoever uses this name shares the loader.
+        name: Name of the feed. Whoever uses this name shares the loader. ``PENSTOCK_FEED_SUFFIX=x`` in the
+            environment puts a run on the feed ``name-x`` instead.
         batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
         drop_last: Leave out of each epoch the samples that fill no batch: the last ones where the feed has one
             segment, else some drawn afresh from the whole epoch. None for what the source says.
         shard: ``(rank, world)`` of a data-parallel run. All ranks attach; each gets the same number of batches of
             one epoch.
+        pad: Give each rank of ``shard`` as many rows as torch's ``DistributedSampler`` does, the number of samples
+            divided by the ranks and rounded up: a few samples of the last step come twice, and all batches of a
+            step are equally long. Of whole batches, the last one goes to every rank that would have none.
         transform: Function that takes and returns a batch; called in this process, on each batch.
         borrow: Hand out read-only views into the ring instead of private copies. NumPy refuses to write to one;
             writing to a torch view kills the process. A view that is kept holds its block's room.
@@ -72,6 +126,8 @@ def share(
             as torch tensors, copied while the GPU computes. None for host memory.
         framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
             where DLPack allows. None for the source's.
+        pin_memory: Put private copies into pinned memory, from which ``tensor.to("cuda", non_blocking=True)`` does
+            not wait. Without a GPU, and with ``borrow`` or ``device``, it has no effect.
         segments: Parts of a cycle (one pass over the data) at which a trainer may join. A loader that
             shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. Unless set 16, or
             fewer where each would have less than 16,000 samples to shuffle. A source that cannot be opened in its
@@ -90,6 +146,9 @@ def share(
         memory: Where the ring lies: ``"host"`` (unless set), or the GPU on which trainers train (``"cuda:0"``, or
             a UUID), to which each block is copied once. Trainers that cannot map that GPU, or want batches on the
             host, read a twin of the ring in pinned host memory of the window's size.
+        expect: Trainers for which the feed's first cycle waits, so that none of them joins it late: until so many
+            read, one of them has ended, or the first has waited for 20 s. The ranks of one run count as one. 1
+            unless set; without effect on a feed that runs.
 
     Returns:
         A loader whose batches have the tree (tuple, list, dict, ...) and types of the source's, and in each array
@@ -108,6 +167,9 @@ def share(
     Warns:
         UserWarning: a file that ``make_loader`` names has changed since the feed began.
     """
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(make_loader, torch.utils.data.DataLoader):
+        return import_module("penstock.autosharing.marks").marked(make_loader, name)
     _check_callable(make_loader)
     asked = checked(
         segments=segments,
@@ -119,28 +181,52 @@ def share(
         stall_timeout=stall_timeout,
         whole_batches=whole_batches,
         memory=memory,
+        expect=expect,
     )
 
-    new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, **asked}
-    fingerprint = fingerprint_of(make_loader)
+    given = options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory)
+    return shared(make_loader, name, fingerprint_of(make_loader), asked, given)
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: Settings | None) -> Connection:
-        settings = replaced or Settings(**new)
+
+def shared(
+    make_loader: Callable[[], Any],
+    name: str,
+    fingerprint: Fingerprint,
+    asked: dict[str, Any],
+    given: LoaderOptions,
+    joined: Callable[[wire.Welcome], None] = lambda welcome: None,
+    seed: int = 0,
+) -> Loader:
+    """Join or start a feed of a fingerprint that is known already; see ``share``.
+
+    Args:
+        make_loader: Function that is called in the feeder.
+        name: Name of the feed.
+        fingerprint: What the feed must have been made of.
+        asked: Settings that it must have, as ``checked`` returns them.
+        given: What this trainer asks.
+        joined: Told what the feeder says of itself, each time that a feeder has admitted this trainer.
+        seed: Seed of a feed that is started here, where none is asked; one that runs may have another.
+    """
+    feed_name, feeder_workers = with_suffix(name), workers()
+    new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, "seed": seed, **asked}
+
+    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> Connection:
+        name, settings = (replaced.name, replaced.settings) if replaced else (feed_name, Settings(**new))
         connection = connection_to(
-            FeederSpec(make_loader, name, settings, fingerprint, sys.argv), hello, open_ring
+            FeederSpec(make_loader, name, settings, fingerprint, sys.argv, feeder_workers), hello, open_ring
         )
         try:
             _check_same(connection.welcome, {} if replaced else asked, fingerprint)
             if not replaced:
                 _warn_of_other_data(connection.welcome)
+            joined(connection.welcome)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    return Loader(
-        connect, options(batch_size, drop_last, shard, transform, borrow, device, framework), failover=True
-    )
+    return Loader(connect, given, failover=True)
 
 
 def _check_callable(make_loader: Any) -> None:

@@ -23,13 +23,15 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from multiprocessing import spawn
 from types import FunctionType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import cloudpickle
+import numpy as np
 
 from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
 from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.content import place_in_file
 
 _SPAWNED_MAIN = "__mp_main__"
 """The script's module, in a process that ``multiprocessing`` spawned."""
@@ -43,6 +45,7 @@ class FeederSpec(NamedTuple):
     settings: Settings
     fingerprint: Fingerprint
     argv: list[str]
+    workers: int | None = None  # of its torch loader; None for the loader's own
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -61,6 +64,10 @@ class _Pickler(cloudpickle.Pickler):
                 self.of_main[name] = obj
             if isinstance(obj, _Cached):  # pickle knows these by name only
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, np.ndarray) and (place := place_in_file(cast("np.ndarray[Any, Any]", obj))):
+            return _mapped, (*place, obj.dtype, obj.shape, obj.strides)
+        if isinstance(obj, functools.cached_property):  # of Python 3.11 it holds a lock
+            return _cached_property, (obj.func, obj.attrname)
         return super().reducer_override(obj)
 
 
@@ -69,6 +76,16 @@ _Cached: Any = type(functools.cache(len))
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
+
+
+def _cached_property(function: Callable[..., Any], name: str) -> Any:
+    made = functools.cached_property(function)
+    made.__set_name__(object, name)
+    return made
+
+
+def _mapped(path: str, offset: int, dtype: Any, shape: Any, strides: Any) -> Any:
+    return np.ndarray(shape, dtype, np.memmap(path, np.uint8, "r"), offset, strides)
 
 
 def _pickled(*things: Any) -> bytes:

@@ -26,6 +26,8 @@ class LoaderOptions(NamedTuple):
     borrow: bool = False
     device: str | Gpu | None = None
     framework: Framework | None = None
+    pad: bool = False
+    pin_memory: bool = False
 
     @property
     def rank(self) -> int:
@@ -84,6 +86,7 @@ class Batcher:
         self._rules = rules
         self._options = options
         self._drop_last = drop_last
+        self._pad = options.pad and options.world > 1
         self._destination = rows.destination
         self._whole = rows.connection.welcome.settings.whole_batches
         self._growing: _Growing | None = None
@@ -170,17 +173,25 @@ class Batcher:
         return PendingBatch(tree, self._destination.seal(), counts, after, Standing(at, connection, item))
 
     def _next_as_it_is(self, epoch: Epoch) -> PendingBatch | None:
-        """Return the source's next batch: this rank's of the next ``world``, if there is one for every rank."""
+        """Return the source's next batch: this rank's of the next ``world``, if there is one for every rank.
+
+        With ``pad`` the last one goes to all ranks that would get none.
+        """
         assert epoch.start is not None
+        if self._pad and self._has_no_step(epoch):
+            return None
         mine: tuple[Tree, Counts] | None = None
-        passed = epoch.passed
+        passed, last = epoch.passed, False
         for rank in range(self._options.world):
+            if last:
+                break
             block = None
             while block is None:
                 if passed == self._rules.samples or (block := self._rows.current(epoch.start.cycle)) is None:
                     return None
                 passed += block.rows
-                if rank == self._options.rank and not self._leaves_out(block):
+                last = self._pad and self._is_last(passed)
+                if (rank == self._options.rank or (last and mine is None)) and not self._leaves_out(block):
                     mine = self._handed(block)
                     self._rows.verify()
                 self._rows.place = self._rows.after(block, block.rows)
@@ -196,6 +207,22 @@ class Batcher:
         """Whether ``drop_last`` leaves out a block: the short one at the end of a cycle."""
         full, ends = self._rows.connection.welcome.block_rows, block.at.sample + block.rows == self._rules.samples
         return self._drop_last and ends and full is not None and block.rows < full
+
+    def _has_no_step(self, epoch: Epoch) -> bool:
+        """Whether ``drop_last`` ends a padded epoch of whole batches here."""
+        full, samples = self._rows.connection.welcome.block_rows, self._rules.samples
+        if not self._drop_last or full is None or samples is None or epoch.start is None:
+            return False
+        left = samples - epoch.passed
+        if self._rules.at(epoch).cycle > epoch.start.cycle:  # the short batch is past, and was not given
+            left += samples % full
+        return batches(left, full, self._options.world, drop_last=True, pad=True) == 0
+
+    def _is_last(self, passed: int) -> bool:
+        """Whether so many rows of an epoch of whole batches hold all of its batches."""
+        assert self._rules.samples is not None
+        left, full = self._rules.samples - passed, self._rows.connection.welcome.block_rows
+        return left == 0 or (self._drop_last and full is not None and left < full)
 
     def _handed(self, block: ReceivedBlock) -> tuple[Tree, Counts]:
         if self._options.borrow:
@@ -230,14 +257,19 @@ class Batcher:
                 f"feed {name!r} gives whole batches (whole_batches=True), whose shapes may vary, so "
                 f"batch_size={o.batch_size} is not possible. Leave batch_size out"
             )
-        if o.world > 1 and not self._drop_last and (samples is None or self._whole):
+        if self._pad and samples is None:
+            raise BadSetting(
+                f"feed {name!r} has a source that does not know its length, so its ranks cannot be padded: leave "
+                "pad out, and pass drop_last=True"
+            )
+        if o.world > 1 and not (self._drop_last or self._pad) and (samples is None or self._whole):
             why = "gives whole batches" if self._whole else "has a source that does not know its length"
             raise BadSetting(
                 f"feed {name!r} {why}, so what is left at its end cannot be split evenly among {o.world} ranks: "
-                "pass drop_last=True"
+                + ("pass drop_last=True" if samples is None else "pass drop_last=True or pad=True")
             )
         if samples is not None and self._rules.batch_size is not None:
-            batches(samples, self._rules.batch_size, o.world, drop_last=self._drop_last)
+            batches(samples, self._rules.batch_size, o.world, drop_last=self._drop_last, pad=self._pad)
 
 
 class _Growing:

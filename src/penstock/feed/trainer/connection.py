@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from penstock.feed.trainer.slowness import slowness
 from penstock.feed.trainer.socket_errors import despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.fork import close_in_children
+from penstock.terminal import say
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which the ring then owns."""
@@ -62,6 +62,7 @@ class Connection:
         held: Blocks that have come.
         wait_s: Time spent waiting for blocks.
         latency_s: Time from publishing to receiving the newest block that was waited for.
+        moves_to: The feed that the feeder asks this trainer to move to, as far as it has been heard.
 
     Raises:
         FeedNotFound: nobody serves the name.
@@ -73,6 +74,7 @@ class Connection:
     def __init__(self, endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
         self.latency_s = 0.0
         self.wait_s = 0.0
+        self.moves_to: str | None = None
         self._endpoint = endpoint
         self._inbox: deque[bytes] = deque()
         self._ordinal = 0  # of the next block that is announced
@@ -97,18 +99,18 @@ class Connection:
         try:
             self.welcome, fds = self._introduce(hello, answer_s)
             self.ring, self.sharing = _opened(self.welcome, fds, open_ring)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _TICK_S, 0))
+            self.held = Holdings(
+                self.ring,
+                self.welcome.settings.window_bytes,
+                most_untold=most_untold(self.welcome.settings.prefetch, self.welcome.batches),
+                borrow=hello.borrow,
+                tell=self._tell_released,
+                idle=self._no_loans,
+            )
         except BaseException:
             self._socket.close()
             raise
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _TICK_S, 0))
-        self.held = Holdings(
-            self.ring,
-            self.welcome.settings.window_bytes,
-            most_untold=most_untold(self.welcome.settings.prefetch, self.welcome.batches),
-            borrow=hello.borrow,
-            tell=self._tell_released,
-            idle=self._no_loans,
-        )
 
     def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> Cursor:
         """Begin to read at a position, or at the next segment; return where.
@@ -178,16 +180,21 @@ class Connection:
         if isinstance(self._ended, (TrainerEvicted, FeederLost, ProtocolError)):
             raise again(self._ended)
 
+    def asked_to_move(self) -> str | None:
+        """Return the feed that this trainer is asked to move to; receives what has come."""
+        self._receive(wait=False)
+        return self.moves_to
+
     def close(self) -> None:
         """Read no more; the connection ends when the last view of its blocks dies, or now."""
         if os.getpid() != self._pid or self._socket.fileno() < 0:
             return
+        if not self._closed:  # first: to a trainer that has released all of its blocks, the feeder sends more
+            self._send(wire.Detach(self.held.lent))
+        self._closed = True
         self.held.release_before(self.held.end)
         self.held.flush()
         self.ring.close()
-        if (lent := self.held.lent) and not self._closed:
-            self._send(wire.Detach(lent))
-        self._closed = True
         if not self.held.lent:
             self._socket.close()
 
@@ -336,6 +343,8 @@ class Connection:
             self._heard = message.serial
         elif isinstance(message, wire.Failed):
             self._failed = message
+        elif isinstance(message, wire.Move):
+            self.moves_to = message.to
         elif isinstance(message, wire.Evicted):
             self._ended = TrainerEvicted(message.message)
         elif isinstance(message, wire.Stuck):
@@ -343,7 +352,7 @@ class Connection:
                 self._starved = 0
                 raise WindowHeld(message.message)
         elif isinstance(message, FeederStatistics):
-            print(slowness(message, self._pid), file=sys.stderr, flush=True)
+            say(slowness(message, self._pid))
         elif isinstance(message, wire.Rejected):
             self._ended = refusal(self._endpoint.name, message)
         elif isinstance(message, wire.Bye):

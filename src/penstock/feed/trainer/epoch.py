@@ -48,6 +48,7 @@ class EpochRules:
         rank: Rank of this trainer.
         world: Number of ranks.
         drop_last: Whether rows that fill no batch of all ranks are left out.
+        pad: Whether ranks get rows twice where these are too few for equal batches.
         segment_starts: Where the feed's segments begin. With one segment the last rows of an epoch
             are left out, else rows drawn afresh from all of each epoch, so that no sample is always
             missing.
@@ -62,6 +63,7 @@ class EpochRules:
         world: int,
         *,
         drop_last: bool,
+        pad: bool = False,
         segment_starts: Sequence[int],
         seed: int,
     ) -> None:
@@ -70,6 +72,7 @@ class EpochRules:
         self.rank = rank
         self.world = world
         self._drop_last = drop_last
+        self._pad = pad
         self._segment_starts = segment_starts
         self._seed = seed % 2**64
 
@@ -111,7 +114,7 @@ class EpochRules:
             return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
         still_out = left_out[bisect_left(left_out, passed) :]
         kept = self.samples - passed - len(still_out)
-        share = next_slice(kept, self.batch_size, self.rank, self.world)
+        share = next_slice(kept, self.batch_size, self.rank, self.world, pad=self._pad)
         if share is None:
             return None
         mine = self._runs(passed, still_out, share.start, share.stop)
@@ -152,23 +155,28 @@ class EpochRules:
         if self.samples is None:
             return epoch
         if epoch.passed < self.samples and self.batch_size is not None:  # the rest may not be dealt evenly
-            batches(self.samples - epoch.passed, self.batch_size, self.world, drop_last=self._drop_last)
+            self._batches(self.samples - epoch.passed)
         kept = self.samples - epoch.passed - len(epoch.left_out)
-        if kept % self._step or (epoch.left_out and not self._drop_last):
+        if self._surplus(kept) or (epoch.left_out and not self._drop_last):
             epoch = self._leaving_out(epoch)
         over = epoch.passed > 0 and epoch.passed + len(epoch.left_out) == self.samples
         return self.following(epoch) if over else epoch
 
-    @property
-    def _step(self) -> int:
-        """Rows that all ranks together take in one step, if rows are ever left out; else 1."""
-        return (self.batch_size or 1) * self.world if self._drop_last and self.batch_size is not None else 1
+    def _batches(self, rows: int) -> int:
+        assert self.batch_size is not None
+        return batches(rows, self.batch_size, self.world, drop_last=self._drop_last, pad=self._pad)
+
+    def _surplus(self, rows: int) -> int:
+        """Count the rows, of so many that remain, that ``drop_last`` leaves out."""
+        if not self._drop_last or self.batch_size is None:
+            return 0
+        return max(0, rows - self._batches(rows) * self.batch_size * self.world)  # padded, the rows may be fewer
 
     def _leaving_out(self, epoch: Epoch) -> Epoch:
         """Choose which of an epoch's remaining rows are left out."""
         if self.samples is None:
             return epoch
-        count = (self.samples - epoch.passed) % self._step
+        count = self._surplus(self.samples - epoch.passed)
         if len(self._segment_starts) == 1:
             return epoch._replace(left_out=tuple(range(self.samples - count, self.samples)))
         words = (self._seed, _LEFT_OUT, epoch.number, epoch.passed)

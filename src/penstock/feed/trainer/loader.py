@@ -14,7 +14,7 @@ from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
 from penstock.feed.statistics import LoaderStatistics
 from penstock.feed.trainer.batcher import Batcher, LoaderOptions
-from penstock.feed.trainer.destination import Destination, OnGpu, OnHost
+from penstock.feed.trainer.destination import Destination, OnGpu, on_host
 from penstock.feed.trainer.epoch import EpochRules
 from penstock.feed.trainer.framework import converted
 from penstock.feed.trainer.plan import plan_difference, plan_of
@@ -64,13 +64,13 @@ class Loader:
         self._rows = RowStream(connect, hello, destination, failover=failover)
         self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
         welcome = self._rows.connection.welcome
-        self.name = welcome.name
         rules = EpochRules(
             welcome.samples,
             None if welcome.settings.whole_batches else self.batch_size,
             options.rank,
             options.world,
             drop_last=self.drop_last,
+            pad=options.pad,
             segment_starts=welcome.segment_starts,
             seed=welcome.settings.seed,
         )
@@ -79,7 +79,7 @@ class Loader:
         except BadSetting:
             self.close()
             raise
-        self._reading = Reading(self.name, self._rows, rules, batcher, partial(_finished, options))
+        self._reading = Reading(self._rows, rules, batcher, partial(_finished, options))
 
     def __iter__(self) -> Iterator[Tree]:
         self._check_usable()
@@ -95,7 +95,7 @@ class Loader:
         """
         welcome, options, size = self._rows.connection.welcome, self._options, self.batch_size
         if welcome.samples is not None and size is not None:
-            return batches(welcome.samples, size, options.world, drop_last=self.drop_last)
+            return batches(welcome.samples, size, options.world, drop_last=self.drop_last, pad=options.pad)
         if welcome.batches is not None and size == welcome.batch_size:
             short = welcome.samples is not None and welcome.samples % (welcome.block_rows or 1) > 0
             return (welcome.batches - (short and self.drop_last)) // options.world
@@ -107,6 +107,11 @@ class Loader:
         of = "" if samples is None else f" of {samples:,}"
         batches = "batches as the source makes them" if size is None else f"batch_size={size}"
         return f"<penstock.Loader of feed {self.name!r}: epoch {self.epoch}, {passed:,}{of} samples, {batches}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the feed that it reads; another once this trainer has been moved."""
+        return self._rows.connection.welcome.name
 
     @property
     def samples(self) -> int | None:
@@ -204,7 +209,7 @@ class Loader:
 
 def _destination(options: LoaderOptions) -> Destination:
     gpu = gpu_of(options.device)
-    return OnHost() if gpu is None else OnGpu(gpu, views=options.borrow)
+    return on_host(pinned=options.pin_memory) if gpu is None else OnGpu(gpu, views=options.borrow)
 
 
 def _finished(options: LoaderOptions, tree: Tree) -> Tree:

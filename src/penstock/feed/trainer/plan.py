@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from penstock.feed.wire import Welcome
+from penstock.fingerprint.code import fingerprint_difference
 
 
 def plan_of(welcome: Welcome) -> dict[str, Any]:
@@ -27,6 +28,28 @@ def order_of(welcome: Welcome) -> dict[str, Any]:
         "epochs": welcome.settings.epochs,
         "whole_batches": welcome.settings.whole_batches,
     }
+
+
+def difference_of_feeds(here: Welcome, there: Welcome, *, views: bool) -> str:
+    """Say why a trainer of one feed cannot begin its next epoch on another; empty if it can.
+
+    Args:
+        here: What its feeder said of itself.
+        there: What the other feeder says.
+        views: Whether the trainer reads views, for which a smaller window may be too small.
+    """
+    mine, other = here.fingerprint, there.fingerprint
+    if mine is None or other is None:
+        return "only of feeds that share() started is known that they have the same samples"
+    if mine.digest != other.digest:
+        return f"that was started with another make_loader: {fingerprint_difference(other, mine)}"
+    if changed := mine.data.difference(other.data):
+        return f"that reads other data: {changed}"
+    before, now = ({**order_of(welcome), "memory": welcome.settings.memory} for welcome in (here, there))
+    differ = [name for name in before if before[name] != now[name]]
+    if views and there.settings.window_bytes < here.settings.window_bytes:
+        differ.append("window")
+    return f"that has other {', '.join(differ)}" if differ else ""
 
 
 def plan_difference(saved: Any, here: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -12,6 +11,7 @@ from penstock.feed.trainer.batcher import Batcher, Counts, PendingBatch
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
 from penstock.measure.waits import Iteration
+from penstock.terminal import say
 
 
 class Reading:
@@ -22,7 +22,6 @@ class Reading:
     kept, else from the feeder.
 
     Args:
-        name: Name of the feed.
         rows: The stream.
         rules: How epochs are cut.
         batcher: Cuts them.
@@ -38,7 +37,7 @@ class Reading:
     """
 
     def __init__(
-        self, name: str, rows: RowStream, rules: EpochRules, batcher: Batcher, finish: Callable[[Tree], Tree]
+        self, rows: RowStream, rules: EpochRules, batcher: Batcher, finish: Callable[[Tree], Tree]
     ) -> None:
         self.epoch = rules.begin(0, None)
         self.counts = Counts()
@@ -47,19 +46,19 @@ class Reading:
         self.resumed = False
         self.newest: object = None
         self.rules = rules
-        self._name = name
         self._rows = rows
         self._batcher = batcher
         self._finish = finish
         self._ahead: PendingBatch | None = None
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go where a state says; a loop that has begun becomes void."""
+        """Go where a state says, if that is elsewhere; a loop that has begun becomes void."""
         epoch = self.rules.loaded(state)
-        self._rows.kept_from = None
+        if epoch != self.epoch:
+            self._rows.kept_from = None
+            self.in_place = False
         self.finished = None
         self.newest = None
-        self.in_place = False
         self.resumed = True
         self.epoch = epoch
 
@@ -107,23 +106,27 @@ class Reading:
 
     def _stand_at_epoch(self) -> None:
         """Bring the stream to the place of the epoch."""
-        epochs = self._rows.connection.welcome.settings.epochs
+        welcome = self._rows.connection.welcome
+        epochs = welcome.settings.epochs
         number, start, *_ = self.epoch
         if epochs is not None and number >= epochs:
             raise FeedEnded(
-                f"feed {self._name!r} gives each trainer epochs={epochs}, and this trainer has had them all"
+                f"feed {welcome.name!r} gives each trainer epochs={epochs}, and this trainer has had them all"
             )
+        if self.epoch.passed == 0:
+            self._rows.move()
+        if self._rows.moved:
+            start = None
+            self.epoch = self.rules.begin(number, None)
         if start is not None:
             self._rows.stand_at(self.rules.at(self.epoch), number, start)
             return
         self._rows.start(None, number, Cursor(0, 0))
-        at = self._rows.at
+        at, name = self._rows.at, self._rows.connection.welcome.name
         if self.rules.samples is None and at.sample:
-            print(
-                f"penstock: feed {self._name!r} does not know its length, and is in its first pass: this trainer "
-                f"joins at its sample {at.sample:,}, and its first epoch has what is left of that pass",
-                file=sys.stderr,
-                flush=True,
+            say(
+                f"feed {name!r} does not know its length, and is in its first pass: this trainer "
+                f"joins at its sample {at.sample:,}, and its first epoch has what is left of that pass"
             )
         self.epoch = self.epoch._replace(start=at)
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from penstock.contracts import Cursor
-from penstock.errors import FeederLost, FeedStopped, SettingsDiffer
+from penstock.contracts import Cursor, Ring
+from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer
 from penstock.feed import wire
-from penstock.feed.settings import MOST_BLOCKS, Settings
+from penstock.feed.endpoint import ANSWER_S, Endpoint
+from penstock.feed.settings import MOST_BLOCKS
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.destination import Destination
-from penstock.feed.trainer.plan import order_of
+from penstock.feed.trainer.plan import difference_of_feeds, order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
+from penstock.terminal import say
 from penstock.tracebacks import users_stacklevel
 
-Connect = Callable[[wire.Hello, OpenRing, Settings | None], Connection]
-"""Finds a feeder, or under ``share`` starts one (with these settings, if it replaces another)."""
+Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], Connection]
+"""Finds a feeder, or under ``share`` starts one (in the place of the one that said this welcome, if any)."""
 
 _POLLED_EVERY = 16
 """Blocks after which a trainer that has enough of them looks whether the feed has ended."""
@@ -55,6 +58,7 @@ class RowStream:
     Attributes:
         place: Where it stands; plain assignment moves it.
         kept_from: The place from which everything is kept or still to come, if there is one.
+        moved: Whether it has come to another feed, and has yet to start there.
         destination: Where rows are copied to.
     """
 
@@ -67,6 +71,7 @@ class RowStream:
         self.place = Standing(Cursor(0, 0), connect(hello, destination.open_ring, None), 0)
         self.kept_from: Standing | None = None
         self._started_on: Standing | None = None  # where the feeder was asked for rows, and on which connection
+        self.moved = False
         self.failovers = 0
         self._past_wait_s = 0.0
 
@@ -98,6 +103,7 @@ class RowStream:
                     self._start = begun, epoch, begun
                 self.place = Standing(begun, self.connection, self.connection.held.first)
                 self._started_on = self.kept_from = self.place
+                self.moved = False
                 return
             except FeederLost as lost:
                 self._replace(lost)
@@ -111,6 +117,39 @@ class RowStream:
         self._start = at, epoch, epoch_start
         self.place = kept._replace(at=at)
         self.connection.epoch(epoch, epoch_start)
+
+    def move(self) -> None:
+        """Go to the feed that the feeder has asked for, where this trainer is then to start at the next segment.
+
+        Where that feed does not run, or differs, the trainer stays and says why.
+        """
+        old, me = self.connection, f"this trainer (pid {os.getpid()})"
+        to = old.asked_to_move()
+        if to is None or to == old.welcome.name:
+            old.moves_to = None
+            return
+
+        def open_ring(welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
+            if differs := difference_of_feeds(old.welcome, welcome, views=self._hello.borrow):
+                raise SettingsDiffer(differs)
+            self.kept_from = None
+            self.destination.leave()
+            return self.destination.open_ring(welcome, fds)
+
+        try:
+            connection = Connection(Endpoint(to), self._hello, open_ring, ANSWER_S)
+        except DeviceUnavailable:  # the old ring has been left by then
+            raise
+        except PenstockError as error:
+            old.moves_to = None
+            say(f"{me} stays on feed {old.welcome.name!r}, and does not move to {to!r}: {error}")
+            return
+        place, waited_s = Standing(self.at, connection, 0), self.wait_s
+        old.close()  # first: if this is broken off, the move begins again, and no feeder waits for who has left
+        self.moved = True
+        self._past_wait_s = waited_s
+        self.place = place
+        say(f"{me} moves from feed {old.welcome.name!r} to {to!r} for its next epoch")
 
     def current(self, last_cycle: int | None) -> ReceivedBlock | None:
         """Return the block that holds the row ``at``, waiting for it.
@@ -234,7 +273,8 @@ class RowStream:
             raise lost
         self.kept_from = None
         self.destination.leave()
-        connection = self._connect(self._hello, self.destination.open_ring, old.welcome.settings)
+        connection = self._connect(self._hello, self.destination.open_ring, old.welcome)
+        connection.moves_to = old.moves_to
         before, now = order_of(old.welcome), order_of(connection.welcome)
         if changed := ", ".join(name for name in before if before[name] != now[name]):
             connection.close()

@@ -17,14 +17,20 @@ class RankSlice(NamedTuple):
     taken: int
 
 
-def next_slice(remaining: int, batch_size: int, rank: int, world: int) -> RankSlice | None:
+def next_slice(remaining: int, batch_size: int, rank: int, world: int, *, pad: bool = False) -> RankSlice | None:
     """Return a rank's next batch when ``remaining`` rows of the epoch are left; None at its end.
 
     Every rank gets the same number of batches. The rows left at the end are
     split evenly; if they are fewer than the ranks, the step before them is
-    ``world`` rows shorter, so that every rank gets some.
+    ``world`` rows shorter, so that every rank gets some. With ``pad`` all
+    batches of a step are equally long: the last one's overlap.
     """
     taken = min(remaining, batch_size * world)
+    if pad:
+        each = -(-taken // world)
+        gaps = max(1, world - 1)
+        start = (rank * (taken - each) + gaps // 2) // gaps
+        return RankSlice(start, start + each, taken) if taken else None
     if 0 < remaining - taken < world:
         taken = remaining - world
     if taken < world:
@@ -34,17 +40,22 @@ def next_slice(remaining: int, batch_size: int, rank: int, world: int) -> RankSl
     return RankSlice(start, start + each + (rank < extra), taken)
 
 
-def batches(samples: int, batch_size: int, world: int, *, drop_last: bool) -> int:
+def batches(samples: int, batch_size: int, world: int, *, drop_last: bool, pad: bool = False) -> int:
     """Return how many batches ``next_slice`` gives each rank in an epoch.
+
+    With ``pad`` they are those of a ``DataLoader`` over torch's ``DistributedSampler``.
 
     Raises:
         BadSetting: these samples cannot be split evenly.
     """
+    if pad:
+        samples, world = -(-samples // world), 1
     step = batch_size * world
     if world > 1 and not drop_last and (samples < world or (batch_size == 1 and samples % world)):
         raise BadSetting(
             f"{samples} samples cannot be split among {world} ranks into equally many batches of at most "
-            f"{batch_size}: {samples % world} are left over. Pass drop_last=True, or use another batch_size"
+            f"{batch_size}: {samples % world} are left over. Pass drop_last=True or pad=True, or use another "
+            "batch_size"
         )
     return samples // step if drop_last else -(-samples // step)
 

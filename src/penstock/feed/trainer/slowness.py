@@ -8,7 +8,7 @@ from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 def slowness(feed: FeederStatistics, pid: int) -> str:
     """Say what this process's trainer has been waiting for, from its feeder's statistics."""
     mine = next((trainer for trainer in feed.trainers if trainer.pid == pid), None)
-    return f"penstock: feed {feed.name!r} has sent this trainer (pid {pid}) nothing for 30 s: {_why(feed, mine)}"
+    return f"feed {feed.name!r} has sent this trainer (pid {pid}) nothing for 30 s: {_why(feed, mine)}"
 
 
 def _why(feed: FeederStatistics, mine: TrainerStatistics | None) -> str:

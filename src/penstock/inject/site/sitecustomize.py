@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _CLASSES = {
     "torch.utils.data.dataloader": "DataLoader",
     "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
+    "fastai.data.load": "DataLoader",  # none of torch's: it cannot be hooked, and its user is told
 }
 
 
@@ -44,11 +45,12 @@ def _hook(module: "ModuleType", name: str) -> None:
 
         hook(getattr(module, name))
     except Exception as error:
-        _tell(error)
+        _tell(error, f" of {module.__name__}")
 
 
-def _tell(error: Exception) -> None:
-    print(f"penstock: loaders are not watched: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+def _tell(error: Exception, whose: str = "") -> None:
+    what = f"penstock: loaders{whose} are neither watched nor shared"
+    print(f"{what}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def _begin() -> None:

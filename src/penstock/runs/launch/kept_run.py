@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock.runs.keeper
+from penstock.autosharing.options import to_environment
 from penstock.inject import injected, without_injection
 from penstock.runs.keeper.order import Order
 from penstock.runs.profilers import STEPS, command_of, steps_of
@@ -154,7 +155,8 @@ def environment_of(record: RunRecord, store: Store, variables: Mapping[str, str]
     steps = steps_of(plan)
     return {
         "PYTHONUNBUFFERED": "1",  # what it prints is seen, and kept, when it is printed
-        **(injected if plan.watch_dataloader or steps else without_injection)(os.environ),
+        **(injected if plan.watch_dataloader or steps or plan.share else without_injection)(os.environ),
+        **(to_environment(plan.share) if plan.share else {}),
         **({STEPS: steps} if steps else {}),
         **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),
         **variables,

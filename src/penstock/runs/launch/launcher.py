@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
 
+from penstock.autosharing.options import TOGETHER
 from penstock.errors import PenstockError
 from penstock.runs.launch.kept_run import KeptRun
 from penstock.runs.launch.sampling import Sampling
@@ -20,6 +20,7 @@ from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
 from penstock.runs.modes.mode import Mode, TimeSlices, opened
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
+from penstock.terminal import say
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_TERMINAL = (False, False, False)
@@ -80,7 +81,7 @@ class Launcher:
             try:
                 self._mode = until_all_ended.enter_context(opened(records))
             except PenstockError as error:
-                print(f"penstock: {error}", file=sys.stderr, flush=True)
+                say(str(error))
                 for record in records:
                     self._store.ended(record.id, "failed", None, f"never began: {error}")
                     self._note(record)
@@ -97,6 +98,7 @@ class Launcher:
     def _run_together(self, records: Sequence[RunRecord]) -> None:
         terminal = terminals() if self._one else _NO_TERMINAL
         alone = self._one and stdin_is_ours()
+        sharing = {TOGETHER: str(sum(record.plan.share is not None for record in records))}
         for record in records:
             if self._waits(record):
                 blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # no run is forgotten by a signal
@@ -106,7 +108,7 @@ class Launcher:
                     orphans=self._orphans,
                     terminal=terminal,
                     alone=alone,
-                    variables=self._mode.variables(record),
+                    variables={**self._mode.variables(record), **(sharing if record.plan.share else {})},
                     lease=self._mode.lease,
                 )
                 self._running.append(run)
@@ -161,7 +163,7 @@ class Launcher:
             try:
                 self._tell(self._group_of[record.id], self._store.run(record.id))
             except PenstockError as error:
-                print(f"penstock: {error}", file=sys.stderr, flush=True)
+                say(str(error))
 
     def _hear(self, run: KeptRun) -> bool:
         """Do what a keeper says; return False once it says no more."""
@@ -178,7 +180,7 @@ class Launcher:
 
     def _remark(self, run: KeptRun, text: str) -> None:
         """Tell what is wrong with a run, and have it kept in the run's reason."""
-        print(f"penstock: run {run.record.id}: {text}", file=sys.stderr, flush=True)
+        say(f"run {run.record.id}: {text}")
         run.send(note=text)
 
     def _describe(self, records: Sequence[RunRecord]) -> None:

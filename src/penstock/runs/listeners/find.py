@@ -16,6 +16,7 @@ _OURS = {
     "disk": "penstock.runs.listeners.disk:DiskListener",
     "gpu": "penstock.runs.listeners.gpu:GpuListener",
     "gpm": "penstock.runs.listeners.gpm:GpmListener",
+    "dcgm": "penstock.runs.listeners.dcgm:DcgmListener",
     "energy": "penstock.runs.listeners.energy:EnergyListener",
     "feed": "penstock.runs.listeners.feed:FeedListener",
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpm import MIB, Gpm
+from penstock.measure.gpm import MIB, Gpms
 from penstock.measure.gpus import devices, instances, nvml, told
 from penstock.runs.listeners.contract import Sample, Tick, Values
 
@@ -34,7 +34,7 @@ class GpmListener:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
         self._devices: list[tuple[str, Any]] = []
-        self._watched: dict[str, Gpm | None] = {}
+        self._gpms = Gpms(*(metric for metric, _ in _METRICS.values()))
 
     def unavailable(self) -> str | None:
         try:
@@ -46,35 +46,23 @@ class GpmListener:
         return None
 
     def sample(self, tick: Tick) -> Sample:
-        gauges: dict[str, float] = {}
-        before, self._watched = self._watched, {}
+        units: dict[str, str] = {}
         for place, (uuid, device) in enumerate(self._devices):
             migs = {f"gpm.{place}.mig{mig.number}": mig.uuid for mig in instances(device)}
-            for name, its in (migs or {f"gpm.{place}": uuid}).items():
-                self._watched[its] = before.pop(its) if its in before else told(Gpm, its, *_ids())
-                gpm = self._watched[its]
-                for (series, (_, unit)), value in zip(
-                    _METRICS.items(), (gpm and told(gpm.read)) or (), strict=False
-                ):
-                    if value is not None:
-                        gauges[f"{name}.{series}"] = value * unit
-        _close(before)
+            units |= migs or {f"gpm.{place}": uuid}
+        found = self._gpms.read(units.values())
+        gauges = {
+            f"{name}.{series}": value * scale
+            for name, uuid in units.items()
+            for (series, (_, scale)), value in zip(_METRICS.items(), found.get(uuid, ()), strict=False)
+            if value is not None
+        }
         return Sample(Values(gauges=gauges))
 
     def close(self) -> None:
-        _close(self._watched)
+        self._gpms.close()
 
 
 def _supports(device: Any) -> bool:
     found = told(nvml().nvmlGpmQueryDeviceSupport, device)
     return bool(found and found.isSupportedDevice)
-
-
-def _ids() -> list[int]:
-    return [getattr(nvml(), f"NVML_GPM_METRIC_{name}") for name, _ in _METRICS.values()]
-
-
-def _close(gpms: Mapping[str, Gpm | None]) -> None:
-    for gpm in gpms.values():
-        if gpm:
-            gpm.close()

@@ -45,7 +45,7 @@ class GpuListener:
         gauges: dict[str, float] = {}
         used_bytes: dict[int, list[int | None]] = {}
         for place, device in enumerate(self._devices):
-            gauges.update({f"gpu.{place}.{name}": value for name, value in _readings(device).items()})
+            gauges.update({f"gpu.{place}.{name}": value for name, value in readings(device).items()})
             for mig in instances(device):
                 if memory := told(nvml().nvmlDeviceGetMemoryInfo, mig.handle):
                     gauges[f"gpu.{place}.mig{mig.number}.memory_bytes"] = memory.used
@@ -64,7 +64,7 @@ class GpuListener:
         self._devices = []
 
 
-def _readings(device: Any) -> dict[str, float]:
+def readings(device: Any) -> dict[str, float]:
     """Return what NVML tells of a GPU now."""
     known = nvml()
     busy, memory = told(known.nvmlDeviceGetUtilizationRates, device), told(known.nvmlDeviceGetMemoryInfo, device)

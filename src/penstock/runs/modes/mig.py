@@ -24,6 +24,7 @@ from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
 from penstock.measure.gpus import Gpu, answer, gpu_processes, instances, nvml, told, visible_gpus
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
+from penstock.terminal import say
 
 _TRIES, _PAUSE_S = 10, 0.5
 """Memory of a process that was killed is still in use for a moment."""
@@ -254,7 +255,7 @@ def main(lease: int, wanted: Sequence[str]) -> None:
             os.read(lease, 1)
     finally:
         for sentence in maker.take_back():
-            print(f"penstock: {sentence}", file=sys.stderr, flush=True)
+            say(sentence)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.runs.push.beside import later
 from penstock.runs.record import ENDED
 from penstock.runs.store import Store
+from penstock.terminal import say
 
 _EVERY_S = 5.0
 _PART = 20
@@ -44,7 +45,7 @@ def _main(folder: str, *groups: str) -> int:
                 return 0
             except PenstockError as error:
                 if pause_s is None:
-                    print(f"penstock: not all was pushed to {error}; {later(groups)}", file=sys.stderr)
+                    say(f"not all was pushed to {error}; {later(groups)}")
                     return 1
                 time.sleep(pause_s)
     return 0

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.packages import require
+from penstock.terminal import say
 
 _PATIENCE_S = 15.0
 
@@ -44,12 +45,12 @@ def pushing(folder: Path, groups: Sequence[str], uri: str, experiment: str) -> G
             try:
                 process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:
-                print("penstock: pushing what the runs have left; Ctrl-C ends that", file=sys.stderr, flush=True)
+                say("pushing what the runs have left; Ctrl-C ends that")
                 process.wait()
         except KeyboardInterrupt:
             process.kill()
             process.wait()
-            print(f"penstock: not all was pushed; {later(groups)}", file=sys.stderr)
+            say(f"not all was pushed; {later(groups)}")
 
 
 def later(groups: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.runs.measured import is_measured
 from penstock.runs.store.columns import Floats, Ints
 from penstock.runs.store.series import Series
 
@@ -16,7 +17,6 @@ EVERY_S = 10
 """Seconds for which one point of a sampled series stands, as with MLflow's own system metrics."""
 
 LONGEST_NAME = 250
-_SAMPLED = re.compile(r"(proc|host|disk|gpu|gpm|energy|feed|sampler|run)\..*", re.DOTALL)
 _GPU = re.compile(r"gpu\.(\d+)\.(utilisation_percent|memory_bytes|power_w)")
 _OF_GPU = {
     "utilisation_percent": ("utilization_percentage", 1.0),
@@ -52,7 +52,7 @@ def metrics_of(
     """
     found: dict[str, Series] = {}
     for name, each in series.items():
-        if _SAMPLED.fullmatch(name):
+        if is_measured(name):
             found |= _system(name, _thinned(each, began, until), series, memory_bytes)
         elif name != "step":
             found[name] = each if until is None else _up_to(each, until)

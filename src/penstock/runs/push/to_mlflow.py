@@ -6,10 +6,9 @@ import fcntl
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from penstock.runs.push.metrics import Metric, metrics_of, unique_names
 from penstock.runs.push.pushed import Notes, Pushed
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
+from penstock.terminal import say
 
 MOST_FILES_BYTES = 1 << 30
 """Bytes of a run's own files beyond which none of them is pushed."""
@@ -164,7 +164,7 @@ class Push:
             self._describe(run, run_id)
         if pushed.whole:
             return
-        environment = _environment(self._store.folder_of(run.id))
+        environment = self._store.environment(run.id) or {}
         metrics = metrics_of(
             self._store.series(run.id),
             began=run.began or 0.0,
@@ -220,7 +220,7 @@ class Push:
 
     def _describe(self, run: RunRecord, run_id: str) -> None:
         """Push parameters and tags; those that are there stay."""
-        git: dict[str, str] = _environment(self._store.folder_of(run.id)).get("git") or {}
+        git: dict[str, str] = (self._store.environment(run.id) or {}).get("git") or {}
         command = run.plan.command
         tags = {
             "mlflow.source.name": next((word for word in command if word.endswith(".py")), command[0]),
@@ -250,10 +250,9 @@ class Push:
         own = [path for path in sorted((folder / "files").rglob("*")) if path.is_file() and not path.is_symlink()]
         nbytes = sum(path.stat().st_size for path in own)
         if nbytes > MOST_FILES_BYTES:
-            print(
-                f"penstock: run {run.id}: its own files have {nbytes:,} bytes, more than {MOST_FILES_BYTES:,}: "
-                f"they are not pushed, and stay in {folder / 'files'}",
-                file=sys.stderr,
+            say(
+                f"run {run.id}: its own files have {nbytes:,} bytes, more than {MOST_FILES_BYTES:,}: "
+                f"they are not pushed, and stay in {folder / 'files'}"
             )
             own = []
         kept = [path for path in (folder / "output", folder / "environment.json") if path.exists()]
@@ -261,12 +260,6 @@ class Push:
             inside = path.parent.relative_to(folder)
             self._client.log_artifact(run_id, str(path), None if inside == Path() else inside.as_posix())
             self.files += 1
-
-
-def _environment(folder: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        return json.loads((folder / "environment.json").read_bytes())
-    return {}
 
 
 def _end(run: RunRecord) -> float:

@@ -15,7 +15,7 @@ from penstock.runs.modes.mode import check
 from penstock.runs.plan import GroupPlan
 from penstock.runs.profilers import check_profilers
 
-_LISTENERS = ("gpu", "gpm")
+_LISTENERS = ("gpu", "gpm", "dcgm")
 """Listeners that only a GPU has anything to say to."""
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.autosharing.options import ShareOptions
 from penstock.errors import BadSetting
 from penstock.runs.command_line import check_listeners, seconds_from
 from penstock.runs.plan import GroupPlan, RunPlan
@@ -39,6 +40,7 @@ class _Runs(msgspec.Struct, forbid_unknown_fields=True):
     mps_memory: str = ""
     watch_dataloader: bool = False
     profile: list[str] = []
+    share: bool | ShareOptions = False
 
 
 class _Group(_Runs, forbid_unknown_fields=True):
@@ -56,7 +58,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     groups: list[_Group]
 
 
-_KEYS = [field for kind in (_Spec, _Group) for field in kind.__struct_fields__]
+_KEYS = [field for kind in (_Spec, _Group, ShareOptions) for field in kind.__struct_fields__]
 
 
 def plan_yaml(path: Path, text: str, gpus: Gpus) -> list[tuple[str, GroupPlan]]:
@@ -137,6 +139,7 @@ def _runs(read: YamlText, at: str, runs: _Runs, name: str, gpus: Gpus) -> list[R
         mps_memory_bytes=size_from(where("mps_memory"), runs.mps_memory) if runs.mps_memory else None,
         watch_dataloader=runs.watch_dataloader,
         profile=gpus.profilers(where("profile"), runs.profile),
+        share=ShareOptions() if runs.share is True else runs.share or None,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 import msgspec
 import numpy as np
 from isal import isal_zlib
@@ -99,12 +97,16 @@ def decoded_floats(column: Column) -> Floats:
         return _numbers(column, column.width).view(f"<f{column.width}").astype(np.float64)
     values = decoded_ints(column) / column.scale
     if column.corrected:
-        values.view(np.int64)[:] += np.frombuffer(zlib.decompress(column.content)[-column.count :], np.int8)
+        values.view(np.int64)[:] += np.frombuffer(_decompressed(column.content)[-column.count :], np.int8)
     return values
 
 
 def _compressed(content: bytes) -> bytes:
     return isal_zlib.compress(content, isal_zlib.ISAL_BEST_COMPRESSION)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _decompressed(content: bytes) -> bytes:
+    return isal_zlib.decompress(content)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _planes(numbers: NDArray[np.generic], width: int) -> bytes:
@@ -113,7 +115,7 @@ def _planes(numbers: NDArray[np.generic], width: int) -> bytes:
 
 
 def _numbers(column: Column, itemsize: int) -> NDArray[np.uint8]:
-    planes = np.frombuffer(zlib.decompress(column.content), np.uint8, column.width * column.count)
+    planes = np.frombuffer(_decompressed(column.content), np.uint8, column.width * column.count)
     numbers = np.zeros((column.count, itemsize), np.uint8)
     numbers[:, : column.width] = planes.reshape(column.width, column.count).T
     return numbers.reshape(-1)

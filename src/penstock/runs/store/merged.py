@@ -8,8 +8,8 @@ compacted it was killed, counts from there on.
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from penstock.crc32 import crc32
 from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.store.columns import (
     Column,
@@ -39,14 +40,17 @@ _COUNTS_OF_A_PROCESS = {"feed.batches", "feed.samples"}
 POINT = np.dtype([("number", "<u4"), ("time_us", "<i8"), ("value", "<f8")])
 
 Points = tuple[Ints, Floats]
-Wanted = Callable[[str], bool]
+Wanted = Callable[[str], object]
 
 
 class _Compacted(msgspec.Struct):
-    """What the file holds; of a series its column of times, the first of them that is its, and its values."""
+    """What the file holds; of a series its column of times, the first of them that is its, and its values.
+
+    Columns are decoded where they are wanted.
+    """
 
     taken: dict[str, int]
-    columns: list[Column]
+    columns: list[msgspec.Raw]
     series: dict[str, tuple[int, int, int]]
 
 
@@ -57,6 +61,15 @@ def read_series(folder: Path, wanted: Wanted | None = None) -> dict[str, Series]
         contents = [_content(path) for path in sorted(folder.glob("*.points"))]
         merged, _ = _merged(folder / _COMPACTED, contents, wanted)
     return series_of(merged)
+
+
+def read_names(folder: Path) -> list[str]:
+    """Return the names of the series in a folder; of what is compacted, no checksum is computed."""
+    with usable(folder):
+        contents = [_content(path) for path in sorted(folder.glob("*.points"))]
+        compacted = _named(folder / _COMPACTED)
+    named = [name for content in contents for block in blocks(content) for name in block.names]
+    return list(dict.fromkeys([*named, *compacted]))
 
 
 def compact(folder: Path) -> None:
@@ -103,6 +116,17 @@ def _content(path: Path) -> bytes:
     with suppress(FileNotFoundError):  # compacted by now
         return path.read_bytes()
     return b""
+
+
+def _named(compacted: Path) -> Iterable[str]:
+    """Return the names in the compacted file, of which only the pages with names are read."""
+    try:
+        with compacted.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return msgspec.msgpack.decode(memoryview(content)[len(_MAGIC) + 4 :], type=_Compacted).series
+    except FileNotFoundError:
+        return ()
+    except (msgspec.DecodeError, ValueError):  # an empty file cannot be mapped
+        raise _damaged(compacted) from None
 
 
 def _merged(
@@ -179,9 +203,11 @@ def points_of(names: list[str], found: list[Block], wanted: Wanted | None) -> di
 
 def in_order(parts: list[Points]) -> Points:
     """Put points of one series from several writers in the order of their times."""
-    times_us = np.concatenate([part[0] for part in parts])
+    times_us, values = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+    if (times_us[1:] >= times_us[:-1]).all():
+        return times_us, values
     order = np.argsort(times_us, kind="stable")
-    return times_us[order], np.concatenate([part[1] for part in parts])[order]
+    return times_us[order], values[order]
 
 
 def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
@@ -189,7 +215,7 @@ def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
     times: dict[int, Ints] = {}
 
     def put(column: Column) -> int:
-        compacted.columns.append(column)
+        compacted.columns.append(msgspec.Raw(msgspec.msgpack.encode(column)))
         return len(compacted.columns) - 1
 
     def place_of(times_us: Ints) -> tuple[int, int]:
@@ -204,23 +230,31 @@ def _packed(merged: dict[str, Points], taken: dict[str, int]) -> bytes:
     for name, (times_us, values) in sorted(merged.items(), key=lambda item: -len(item[1][0])):
         compacted.series[name] = (*place_of(times_us), put(coded_floats(values)))
     content = msgspec.msgpack.encode(compacted)
-    return _MAGIC + zlib.crc32(content).to_bytes(4, "little") + content
+    return _MAGIC + crc32(content).to_bytes(4, "little") + content
 
 
 def _unpacked(path: Path, wanted: Wanted | None) -> tuple[dict[str, Points], dict[str, int]]:
     if not (content := _content(path)):
         return {}, {}
     begin = len(_MAGIC) + 4
-    if content[:begin] != _MAGIC + zlib.crc32(content[begin:]).to_bytes(4, "little"):
-        raise StoreUnusable(f"{path} is damaged: its checksum is wrong. Restore it, or remove the run")
-    compacted = msgspec.msgpack.decode(content[begin:], type=_Compacted)
+    if content[:begin] != _MAGIC + crc32(memoryview(content)[begin:]).to_bytes(4, "little"):
+        raise _damaged(path)
+    compacted = msgspec.msgpack.decode(memoryview(content)[begin:], type=_Compacted)
+
+    def column(number: int) -> Column:
+        return msgspec.msgpack.decode(compacted.columns[number], type=Column)
+
     points: dict[str, Points] = {}
     times_us: dict[int, Ints] = {}
     for name, (times, first, values) in compacted.series.items():
         if wanted is not None and not wanted(name):
             continue
         if times not in times_us:
-            times_us[times] = decoded_ints(compacted.columns[times])
-        found = decoded_floats(compacted.columns[values])
+            times_us[times] = decoded_ints(column(times))
+        found = decoded_floats(column(values))
         points[name] = times_us[times][first : first + len(found)], found
     return points, compacted.taken
+
+
+def _damaged(path: Path) -> StoreUnusable:
+    return StoreUnusable(f"{path} is damaged: its checksum is wrong. Restore it, or remove the run")

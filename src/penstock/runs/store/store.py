@@ -79,10 +79,10 @@ class Store:
 
     def add(self, group: GroupPlan) -> list[RunRecord]:
         """Add a group, all of whose runs wait for this process, or one that it tells, to start them."""
-        group_id = _new_id()
-        ids = [_new_id() for _ in group.runs]
         listeners = msgspec.json.encode(group.listeners).decode()
         with self._lock, usable(self._database), writing(self._connection):
+            taken = {id for (id,) in self._connection.execute("SELECT id FROM groups UNION SELECT id FROM runs")}
+            group_id, *ids = _new_ids(1 + len(group.runs), taken)
             self._connection.execute(
                 "INSERT INTO groups (id, name, mode, listeners, added, owner) VALUES (?, ?, ?, ?, ?, ?)",
                 (group_id, group.name, group.mode, listeners, time.time(), _json(this_process())),
@@ -205,11 +205,26 @@ class Store:
             self._remove(removed)
         return removed
 
-    def series(self, id: str, wanted: Callable[[str], bool] | None = None) -> dict[str, Series]:
+    def environment(self, id: str) -> dict[str, Any] | None:
+        """Return what a run ran in, as far as it can be read; None if that has not been described."""
+        try:
+            return msgspec.json.decode((self.folder_of(id) / "environment.json").read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:  # whoever wrote it was killed
+            return {"environment": f"unreadable: {error}"}
+
+    def series(self, id: str, wanted: Callable[[str], object] | None = None) -> dict[str, Series]:
         """Return series of a run by name, all or those whose names are wanted, whatever writers there were."""
         from penstock.runs.store.merged import read_series
 
         return read_series(self.folder_of(id) / "series", wanted)
+
+    def names(self, id: str) -> list[str]:
+        """Return the names of a run's series."""
+        from penstock.runs.store.merged import read_names
+
+        return read_names(self.folder_of(id) / "series")
 
     def compact(self, id: str) -> None:
         """Compress the series of a run that has ended into one file; a death at any moment loses nothing.
@@ -259,8 +274,14 @@ class Store:
             return cursor.execute(f"{SELECT} {condition}", values).fetchall()
 
 
-def _new_id() -> str:
-    return secrets.choice(_FIRST) + "".join(secrets.choice(_LETTERS) for _ in range(5))
+def _new_ids(count: int, taken: set[str]) -> list[str]:
+    """Choose ids at random: of ten thousand that are short enough to type, some would be equal."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        id = secrets.choice(_FIRST) + "".join(secrets.choice(_LETTERS) for _ in range(5))
+        if id not in taken:
+            found[id] = None
+    return list(found)
 
 
 def _json(value: Any) -> str:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from isal import isal_zlib
 
 from penstock.contracts import ByteArray
+from penstock.crc32 import crc32
 from penstock.errors import PackDamaged, ReadFailed
 from penstock.sources.packed.format import (
     HEADER_BYTES,
@@ -26,11 +26,6 @@ from penstock.sources.packed.plain import read_bytes
 
 _CHUNK_BYTES = 16 << 20
 _NAMED = 5
-
-
-def crc32(content: ByteArray) -> int:
-    """Return what ``zlib.crc32`` would; ISA-L takes a sixth of its time."""
-    return isal_zlib.crc32(content.data)  # pyright: ignore[reportUnknownMemberType]
 
 
 class Checksums:

@@ -37,8 +37,8 @@ class PackedSource:
             direct and posix (docs/how-to/read-mechanism.md). ``description`` names the one taken, and why.
         batch_size: Rows of a block.
         shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
-        drop_last: Leave out rows that fill no block. With several segments all rows are fed, and each trainer
-            leaves some out of each of its epochs.
+        drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
+            say otherwise.
         segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
             than 16,000 samples to shuffle.
         seed: Random seed of the order.
@@ -83,12 +83,12 @@ class PackedSource:
         self._folder = folder_at(folder)
         self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify)
         rows = self._files.manifest.rows
-        self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle)
         self.samples = self._order.samples
         self.batches = self._order.batches
         self.batch_size = batch_size
         self.segment_starts = self._order.segment_starts
-        self.drop_last = self._order.drop_last
+        self.drop_last = drop_last
         self.order = digest("packed", self._order.digest)
         self.slot_bytes = self._files.slot_bytes(min(batch_size, rows))
         self.block_bytes = sum(aligned(size * min(batch_size, rows)) for size in self._files.row_bytes)

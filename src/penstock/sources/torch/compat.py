@@ -89,3 +89,22 @@ def without_persistent_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
     copied = copy(loader)
     vars(copied)["persistent_workers"] = False
     return copied
+
+
+def default_store() -> Any:
+    """Return the store by which ranks of ``torch.distributed`` found each other; None if torch has none."""
+    try:
+        return _private("torch.distributed.distributed_c10d", "_get_default_store")()
+    except ImportError:
+        return None
+
+
+def loader_with_workers(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
+    """Copy a loader that has made no worker yet, and give it so many; with none goes what only workers have."""
+    copied = copy(loader)
+    copied.num_workers = workers
+    if workers == 0:
+        vars(copied).update(prefetch_factor=None, persistent_workers=False, timeout=0)
+    elif copied.prefetch_factor is None:
+        copied.prefetch_factor = 2  # as torch does where none is named
+    return copied

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
-from typing import Any, NoReturn, cast
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
@@ -14,11 +14,12 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from penstock.contracts import Cursor, SourceBlock
 from penstock.errors import SourceError
 from penstock.memory.slots import Slots
+from penstock.sources.length import length
 from penstock.sources.order import Order, digest
 from penstock.sources.seeds import data_seed, seed_process
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
-from penstock.sources.torch.planned import IndexBatches, PlannedLoader, describe_loader, length
-from penstock.sources.torch.sampling import SamplerPasses, canonical, check_whole, draw
+from penstock.sources.torch.planned import IndexBatches, PlannedLoader, describe_loader
+from penstock.sources.torch.sampling import SamplerPasses, canonical, check_whole, draw, whole_batch_sampler
 
 
 class MapStyleSource:
@@ -48,19 +49,12 @@ class MapStyleSource:
         self._shuffle = isinstance(loader.sampler, RandomSampler) and not in_order
         self._dataset_size = len(loader.dataset)  # type: ignore[arg-type]
         assert loader.batch_size is not None
-        self._order = Order(
-            self._dataset_size,
-            loader.batch_size,
-            segments,
-            seed,
-            shuffle=self._shuffle,
-            drop_last=loader.drop_last,
-        )
+        self._order = Order(self._dataset_size, loader.batch_size, segments, seed, shuffle=self._shuffle)
         self.samples = self._order.samples
         self.batches = self._order.batches
         self.batch_size = loader.batch_size
         self.segment_starts = self._order.segment_starts
-        self.drop_last = self._order.drop_last
+        self.drop_last = loader.drop_last
         self.description = describe_loader(loader)
         self._as_torch = self._shuffle and len(self.segment_starts) == 1
         self._seed = seed
@@ -144,9 +138,11 @@ class SamplerSource:
 
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
         self._passes = SamplerPasses(loader, seed)
-        self.samples = _samples(loader.batch_sampler)
-        self.batches = length(loader)
+        batch_sampler = whole_batch_sampler(loader)
+        self.samples = _samples(batch_sampler)
+        self.batches = length(batch_sampler)
         self.batch_size = loader.batch_size
+        self.drop_last = loader.drop_last
         self.order = digest("sampler", self._passes.order, loader.batch_size, self.samples)
         self.description = describe_loader(loader)
         self._planned = PlannedLoader(loader)
@@ -212,11 +208,7 @@ def _samples(batch_sampler: Any) -> int | None:
     """Return the samples of a cycle, if torch's own ``BatchSampler`` cuts up a sampler that has a length."""
     if type(batch_sampler) is not BatchSampler:
         return None
-    try:
-        samples = len(cast("Sized", batch_sampler.sampler))
-    except TypeError:
-        return None
-    size = batch_sampler.batch_size
+    samples, size = length(batch_sampler.sampler) or 0, batch_sampler.batch_size
     return (samples // size * size if batch_sampler.drop_last else samples) or None
 
 

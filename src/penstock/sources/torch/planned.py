@@ -118,13 +118,6 @@ class _Plan:
         return self._asked.popleft()
 
 
-def length(loader: DataLoader[Any]) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:
-        return None
-
-
 def describe_loader(loader: DataLoader[Any]) -> str:
     try:
         size = f", {len(loader.dataset):,} samples"  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ class SamplerPasses:
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._seed = seed
         self._persistent = loader.persistent_workers
-        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        sampler = loader.sampler if loader.batch_sampler is None else whole_batch_sampler(loader)
         self._name = type(chain_of(sampler)[-1]).__name__
         self._given = sampler, loader.generator
         self._shared = {id(thing): thing for thing in [loader.dataset, *_not_state(sampler)]}
@@ -189,6 +189,14 @@ def check_whole(loader: DataLoader[Any]) -> None:
                     "(shuffle=True instead of the sampler), and let each rank attach with "
                     f"shard=(rank, {replicas})"
                 )
+
+
+def whole_batch_sampler(loader: DataLoader[Any]) -> Any:
+    """Return a loader's batch sampler; for ``drop_last``, which is the trainers', one that leaves nothing out."""
+    given = loader.batch_sampler
+    if loader.drop_last and type(given) is BatchSampler:
+        return BatchSampler(given.sampler, given.batch_size, drop_last=False)
+    return given
 
 
 def chain_of(sampler: Any) -> list[Any]:

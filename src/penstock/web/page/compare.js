@@ -1,14 +1,23 @@
 // Series of several runs on one time line, one chart a series.
 
-import { change, read } from "/page/address.js";
-import { ask, colour, known } from "/page/data.js";
-import { button, dot, element } from "/page/elements.js";
-import { charts } from "/page/charts.js";
-import { wanted } from "/page/runs.js";
+import { change, read } from "./address.js";
+import { ask, colour, known } from "./data.js";
+import { button, dot, element, noRuns } from "./elements.js";
+import { charts } from "./charts.js";
+import { wanted, wordsOf } from "./runs.js";
 
 const FIRST = ["feed.wait_s", "gpm.0.sm_active_percent", "gpu.0.utilisation_percent", "proc.cpu_s", "loss", "proc.rss_bytes"];
 const LOOK_S = 5;
 const MOST_RUNS = 20;
+
+// Runs by their names, with their ids where two have one name.
+function labels(ids) {
+  const names = ids.map((id) => known.rows.get(id).name);
+  return (id) => {
+    const { name } = known.rows.get(id);
+    return names.filter((each) => each === name).length > 1 ? `${name} ${id}` : name;
+  };
+}
 
 export function open(place) {
   const { query } = read();
@@ -19,6 +28,9 @@ export function open(place) {
   };
   let drawn = null;
   let units = new Map();
+  let shownIds = null;
+  let wentOn = "";
+  let looked = 0;
 
   const relative = () => read().query.get("clock") !== "1";
   const clock = button("Time of day", () => {
@@ -44,36 +56,42 @@ export function open(place) {
   async function rebuild() {
     drawn?.close();
     body.replaceChildren();
+    legend.replaceChildren();
     drawn = charts(body, { relative: relative(), range, zoomed: zoom });
     clock.setAttribute("aria-pressed", String(!relative()));
     const chosen = ids();
+    shownIds = chosen.join();
+    wentOn = goingOn(chosen);
     if (!chosen.length) {
-      body.append(element("p", { class: "empty" }, "No runs yet. Start one with: penstock run train.py"));
+      body.append(noRuns());
       return;
     }
-    await look(chosen);
+    const label = labels(chosen);
     legend.replaceChildren(...chosen.map((id) => {
       const row = known.rows.get(id);
       const drop = button("×", () => { change({ run: chosen.filter((each) => each !== id) }); rebuild(); }, { "aria-label": `Leave out ${row.name}` });
-      return element("span", {}, dot(colour(id)), element("a", { href: `#/run/${id}` }, `${row.name} (${row.group}, ${row.mode})`), " ", chosen.length > 1 && drop);
+      return element("span", {}, dot(colour(id)), element("a", { href: `#/run/${id}` }, `${label(id)} (${row.group}, ${row.mode})`), " ", chosen.length > 1 && drop);
     }));
+    await look(chosen);
+  }
+
+  // Look which series there are, and show them in their order.
+  async function look(chosen) {
+    looked = Date.now();
+    const there = Object.entries(await ask("/api/units", chosen.map((id) => ["id", id])));
+    if (!body.isConnected || chosen.join() !== shownIds) return;
+    const place = (name) => FIRST.indexOf(name) + 1 || 99;
+    units = new Map(there.sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b)));
     show();
   }
 
-  // Which series there are, and in which order they are shown.
-  async function look(chosen) {
-    const details = await Promise.all(chosen.map((id) => ask(`/api/runs/${id}`)));
-    const there = details.flatMap((each) => Object.entries(each.series).map(([name, { unit }]) => [name, unit]));
-    const place = (name) => FIRST.indexOf(name) + 1 || 99;
-    units = new Map(there.sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b)));
-  }
-
   function show() {
-    const words = (read().query.get("series") || "").toLowerCase().split(/\s+/).filter(Boolean);
+    const words = wordsOf(read().query.get("series"));
     const found = [...units.keys()].filter((name) => words.every((word) => name.toLowerCase().includes(word)));
     note.textContent = units.size && !found.length ? "No series has these words." : "";
-    const lines = (name) => ids().map((id) => ({ id, series: name, label: known.rows.get(id).name }));
-    drawn?.show(new Map(found.map((name) => [name, { unit: units.get(name), lines: lines(name) }])));
+    const label = labels(ids());
+    const lines = ids().map((id) => ({ id, label: label(id) }));
+    drawn?.show(new Map(found.map((name) => [name, { unit: units.get(name), lines }])));
   }
 
   function key(event) {
@@ -90,18 +108,17 @@ export function open(place) {
     return true;
   }
 
-  let shownIds = null;
-  let looked = 0;
+  const goingOn = (chosen) => chosen.filter((id) => !known.rows.get(id).ended).join();
+
   async function changed() {
     const chosen = ids();
-    if (chosen.join() !== shownIds) {
-      shownIds = chosen.join();
-      await rebuild();
-    } else if (chosen.some((id) => !known.rows.get(id).ended) && Date.now() - looked > 1000 * LOOK_S) {
-      looked = Date.now(); // a run may begin to log something
+    const going = goingOn(chosen);
+    if (chosen.join() !== shownIds) await rebuild();
+    else if (going !== wentOn) { // what a run has logged last has come behind the last look
+      wentOn = going;
       await look(chosen);
-      if (body.isConnected) show();
-    }
+      drawn.redraw();
+    } else if (going && Date.now() - looked > 1000 * LOOK_S) await look(chosen); // it may begin to log something
   }
   changed();
   return { changed, key, close: () => drawn?.close() };

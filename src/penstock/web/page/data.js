@@ -1,6 +1,6 @@
 // What the server knows: rows of runs, feeds, and what changes of them once a second.
 
-export const known = { rows: new Map(), glances: {}, feeds: [] };
+export const known = { rows: new Map(), glances: {}, feeds: [], gpus: { cards: [], note: "" } };
 
 const listeners = new Set();
 
@@ -8,15 +8,19 @@ export function whenChanged(listener) {
   listeners.add(listener);
 }
 
+// The server is away: the link to it says so, once for all that asks.
+export class Away extends Error {}
+
 export async function ask(path, parameters = []) {
   const query = new URLSearchParams(parameters).toString();
-  const answer = await fetch(query ? `${path}?${query}` : path);
-  if (answer.status === 401) throw new Error(LOCKED);
+  const answer = await fetch(query ? `${path}?${query}` : path).catch(() => { throw new Away(GONE); });
+  if (answer.status === 401) throw new Away(LOCKED);
   const value = await answer.json();
   if (!answer.ok) throw new Error(value.error);
   return value;
 }
 
+const AGAIN_MS = 1000;
 const GONE = "the server does not answer: trying again";
 const LOCKED = "the server was started again: open the URL that it has printed";
 
@@ -25,19 +29,22 @@ export function begin(showLink) {
   const stream = new EventSource("/api/live");
   stream.onerror = async () => {
     stream.close();
-    const status = await fetch("/page/icon.svg").then((answer) => answer.status, () => 0);
+    const status = await fetch("/api/units").then((answer) => answer.status, () => 0);
     showLink(status === 401 ? LOCKED : GONE);
-    setTimeout(() => begin(showLink), status === 200 ? 0 : 2000);
+    setTimeout(() => begin(showLink), AGAIN_MS);
   };
   stream.onmessage = (event) => {
     const change = JSON.parse(event.data);
     showLink(change.error || "");
-    if (change.error) return;
     if (change.all) known.rows = new Map(change.all.map((row) => [row.id, row]));
     for (const row of change.rows || []) known.rows.set(row.id, row);
-    for (const id of change.removed || []) known.rows.delete(id);
+    for (const id of change.removed || []) {
+      known.rows.delete(id);
+      delete known.glances[id];
+    }
     Object.assign(known.glances, change.glances);
     known.feeds = change.feeds || known.feeds;
+    known.gpus = change.gpus || known.gpus;
     for (const listener of listeners) listener();
   };
 }

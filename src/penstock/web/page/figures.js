@@ -21,6 +21,7 @@ export function bytes(value, digits = 3) {
 
 export function seconds(value) {
   if (value === null || value === undefined) return "";
+  if (value > 0 && value < 1) return `${number(value, 2)} s`;
   if (value < 60) return `${value.toFixed(1)} s`;
   const whole = Math.round(value);
   const parts = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60), whole % 60];

@@ -1,68 +1,83 @@
 // The page: chooses a view by its address, and passes on keys and what changes.
 
-import { read, go } from "/page/address.js";
-import { begin, whenChanged } from "/page/data.js";
-import { element } from "/page/elements.js";
-import * as compare from "/page/compare.js";
-import * as now from "/page/now.js";
-import * as run from "/page/run.js";
-import * as runs from "/page/runs.js";
-import * as time from "/page/time.js";
+import { read, go } from "./address.js";
+import { Away, begin, whenChanged } from "./data.js";
 
-const VIEWS = { now, runs, compare, time, run };
+// Loaded when they are shown first, or once there is nothing else to do.
+const VIEWS = {
+  now: () => import("./now.js"),
+  runs: () => import("./runs.js"),
+  compare: () => import("./compare.js"),
+  time: () => import("./time.js"),
+  run: () => import("./run.js"),
+};
+const OF_CHOSEN = ["runs", "compare"];
 const KEYS = { 1: "now", 2: "runs", 3: "compare", 4: "time" };
 const place = document.getElementById("view");
 const link = document.getElementById("link");
+const trouble = document.getElementById("trouble");
 const keys = document.getElementById("keys");
 let shown = null;
 let view = "";
+let lacks = false; // the view asked for something while the server was away
 
-function show() {
+async function show() {
   const address = read();
   view = address.view in VIEWS ? address.view : "now";
   for (const each of document.querySelectorAll("nav a")) {
     if (each.hash === `#/${view}`) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
   }
+  const opened = view;
+  const { open } = await VIEWS[view]();
+  if (view !== opened || read().view !== address.view || read().rest.join() !== address.rest.join()) return; // another was asked for meanwhile
   shown?.close?.();
+  trouble.textContent = "";
+  lacks = false;
   place.replaceChildren();
-  shown = VIEWS[view].open(place, address);
+  shown = open(place, read());
 }
 
-// A view draws itself anew: the focus stays where it was, and a button that is held down stays there.
-let pressed = false;
-addEventListener("pointerdown", () => { pressed = true; });
-for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => { pressed = false; });
-
-function changed() {
-  if (pressed) return;
-  const focused = place.contains(document.activeElement) ? document.activeElement : null;
-  const name = focused && ["href", "aria-label"].find((each) => focused.hasAttribute(each));
-  shown?.changed?.();
-  if (name && !focused.isConnected) place.querySelector(`${focused.localName}[${name}="${CSS.escape(focused.getAttribute(name))}"]`)?.focus();
+// To another view; the runs that are chosen stay chosen.
+function turn(to) {
+  const chosen = OF_CHOSEN.includes(view) && OF_CHOSEN.includes(to) && to !== view ? read().query.getAll("run") : [];
+  go(to, { run: chosen });
 }
 
-whenChanged(changed);
+whenChanged(() => shown?.changed?.());
 addEventListener("hashchange", show);
 addEventListener("unhandledrejection", (event) => {
-  place.prepend(element("p", { class: "bad", role: "alert" }, event.reason?.message || String(event.reason)));
+  if (event.reason instanceof Away) lacks = true;
+  else trouble.textContent = event.reason?.message || String(event.reason);
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address says which view it is
+  place.focus();
 });
 document.getElementById("help").addEventListener("click", () => keys.showModal());
+document.querySelector("nav").addEventListener("click", (event) => {
+  if (!event.target.hash || event.ctrlKey || event.shiftKey || event.metaKey) return;
+  event.preventDefault();
+  turn(event.target.hash.slice(2));
+});
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey || keys.open) return;
-  if (event.target.matches("input, select, textarea")) {
+  if (event.target.matches("input:not([type=checkbox])")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  if (KEYS[event.key]) go(KEYS[event.key]);
+  if (KEYS[event.key]) turn(KEYS[event.key]);
   else if (event.key === "?") keys.showModal();
   else if (!shown?.key?.(event)) return;
   event.preventDefault();
 });
 
 if (location.search) history.replaceState(null, "", "/" + location.hash); // the key does not stay in the address
-begin((trouble) => {
-  link.textContent = trouble || "live";
-  link.classList.toggle("lost", Boolean(trouble));
+begin((lost) => {
+  const again = !lost && lacks && link.classList.contains("lost");
+  link.textContent = lost || "live";
+  link.classList.toggle("lost", Boolean(lost));
+  if (again) show();
 });
-show();
+await show();
+(window.requestIdleCallback || setTimeout)(() => { for (const load of Object.values(VIEWS)) load(); });

@@ -1,22 +1,52 @@
-// What goes on: runs and what each waits for, feeds and who holds whom back.
+// What goes on: GPUs and the runs on them, runs and what each waits for, feeds and who holds whom back.
 
-import { colour, known } from "/page/data.js";
-import { dot, element } from "/page/elements.js";
-import { bytes, number, seconds, share } from "/page/figures.js";
+import { known } from "./data.js";
+import { bar, element, notRecorded, runLink, term, update } from "./elements.js";
+import { bytes, number, seconds, share } from "./figures.js";
 
-const term = (name, ...value) => [element("dt", { class: "soft" }, name), element("dd", {}, ...value)];
+function gauge(label, part, text) {
+  return [
+    element("dt", { class: "soft" }, label),
+    element("dd", { class: "gauge" }, text, part === null ? null : bar(label, part, "var(--strong)")),
+  ];
+}
+
+function unit(each, mig) {
+  const there = Object.entries(each.runs).filter(([id]) => known.rows.has(id));
+  const users = there.map(([id, used]) => element("li", { "data-id": id }, runLink(known.rows.get(id)), " ",
+    element("span", { class: "soft" }, used === null ? "" : bytes(used))));
+  if (each.others) users.push(element("li", { class: "soft" }, `${each.others} ${each.others === 1 ? "process" : "processes"} of no run`));
+  return [
+    mig && element("h4", {}, each.profile),
+    element("dl", {},
+      each.sm_active_percent === null ? [] : gauge("SM active", each.sm_active_percent / 100, share(each.sm_active_percent / 100)),
+      gauge("memory", each.used_bytes === null ? null : each.used_bytes / each.memory_bytes, `${bytes(each.used_bytes) || "?"} of ${bytes(each.memory_bytes)}`)),
+    users.length ? element("ul", { class: "users", "aria-label": "Runs on it" }, users) : null,
+  ];
+}
+
+function gpu(card) {
+  const { utilisation_percent: busy, power_w: power, temperature_c: heat } = card.readings;
+  const held = ["power", "heat", "hardware"].filter((why) => card.readings[`throttled_${why}`]);
+  const mig = card.units.some((each) => each.profile);
+  return element("section", { class: "card gpu", "data-id": `gpu ${card.index}` },
+    element("h3", {}, `GPU ${card.index} `, element("small", { class: "soft" }, card.name)),
+    element("dl", {},
+      busy === undefined ? [] : gauge("busy", busy / 100, share(busy / 100)),
+      power === undefined ? [] : term("power", `${number(power)} W`),
+      heat === undefined ? [] : term("temperature", `${number(heat)} °C`),
+      held.length ? term("held down by", element("span", { class: "bad" }, held.join(", "))) : []),
+    card.units.flatMap((each) => unit(each, mig)));
+}
 
 function run(row) {
   const glance = known.glances[row.id] || {};
   const logged = Object.entries(glance.logged || {}).slice(0, 6).map(([name, value]) => `${name} ${number(value)}`);
-  return element("section", { class: "card" },
-    element("h3", {}, dot(colour(row.id)), element("a", { href: `#/run/${row.id}` }, row.name), " ", element("small", { class: "soft" }, `${row.group}, ${row.mode}`)),
-    glance.waiting !== null && glance.waiting !== undefined && [
-      element("div", { class: "bar", role: "img", "aria-label": `waits for data ${share(glance.waiting)} of its time` },
-        element("span", { colour: "var(--bad)", width: `${Math.min(100, 100 * glance.waiting)}%` })),
-    ],
+  return element("section", { class: "card", "data-id": row.id },
+    element("h3", {}, runLink(row), " ", element("small", { class: "soft" }, `${row.group}, ${row.mode}`)),
+    glance.waiting !== null && glance.waiting !== undefined && bar("waits for data", glance.waiting, "var(--bad)"),
     element("dl", {},
-      term("waits for data", share(glance.waiting) || element("span", { class: "soft" }, "not recorded")),
+      term("waits for data", share(glance.waiting) || notRecorded()),
       term("runs for", seconds(row.seconds)),
       glance.cores !== undefined && glance.cores !== null ? term("cores", number(glance.cores)) : [],
       glance.rss_bytes ? term("memory", bytes(glance.rss_bytes)) : [],
@@ -25,12 +55,12 @@ function run(row) {
 }
 
 function feed(each) {
-  if (!each.answers) return element("section", { class: "card" }, element("h3", {}, each.name), element("p", { class: "bad" }, `process ${each.pid} does not answer`));
+  if (!each.answers) return element("section", { class: "card", "data-id": `feed ${each.name}` }, element("h3", {}, each.name), element("p", { class: "bad" }, `process ${each.pid} does not answer`));
   const held = each.held_back_by ? `process ${each.held_back_by} holds the others back for ${seconds(each.held_back_s)}` : "";
   const trainers = each.trainers.map((trainer) => element("tr", {},
     element("td", {}, trainer.pid), element("td", { class: "number" }, trainer.epoch), element("td", {}, trainer.state + (trainer.waits_for ? `: ${trainer.waits_for}` : "")),
     element("td", { class: "number" }, number(trainer.lag_samples)), element("td", { class: "number" }, seconds(trainer.held_back_s))));
-  return element("section", { class: "card" },
+  return element("section", { class: "card", "data-id": `feed ${each.name}` },
     element("h3", {}, each.name, " ", element("small", { class: "soft" }, each.source)),
     element("dl", {},
       term("samples a second", number(each.samples_per_s)),
@@ -43,20 +73,25 @@ function feed(each) {
       element("tbody", {}, trainers))));
 }
 
+const endOf = (row) => (row.began ?? 0) + (row.seconds ?? 0);
+
 export function open(place) {
   function changed() {
     const running = [...known.rows.values()].filter((row) => row.status === "running" || row.status === "waiting");
-    const ended = [...known.rows.values()].filter((row) => row.ended).slice(-5).reverse();
-    place.replaceChildren(
+    const ended = [...known.rows.values()].filter((row) => row.ended).sort((a, b) => endOf(b) - endOf(a)).slice(0, 5);
+    const { cards, note } = known.gpus;
+    update(place, element("div", {},
+      cards.length ? [element("h2", {}, "GPUs"), element("div", { class: "cards" }, cards.map(gpu))] : null,
       element("h2", {}, "Runs"),
       running.length ? element("div", { class: "cards" }, running.map(run))
         : element("p", { class: "empty" }, "Nothing runs. penstock run train.py starts a run; it appears here at once."),
       element("h2", {}, "Feeds"),
       known.feeds.length ? element("div", { class: "cards" }, known.feeds.map(feed))
-        : element("p", { class: "empty" }, "No feed is open. A script that calls penstock.share opens one."),
-      ...(ended.length ? [element("h2", {}, "Ended last"), element("ul", {}, ended.map((row) => element("li", {},
-        dot(colour(row.id)), element("a", { href: `#/run/${row.id}` }, row.name), ` ${row.status.replaceAll("_", " ")}`,
-        row.reason ? element("span", { class: "soft" }, ` — ${row.reason}`) : null)))] : []));
+        : element("p", { class: "empty" }, "No feed is open. penstock run --share opens one, and so does a script that calls penstock.share."),
+      ended.length ? [element("h2", {}, "Ended last"), element("ul", {}, ended.map((row) => element("li", { "data-id": row.id },
+        runLink(row), ` ${row.status.replaceAll("_", " ")}`,
+        row.reason ? element("span", { class: "soft" }, ` — ${row.reason}`) : null)))] : null,
+      note ? element("p", { class: "soft" }, cards.length ? note : `GPUs are not shown: ${note}.`) : null));
   }
   changed();
   return { changed };

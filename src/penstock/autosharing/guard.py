@@ -1,0 +1,145 @@
+"""Decides, each time a script iterates a DataLoader, whether it reads a feed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from fnmatch import fnmatch
+from importlib import import_module
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from penstock.autosharing.feed import Feed
+from penstock.autosharing.iterator import iterator_for
+from penstock.autosharing.options import FEEDER, ShareOptions, from_environment, runs_together
+from penstock.autosharing.say import decline, place, say_once
+from penstock.autosharing.translate import Recipe, things_of
+from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
+from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.objects import fingerprint_of_objects, small_state
+
+options: ShareOptions | None = from_environment()
+"""What is asked for all of the script's loaders; None if only those are shared that it has marked."""
+marks: dict[int, tuple[Any, str]] = {}
+"""Data sets whose loaders the script has marked, by identity, and the names of their feeds."""
+
+
+class _Decision(NamedTuple):
+    """A feed, and the loader's small state when it was chosen."""
+
+    state: str
+    feed: Feed
+
+
+def guard(loader: Any, make: Callable[[], Any]) -> Any:
+    """Return an iterator that reads a feed, or the loader's own."""
+    mark = marks.get(id(loader.dataset))
+    if (options is None and mark is None) or FEEDER in os.environ:
+        return make()
+    if threading.current_thread() is not threading.main_thread():
+        return make()
+    try:
+        return iterator_for(loader, _feed_of, _feed_of(loader), make, strict=_asked().strict)
+    except Declined as declined:
+        if _asked().explain or not declined.expected:
+            decline(loader, str(declined))
+        return make()
+    except Exception as error:
+        if _asked().strict:
+            raise
+        decline(loader, error)
+        return make()
+
+
+def _asked() -> ShareOptions:
+    return options or ShareOptions()
+
+
+class _Known:
+    """What this process has decided."""
+
+    def __init__(self) -> None:
+        self.decisions: weakref.WeakKeyDictionary[Any, _Decision] = weakref.WeakKeyDictionary()
+        self.feeds: weakref.WeakValueDictionary[Any, Feed] = weakref.WeakValueDictionary()
+        self.joined: Counter[str] = Counter()
+        self.latest: Feed | None = None  # kept for a loader that is made anew for each epoch
+
+
+_known = _Known()
+
+
+def _forget() -> None:
+    """In a forked child: what its parent reads is the parent's."""
+    global _known  # noqa: PLW0603
+    _known = _Known()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _feed_of(loader: Any) -> Feed:
+    """Choose the feed that a loader reads in the epoch that begins.
+
+    Raises:
+        Declined: it reads none.
+    """
+    options, mark = _asked(), marks.get(id(loader.dataset))
+    plan = judge(loader, ranks_here(), iterable=options.iterable, asked=mark is not None)
+    kind = type(loader.dataset).__name__
+    if options.only and not any(fnmatch(name, options.only) for name in (kind, place())):
+        raise Declined(f"neither {kind} nor {place()} is among --only {options.only}", expected=True)
+    things = things_of(loader, plan)
+    state = small_state(things)
+    decision = _known.decisions.get(loader)
+    if decision is None or decision.state != state or decision.feed.plan != plan:
+        fingerprint = fingerprint_of_objects(things)
+        stem = (mark and mark[1]) or options.name or _script()
+        feed = _feed(loader, plan, things, fingerprint, stem, is_first=decision is None)
+        if options.explain:
+            say_once(f"{place()} is shared as {feed.name}: {plan.reason}")
+        decision = _known.decisions[loader] = _Decision(state, feed)
+    _known.latest = decision.feed
+    return decision.feed
+
+
+def _feed(
+    loader: Any, plan: Plan, things: dict[str, Any], fingerprint: Fingerprint, stem: str, *, is_first: bool
+) -> Feed:
+    """Return the feed of a fingerprint, as this process knows it already or anew.
+
+    It waits for the other runs if it is the loader's first: they come to a later one each in its time.
+    """
+    versions = [(path, file.nbytes, file.mtime_ns) for path, file in fingerprint.data.files.items()]
+    name = f"{stem}-{hashlib.sha256(repr((fingerprint.digest, versions)).encode()).hexdigest()[:12]}"
+    key = name, plan.batch_size, plan.drop_last, plan.shard, plan.pad, plan.pin_memory
+    feed = _known.feeds.get(key)
+    if feed is None:
+        world = plan.shard[1] if plan.shard else 1
+        workers = options.workers if options and options.workers is not None else loader.num_workers * world
+        asked: dict[str, Any] = {"whole_batches": plan.whole}
+        if is_first and (together := runs_together()) > 1:
+            asked["expect"] = together
+        if "PENSTOCK_RUN_ID" in os.environ:
+            import_module("penstock.runs.inside").watch_waits()
+        feed = Feed(
+            name,
+            fingerprint,
+            Recipe(loader, plan, workers, things, fingerprint),
+            plan,
+            asked,
+            type(loader.dataset).__name__,
+            _known.joined,
+        )
+        _known.feeds[key] = feed
+    return feed
+
+
+def _script() -> str:
+    """Return the name of the script that runs."""
+    main = getattr(sys.modules["__main__"], "__file__", None) or sys.argv[0]
+    return PurePath(main).stem or "script"

@@ -1,0 +1,208 @@
+"""What a shared DataLoader returns when it is iterated, in place of torch's iterator."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Self
+
+from penstock.autosharing.draws import Draws
+from penstock.autosharing.feed import Feed
+from penstock.autosharing.say import decline, say_reads
+from penstock.autosharing.verdict import Declined
+from penstock.feed.trainer.loader import Loader
+
+_STATE = "penstock"
+
+
+class SharedIterator:
+    """Gives a loop its batches from a feed, as many as the script's own sampler has.
+
+    It joins the feed when its first batch is asked for. Whatever fails until then is told in one line, and the
+    loop goes on with the loader's own iterator.
+
+    Args:
+        loader: The script's loader.
+        decide: Decides, at each epoch, which feed is read; raises ``Declined`` for none.
+        feed: The feed that it reads.
+        make: Makes the loader's own iterator.
+        strict: Whether failures are raised.
+
+    Attributes:
+        given: Batches that it has given.
+        look: A copy of the first batch of a new feed, for as long as that may have been a mere look; else nothing.
+        asked_s: When its last batch was asked for, in seconds of the monotonic clock.
+    """
+
+    def __init__(
+        self, loader: Any, decide: Callable[[Any], Feed], feed: Feed, make: Callable[[], Any], *, strict: bool
+    ) -> None:
+        self._decide = decide
+        self._make = make
+        self._strict = strict
+        self._private: Any = None
+        self._loader: Loader | None = None
+        self._begin(loader, feed, is_first=True)
+
+    def _begin(self, loader: Any, feed: Feed, *, is_first: bool) -> None:
+        self.asked_s = 0.0
+        self._script = loader
+        self._feed = feed
+        self._draws = Draws(loader, of_stream=feed.plan.kind == "stream", workers_live_on=not is_first)
+        self._state: dict[str, Any] | None = None  # where it stood when its Loader was taken over
+        self._loop: Iterator[Any] = iter(())
+        self._held: list[Any] = []
+        self.given = 0
+        self.look: list[Any] = []
+        self._over = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._script._index_sampler)
+
+    def __next__(self) -> Any:
+        if self._private is None and self._loader is None and not self._over:
+            self._join()
+        if self._private is not None:
+            return next(self._private)
+        if self._over:
+            raise StopIteration
+        self.asked_s = time.monotonic()
+        self._feed.let_rest(self.asked_s)
+        try:
+            self._draws.next()
+            batch = self._held.pop() if self._held else self._read()
+        except StopIteration:
+            self._end()
+            raise
+        self.given += 1
+        is_look = self.given == 1 and self._feed.is_new and self.given != self._feed.plan.batches
+        self.look = [copy.deepcopy(batch)] if is_look else []
+        return batch
+
+    def part(self) -> Loader:
+        """Give up the Loader to another iteration, and keep where this one stands."""
+        assert self._loader is not None
+        self._state = self._loader.state_dict()
+        loader, self._loader, self._loop = self._loader, None, iter(())
+        return loader
+
+    def rest(self) -> None:
+        """Leave the feed until it is asked again."""
+        if self._loader is not None:
+            self.part().close()
+
+    def _join(self) -> None:
+        """Get a Loader and its first batch, or the loader's own iterator if that fails."""
+        if self._state is not None and self._feed.meeting:
+            decline(
+                self._script, "its iteration was left for another: it goes on without the feed, in another order"
+            )
+            self._go_alone()
+            return
+        try:
+            looked_at: list[Any] = []
+            if self._state is None:
+                self._feed = self._feed.without_others(self)
+                self._loader = self._feed.take(self)
+                looked_at, self._feed.looked_at = self._feed.looked_at, []
+            else:
+                self._loader = self._feed.another(self._state)
+                self._loader.load_state_dict(self._state)
+            self._state = None
+            if self._feed.meeting and not looked_at:
+                self._feed.meeting.hold()
+            self._loop = iter(self._loader)
+            self._held = looked_at or [next(self._loop)]
+        except Exception as error:
+            if self._strict or self.given:
+                raise
+            decline(self._script, error)
+            self._let_go()
+            self._go_alone()
+        else:
+            say_reads(self._feed, self._loader)
+
+    def _go_alone(self) -> None:
+        self._private = self._draws.undone(self._make)
+        for _ in islice(self._private, self.given):
+            pass
+
+    def _read(self) -> Any:
+        try:
+            return next(self._loop)
+        except StopIteration:
+            if self._loader is None or self._feed.plan.kind == "stream":
+                raise
+        self._loop = iter(self._loader)  # the sampler goes on: it repeats itself without end
+        return next(self._loop)
+
+    def _end(self) -> None:
+        self._over = True
+        self.look = []
+        if self.given == self._feed.plan.batches:
+            next(self._loop, None)  # else the epoch would count as broken off
+        self._let_go()
+
+    def _let_go(self) -> None:
+        loader, self._loader, self._loop = self._loader, None, iter(())
+        if loader is not None:
+            self._feed.give_back(self, loader)
+
+    def _reset(self, loader: Any, *rest: Any, **named: Any) -> None:
+        """Begin another epoch, as torch asks it of an iterator with persistent workers."""
+        if self._private is None:
+            self._let_go()
+            try:
+                self._begin(loader, self._decide(loader), is_first=False)
+            except Declined as declined:
+                decline(loader, str(declined))
+                self._private = self._make()
+        else:
+            self._private._reset(loader, *rest, **named)
+
+    def __del__(self) -> None:
+        self._let_go()
+
+
+class StatefulIterator(SharedIterator):
+    """Stands for an iterator of torchdata's ``StatefulDataLoader``, which asks it where it stands."""
+
+    def _begin(self, loader: Any, feed: Feed, *, is_first: bool) -> None:
+        super()._begin(loader, feed, is_first=is_first)
+        saved, loader.next_iter_state = loader.next_iter_state, None
+        if saved is not None:
+            self._state, given, self._over = saved[_STATE]
+            for _ in range(given):
+                self._draws.next()
+            self.given = given
+
+    @property
+    def _finished(self) -> bool:
+        return self._over if self._private is None else self._private._finished
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this iteration stands, in plain numbers."""
+        if self._private is not None:
+            return self._private.state_dict()
+        state = self._state if self._loader is None else self._loader.state_dict()
+        return {_STATE: [state, self.given, self._over]}
+
+
+def iterator_for(
+    loader: Any, decide: Callable[[Any], Feed], feed: Feed, make: Callable[[], Any], *, strict: bool
+) -> SharedIterator:
+    """Return what stands for a loader's iterator; see ``SharedIterator``.
+
+    Raises:
+        Declined: the loader is to go on where its own iterator stood.
+    """
+    if not hasattr(loader, "next_iter_state"):
+        return SharedIterator(loader, decide, feed, make, strict=strict)
+    if loader.next_iter_state is not None and _STATE not in loader.next_iter_state:
+        raise Declined("its state was saved without a feed, and is loaded as it is")
+    return StatefulIterator(loader, decide, feed, make, strict=strict)

@@ -1,0 +1,74 @@
+"""What is said of shared loaders, each on one line of stderr, with the place in the script."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from penstock.autosharing.verdict import Declined
+from penstock.errors import PenstockError
+from penstock.feed.launch.feeds import feeds, made_of
+from penstock.feed.trainer.loader import Loader
+from penstock.fingerprint.code import fingerprint_difference, same_fingerprint
+from penstock.fingerprint.owners import in_library
+from penstock.terminal import say
+from penstock.tracebacks import OURS
+
+if TYPE_CHECKING:
+    from penstock.autosharing.feed import Feed
+
+_MOST_SAID = 20
+_said: set[str] = set()
+_read: set[str] = set()
+
+
+def place() -> str:
+    """Return file and line of the code that iterates: the script's own, or a library's if that is all there is."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    outer = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(OURS) and not file.startswith("<frozen"):
+            where = f"{os.path.basename(file)}:{frame.f_lineno}"
+            if not in_library(file):
+                return where
+            outer = outer or where
+        frame = frame.f_back
+    return outer
+
+
+def say_once(sentence: str, what: str = "") -> None:
+    """Tell something once; ``what`` names it where its sentence varies."""
+    if (what or sentence) not in _said and len(_said) < _MOST_SAID:
+        _said.add(what or sentence)
+        say(sentence)
+
+
+def decline(loader: Any, why: str | Exception) -> None:
+    """Tell why a loader is not shared, once for all loaders over data sets of its class."""
+    if isinstance(why, Exception) and not isinstance(why, (Declined, PenstockError)):
+        why = f"{type(why).__name__}: {why}"
+    why = " ".join(str(why).split())
+    say_once(f"{place()} is not shared: {why}", type(loader.dataset).__name__ + why)
+
+
+def say_reads(feed: Feed, loader: Loader) -> None:
+    """Tell, once for each feed, that a loop reads it; and if nobody else does, what others are made of."""
+    if feed.told:
+        return
+    feed.told = True
+    _read.add(loader.name)
+    samples = "" if loader.samples is None else f", {loader.samples:,} samples"
+    say_once(f"{place()} reads feed {loader.name} ({feed.data}{samples}): one order for all, whatever their seeds")
+    there = {each.name: each for each in feeds() if _stem(each.name) == _stem(loader.name)}
+    if loader.name in there and all(each.pid == os.getpid() for each in there[loader.name].trainers):
+        for name in sorted(name for name in there.keys() - _read if there[name].trainers):
+            if (other := made_of(name)) and not same_fingerprint(other, feed.fingerprint):
+                say_once(f"feed {name} is another one: {fingerprint_difference(other, feed.fingerprint)}")
+
+
+def _stem(name: str) -> str:
+    """Return a feed's name without the digest in it."""
+    return re.sub(r"-[0-9a-f]{12}(?=-|$)", "-", name)

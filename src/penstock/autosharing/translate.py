@@ -1,0 +1,92 @@
+"""What of a script's loader travels to the feeder, and the loader that is made of it there."""
+
+# torch's own annotations leave a loader's samples and settings unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from penstock.autosharing.verdict import Plan
+from penstock.errors import BadSetting
+from penstock.feed import wire
+from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
+from penstock.fingerprint.objects import fingerprint_of_objects
+
+
+class Recipe:
+    """Makes, in a feeder, the loader of all data that a script's loader reads; ``share`` calls it there.
+
+    ``drop_last`` is left to the trainers. Where batches can be cut, whoever starts the feed decides the rows of
+    its blocks; a trainer that replaces its feeder keeps to those.
+
+    Args:
+        loader: The script's loader.
+        plan: How it is shared.
+        workers: Worker processes of the feed's loader.
+        things: What decides its batches.
+        fingerprint: Fingerprint of that, which it must have in the feeder, too.
+    """
+
+    def __init__(
+        self, loader: Any, plan: Plan, workers: int, things: dict[str, Any], fingerprint: Fingerprint
+    ) -> None:
+        self._things = things
+        self._fingerprint = fingerprint
+        self._dataset = loader.dataset
+        self._kind = plan.kind
+        self._sampler = plan.sampler
+        self._rows = plan.loader_batch_size
+        self._whole = plan.whole
+        self._options: dict[str, Any] = {"collate_fn": loader.collate_fn, "num_workers": workers}
+        if workers:
+            context = loader.multiprocessing_context
+            self._options |= {
+                "worker_init_fn": loader.worker_init_fn,
+                "multiprocessing_context": context and context.get_start_method(),
+                "timeout": loader.timeout,
+                "prefetch_factor": loader.prefetch_factor,
+            }
+
+    def __call__(self) -> Any:
+        here = fingerprint_of_objects(self._things)
+        if not same_fingerprint(here, self._fingerprint):  # a module that the script has changed after its import
+            differs = fingerprint_difference(self._fingerprint, here)
+            raise BadSetting(f"it would not be the same in a feeder as in the script: {differs}")
+        order: dict[str, Any] = {
+            "shuffled": {"batch_size": self._rows, "shuffle": True},
+            "sampler": {"batch_size": self._rows, "sampler": self._sampler},
+            "batch sampler": {"batch_sampler": self._sampler},
+            "whole": {"batch_size": None, "sampler": self._sampler},
+            "stream": {"batch_size": self._rows},
+        }[self._kind]
+        return DataLoader(self._dataset, **order, **self._options)
+
+    def joined(self, welcome: wire.Welcome) -> None:
+        """Keep to the blocks of a feed that has been joined."""
+        self.keep_to(welcome.batch_size)
+
+    def keep_to(self, rows: int | None) -> None:
+        """Make blocks of so many rows, if batches can be cut."""
+        if not self._whole and self._rows is not None:
+            self._rows = rows
+
+
+def things_of(loader: Any, plan: Plan) -> dict[str, Any]:
+    """Return what decides a loader's batches, by name, for its fingerprint: no seed and no speed."""
+    size = plan.loader_batch_size if plan.whole else None
+    workers = loader.num_workers if plan.kind == "stream" else None  # each worker gives its own part
+    return {
+        "dataset": loader.dataset,
+        "collate_fn": loader.collate_fn,
+        "sampler": plan.sampler,
+        "worker_init_fn": _code_of(loader.worker_init_fn),
+        "order": (plan.kind, plan.whole, size, workers),
+    }
+
+
+def _code_of(function: Any) -> Any:
+    """Return a function without what is bound to it: ranks and seeds are."""
+    return getattr(function, "func", function)

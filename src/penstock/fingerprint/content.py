@@ -1,0 +1,138 @@
+"""Digests of much content at the speed of memory: bytes, arrays, tensors and plain containers."""
+
+# Arrays of any type, and torch, which is not imported here.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
+from __future__ import annotations
+
+import hashlib
+import io
+import mmap
+import os
+import pickle
+import struct
+import sys
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from isal import isal_zlib
+
+_SMALL_BYTES = 1 << 14
+_PIECE_ITEMS = 1 << 16
+_KEPT_BYTES = 1 << 20  # digests of tensors from here on are kept
+_UNORDERED = (set, frozenset, bytearray)  # the pickler asks for such a type when it meets an object of it
+
+_tensors: dict[int, tuple[weakref.ref[Any], tuple[Any, ...], bytes]] = {}
+
+
+class NotPlain(Exception):
+    """A container cannot be pickled in one go: a set is in it, or itself."""
+
+
+def joined(*parts: bytes | str) -> bytes:
+    """Digest some parts and their borders."""
+    pieces: list[bytes] = []
+    for part in parts:
+        data = part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
+        pieces += (b"%d:" % len(data), data)
+    return hashlib.sha256(b"".join(pieces)).digest()[:16]
+
+
+def digest_of_array(array: np.ndarray) -> bytes:
+    """Digest type, shape and items of an array without objects, wherever they lie; of a mapped file its version.
+
+    Of a large one, each piece of 65,536 items is told by two checksums; those of another piece are equal by chance
+    once in 2^64.
+    """
+    head = f"{array.dtype.descr if array.dtype.fields else array.dtype.str} {array.shape}"
+    if place := place_in_file(array):
+        seen = os.stat(place[0])
+        return joined(head, f"{place} {array.strides} {seen.st_size} {seen.st_mtime_ns}")
+    if array.nbytes <= _SMALL_BYTES:
+        return joined(head, array.tobytes())
+    if array.flags.f_contiguous and not array.flags.c_contiguous:  # read as it lies
+        return joined("transposed", digest_of_array(array.T))
+    sums = hashlib.sha256(head.encode())
+    flags: Any = ["external_loop", "buffered", "zerosize_ok"]
+    of_array: Any = [["readonly", "contig"]]
+    pieces: Any = np.nditer(array.view(np.ndarray), flags, of_array, order="C", buffersize=_PIECE_ITEMS)
+    for piece in pieces:
+        data = piece.view(np.uint8)
+        sums.update(struct.pack("<II", isal_zlib.crc32(data), isal_zlib.adler32(data)))
+    return sums.digest()[:16]
+
+
+def place_in_file(array: np.ndarray) -> tuple[str, int] | None:
+    """Return path and offset of an array's first item in the file that it is mapped from, if it is."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and not isinstance(base.base, mmap.mmap):
+        base = base.base
+    if not isinstance(base, np.memmap) or base.filename is None or base.mode == "c":
+        return None
+    return os.path.abspath(base.filename), base.offset + array.ctypes.data - base.ctypes.data
+
+
+def digest_of_tensor(tensor: Any) -> bytes:
+    """Digest a tensor on the host; that of a large one is kept until torch counts a change of it."""
+    version = -1 if tensor.is_inference() else tensor._version
+    head = f"{tensor.dtype} {tensor.requires_grad}"
+    state = (head, version, tensor.data_ptr(), tensor.shape, tensor.stride())
+    kept = _tensors.get(id(tensor))
+    if kept and kept[0]() is tensor and kept[1] == state:
+        return kept[2]
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    torch: Any = sys.modules["torch"]
+    if plain.dtype == torch.bfloat16 or plain.dtype.itemsize == 1:  # numpy lacks some of these
+        plain = plain.view(torch.int16 if plain.dtype.itemsize == 2 else torch.uint8)
+    digest = joined(head, digest_of_array(plain.numpy()))
+    if plain.nbytes >= _KEPT_BYTES and version >= 0:
+        _tensors[id(tensor)] = (
+            weakref.ref(tensor, partial(_forget, id(tensor))),
+            state,
+            digest,
+        )
+    return digest
+
+
+def _forget(key: int, _: object) -> None:
+    _tensors.pop(key, None)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles containers in C, and asks for the digest of whatever is not plain."""
+
+    fast = True  # no memo: equal containers have equal bytes, whatever of them is one object
+
+    def __init__(self, file: io.BytesIO, digest_of: Callable[[Any], bytes]) -> None:
+        super().__init__(file, protocol=3)
+        self._digest_of = digest_of
+
+    def reducer_override(self, obj: Any, /) -> Any:
+        if isinstance(obj, type) and obj in _UNORDERED:
+            raise NotPlain
+        return NotImplemented if obj is bytes else (bytes, (self._digest_of(obj),))
+
+
+def digest_of_container(container: Any, digest_of: Callable[[Any], bytes]) -> bytes:
+    """Digest a container of very many items.
+
+    Args:
+        container: A list, tuple or dict.
+        digest_of: Called with each thing inside that is not a number, text, bytes or container.
+
+    Raises:
+        NotPlain: it holds a set, or itself.
+    """
+    file = io.BytesIO()
+    try:
+        pickler = _Pickler(file, digest_of)
+        pickler.fast = True
+        pickler.dump(container)
+    except ValueError as error:
+        if "cyclic" not in str(error):
+            raise
+        raise NotPlain from None
+    return digest_of_array(np.frombuffer(file.getbuffer(), np.uint8))

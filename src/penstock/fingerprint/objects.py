@@ -1,0 +1,298 @@
+"""A fingerprint of a data set, its collation and its sampler: of all that they hold, and of the code behind it."""
+
+# What is walked may be anything, and cloudpickle has no type stubs.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property, lru_cache, partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from penstock.errors import Untravelled
+from penstock.fingerprint.bytecode import defaults_of, read_by, stored_by
+from penstock.fingerprint.code import NOT_CODE, SHORT, Fingerprint
+from penstock.fingerprint.content import NotPlain, digest_of_array, digest_of_container, digest_of_tensor, joined
+from penstock.fingerprint.data import fingerprint_of_files
+from penstock.fingerprint.owners import MAIN, importable, is_users, replaced_by_the_script
+from penstock.fingerprint.walk import Walk
+
+_RANDOM = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    cached_property: ("func",),
+    property: ("fget", "fset", "fdel"),
+    MethodType: ("__self__", "__func__"),
+    type(lru_cache(id)): ("__wrapped__",),
+}
+_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_OF_CLASSES = "__annotations__ __annotate_func__ __annotations_cache__ __orig_bases__ __parameters__ __slotnames__"
+_NOT_CODE = {*NOT_CODE, *_OF_CLASSES.split(), "_abc_impl"}
+_NAMED_ITEMS = 64  # items of a longer container have no names
+_QUICK_BYTES = 4096
+
+
+_read_by = lru_cache(maxsize=4096)(read_by)
+
+
+def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
+    """Compute a fingerprint of objects: of all that they hold, and of the code of their classes.
+
+    Two processes get one fingerprint for objects of equal values: addresses, hash
+    seeds and the order of sets do not matter, the order of dicts does. Code of the
+    script and of modules outside of installed packages counts, with the globals that
+    it reads; of an installed package the version counts. A memory-mapped array
+    counts by its file's path, size and time, a data set of Hugging Face by its own
+    fingerprint. Random number generators, the epoch that a sampler's or a stream's
+    ``set_epoch`` sets, caches of ``functools``, and what a call sets in a tokenizer
+    do not count.
+
+    Args:
+        things: Objects by the names that begin the names of parts, such as ``"dataset"``.
+
+    Raises:
+        Untravelled: something in them cannot go to another process.
+    """
+    walk = _Objects()
+    walk.leaf("the working directory", joined(os.getcwd()), os.getcwd())  # paths may be relative
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    whole = joined(python, os.getcwd(), walk.digests(things))
+    return Fingerprint(f"{python} {whole.hex()}", walk.parts(), fingerprint_of_files(sorted(walk.paths)))
+
+
+def small_state(things: Mapping[str, Any]) -> str:
+    """Digest what is quickly read of objects, to see in one process whether they have changed.
+
+    Attributes, short containers and small arrays count by value; long lists and
+    large arrays by identity and length, so that a change of their items is missed;
+    tensors by torch's count of changes.
+    """
+    return _Objects(quick=True).digests(things).hex()
+
+
+class _Objects(Walk):
+    """Digests objects, and the code behind them."""
+
+    def other(self, path: str, thing: Any) -> bytes:
+        kind = type(thing)
+        if kind in (tuple, list, dict):
+            return self._container(path, thing)
+        if kind in (set, frozenset):
+            return self._set(path, thing)
+        if isinstance(thing, type):
+            return self._class(path, thing)
+        if isinstance(thing, FunctionType):
+            return self._function(path, thing)
+        if isinstance(thing, ModuleType):
+            return joined("module", self.owner(thing.__name__))
+        if isinstance(thing, BuiltinFunctionType) and importable(thing):
+            return joined("function", self.owner(thing.__module__), thing.__qualname__)
+        if kind in _WRAPPERS:
+            return joined(kind.__name__, *(self.digest(path, getattr(thing, name)) for name in _WRAPPERS[kind]))
+        if isinstance(thing, _RANDOM) or (self.torch and isinstance(thing, self.torch.Generator)):
+            return joined("random", str(kind))
+        if isinstance(thing, np.ndarray):
+            return self._array(path, thing)
+        if self.torch and isinstance(thing, self.torch.Tensor):
+            return self._tensor(path, thing)
+        return self._object(path, thing)
+
+    def _container(self, path: str, thing: Any) -> bytes:
+        kind, count = type(thing).__name__, len(thing)
+        if count > _NAMED_ITEMS:
+            if self.quick:
+                return joined(kind, str(id(thing)), str(count))
+            return self.leaf(path, joined(kind, self._long(path, thing)), f"{kind} of {count:,}")
+        if isinstance(thing, dict):
+            keys = (
+                joined(self.unnamed(path, k), self.digest(f"{path}[{SHORT.repr(k)}]", thing[k])) for k in thing
+            )
+            return joined(kind, *keys)
+        return joined(kind, *(self.digest(f"{path}[{i}]", item) for i, item in enumerate(thing)))
+
+    def _long(self, path: str, thing: Any) -> bytes:
+        self.note_paths(thing)
+        try:
+            return digest_of_container(thing, partial(self.unnamed, path))
+        except NotPlain:
+            items: Iterable[Any] = thing.items() if isinstance(thing, dict) else thing
+            return joined(*(self.unnamed(path, item) for item in items))
+
+    def _set(self, path: str, thing: Any) -> bytes:
+        kind, count = type(thing).__name__, len(thing)
+        if count > _NAMED_ITEMS and self.quick:
+            return joined(kind, str(id(thing)), str(count))
+        if set(map(type, thing)) <= {str}:
+            digests = [digest_of_container(sorted(thing), joined)]
+        else:
+            digests = [self.as_if_first(path, item) for item in thing]
+        shown = SHORT.repr(thing)[:80] if count <= _NAMED_ITEMS else f"{kind} of {count:,}"
+        return self.leaf(path, joined(kind, *sorted(digests)), shown)
+
+    def _array(self, path: str, thing: Any) -> bytes:
+        if self.quick and thing.nbytes > _QUICK_BYTES:
+            return joined("array", str(id(thing)), str(thing.ctypes.data), str(thing.shape))
+        if thing.dtype.hasobject or thing.dtype.kind == "T":
+            content = joined(str(thing.dtype), str(thing.shape), self.unnamed(path, thing.tolist()))
+        else:
+            content = digest_of_array(thing)
+        if type(thing) not in (np.ndarray, np.memmap):
+            content = joined(content, self.digest(path, type(thing)), self.attributes(path, vars(thing)))
+        return self.leaf(path, content, "" if self.nameless else f"{thing.dtype} {thing.shape}")
+
+    def _tensor(self, path: str, thing: Any) -> bytes:
+        if self.quick:
+            return joined("tensor", str(id(thing)), str(thing.shape), str(thing.is_inference() or thing._version))
+        if thing.device.type != "cpu":
+            raise Untravelled(f"{path} is a tensor on {thing.device}: data that a feeder reads lie on the host")
+        if thing.layout is not self.torch.strided or thing.is_quantized:
+            return self._object(path, thing)
+        content = digest_of_tensor(thing)
+        if type(thing) is not self.torch.Tensor:
+            content = joined(content, self.digest(path, type(thing)), self.attributes(path, vars(thing)))
+        return self.leaf(path, content, "" if self.nameless else f"{thing.dtype} {tuple(thing.shape)}")
+
+    def _object(self, path: str, thing: Any) -> bytes:
+        kind = type(thing)
+        self.leaf(path, joined(kind.__qualname__), kind.__qualname__)
+        if isinstance(thing, partial):
+            given = {**{str(i): value for i, value in enumerate(thing.args)}, **thing.keywords}
+            return joined("partial", self.digest(path, thing.func), self.attributes(path, given))
+        if _is(kind, "datasets.arrow_dataset.Dataset"):
+            self.paths.update(file["filename"] for file in thing.cache_files)
+            formatted = self.digest(f"{path}.format", (thing._format_type, thing._format_kwargs))
+            named = thing._fingerprint
+            return joined(self.leaf(f"{path}._fingerprint", joined(named), named), formatted)
+        if self.quick:
+            return self._quickly(path, thing)
+        reduce: Any = cloudpickle.CloudPickler.dispatch_table.get(kind)
+        if reduce is None or kind is io.TextIOWrapper:  # cloudpickle would send what is in the file
+            reduced: Any = thing.__reduce_ex__(4)
+        else:
+            reduced = reduce(thing)
+        if isinstance(reduced, str):
+            return joined(self.digest(path, kind), reduced)
+        parts: list[Any] = [*reduced, None, None, None]
+        function, given, items, pairs = parts[0], parts[1], parts[3], parts[4]
+        state: Any = {} if parts[2] is None else parts[2]
+        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # of an object with slots
+            state = {**(state[0] or {}), **state[1]}
+        digests = [self.digest(path, kind), self.digest(path, function)]
+        digests += [self.digest(f"{path}({i})", item) for i, item in enumerate(given) if item is not kind]
+        if isinstance(state, dict) and all(isinstance(name, str) for name in state):
+            digests.append(self.attributes(path, state, _masked(kind)))
+        elif _is(kind, "tokenizers.Tokenizer") and path.endswith("._tokenizer"):  # of transformers
+            set_by_calls: Any = {"truncation": None, "padding": None}
+            digests.append(self.digest(path, {**json.loads(bytes(state)), **set_by_calls}))
+        else:
+            digests.append(self.digest(path, state))
+        held = [list(items) if items else None, dict(pairs) if pairs else None]
+        return joined(*digests, *(self.digest(path, content) for content in held if content is not None))
+
+    def _quickly(self, path: str, thing: Any) -> bytes:
+        """Digest an object's attributes, and its items where they are few; what has neither by its identity."""
+        state = dict(getattr(thing, "__dict__", {}))
+        for names in (vars(one).get("__slots__", ()) for one in type(thing).__mro__):
+            for name in [names] if isinstance(names, str) else names:
+                state[name] = getattr(thing, name, None)
+        digests = [self.digest(path, type(thing)), self.attributes(path, state, _masked(type(thing)))]
+        if isinstance(thing, (dict, list, tuple, deque)) and len(thing) <= _NAMED_ITEMS:
+            digests.append(self.digest(path, list(thing.items() if isinstance(thing, dict) else thing)))
+        elif not state or isinstance(thing, (dict, list, tuple, deque)):
+            digests.append(joined(str(id(thing))))
+        return joined(*digests)
+
+    def _class(self, path: str, kind: type) -> bytes:
+        module, name = kind.__module__, kind.__qualname__
+        if not is_users(module) and (importable(kind) or "<locals>" not in name):
+            if self.strict and (replaced := replaced_by_the_script(kind)):
+                raise Untravelled(
+                    f"{path} is of a class whose {replaced} the script has replaced for itself alone"
+                )
+            return joined("class", self.owner(module), name)
+        with self._reading(kind):
+            digests = [self.digest(path, base) for base in kind.__bases__]
+            for attribute, value in sorted(vars(kind).items()):
+                if attribute not in _NOT_CODE and not isinstance(value, _DESCRIPTORS):
+                    digests.append(joined(attribute, self.digest(f"{name}.{attribute}", value)))
+        return joined("class", self.owner(module), name, *digests)
+
+    def _function(self, path: str, function: FunctionType) -> bytes:
+        globals_, name, code = function.__globals__, function.__qualname__, function.__code__
+        module = globals_.get("__name__", "")
+        users = is_users(module)
+        if not users and importable(function):
+            return joined("function", self.owner(module), name)
+        digests = [self.leaf(f"the code of {name}", self._code(code))]
+        digests += [joined(key, self.digest(f"{name}({key}=)", v)) for key, v in defaults_of(function).items()]
+        digests.append(self.attributes(name, function.__dict__))
+        held: dict[str, Any] = {}
+        for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # it is empty
+                held[key] = cell.cell_contents
+        with self._reading(function):
+            for names in _read_by(code):
+                if names[0] in held or (users and names[0] in globals_):
+                    digests.append(self._value(names, held if names[0] in held else globals_))
+        return joined("function", self.owner(module), name, *digests)
+
+    def _value(self, names: list[str], held: Mapping[str, Any]) -> bytes:
+        """Digest what code looks up: an object, or that attribute of it which the code reads."""
+        if names[0] == "__name__":
+            return joined("__main__" if held["__name__"] in MAIN else held["__name__"])
+        name, value = names[0], held[names[0]]
+        for attribute in names[1:]:
+            known: Any = {} if isinstance(value, (type, FunctionType)) else getattr(value, "__dict__", {})
+            if attribute not in known or (isinstance(value, ModuleType) and not is_users(value.__name__)):
+                break
+            name, value = f"{name}.{attribute}", known[attribute]
+        return joined(name, self.digest(name, value))
+
+    def _code(self, code: CodeType) -> bytes:
+        consts = [self._code(c) if isinstance(c, CodeType) else self.unnamed("", c) for c in code.co_consts]
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        counts = f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}"
+        words = joined(counts, *code.co_names, "", *arguments)
+        return joined(code.co_code, code.co_exceptiontable, words, *consts)
+
+    @contextmanager
+    def _reading(self, thing: Any) -> Generator[None]:
+        """Let globals be what they are where another process imports the code, and so makes them anew."""
+        strict = self.strict
+        self.strict = strict and (thing.__module__ in MAIN or not importable(thing))
+        try:
+            yield
+        finally:
+            self.strict = strict
+
+
+@lru_cache(maxsize=4096)
+def _is(kind: type, name: str) -> bool:
+    return any(f"{one.__module__}.{one.__qualname__}" == name for one in kind.__mro__)
+
+
+@lru_cache(maxsize=1024)
+def _masked(kind: type) -> frozenset[str]:
+    """List the attributes that are caches, or the epoch that a sampler's or a stream's ``set_epoch`` stores."""
+    masked = {
+        name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, cached_property)
+    }
+    set_epoch = getattr(kind, "set_epoch", None)
+    if isinstance(set_epoch, FunctionType) and hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        masked |= {name for name in stored_by(set_epoch.__code__) if "epoch" in name}
+    if _is(kind, "transformers.tokenization_utils_base.PreTrainedTokenizerBase"):
+        masked |= {"cache", "deprecation_warnings"}
+    return frozenset(masked)

@@ -1,0 +1,171 @@
+"""Walks things in a fixed order, each once, and digests them by name."""
+
+# What is walked may be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import Untravelled
+from penstock.fingerprint.code import SHORT, Part
+from penstock.fingerprint.content import digest_of_array, joined
+from penstock.fingerprint.data import may_name_data
+from penstock.fingerprint.owners import is_users, text_of
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_ALSO_PLAIN = (np.number, np.bool_, np.character, np.datetime64, PurePath)
+_MOST_PARTS = 63
+_MOST_OWNERS = 16
+_MOST_LEAVES = 20_000
+_DEEPEST = 10_000
+
+
+class Walk:
+    """Digests things in a fixed order, each once, and notes what it meets.
+
+    A thing that is met inside itself is told by its number in that order.
+
+    Args:
+        quick: Digest only what is quickly read.
+
+    Attributes:
+        paths: Values that may be a file's path.
+        quick: As given.
+        strict: Whether what cannot go to another process is an error.
+        nameless: Above 0 where what is met has no name.
+        torch: The module, if it is imported.
+    """
+
+    def __init__(self, *, quick: bool = False) -> None:
+        self.paths: set[str] = set()
+        self.quick = quick
+        self.strict = not quick
+        self.nameless = 0
+        self.torch: Any = sys.modules.get("torch")
+        self._leaves: list[tuple[str, bytes, str]] = []
+        self._owners: dict[str, Part] = {}
+        self._done: dict[int, tuple[bytes, Any]] = {}  # with the thing, so that its id stays its own
+        self._within: dict[int, int] = {}
+        self._entered = 0
+
+    def digests(self, things: Mapping[str, Any]) -> bytes:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, _DEEPEST))  # functions that call functions are deep
+        try:
+            return joined(*(joined(name, self.digest(name, thing)) for name, thing in things.items()))
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def leaf(self, name: str, digest: bytes, shown: str = "") -> bytes:
+        if not self.nameless and len(self._leaves) < _MOST_LEAVES:
+            self._leaves.append((name, digest, shown))
+        return digest
+
+    def parts(self) -> dict[str, Part]:
+        """Return what was met by name; where that is much, deep names are put together."""
+        owners = dict(sorted(self._owners.items())[:_MOST_OWNERS])
+        most = _MOST_PARTS - len(owners)
+        groups: dict[str, dict[tuple[str, bytes, str], None]] = {}
+        for depth in range(16, 0, -1):
+            groups = {}
+            for leaf in self._leaves:
+                groups.setdefault(_cut(leaf[0], depth)[:80], {})[leaf] = None
+            if len(groups) <= most:
+                break
+        for name, leaves in islice(groups.items(), most):
+            digest = joined(*(digest for _, digest, _ in leaves)).hex()[:8]
+            owners[name] = Part(digest, next(iter(leaves))[2] if len(leaves) == 1 else "")
+        return owners
+
+    def digest(self, path: str, thing: Any) -> bytes:
+        kind = type(thing)
+        if kind in _PLAIN or isinstance(thing, _ALSO_PLAIN):
+            return self._plain(path, thing)
+        if known := self._done.get(id(thing)):
+            return known[0]
+        if id(thing) in self._within:
+            return joined("within", str(self._within[id(thing)]))
+        if kind is not tuple:  # of which equal ones may be one
+            self._entered += 1
+            self._within[id(thing)] = self._entered
+        try:
+            digest = self.other(path, thing)
+        except Exception as error:
+            if not self.strict:
+                digest = joined("unread", kind.__qualname__)
+            elif isinstance(error, Untravelled):
+                raise
+            else:
+                told = f"{path[:200]} ({kind.__qualname__}) cannot go to another process: {error}"
+                raise Untravelled(told) from error
+        finally:
+            self._within.pop(id(thing), None)
+        self._done[id(thing)] = digest, thing
+        return digest
+
+    def other(self, path: str, thing: Any) -> bytes:
+        """Digest a thing that is no plain value, and is met for the first time."""
+        raise NotImplementedError
+
+    def unnamed(self, path: str, thing: Any) -> bytes:
+        self.nameless += 1
+        try:
+            return self.digest(f"{path}[...]", thing)
+        finally:
+            self.nameless -= 1
+
+    def as_if_first(self, path: str, thing: Any) -> bytes:
+        """Digest a thing without a name, and forget it: the next is digested as if it had not been met."""
+        done, entered = len(self._done), self._entered
+        digest = self.unnamed(path, thing)
+        while len(self._done) > done:
+            self._done.popitem()
+        self._entered = entered
+        return digest
+
+    def attributes(self, path: str, state: Mapping[str, Any], masked: Iterable[str] = ()) -> bytes:
+        names = sorted(name for name in state if name not in masked)
+        return joined(*(joined(name, self.digest(f"{path}.{name}", state[name])) for name in names))
+
+    def owner(self, module: str) -> str:
+        """Name a module with its version, or with a digest of its file."""
+        if self.quick:
+            return module
+        text = text_of(module)
+        name, _, told = text.partition(" ")
+        if told:
+            users = is_users(module)
+            name = f"the module {name}" if users else f"the version of {name.partition('.')[0]}"
+            self._owners[name] = Part(joined(told).hex()[:8], "" if users else told)
+        return text
+
+    def _plain(self, path: str, thing: Any) -> bytes:
+        kind, shown = type(thing), ""
+        if isinstance(thing, (bytes, np.generic)):
+            content = digest_of_array(np.frombuffer(thing, np.uint8) if kind is bytes else np.asarray(thing))
+        else:
+            said: Any = str if isinstance(thing, (str, PurePath)) else hex if kind is int else repr
+            content = said(thing)
+        if not (self.nameless or self.quick):
+            self.note_paths((thing,))
+            shown = SHORT.repr(thing)[:80] if kind is not int or len(content) < 1000 else ""
+        return self.leaf(path, joined(kind.__name__, content), shown)
+
+    def note_paths(self, items: Iterable[Any]) -> None:
+        for item in islice(items, 16):
+            for text in item if isinstance(item, tuple) else (item,):
+                if may_name_data(text):
+                    self.paths.add(str(text))
+
+
+def _cut(name: str, depth: int) -> str:
+    """Cut a part's name to so many steps: ``dataset.transforms[0].size`` to 2 is ``dataset.transforms``."""
+    ends = [found.start() for found in re.finditer(r"[.\[(]", name)]
+    return name[: ends[depth - 1]] if len(ends) >= depth else name

@@ -1,0 +1,47 @@
+"""A data-parallel script as users write them, started by torchrun or by hand. Writes what its rank saw as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+N, EPOCHS = 15, 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--drop-last", action="store_true")
+    parser.add_argument("--peek", action="store_true")
+    parser.add_argument("--no-sampler", action="store_true")
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    data = TensorDataset(torch.arange(N))
+    sampler = None if options.no_sampler else DistributedSampler(data, world, rank)
+    train = DataLoader(
+        data, options.batch_size, sampler=sampler, shuffle=options.no_sampler, drop_last=options.drop_last
+    )
+    if options.peek and rank == 0:
+        next(iter(train))
+    epochs = []
+    for epoch in range(EPOCHS):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        batches = [batch.tolist() for (batch,) in train]
+        total = torch.tensor(len(batches))
+        dist.all_reduce(total)  # as gradients are: it hangs if a rank has fewer batches
+        assert total == world * len(train)
+        epochs.append(batches)
+    with open(f"seen-{os.environ['PENSTOCK_RUN_INDEX']}-{rank}.json", "w") as file:
+        json.dump({"len": len(train), "epochs": epochs}, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

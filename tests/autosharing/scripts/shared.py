@@ -1,0 +1,14 @@
+"""Runs a script as `penstock run --share` would, in a process that has imported torch already."""
+
+import json
+import os
+import runpy
+import sys
+
+import penstock
+from penstock.autosharing import ranks
+
+ranks.PATIENCE_S = float(os.environ.get("RANKS_PATIENCE_S", ranks.PATIENCE_S))
+penstock.autoshare(**json.loads(os.environ.get("OPTIONS", "{}")))
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,68 @@
+"""Data-parallel scripts on one feed: all ranks read one epoch, and begin it together."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections import Counter
+
+from tests.autosharing.running import SCRIPTS, Scripts, feeds_read
+
+N, EPOCHS, WORLD = 15, 2, 2
+
+
+def ranks(scripts: Scripts, jobs: list[list[str]], **environment: str) -> tuple[list[list[list[list[int]]]], str]:
+    """Run jobs of two ranks each; return the epochs of each rank, job by job, and what was said."""
+    shutil.copy(SCRIPTS / "ranks.py", scripts.folder)
+    runs = []
+    for job, words in enumerate(jobs):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        shared = {"WORLD_SIZE": str(WORLD), "LOCAL_WORLD_SIZE": str(WORLD), "MASTER_PORT": port, **environment}
+        runs += [
+            scripts.start(
+                job,
+                "ranks.py",
+                *words,
+                together=len(jobs),
+                out=f"{job}-{rank}",
+                **{"RANK": str(rank), "MASTER_ADDR": "127.0.0.1", **shared},
+            )
+            for rank in range(WORLD)
+        ]
+    for run in runs:
+        assert run.wait() == 0, run.output
+    said = "".join(run.output for run in runs)
+    return [[scripts.seen(f"{job}-{rank}")["epochs"] for rank in range(WORLD)] for job in range(len(jobs))], said
+
+
+def ids(of_ranks: list[list[list[list[int]]]], epoch: int) -> Counter[int]:
+    return Counter(i for rank in of_ranks for batch in rank[epoch] for i in batch)
+
+
+def test_two_jobs_of_two_ranks_read_one_feed_as_many_batches_as_torch_counts(scripts: Scripts):
+    jobs, said = ranks(scripts, [["--batch-size", "4"], ["--batch-size", "3", "--drop-last"]])
+    assert len(feeds_read(said)) == 1 and "not shared" not in said
+    for epoch in range(EPOCHS):
+        padded = ids(jobs[0], epoch)
+        assert set(padded) == set(range(N)) and padded.total() == 16  # 8 rows a rank, as DistributedSampler pads
+        assert [len(rank[epoch]) for rank in jobs[0]] == [2, 2]
+        cut = ids(jobs[1], epoch)
+        assert [len(batch) for rank in jobs[1] for batch in rank[epoch]] == [3, 3, 3, 3]
+        assert set(cut.values()) == {1}
+
+
+def test_a_rank_that_looks_at_a_batch_alone_gets_it_and_the_epochs_are_shared(
+    scripts: Scripts,
+):
+    jobs, said = ranks(scripts, [["--peek"]], RANKS_PATIENCE_S="8")
+    assert "not shared" not in said
+    assert len(feeds_read(said)) == 1
+    for epoch in range(EPOCHS):
+        assert set(ids(jobs[0], epoch)) == set(range(N))
+
+
+def test_ranks_that_their_sampler_does_not_name_are_left_alone(scripts: Scripts):
+    _, said = ranks(scripts, [["--no-sampler"]])
+    assert "is not shared: 2 ranks run and its sampler names none" in said and not feeds_read(said)

@@ -1,0 +1,42 @@
+"""`penstock run --share`, from the command line to the feed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.autosharing.running import SCRIPTS, check_like, feeds_read
+
+import penstock
+
+
+@pytest.mark.whole
+def test_two_unmodified_runs_are_as_they_are_alone(launch: Callable[..., Any], tmp_path: Path):
+    shutil.copy(SCRIPTS / "loops.py", tmp_path)
+    done = launch("--share", "--name", "mine", "-n", "2", "--listeners", "none", "loops.py", "plain")
+    assert done.wait() == 0, done.output + done.errors
+    (name,) = feeds_read(done.errors)
+    assert name.startswith("mine-")
+    assert "shared nothing" not in done.errors
+    penstock.stop(name)
+    assert all(record.plan.share and record.plan.share.name == "mine" for record in done.records())
+    seen = [json.loads((tmp_path / f"seen-{i}.json").read_text()) for i in range(2)]
+    assert seen[0]["epochs"] == seen[1]["epochs"]
+    check_like(seen[0], seen[1])
+
+
+def test_a_script_without_a_loader_is_told_of(launch: Callable[..., Any]):
+    without = launch("--share", sys.executable, "-c", "print('trained')")
+    assert without.wait() == 0, without.errors
+    assert "shared nothing: it has iterated no DataLoader" in without.errors
+
+
+def test_options_of_sharing_without_it_are_refused(launch: Callable[..., Any]):
+    done = launch("--only", "Rows", "--strict", "train.py")
+    assert done.wait() != 0
+    assert "--only --strict: only with --share" in done.errors

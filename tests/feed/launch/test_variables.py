@@ -1,0 +1,104 @@
+"""The environment puts a run on another feed of a name, and sets the workers of a loader that its feeder makes."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+
+
+def make(samples: int = 40) -> Any:
+    return penstock.ArraySource({"id": np.arange(samples)}, batch_size=10)
+
+
+def make_torch(iterable: bool, **options: Any) -> Any:
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            worker = torch.utils.data.get_worker_info()
+            first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+            yield from ((torch.tensor(i),) for i in range(first, 40, step))
+
+    dataset: Any = Stream() if iterable else TensorDataset(torch.arange(40))
+    return DataLoader(dataset, batch_size=4, **options)
+
+
+def ids_of(loader: penstock.Loader) -> list[int]:
+    return sorted(int(i) for batch in loader for i in (batch["id"] if isinstance(batch, dict) else batch[0]))
+
+
+@pytest.mark.usefixtures("forks_feeders")
+def test_a_suffix_puts_runs_on_another_feed_of_the_name(monkeypatch):
+    with penstock.share(make, "numbers", linger=0.5) as one:
+        monkeypatch.setenv("PENSTOCK_FEED_SUFFIX", "slow")
+        with (
+            penstock.share(functools.partial(make, 50), "numbers", linger=0.5) as other,
+            penstock.attach("numbers") as third,
+        ):
+            assert (one.name, other.name, third.name) == ("numbers", "numbers-slow", "numbers-slow")
+            assert [len(ids_of(loader)) for loader in (one, other, third)] == [40, 50, 50]
+            assert [feed.name for feed in penstock.feeds()] == ["numbers", "numbers-slow"]
+
+
+@pytest.mark.usefixtures("forks_feeders")
+def test_a_suffix_is_read_once_so_that_a_failover_finds_the_feed_again(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_FEED_SUFFIX", "x")
+    with penstock.share(make, "numbers", linger=0.5) as loader:
+        batches = iter(loader)
+        next(batches)
+        monkeypatch.delenv("PENSTOCK_FEED_SUFFIX")
+        os.kill(loader.statistics().feeder_pid, 9)
+        assert len(ids_of(loader)) == 40
+        assert loader.statistics().name == "numbers-x"
+
+
+@pytest.mark.usefixtures("forks_feeders")
+@pytest.mark.parametrize("suffix", ["x" * 1000, os.fsdecode(b"\xff")])
+def test_a_suffix_that_makes_no_name_is_refused_by_name(suffix, monkeypatch, feeds_directory):
+    monkeypatch.setenv("PENSTOCK_FEED_SUFFIX", suffix)
+    for join in (lambda: penstock.share(make, "numbers"), lambda: penstock.attach("numbers")):
+        with pytest.raises(
+            penstock.BadSetting, match=r"^PENSTOCK_FEED_SUFFIX='.*' is appended to 'numbers': a feed"
+        ):
+            join()
+    assert not list(feeds_directory.iterdir())
+
+
+@pytest.mark.usefixtures("forks_feeders")
+def test_an_empty_variable_is_as_none(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_FEED_SUFFIX", "")
+    monkeypatch.setenv("PENSTOCK_FEED_WORKERS", "")
+    with penstock.share(make, "numbers", linger=0.5) as loader:
+        assert loader.name == "numbers"
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [({}, "2"), ({"num_workers": 1, "persistent_workers": True, "timeout": 50, "prefetch_factor": 3}, "0")],
+)
+def test_the_workers_of_a_feeder_are_those_of_the_environment_and_its_description_tells(
+    own, given, iterable, forks_feeders_with_torch, monkeypatch
+):
+    monkeypatch.setenv("PENSTOCK_FEED_WORKERS", given)
+    with penstock.share(functools.partial(make_torch, iterable, **own), "torch", linger=0.5) as loader:
+        for _ in range(2):
+            assert ids_of(loader) == list(range(40))
+        (feed,) = penstock.feeds()
+        assert f", {given} workers)" in feed.source
+
+
+@pytest.mark.usefixtures("forks_feeders")
+@pytest.mark.parametrize("workers", ["abc", "-1", "2.5", "100000", " ", "0x2"])
+def test_what_is_no_number_of_workers_is_refused_by_name(workers, monkeypatch, feeds_directory):
+    monkeypatch.setenv("PENSTOCK_FEED_WORKERS", workers)
+    with pytest.raises(penstock.BadSetting, match=r"^PENSTOCK_FEED_WORKERS=.*a whole number between 0 and 4,096"):
+        penstock.share(make, "numbers")
+    assert not list(feeds_directory.iterdir())

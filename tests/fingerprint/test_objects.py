@@ -1,0 +1,496 @@
+"""Two data sets have one name if they hold the same, in any process; else what differs is told."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.errors import BadSetting, Untravelled
+from penstock.fingerprint.code import Fingerprint, fingerprint_difference
+from penstock.fingerprint.objects import fingerprint_of_objects, small_state
+from penstock.fingerprint.owners import version_of
+
+
+class Thing:
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+def of(thing: Any) -> Fingerprint:
+    return fingerprint_of_objects({"dataset": thing})
+
+
+def difference(one: Any, other: Any) -> str:
+    return fingerprint_difference(of(one), of(other))
+
+
+def looped(*values: Any) -> list[Any]:
+    loop: list[Any] = [*values]
+    loop.append(loop)
+    return loop
+
+
+def closure(n: int) -> Any:
+    return lambda: n
+
+
+class Pair:
+    """Objects that hold each other."""
+
+    def __init__(self, *values: int, second: bool = False) -> None:
+        one, other = Thing(value=values[0]), Thing(value=values[1])
+        self.one, self.other = one, other
+        one.back, other.back = self, (other if second else self)
+
+
+MADE: dict[str, Any] = {
+    "a number": lambda: 1,
+    "a number as text": lambda: "1",
+    "a number as bytes": lambda: b"1",
+    "a fraction": lambda: 1.0,
+    "truth": lambda: True,
+    "no number": lambda: float("nan"),
+    "nothing": lambda: None,
+    "a path": lambda: Path("1"),
+    "a list": lambda: [1, 2],
+    "a tuple": lambda: (1, 2),
+    "a list in another order": lambda: [2, 1],
+    "lists": lambda: [[1], [2]],
+    "lists cut elsewhere": lambda: [[], [1, 2]],
+    "a dict": lambda: {"a": 1, "b": 2},
+    "a dict in another order": lambda: {"b": 2, "a": 1},
+    "a set": lambda: {"a", "b"},
+    "a frozen set": lambda: frozenset({"a", "b"}),
+    "a set of anything": lambda: {("a", 1), 2, Path("b"), frozenset({3})},
+    "another set of anything": lambda: {("a", 1), 2, Path("b"), frozenset({4})},
+    "a list in itself": lambda: looped(1),
+    "another list in itself": lambda: looped(2),
+    "objects that hold each other": lambda: Pair(1, 2),
+    "others that hold each other": lambda: Pair(1, 3),
+    "objects that hold each other otherwise": lambda: Pair(1, 2, second=True),
+    "an array": lambda: np.arange(6),
+    "an array of another type": lambda: np.arange(6).astype(np.float64),
+    "an array of another shape": lambda: np.arange(6).reshape(2, 3),
+    "its transpose": lambda: np.arange(6).reshape(2, 3).T,
+    "an array of objects": lambda: np.array(["a", {"b"}], dtype=object),
+    "another array of objects": lambda: np.array(["a", {"c"}], dtype=object),
+    "an array of nothing": lambda: np.zeros((0, 3)),
+    "records": lambda: np.zeros(2, [("a", "i4"), ("b", "f8")]),
+    "a number of numpy": lambda: np.int64(1),
+    "another number of numpy": lambda: np.int32(1),
+    "many": lambda: list(range(1000)),
+    "many others": lambda: [*range(999), 0],
+    "many pairs": lambda: [(f"/{i}", i) for i in range(1000)],
+    "many things": lambda: [Thing(i=i) for i in range(100)],
+    "many other things": lambda: [Thing(i=max(i, 1)) for i in range(100)],
+    "many sets": lambda: [{f"{i}", "a"} for i in range(100)],
+    "many others sets": lambda: [{f"{i}", "b"} for i in range(100)],
+    "many in itself": lambda: looped(*range(100)),
+    "many others in itself": lambda: looped(*range(1, 101)),
+    "a partial": lambda: functools.partial(min, 1, key=abs),
+    "another partial": lambda: functools.partial(min, 1, key=hash),
+    "a lambda": lambda: lambda: 1,
+    "another lambda": lambda: lambda: 2,
+    "a closure": lambda: closure(1),
+    "another closure": lambda: closure(2),
+    "a method": lambda: Thing(a=1).__init__,
+    "another object's method": lambda: Thing(a=2).__init__,
+    "a class": lambda: Thing,
+    "another class": lambda: Pair,
+    "a module": lambda: os,
+    "an object": lambda: Thing(a=1),
+    "another object": lambda: Thing(a=2),
+    "an object with another attribute": lambda: Thing(b=1),
+}
+
+
+def test_different_things_have_different_names_and_equal_ones_one() -> None:
+    digests = {name: of(make()).digest for name, make in MADE.items()}
+    assert digests == {name: of(make()).digest for name, make in MADE.items()}
+    same = [(a, b) for a in digests for b in digests if a < b and digests[a] == digests[b]]
+    assert same == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (
+            Thing(transform=Thing(size=224)),
+            Thing(transform=Thing(size=256)),
+            "dataset.transform.size is 224 there and 256 in yours",
+        ),
+        (
+            Thing(steps=[Thing(size=1), Pair(1, 2)]),
+            Thing(steps=[Thing(size=2), Thing(size=1)]),
+            "dataset.steps[0].size is 1 there and 2 in yours, dataset.steps[1] is Pair there and Thing in yours",
+        ),
+        (Thing(args={"lr": 0.1}), Thing(args={"lr": 0.2}), "dataset.args['lr'] is 0.1 there and 0.2 in yours"),
+        (
+            Thing(samples=["a"] * 1000),
+            Thing(samples=["a"] * 1001),
+            "dataset.samples is list of 1,000 there and list of 1,001 in yours",
+        ),
+        (Thing(samples=["a"] * 1000), Thing(samples=["b"] * 1000), "dataset.samples differs"),
+        (Thing(x=np.zeros(3)), Thing(x=np.ones(3)), "dataset.x differs"),
+    ],
+)
+def test_what_differs_is_told_by_its_path(one: Any, other: Any, told: str) -> None:
+    assert difference(one, other).startswith(told)
+    assert difference(one, one) == "its code, or a value that it uses, differs"
+
+
+@pytest.mark.parametrize(
+    ("thing", "told"),
+    [
+        (threading.Lock(), "lock"),
+        (sys.__stdout__, "TextIOWrapper"),
+        ((i for i in range(3)), "generator"),
+        ([threading.Lock()] * 100, "lock"),
+    ],
+)
+def test_what_cannot_go_to_another_process_is_told(thing: Any, told: str) -> None:
+    with pytest.raises(Untravelled, match=rf"dataset\.held.*cannot go to another process.*{told}") as caught:
+        of(Thing(held=thing))
+    assert isinstance(caught.value, BadSetting)
+
+
+def test_a_tensor_that_is_not_on_the_host_is_told() -> None:
+    with pytest.raises(Untravelled, match=r"dataset\.x is a tensor on meta"):
+        of(Thing(x=torch.empty(3, device="meta")))
+
+
+def test_of_two_objects_that_share_a_third_equal_ones_need_not() -> None:
+    shared = [1, 2]
+    assert of(Thing(a=shared, b=shared)).digest == of(Thing(a=[1, 2], b=[1, 2])).digest
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.random.default_rng(1), np.random.default_rng(2)),
+        (np.random.RandomState(1), np.random.RandomState(2)),
+        (random.Random(1), random.Random(2)),
+        (torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)),
+    ],
+)
+def test_random_generators_do_not_count(one: Any, other: Any) -> None:
+    assert of(Thing(rng=one)) == of(Thing(rng=other))
+
+
+class Counted:
+    """Holds an epoch, and caches."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.size = 1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.size = 1 + epoch // 10
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.size))
+
+    @functools.cached_property
+    def doubled(self) -> int:
+        return self.size * 2
+
+    @functools.lru_cache  # noqa: B019
+    def tripled(self) -> int:
+        return self.size * 3
+
+
+def test_an_epoch_and_caches_do_not_count_and_what_the_epoch_decides_does() -> None:
+    thing = Counted()
+    before, small = of(thing), small_state({"dataset": thing})
+    thing.set_epoch(3)
+    assert (thing.doubled, thing.tripled()) == (2, 3)
+    assert (of(thing), small_state({"dataset": thing})) == (before, small)
+    thing.set_epoch(10)
+    assert of(thing).digest != before.digest
+    assert small_state({"dataset": thing}) != small
+
+
+class ByEpoch:
+    """A transform, or a data set of samples by index, that an epoch decides."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_an_epoch_that_may_decide_samples_counts() -> None:
+    thing = ByEpoch()
+    before, small = of(thing), small_state({"dataset": thing})
+    thing.set_epoch(3)
+    assert of(thing).digest != before.digest
+    assert small_state({"dataset": thing}) != small
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[10:20], lambda x: x[::2], lambda x: np.asarray(x)[5:]])
+def test_a_mapped_array_counts_by_its_place_in_the_file_and_the_file_s_version(tmp_path: Path, view: Any) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(10_000))
+    mapped = np.load(path, mmap_mode="r")
+    before = of(view(mapped)).digest
+    assert before == of(view(np.load(path, mmap_mode="r"))).digest
+    assert before != of(view(mapped[1:])).digest
+    os.utime(path, (1, 1))
+    assert before != of(view(mapped)).digest
+
+
+def test_a_private_change_of_a_mapped_array_counts(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(10_000))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
+    before = of(mapped).digest
+    mapped[-1] = 1
+    assert of(mapped).digest != before
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.complex64])
+@pytest.mark.parametrize("count", [3, 1_100_000])
+def test_one_item_of_a_tensor_counts_and_a_copy_does_not(kind: torch.dtype, count: int) -> None:
+    tensor = torch.zeros(count).to(kind)
+    before = of(tensor).digest
+    assert before == of(tensor).digest == of(tensor.clone()).digest
+    tensor[count // 2] = 1
+    assert of(tensor).digest != before
+
+
+def test_a_tensor_that_needs_gradients_or_is_a_subclass_is_another() -> None:
+    made = [torch.ones(2), torch.ones(2, requires_grad=True), torch.nn.Parameter(torch.ones(2)), torch.ones(2, 1)]
+    made += [torch.ones(2).to_sparse(), torch.ones(2).double(), torch.ones(()), torch.ones(4)[::2]]
+    digests = [of(tensor).digest for tensor in made]
+    assert len({*digests}) == len(made) - 1
+    assert digests[0] == digests[-1]
+
+
+@pytest.mark.parametrize("layout", [np.asfortranarray, lambda x: np.repeat(x, 2, axis=0)[::2]])
+def test_where_the_items_of_a_large_array_lie_is_told_from_nothing_but_itself(layout: Any) -> None:
+    array = np.arange(300_000.0).reshape(300, 1000)
+    one, other = layout(array), layout(array)
+    assert of(one).digest == of(other).digest
+    other[299, 999] = 0
+    assert of(one).digest != of(other).digest
+
+
+@pytest.mark.parametrize(
+    "change", ["size = 4", "inner.size = 4", "steps.append(1)", "x[0] = 1", "t += 1", "f = sum"]
+)
+def test_the_small_state_tells_a_change_in_mid_training(change: str) -> None:
+    steps: list[int] = []
+    thing = Thing(size=3, inner=Thing(size=3), steps=steps, x=np.zeros(3), t=torch.zeros(10_000), f=max)
+    before = small_state({"dataset": thing})
+    assert before == small_state({"dataset": thing})
+    exec(f"thing.{change}", {"thing": thing, "sum": sum})
+    assert before != small_state({"dataset": thing})
+
+
+def test_the_small_state_tells_another_long_list_and_not_another_item_of_it() -> None:
+    thing = Thing(many=list(range(1000)))
+    before = small_state({"dataset": thing})
+    thing.many[0] = 5
+    assert before == small_state({"dataset": thing})
+    thing.many = list(range(1001))
+    assert before != small_state({"dataset": thing})
+
+
+def test_the_small_state_reads_what_cannot_go_to_another_process() -> None:
+    assert small_state({"dataset": Thing(lock=threading.Lock())})
+
+
+MODULE = """
+import threading
+SIZE = 3
+LOCK = threading.Lock()
+class Photos:
+    def __getitem__(self, i):
+        with LOCK:
+            return helped(i) + SIZE
+def helped(i):
+    return i
+def unused():
+    return 1
+"""
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    (tmp_path / "their_photos.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("their_photos")
+    del sys.modules["their_photos"]
+
+
+def test_the_file_of_a_module_of_the_user_s_counts(photos: Any) -> None:
+    before = of(photos.Photos())
+    Path(photos.__file__).write_text(MODULE.replace("return 1", "return 2"))
+    assert fingerprint_difference(before, of(photos.Photos())) == "the module their_photos differs"
+
+
+def test_a_global_that_the_code_of_a_module_reads_counts_and_its_lock_may_stay(photos: Any) -> None:
+    before, small = of(photos.Photos()), small_state({"dataset": photos.Photos()})
+    photos.SIZE = 4
+    assert fingerprint_difference(before, of(photos.Photos())) == "SIZE is 3 there and 4 in yours"
+    assert small_state({"dataset": photos.Photos()}) != small
+
+
+def test_code_that_runs_in_this_process_counts_even_if_its_file_is_the_same(photos: Any) -> None:
+    before = of(photos.Photos())
+    photos.helped.__code__ = (lambda i: i + 1).__code__
+    assert fingerprint_difference(before, of(photos.Photos())) == "the code of helped differs"
+
+
+def test_of_an_installed_package_the_version_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = of(torch.nn.ReLU())
+    assert before.parts["the version of torch"].shown == torch.__version__
+    monkeypatch.setattr(torch, "__version__", "1.0")
+    version_of.cache_clear()
+    told = fingerprint_difference(before, of(torch.nn.ReLU()))
+    monkeypatch.undo()
+    version_of.cache_clear()
+    assert told == f"the version of torch is {torch.__version__} there and 1.0 in yours"
+
+
+def test_the_working_directory_counts_for_paths_may_be_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = of(Thing(root="data"))
+    monkeypatch.chdir(tmp_path)
+    assert fingerprint_difference(before, of(Thing(root="data"))).startswith("the working directory is ")
+
+
+def test_files_that_are_named_are_told_and_decide_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("a")
+    for held in (str(path), [(str(path), i) for i in range(100)]):
+        assert [*of(Thing(held=held)).data.files] == [str(path)]
+
+
+def test_much_is_told_in_few_parts_and_the_shallow_ones_by_name() -> None:
+    def nested(depth: int, leaf: int) -> Thing:
+        return Thing(leaf=leaf, **{f"a{i}": nested(depth - 1, leaf + i) for i in range(4 if depth else 0)})
+
+    one, other = nested(4, 0), nested(4, 0)
+    other.a1.a2.a0.leaf = "new"
+    assert len(of(one).parts) < 64
+    assert fingerprint_difference(of(one), of(other)) == "dataset.a1.a2 differs"
+
+
+def test_code_that_calls_through_a_thousand_functions_is_read() -> None:
+    lines = [f"def f{i}(x): return f{i + 1}(x)" for i in range(1000)]
+    digests: list[str] = []
+    for last in (1, 2):
+        module: dict[str, Any] = {"__name__": "deep"}
+        exec("\n".join([*lines, f"def f1000(x): return x + {last}"]), module)
+        digests.append(of(module["f0"]).digest)
+    assert digests[0] != digests[1]
+
+
+SCRIPT = """
+import functools, sys
+import numpy as np
+from pathlib import Path
+from penstock.fingerprint.objects import fingerprint_of_objects
+SCALE = float(sys.argv[1])
+FILL = [object() for _ in range(int(sys.argv[2]))]
+NAMES = set()
+for i in range(*((0, 100) if len(FILL) % 2 else (99, -1, -1))):
+    NAMES.add(f"n{i}")
+
+class Photos:
+    def __init__(self):
+        self.names = {(name, i) for i, name in enumerate(sorted(NAMES))}
+        self.again = self
+        self.transform = functools.partial(scaled, by=(1, 2))
+        self.f = lambda x: x + SCALE
+        self.x = np.arange(5)[::2]
+        self.here = Path("x")
+        self.all = [{"a": {f"{i}", "b"}} for i in range(200)]
+
+def scaled(x, by):
+    return x * SCALE in {"x", "y", "z"}, NAMES
+
+print(fingerprint_of_objects({"dataset": Photos(), "collate_fn": scaled}).digest)
+"""
+
+
+def test_a_script_has_one_name_in_every_process_and_another_once_a_global_differs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def named(scale: str, seed: int) -> str:
+        command = [sys.executable, tmp_path / "script.py", scale, str(seed)]
+        env = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert len({named("1", seed) for seed in range(4)}) == 1
+    assert named("1", 0) != named("2", 0)
+
+
+REPLACED = """
+import torch
+from penstock.fingerprint.objects import fingerprint_of_objects
+torch.nn.ReLU.forward = lambda self, x: x
+fingerprint_of_objects({"transform": torch.nn.ReLU()})
+"""
+
+
+def test_a_method_of_an_installed_class_that_the_script_replaced_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True, check=False)
+    assert "Untravelled: transform is of a class whose ReLU.forward the script has replaced" in done.stderr
+
+
+SENT = """
+import functools, sys
+import numpy as np
+from penstock.feed.launch.spec import FeederSpec, pickle_spec
+from penstock.feed.settings import Settings
+from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.objects import fingerprint_of_objects
+SCALE = 3
+class Photos:
+    def __init__(self):
+        self.x = np.load(sys.argv[1], mmap_mode="r")[5:50:3]
+        self.f = lambda x: x * SCALE
+    @functools.cached_property
+    def doubled(self):
+        return SCALE * 2
+photos = Photos()
+print(fingerprint_of_objects({"dataset": photos}).digest)
+with open(sys.argv[2], "wb") as file:
+    file.write(pickle_spec(FeederSpec(functools.partial(print, photos), "a", Settings(), Fingerprint("3 a"), [])))
+"""
+RECEIVED = """
+import sys
+from penstock.feed.launch.spec import read_spec
+from penstock.fingerprint.objects import fingerprint_of_objects
+photos = read_spec(open(sys.argv[1], "rb")).make_loader.args[0]
+assert photos.doubled == 6 and list(photos.x) == list(range(5, 50, 3))
+print(fingerprint_of_objects({"dataset": photos}).digest)
+"""
+
+
+def test_what_a_script_sends_to_a_feeder_has_its_name_there_and_a_mapped_array_stays_one(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(1_000_000))
+    (tmp_path / "script.py").write_text(SENT)
+    sent = [sys.executable, "script.py", "x.npy", "spec"]
+    received = [sys.executable, "-W", "ignore", "-c", RECEIVED, "spec"]
+    told = [
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for command in (sent, received)
+    ]
+    assert told[0] == told[1]
+    assert (tmp_path / "spec").stat().st_size < 20_000

@@ -1,0 +1,27 @@
+"""Train a line with Lightning Fabric."""
+
+import torch
+from lightning.fabric import Fabric
+from report import Model, Report, arguments, numbers, validate
+from torch.utils.data import DataLoader
+
+args = arguments().parse_args()
+fabric = Fabric(accelerator="cpu", devices=1)
+fabric.launch()
+training, validation = numbers(args.scale)
+model = Model()
+model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=args.lr))
+loader = fabric.setup_dataloaders(DataLoader(training, batch_size=args.batch_size, shuffle=True))
+validation_loader = fabric.setup_dataloaders(DataLoader(validation, batch_size=4))
+
+report = Report(args.out)
+report.length(loader)
+validate(model, validation_loader, report)
+for epoch in range(args.epochs):
+    for batch in loader:
+        report.batch(epoch, batch["id"], batch["x"].sum(1), batch)
+        optimizer.zero_grad()
+        fabric.backward((model(batch["x"]) - batch["y"]).square().mean())
+        optimizer.step()
+    validate(model, validation_loader, report)
+report.end()

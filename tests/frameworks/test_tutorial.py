@@ -1,0 +1,47 @@
+"""The tutorial's script, as it stands there, four times at once without a changed line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.frameworks.groups import PYTHON, environment_in
+from tests.frameworks.pages import WATCHED, code_of, rows_of, stopped_feeds
+
+TEXTS, EPOCHS = 48, 2
+
+
+def penstock(folder: Path, *words: str | Path) -> str:
+    """Run a command of Penstock's; return all that it says."""
+    command = [PYTHON, "-m", "penstock", *words]
+    where = environment_in(folder) | {"PENSTOCK_STORE": str(folder / "store")}
+    ran = subprocess.run(
+        command, cwd=folder, env=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
+def test_four_fine_tunings_read_one_feed_and_are_compared(tmp_path: Path) -> None:
+    [script] = code_of("tutorial-frameworks.md")
+    (tmp_path / "train.py").write_text(script)
+    grid = ["--grid", "lr=0.001,0.01", "--grid", "size=8,16"]
+    small = ["--texts", str(TEXTS), "--epochs", str(EPOCHS), "--lr", "{lr}", "--batch-size", "{size}"]
+    watched = [PYTHON, WATCHED, "noted-{lr}-{size}", "train.py", *small]
+    said = penstock(tmp_path, "run", "--group", "one feed", "--share", "--explain", *grid, *watched)
+    assert len(stopped_feeds()) == 1
+    assert said.count("is shared as train-") == said.count("reads feed train-") == 4
+    assert said.count("it reads in order: it validates") == 4
+    texts: set[int] = set()
+    for lr in ("0.001", "0.01"):
+        for size in (8, 16):
+            steps = [json.loads(line) for line in (tmp_path / f"noted-{lr}-{size}.0").read_text().splitlines()]
+            assert [len(step) for step in steps] == [size] * (TEXTS // size * EPOCHS)
+            rows = rows_of(steps)
+            for epoch in range(EPOCHS):
+                seen = set(rows[epoch * TEXTS : (epoch + 1) * TEXTS])
+                assert len(seen) == TEXTS
+                texts |= seen
+    assert len(texts) == TEXTS
+    assert "one feed" in penstock(tmp_path, "runs", "compare", "one feed")

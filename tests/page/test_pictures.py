@@ -1,0 +1,51 @@
+"""What the docs show: the page of a real collocation's size. With PENSTOCK_PICTURES=DIR the pictures lie there."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.fakes.nvml.by_number import by_number
+from tests.fakes.nvml.fake_gpus import FakeGpus
+from tests.page.collocation import KINDS, add, going_on
+
+pytestmark = [pytest.mark.page, by_number]
+
+
+def test_the_pictures_of_the_docs_show_the_page_as_it_is(tab, store, open_page, fake_gpus: FakeGpus):
+    groups = [add(store, kind, 1_790_000_000.0 + 3600 * place) for place, kind in enumerate(KINDS)]
+    with going_on(store, fake_gpus) as now:
+        server = open_page(environment=fake_gpus.environment)
+        chosen = "&".join(f"run={run.id}" for run in groups[-1])
+        beside = "&".join(f"group={group[0].group_id}" for group in groups)
+        one = tab(server, color_scheme="light", viewport={"width": 1280, "height": 800})
+        page = one.view("now")
+        page.get_by_role("list", name="Runs on it").nth(1).get_by_text(now[3].name).wait_for()
+        page.get_by_role("heading", name="imagenet/train").wait_for()
+        page.get_by_text("SM active").nth(1).wait_for()
+        one.picture("page-now")
+        page = one.view(f"runs?group=1&{chosen}")
+        page.get_by_text("20 of 20 runs").wait_for()
+        page.locator("tbody tr", has_text=groups[0][0].id).get_by_text("7").first.wait_for()
+        one.picture("page-runs")
+        page = one.view(f"compare?{chosen}")
+        page.locator(".chart canvas").nth(3).wait_for()
+        page.locator(".chart").first.hover(position={"x": 320, "y": 120})
+        one.picture("page-compare")
+        page = one.view(f"time?{beside}")
+        page.get_by_role("table", name="Groups compared").wait_for()
+        page.set_viewport_size({"width": 1280, "height": 1000})
+        one.picture("page-time")
+        dark = tab(server, color_scheme="dark", viewport={"width": 1280, "height": 800})
+        dark.view(f"compare?{chosen}").locator(".chart canvas").nth(3).wait_for()
+        dark.picture("page-dark")
+        phone = tab(server, color_scheme="light", viewport={"width": 390, "height": 844})
+        phone.view("now").get_by_text("SM active").nth(1).wait_for()
+        phone.picture("page-phone")
+        for width, scheme in ((390, "dark"), (390, "light"), (1280, "dark")):
+            small = tab(server, color_scheme=scheme, viewport={"width": width, "height": 844})
+            for view in ("now", f"runs?{chosen}", f"compare?{chosen}", f"time?{beside}", f"run/{now[0].id}"):
+                small.view(view).locator("main a").nth(1).wait_for()
+                assert small.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+                if "PENSTOCK_EVERY_PICTURE" in os.environ:
+                    small.picture(f"{view.partition('?')[0].partition('/')[0]}-{scheme}-{width}")
