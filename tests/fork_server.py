@@ -26,50 +26,53 @@ from pathlib import Path
 from typing import Any
 
 ANSWERS = Path(sys.argv[1])
-running: set[int] = set()
-
-
-def reap(*_: object) -> None:
-    """Tell how those that have ended did."""
-    while running:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        running.remove(pid)
-        part = ANSWERS / f"{pid}.part"
-        part.write_text(str(os.waitstatus_to_exitcode(status)))
-        part.rename(ANSWERS / str(pid))
+running: dict[int, int] = {}
+"""The number of each process that has not ended, by the descriptor that tells when it does."""
 
 
 def forked() -> Callable[[], None]:
     """Fork for every order, and for every feeder; what is to be done then is returned in the child."""
+    events = select.poll()
+    events.register(0, select.POLLIN)
     with socket.socket(fileno=int(sys.argv[2])) as listener:
+        events.register(listener, select.POLLIN)
         while True:
-            ready, _, _ = select.select([0, listener], [], [])
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-            if listener in ready:
-                with listener.accept()[0] as starter:
-                    request, fds, _, _ = socket.recv_fds(starter, 1 << 20, 64)
-                    if (pid := os.fork()) == 0:
-                        return partial(become_feeder, json.loads(request), fds)
-                    starter.sendall(str(pid).encode())
-                for fd in fds:
+            for fd, _ in events.poll():
+                if fd in running:
+                    events.unregister(fd)
                     os.close(fd)
-            elif line := sys.stdin.readline():  # one at a time: nothing waits in the buffer
-                order = json.loads(line)
-                if (pid := os.fork()) == 0:
-                    return partial(become, order)
-                (ANSWERS / str(pid)).unlink(missing_ok=True)  # of one that had this number before
-                if order["process_group"] is not None:
-                    os.setpgid(pid, order["process_group"])
-                os.write(1, f"{pid}\n".encode())
-            else:
-                break
-            running.add(pid)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    for pid in running:  # the tests have ended, or were killed
-        os.kill(pid, signal.SIGKILL)
-    sys.exit()
+                    tell(running.pop(fd))
+                    continue
+                if fd == listener.fileno():
+                    with listener.accept()[0] as starter:
+                        request, fds, _, _ = socket.recv_fds(starter, 1 << 20, 64)
+                        if (pid := os.fork()) == 0:
+                            return partial(become_feeder, json.loads(request), fds)
+                        starter.sendall(str(pid).encode())
+                    for passed in fds:
+                        os.close(passed)
+                elif line := sys.stdin.readline():  # one at a time: nothing waits in the buffer
+                    order = json.loads(line)
+                    if (pid := os.fork()) == 0:
+                        return partial(become, order)
+                    (ANSWERS / str(pid)).unlink(missing_ok=True)  # of one that had this number before
+                    if order["process_group"] is not None:
+                        os.setpgid(pid, order["process_group"])
+                    os.write(1, f"{pid}\n".encode())
+                else:  # the tests have ended, or were killed
+                    for pid in running.values():
+                        os.kill(pid, signal.SIGKILL)
+                    sys.exit()
+                ended = os.pidfd_open(pid)
+                running[ended] = pid
+                events.register(ended, select.POLLIN)
+
+
+def tell(pid: int) -> None:
+    """Tell how a process ended."""
+    part = ANSWERS / f"{pid}.part"
+    part.write_text(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+    part.rename(ANSWERS / str(pid))
 
 
 def become_feeder(request: dict[str, Any], fds: list[int]) -> None:
@@ -104,9 +107,9 @@ def become(order: dict[str, Any]) -> None:
 
 def alone() -> None:
     """Let nothing of the server be heard."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    for ended in running:
+        os.close(ended)
 
 
 def settle(environment: dict[str, str], directory: str) -> None:
@@ -125,7 +128,6 @@ def run(what: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, reap)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its standard input
     sys.path[0] = sys.argv[3]
     for module in sys.argv[4:]:
