@@ -13,6 +13,7 @@ PAGE := $(VENV)/.page
 MLFLOW := $(VENV)/.mlflow
 FRAMEWORKS := $(VENV)/.frameworks
 MORE := $(VENV)/more
+TORCHVISION := tests/frameworks/sitecustomize.py
 
 # What needs a GPU: with any Python that has torch, as it is; see docs/hardware.md.
 PART ?= all
@@ -82,19 +83,17 @@ $(MLFLOW): $(READY) tests/mlflow/constraints.txt
 	touch $(MLFLOW)
 
 # As does what trains: other versions of what the rest is tested with.
-$(FRAMEWORKS): $(READY) tests/frameworks/constraints.txt tests/frameworks/sitecustomize.py
+$(FRAMEWORKS): $(READY) tests/frameworks/constraints.txt $(TORCHVISION)
 	$(PYTHON) -m venv $(VENV)/frameworks
 	$(VENV)/frameworks/bin/python -m pip install --quiet --constraint tests/frameworks/constraints.txt --editable \
 		".[runs]" accelerate datasets lightning timm torch torchdata torchvision transformers webdataset
-	cp tests/frameworks/sitecustomize.py "$$($(VENV)/frameworks/bin/python -c \
-		'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	cp $(TORCHVISION) $(VENV)/frameworks/lib/python3*/site-packages
 	touch $(FRAMEWORKS)
 
-$(MORE)/%/.ready: benchmarks/frameworks_more/%.txt benchmarks/frameworks_more/sitecustomize.py
+$(MORE)/%/.ready: benchmarks/frameworks_more/%.txt $(TORCHVISION)
 	$(PYTHON) -m venv $(MORE)/$*
 	$(MORE)/$*/bin/python -m pip install --quiet --constraint $< --editable ".[runs]" torch $*
-	cp benchmarks/frameworks_more/sitecustomize.py "$$($(MORE)/$*/bin/python -c \
-		'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	cp $(TORCHVISION) $(MORE)/$*/lib/python3*/site-packages
 	touch $@
 
 $(DOCS): $(READY)

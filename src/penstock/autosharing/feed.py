@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.translate import Recipe
 from penstock.autosharing.verdict import Declined, Plan
-from penstock.feed.launch.attach import options
 from penstock.feed.launch.share import shared
+from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.code import Fingerprint
 
@@ -47,13 +47,13 @@ class Feed:
         asked: Settings that it must have, as ``share`` takes them.
         data: Name of the data set's class.
         joined: How often this process has joined each feed, by name.
-        before: The feed beside which this one is, and its number among those.
+        before: The feed beside which this one is.
 
     Attributes:
         meeting: Where the ranks of this job meet; None for a job of one process.
         fingerprint: As given.
         told: Whether the script's user has been told that this feed is read.
-        is_new: Whether no iteration has been over, but for a look.
+        is_new: Whether an iteration that ends now may have been a look.
         looked_at: The batch of a look, which the next iteration gives first; else none.
     """
 
@@ -66,7 +66,7 @@ class Feed:
         asked: dict[str, Any],
         data: str,
         joined: Counter[str],
-        before: tuple[Feed, int] | None = None,
+        before: Feed | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -92,10 +92,10 @@ class Feed:
         if not self._others(iterator):
             return self
         if self._beside is None:
-            first, number = self._before or (self, 1)
-            name = f"{first.name}-{number + 1}"
+            feeds = [*self._before_this(), self]
+            name = f"{feeds[0].name}-{len(feeds) + 1}"
             made_of = self.fingerprint, self._recipe, self.plan, self._asked, self.data, self._joined
-            self._beside = Feed(name, *made_of, before=(self, number + 1))
+            self._beside = Feed(name, *made_of, before=self)
         return self._beside.without_others(iterator)
 
     def take(self, iterator: SharedIterator) -> Loader:
@@ -110,12 +110,13 @@ class Feed:
 
     def let_rest(self, now_s: float) -> None:
         """Have the iterations on the feeds before this one leave them, if they have not been asked for long."""
-        feed = self
-        while feed._before is not None:
-            feed, _ = feed._before
+        for feed in self._before_this():
             for other in list(feed._begun):
                 if now_s - other.asked_s > _IDLE_S:
                     other.rest()
+
+    def _before_this(self) -> list[Feed]:
+        return [] if self._before is None else [*self._before._before_this(), self._before]
 
     def _others(self, iterator: SharedIterator) -> list[SharedIterator]:
         return [other for other in self._begun if other is not iterator]
@@ -151,9 +152,7 @@ class Feed:
             self.name,
             self.fingerprint,
             self._asked,
-            options(
-                plan.batch_size, plan.drop_last, plan.shard, None, False, None, None, plan.pad, plan.pin_memory
-            ),
+            LoaderOptions(plan.batch_size, plan.drop_last, plan.shard, pad=plan.pad, pin_memory=plan.pin_memory),
             joined=self._recipe.joined,
             seed=seed,
         )

@@ -190,9 +190,14 @@ class CudaGpu:
 
 def gpu_of(device: str | Gpu | None) -> Gpu | None:
     """Return the GPU that ``device`` names; None for the host."""
-    if device in (None, "cpu", "cpu:0", "host"):  # torch's name of a rank's processor has a number
+    if is_host(device):
         return None
     return CudaGpu(device) if isinstance(device, str) else device
+
+
+def is_host(device: str | Gpu | None) -> bool:
+    """Return whether ``device`` names the host's memory."""
+    return device in (None, "cpu", "cpu:0", "host")  # torch's name of a rank's processor has a number
 
 
 class _Event:

@@ -101,6 +101,13 @@ def test_views_on_a_gpu_are_not_given_to_a_framework_whose_streams_are_unknown(s
         penstock.attach("feed", framework="jax", borrow=True, device=FakeGpu())
 
 
+@pytest.mark.whole
+@needs_jax
+def test_views_on_a_rank_s_processor_are_given_to_jax(serve: Any) -> None:
+    serve([{"t": torch.arange(6)}])
+    penstock.attach("feed", framework="jax", borrow=True, device="cpu:0").close()
+
+
 def test_a_type_that_the_framework_has_not_is_an_error_that_names_it(serve: Any) -> None:
     serve([{"t": torch.ones(2, dtype=torch.bfloat16)}])
     with pytest.raises(penstock.UnsupportedLeaf, match=r"bfloat16.*numpy"):

@@ -17,6 +17,7 @@ from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework, check_framework
 from penstock.feed.trainer.loader import Loader
+from penstock.memory.cuda import is_host
 from penstock.sizes import whole_number
 
 _RETRY_S = 0.05
@@ -127,7 +128,7 @@ def options(
     flag("pad", pad)
     flag("pin_memory", pin_memory)
     check_framework(framework)
-    if borrow and device not in {None, "cpu", "host"} and framework in {"jax", "cupy"}:
+    if borrow and not is_host(device) and framework in {"jax", "cupy"}:
         raise BadSetting(
             f"borrow=True with framework={framework!r} on a GPU: on which streams {framework} reads a view is not "
             "known here, so its bytes could be reused too early. Leave borrow out, and batches are copies"

@@ -123,11 +123,12 @@ class RowStream:
 
         Where that feed does not run, or differs, the trainer stays and says why.
         """
-        old, me = self.connection, f"this trainer (pid {os.getpid()})"
+        old = self.connection
         to = old.asked_to_move()
         if to is None or to == old.welcome.name:
             old.moves_to = None
             return
+        me = f"this trainer (pid {os.getpid()})"
 
         def open_ring(welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
             if differs := difference_of_feeds(old.welcome, welcome, views=self._hello.borrow):
