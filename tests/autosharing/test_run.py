@@ -16,9 +16,10 @@ import penstock
 
 
 @pytest.mark.whole
-def test_two_unmodified_runs_are_as_they_are_alone(launch: Callable[..., Any], tmp_path: Path):
+@pytest.mark.parametrize("kind", ["plain", "spawn"])
+def test_two_unmodified_runs_are_as_they_are_alone(launch: Callable[..., Any], tmp_path: Path, kind: str):
     shutil.copy(SCRIPTS / "loops.py", tmp_path)
-    done = launch("--share", "--name", "mine", "-n", "2", "--listeners", "none", "loops.py", "plain")
+    done = launch("--share", "--name", "mine", "-n", "2", "--listeners", "none", "loops.py", kind)
     assert done.wait() == 0, done.output + done.errors
     (name,) = feeds_read(done.errors)
     assert name.startswith("mine-")

@@ -85,6 +85,15 @@ def test_runs_with_other_data_have_a_feed_of_their_own(scripts: Scripts):
         check_like(each, scripts.alone(*alone))
 
 
+def test_one_line_tells_what_others_of_many_are_made_of(scripts: Scripts):
+    runs = [scripts.start(i, "loops.py", "plain", "--scale", str(i), "--pause", "0.1") for i in range(4)]
+    assert all(run.wait() == 0 for run in runs)
+    told = [[line for line in run.output.splitlines() if "is another one" in line] for run in runs]
+    assert max(map(len, told)) == 1
+    assert any(line.endswith("; it is one of 3 that differ") for (line,) in filter(None, told))
+    assert all("dataset.scale is " in line for (line,) in filter(None, told))
+
+
 def test_data_that_change_with_the_epoch_are_read_from_a_feed_for_each_epoch(scripts: Scripts):
     seen, said = scripts.shared(["told"], ["told"])
     assert len(feeds_read(said)) == EPOCHS

@@ -64,9 +64,14 @@ def say_reads(feed: Feed, loader: Loader) -> None:
     say_once(f"{place()} reads feed {loader.name} ({feed.data}{samples}): one order for all, whatever their seeds")
     there = {each.name: each for each in feeds() if _stem(each.name) == _stem(loader.name)}
     if loader.name in there and all(each.pid == os.getpid() for each in there[loader.name].trainers):
-        for name in sorted(name for name in there.keys() - _read if there[name].trainers):
-            if (other := made_of(name)) and not same_fingerprint(other, feed.fingerprint):
-                say_once(f"feed {name} is another one: {fingerprint_difference(other, feed.fingerprint)}")
+        names = sorted(name for name in there.keys() - _read if there[name].trainers)
+        made = [(name, other) for name in names if (other := made_of(name))]
+        others = [each for each in made if not same_fingerprint(each[1], feed.fingerprint)]
+        if others:
+            name, other = others[0]
+            many = f"; it is one of {len(others)} that differ" if len(others) > 1 else ""
+            differs = fingerprint_difference(other, feed.fingerprint)
+            say_once(f"feed {name} is another one: {differs}{many}")
 
 
 def _stem(name: str) -> str:
