@@ -28,7 +28,8 @@ class Scripts:
         self._server = server
         self.folder = folder
         self._started: list[Forked] = []
-        shutil.copy(SCRIPTS / "loops.py", folder)
+        for script in ("loops.py", "corners.py"):
+            shutil.copy(SCRIPTS / script, folder)
 
     def start(
         self,

@@ -5,8 +5,14 @@ from __future__ import annotations
 import shutil
 import socket
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from tests.autosharing.running import SCRIPTS, Scripts, feeds_read
+from torch.distributed import HashStore
+
+from penstock.autosharing import ranks as meetings
+from penstock.autosharing.verdict import Declined
 
 N, EPOCHS, WORLD = 15, 2, 2
 
@@ -61,6 +67,26 @@ def test_a_rank_that_looks_at_a_batch_alone_gets_it_and_the_epochs_are_shared(
     assert len(feeds_read(said)) == 1
     for epoch in range(EPOCHS):
         assert set(ids(jobs[0], epoch)) == set(range(N))
+
+
+@pytest.mark.parametrize(("how", "feeds"), [("--cycles", 1), ("--anew", 2)])
+def test_ranks_meet_however_their_script_goes_about_its_loaders(scripts: Scripts, how: str, feeds: int):
+    (job,), said = ranks(scripts, [[how]])
+    assert "not shared" not in said and len(feeds_read(said)) == feeds
+    for epoch in range(EPOCHS):
+        assert set(ids(job, epoch)) == set(range(N))
+
+
+def test_ranks_on_two_machines_read_no_feed(monkeypatch: pytest.MonkeyPatch):
+    """As where Slurm starts them, which does not say how many there are on each."""
+    store, names = HashStore(), iter(("one", "other"))
+    monkeypatch.setattr(meetings, "default_store", lambda: store)
+    monkeypatch.setattr(meetings, "_machine", lambda: next(names))
+    with ThreadPoolExecutor(2) as pool:
+        held = [pool.submit(meetings.Meeting("feed", rank, 2).hold) for rank in range(2)]
+        for each in held:
+            with pytest.raises(Declined, match="2 machines"):
+                each.result()
 
 
 def test_ranks_that_their_sampler_does_not_name_are_left_alone(scripts: Scripts):

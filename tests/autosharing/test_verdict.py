@@ -122,6 +122,17 @@ def test_ranks_of_a_distributed_sampler_are_padded_as_it_pads():
     assert not plan(Ranks(1, 3, True), batch_size=4, sampler=dropping, drop_last=True).pad
 
 
+def test_a_distributed_sampler_that_keeps_the_order_is_declined_even_if_the_script_asks():
+    loader = DataLoader(DATA, 4, sampler=DistributedSampler(DATA, 2, 1, shuffle=False))
+    with pytest.raises(Declined, match="in order"):
+        judge(loader, Ranks(1, 2, True), asked=True)
+
+
+def test_samples_that_would_be_made_on_a_device_are_not_shared():
+    with torch.device("meta"), pytest.raises(Declined, match="default device is meta"):
+        plan(batch_size=4, shuffle=True, generator=torch.Generator("cpu"))
+
+
 def test_a_distributed_sampler_that_leaves_samples_out_is_declined():
     dropping = DistributedSampler(DATA, 2, 1, drop_last=True)
     with pytest.raises(Declined, match=f"leaves out {len(DATA) % 2} of {len(DATA)} samples"):

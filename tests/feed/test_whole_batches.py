@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,3 +148,14 @@ def test_ranks_get_a_batch_each_in_turn(serve):
     for thread in threads:
         thread.join()
     assert got == {0: [0, 2, 4], 1: [1, 3, 5]}
+
+
+def test_drop_last_of_whole_batches_leaves_out_the_short_one_where_no_length_is_known(serve):
+    class Endless:
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(10))
+
+    sampler: Any = Endless()
+    serve(DataLoader(TEXTS, 4, sampler=sampler, drop_last=True, collate_fn=padded), whole_batches=True)
+    with penstock.attach("feed") as loader:
+        assert [[len(batch["length"]) for batch in loader] for _ in range(2)] == [[4, 4]] * 2

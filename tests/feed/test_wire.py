@@ -52,7 +52,7 @@ FROM_FEEDER: list[Any] = [
     wire.Block(1, 2, 3, 4, 5, (0, 64, 128), (6, 0, 7), 8),
     wire.Block(1, 2, 3, 4, 5, (0, 64, 128), (6, 0, 7), 8, LAYOUT),
     wire.CycleEnd(1, 2),
-    wire.Failed("SourceError", "message", "traceback"),
+    wire.Failed("SourceError", "message", "traceback", "ValueError"),
     wire.Evicted("too slow"),
     wire.Move("b/ü"),
     wire.Bye(""),

@@ -19,6 +19,7 @@ import torch
 
 from penstock.errors import BadSetting, Untravelled
 from penstock.fingerprint.code import Fingerprint, fingerprint_difference
+from penstock.fingerprint.content import place_in_file
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
 from penstock.fingerprint.owners import version_of
 
@@ -252,6 +253,21 @@ def test_a_mapped_array_counts_by_its_place_in_the_file_and_the_file_s_version(t
     assert before != of(view(mapped)).digest
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_array_whose_file_another_one_has_replaced_counts_by_its_items(tmp_path: Path, gone: bool) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(10_000))
+    mapped = np.load(path, mmap_mode="r")
+    assert place_in_file(mapped)
+    if gone:
+        path.unlink()
+    else:
+        np.save(tmp_path / "y.npy", np.ones(10_000))
+        os.replace(tmp_path / "y.npy", path)
+    assert place_in_file(mapped) is None
+    assert of(mapped).digest == of(np.zeros(10_000).view(np.memmap)).digest
+
+
 def test_a_private_change_of_a_mapped_array_counts(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(10_000))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
@@ -300,7 +316,7 @@ def test_the_small_state_tells_a_change_in_mid_training(change: str) -> None:
 
 
 def test_the_small_state_tells_another_long_list_and_not_another_item_of_it() -> None:
-    thing = Thing(many=list(range(1000)))
+    thing = Thing(many=list(range(100_001)))
     before = small_state({"dataset": thing})
     thing.many[0] = 5
     assert before == small_state({"dataset": thing})
@@ -346,6 +362,50 @@ def test_a_global_that_the_code_of_a_module_reads_counts_and_its_lock_may_stay(p
     photos.SIZE = 4
     assert fingerprint_difference(before, of(photos.Photos())) == "SIZE is 3 there and 4 in yours"
     assert small_state({"dataset": photos.Photos()}) != small
+
+
+class Late:
+    """Imports when it runs, and looks at the environment."""
+
+    def imports(self) -> Any:
+        import their_photos  # pyright: ignore
+
+        return their_photos.SIZE
+
+    def takes(self) -> Any:
+        from their_photos import SIZE  # pyright: ignore
+
+        return SIZE
+
+    def looks(self) -> Any:
+        return os.environ.get("THEIR_SIZE"), os.environ["THEIR_WIDTH"]
+
+
+@pytest.mark.parametrize("method", ["imports", "takes"])
+def test_what_code_imports_when_it_runs_counts(photos: Any, method: str) -> None:
+    call = getattr(Late(), method)
+    before = of(call)
+    assert before.digest == of(call).digest
+    photos.SIZE = 4
+    assert "SIZE is 3 there and 4 in yours" in fingerprint_difference(before, of(call))
+
+
+@pytest.mark.parametrize("variable", ["THEIR_SIZE", "THEIR_WIDTH"])
+def test_what_code_reads_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    before = of(Late().looks)
+    monkeypatch.setenv("ANOTHER_SIZE", "2")
+    assert before.digest == of(Late().looks).digest
+    monkeypatch.setenv(variable, "2")
+    told = fingerprint_difference(before, of(Late().looks))
+    assert told == f"environ['{variable}'] is None there and '2' in yours"
+
+
+def test_a_state_of_two_that_is_none_of_slots_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two(Thing):
+        def __getstate__(self) -> Any:
+            return 5, {"x": self.x}  # type: ignore[attr-defined]
+
+    assert of(Two(x=1)).digest != of(Two(x=2)).digest
 
 
 def test_code_that_runs_in_this_process_counts_even_if_its_file_is_the_same(photos: Any) -> None:

@@ -85,7 +85,7 @@ def test_without_nvml_one_sentence_says_why(store, gpus: Gpus, monkeypatch: pyte
     assert told.cards == () and "nvidia-ml-py is not installed" in told.note
     monkeypatch.undo()
     nvml.cache_clear()
-    assert gpus.look([]) == told
+    assert "not installed" not in gpus.look([]).note, "it may come while the page is open"
 
 
 def test_samples_are_freed_once_nobody_looks(fake_gpus: FakeGpus, gpus: Gpus) -> None:

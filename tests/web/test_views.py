@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from tests.web.seeded import add_points, drawn, group
 
+from penstock.runs.store import Series
 from penstock.web.units import is_counter, rates, unit_of
+from penstock.web.views import _figures
 
 
 def test_rows_are_the_runs_of_the_store(page, store):
@@ -141,3 +143,8 @@ def test_a_rate_is_what_was_counted_by_the_time_it_took():
     times, values = rates(np.array([0, 1, 1, 3.0]), np.array([0, 2, 4, 8.0]))
     assert times.tolist() == [1, 3] and values.tolist() == [4, 2]
     assert rates(np.empty(0), np.empty(0))[0].tolist() == []
+
+
+def test_the_last_of_a_counter_with_two_points_at_its_last_moment_is_the_rate_up_to_the_newer():
+    series = Series(np.array([0.0, 30, 60, 60]), np.array([0.0, 60, 60, 120]))
+    assert _figures("proc.read_bytes", series)["last"] == 2

@@ -47,14 +47,16 @@ class Feed:
         asked: Settings that it must have, as ``share`` takes them.
         data: Name of the data set's class.
         joined: How often this process has joined each feed, by name.
+        meeting: Where the ranks of this job meet; None for a job of one process.
         before: The feed beside which this one is.
 
     Attributes:
-        meeting: Where the ranks of this job meet; None for a job of one process.
+        meeting: As given.
         fingerprint: As given.
         told: Whether the script's user has been told that this feed is read.
         is_new: Whether an iteration that ends now may have been a look.
         looked_at: The batch of a look, which the next iteration gives first; else none.
+        failed: Whether its data set has raised.
     """
 
     def __init__(
@@ -66,15 +68,17 @@ class Feed:
         asked: dict[str, Any],
         data: str,
         joined: Counter[str],
+        meeting: Meeting | None = None,
         before: Feed | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
         self.data = data
-        self.meeting = Meeting(name, plan.shard[1]) if plan.shard else None
+        self.meeting = meeting
         self.told = False
         self.is_new = plan.kind != "stream"
         self.looked_at: list[Any] = []
+        self.failed = False
         self.fingerprint = fingerprint
         self._recipe = recipe
         self._asked = asked
@@ -99,12 +103,20 @@ class Feed:
         return self._beside.without_others(iterator)
 
     def take(self, iterator: SharedIterator) -> Loader:
-        """Return a Loader for an iteration that begins."""
+        """Return a Loader for an iteration that begins.
+
+        Raises:
+            Declined: nobody can read this feed as the script reads.
+        """
+        if self.failed:
+            raise Declined("its data set has raised an error, which ends a feed: it goes on by itself")
         if self._idle:
             loader = self._idle.pop()
         else:
             others = self._others(iterator)
             loader = self._taken_over(others) if others else self.another()
+        if self.looked_at:
+            loader.load_state_dict(loader.state_dict())  # else its next loop would give the epoch up
         self._begun.add(iterator)
         return loader
 
@@ -124,12 +136,12 @@ class Feed:
     def _taken_over(self, others: list[SharedIterator]) -> Loader:
         other = min(others, key=lambda other: other.asked_s)
         loader = other.part()
-        self._end(loader, other)
+        self._end(other)
         return loader
 
-    def _end(self, loader: Loader, iterator: SharedIterator) -> None:
+    def _end(self, iterator: SharedIterator) -> None:
+        self._begun.discard(iterator)
         if self.is_new and iterator.look:
-            loader.load_state_dict(loader.state_dict())  # else its next loop would give the epoch up
             self.looked_at = iterator.look
         self.is_new = self.is_new and not iterator.given
 
@@ -153,7 +165,7 @@ class Feed:
             self.fingerprint,
             self._asked,
             LoaderOptions(plan.batch_size, plan.drop_last, plan.shard, pad=plan.pad, pin_memory=plan.pin_memory),
-            joined=self._recipe.joined,
+            joined=self._recipe.keep_to,
             seed=seed,
         )
         try:
@@ -167,6 +179,9 @@ class Feed:
 
     def give_back(self, iterator: SharedIterator, loader: Loader) -> None:
         """Take a Loader whose iteration is over."""
-        self._begun.discard(iterator)
-        self._end(loader, iterator)
+        self._end(iterator)
         self._idle.append(loader)
+
+    def forget(self, iterator: SharedIterator) -> None:
+        """Count no more on an iteration whose Loader is of no use."""
+        self._begun.discard(iterator)

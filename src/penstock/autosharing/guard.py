@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from penstock.autosharing.feed import Feed
 from penstock.autosharing.iterator import iterator_for
 from penstock.autosharing.options import FEEDER, ShareOptions, from_environment, runs_together
+from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.say import decline, place, say_once
 from penstock.autosharing.translate import Recipe, things_of
 from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
@@ -41,19 +42,28 @@ def guard(loader: Any, make: Callable[[], Any]) -> Any:
     mark = marks.get(id(loader.dataset))
     if (options is None and mark is None) or FEEDER in os.environ:
         return make()
-    if threading.current_thread() is not threading.main_thread():
+    feed = _decided(loader)
+    if feed is None:
         return make()
     try:
-        return iterator_for(loader, _feed_of, _feed_of(loader), make, strict=_asked().strict)
+        return iterator_for(loader, _decided, feed, make, strict=_asked().strict)
+    except Declined as declined:
+        decline(loader, declined)
+        return make()
+
+
+def _decided(loader: Any) -> Feed | None:
+    """Return the feed that a loader reads in the epoch that begins; None, where need be said why, for none."""
+    try:
+        return _feed_of(loader)
     except Declined as declined:
         if _asked().explain or not declined.expected:
-            decline(loader, str(declined))
-        return make()
+            decline(loader, declined)
     except Exception as error:
         if _asked().strict:
             raise
         decline(loader, error)
-        return make()
+    return None
 
 
 def _asked() -> ShareOptions:
@@ -67,6 +77,8 @@ class _Known:
         self.decisions: weakref.WeakKeyDictionary[Any, _Decision] = weakref.WeakKeyDictionary()
         self.feeds: weakref.WeakValueDictionary[Any, Feed] = weakref.WeakValueDictionary()
         self.joined: Counter[str] = Counter()
+        self.meetings: dict[tuple[str, int, int], Meeting] = {}
+        self.places: set[tuple[str, str]] = set()  # where data sets of which class have been read
         self.latest: Feed | None = None  # kept for a loader that is made anew for each epoch
 
 
@@ -88,6 +100,8 @@ def _feed_of(loader: Any) -> Feed:
     Raises:
         Declined: it reads none.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise Declined("it is iterated in a thread, and a feed is read in the main thread of a process")
     options, mark = _asked(), marks.get(id(loader.dataset))
     plan = judge(loader, ranks_here(), iterable=options.iterable, asked=mark is not None)
     kind = type(loader.dataset).__name__
@@ -99,7 +113,8 @@ def _feed_of(loader: Any) -> Feed:
     if decision is None or decision.state != state or decision.feed.plan != plan:
         fingerprint = fingerprint_of_objects(things)
         stem = (mark and mark[1]) or options.name or _script()
-        feed = _feed(loader, plan, things, fingerprint, stem, is_first=decision is None)
+        feed = _feed(loader, plan, things, fingerprint, stem, is_first=(kind, place()) not in _known.places)
+        _known.places.add((kind, place()))
         if options.explain:
             say_once(f"{place()} is shared as {feed.name}: {plan.reason}")
         decision = _known.decisions[loader] = _Decision(state, feed)
@@ -112,7 +127,7 @@ def _feed(
 ) -> Feed:
     """Return the feed of a fingerprint, as this process knows it already or anew.
 
-    It waits for the other runs if it is the loader's first: they come to a later one each in its time.
+    It waits for the other runs if it is the first one here: they come to a later one each in its time.
     """
     versions = [(path, file.nbytes, file.mtime_ns) for path, file in fingerprint.data.files.items()]
     name = f"{stem}-{hashlib.sha256(repr((fingerprint.digest, versions)).encode()).hexdigest()[:12]}"
@@ -121,6 +136,8 @@ def _feed(
     if feed is None:
         world = plan.shard[1] if plan.shard else 1
         workers = options.workers if options and options.workers is not None else loader.num_workers * world
+        if plan.kind == "stream":  # each worker gives its own part
+            workers = loader.num_workers
         asked: dict[str, Any] = {"whole_batches": plan.whole}
         if is_first and (together := runs_together()) > 1:
             asked["expect"] = together
@@ -134,6 +151,7 @@ def _feed(
             asked,
             type(loader.dataset).__name__,
             _known.joined,
+            plan.shard and _known.meetings.setdefault((name, *plan.shard), Meeting(name, *plan.shard)),
         )
         _known.feeds[key] = feed
     return feed

@@ -12,6 +12,7 @@ from penstock.autosharing.draws import Draws
 from penstock.autosharing.feed import Feed
 from penstock.autosharing.say import decline, say_reads
 from penstock.autosharing.verdict import Declined
+from penstock.errors import SourceError
 from penstock.feed.trainer.loader import Loader
 
 _STATE = "penstock"
@@ -25,7 +26,7 @@ class SharedIterator:
 
     Args:
         loader: The script's loader.
-        decide: Decides, at each epoch, which feed is read; raises ``Declined`` for none.
+        decide: Decides, at each epoch, which feed is read; None for none.
         feed: The feed that it reads.
         make: Makes the loader's own iterator.
         strict: Whether failures are raised.
@@ -37,12 +38,19 @@ class SharedIterator:
     """
 
     def __init__(
-        self, loader: Any, decide: Callable[[Any], Feed], feed: Feed, make: Callable[[], Any], *, strict: bool
+        self,
+        loader: Any,
+        decide: Callable[[Any], Feed | None],
+        feed: Feed,
+        make: Callable[[], Any],
+        *,
+        strict: bool,
     ) -> None:
         self._decide = decide
         self._make = make
         self._strict = strict
-        self._private: Any = None
+        self._own: Any = None  # the loader's own iterator, once it was needed
+        self._private: Any = None  # the same in an epoch that reads no feed
         self._loader: Loader | None = None
         self._begin(loader, feed, is_first=True)
 
@@ -78,6 +86,10 @@ class SharedIterator:
             batch = self._held.pop() if self._held else self._read()
         except StopIteration:
             self._end()
+            raise
+        except SourceError:  # the feed has ended, and with it this epoch
+            self._drop()
+            self._over = self._feed.failed = True
             raise
         self.given += 1
         is_look = self.given == 1 and self._feed.is_new and self.given != self._feed.plan.batches
@@ -122,13 +134,16 @@ class SharedIterator:
             if self._strict or self.given:
                 raise
             decline(self._script, error)
-            self._let_go()
+            if isinstance(error, Declined):
+                self._let_go()
+            else:
+                self._drop()
             self._go_alone()
         else:
             say_reads(self._feed, self._loader)
 
     def _go_alone(self) -> None:
-        self._private = self._draws.undone(self._make)
+        self._private = self._own = self._draws.undone(self._make)
         for _ in islice(self._private, self.given):
             pass
 
@@ -153,17 +168,24 @@ class SharedIterator:
         if loader is not None:
             self._feed.give_back(self, loader)
 
+    def _drop(self) -> None:
+        """Leave a feed that cannot be read."""
+        loader, self._loader, self._loop = self._loader, None, iter(())
+        self._feed.forget(self)
+        if loader is not None:
+            loader.close()
+
     def _reset(self, loader: Any, *rest: Any, **named: Any) -> None:
         """Begin another epoch, as torch asks it of an iterator with persistent workers."""
-        if self._private is None:
-            self._let_go()
-            try:
-                self._begin(loader, self._decide(loader), is_first=False)
-            except Declined as declined:
-                decline(loader, str(declined))
-                self._private = self._make()
+        self._let_go()
+        if feed := self._decide(loader):
+            self._private = None
+            self._begin(loader, feed, is_first=False)
+        elif self._own is None:
+            self._private = self._own = self._make()
         else:
-            self._private._reset(loader, *rest, **named)
+            self._own._reset(loader, *rest, **named)
+            self._private = self._own
 
     def __del__(self) -> None:
         self._let_go()
@@ -174,12 +196,16 @@ class StatefulIterator(SharedIterator):
 
     def _begin(self, loader: Any, feed: Feed, *, is_first: bool) -> None:
         super()._begin(loader, feed, is_first=is_first)
-        saved, loader.next_iter_state = loader.next_iter_state, None
+        saved = loader.next_iter_state
         if saved is not None:
             self._state, given, self._over = saved[_STATE]
-            for _ in range(given):
-                self._draws.next()
+            try:
+                for _ in range(given):
+                    self._draws.next()
+            except StopIteration:
+                raise Declined(f"its state stands behind {given} batches, and its sampler has fewer") from None
             self.given = given
+        loader.next_iter_state = None
 
     @property
     def _finished(self) -> bool:
@@ -194,7 +220,7 @@ class StatefulIterator(SharedIterator):
 
 
 def iterator_for(
-    loader: Any, decide: Callable[[Any], Feed], feed: Feed, make: Callable[[], Any], *, strict: bool
+    loader: Any, decide: Callable[[Any], Feed | None], feed: Feed, make: Callable[[], Any], *, strict: bool
 ) -> SharedIterator:
     """Return what stands for a loader's iterator; see ``SharedIterator``.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -48,6 +49,8 @@ def autoshare(
         name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
     )
     import_module("torch.utils.data")
+    with suppress(ImportError):
+        import_module("torchdata.stateful_dataloader")  # a library may import it later
     _hook()
 
 

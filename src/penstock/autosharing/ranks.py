@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 from penstock.autosharing.verdict import Declined
@@ -23,11 +25,13 @@ class Meeting:
 
     Args:
         feed: Name of the feed.
+        rank: Rank of this process.
         world: Number of ranks.
     """
 
-    def __init__(self, feed: str, world: int) -> None:
+    def __init__(self, feed: str, rank: int, world: int) -> None:
         self._feed = feed
+        self._rank = rank
         self._world = world
         self._number = 0
 
@@ -35,7 +39,7 @@ class Meeting:
         """Wait for all ranks.
 
         Raises:
-            Declined: they did not come.
+            Declined: they did not come, or run on several machines, each of which would have a feed of its own.
         """
         store: Any = default_store()
         if store is None:
@@ -43,10 +47,14 @@ class Meeting:
         while True:
             key = f"penstock/{self._feed}/{self._number}"
             self._number += 1
+            store.set(f"{key}/machine/{self._rank}", _machine())
             if store.add(f"{key}/came", 1) == self._world:
                 store.compare_set(f"{key}/outcome", "", "held")
             outcome = self._outcome(store, key, time.monotonic() + PATIENCE_S)
             if outcome == "held":
+                machines = {store.get(f"{key}/machine/{rank}") for rank in range(self._world)}
+                if len(machines) > 1:
+                    raise Declined(f"its ranks run on {len(machines)} machines: each would have a feed of its own")
                 return
             if outcome == "given up":
                 raise Declined(f"this rank iterates alone: the others did not come within {PATIENCE_S:g} s")
@@ -63,3 +71,7 @@ class Meeting:
                 held = store.compare_set(f"{key}/outcome", "", "called off") == b"held"
                 return "held" if held else "given up"
             time.sleep(_LOOK_S)
+
+
+def _machine() -> str:
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.uname().nodename}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.autosharing.feed import Feed
 
 _MOST_SAID = 20
+_LONGEST = 400
 _said: set[str] = set()
 _read: set[str] = set()
 
@@ -50,7 +51,8 @@ def decline(loader: Any, why: str | Exception) -> None:
     """Tell why a loader is not shared, once for all loaders over data sets of its class."""
     if isinstance(why, Exception) and not isinstance(why, (Declined, PenstockError)):
         why = f"{type(why).__name__}: {why}"
-    why = " ".join(str(why).split())
+    why = " ".join(str(why).partition("\nTraceback")[0].split())
+    why = why if len(why) <= _LONGEST else f"{why[:_LONGEST]} …"
     say_once(f"{place()} is not shared: {why}", type(loader.dataset).__name__ + why)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from penstock.autosharing.verdict import Plan
 from penstock.errors import BadSetting
-from penstock.feed import wire
 from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects
 
@@ -19,8 +19,8 @@ from penstock.fingerprint.objects import fingerprint_of_objects
 class Recipe:
     """Makes, in a feeder, the loader of all data that a script's loader reads; ``share`` calls it there.
 
-    ``drop_last`` is left to the trainers. Where batches can be cut, whoever starts the feed decides the rows of
-    its blocks; a trainer that replaces its feeder keeps to those.
+    ``drop_last`` is left to the trainers, but for whole batches of a stream. Where batches can be cut, whoever
+    starts the feed decides the rows of its blocks; a trainer that replaces its feeder keeps to those.
 
     Args:
         loader: The script's loader.
@@ -36,10 +36,12 @@ class Recipe:
         self._things = things
         self._fingerprint = fingerprint
         self._dataset = loader.dataset
+        self._dtype = torch.get_default_dtype()
         self._kind = plan.kind
         self._sampler = plan.sampler
         self._rows = plan.loader_batch_size
         self._whole = plan.whole
+        self._drops = _drops_in_feeder(plan)
         self._options: dict[str, Any] = {"collate_fn": loader.collate_fn, "num_workers": workers}
         if workers:
             context = loader.multiprocessing_context
@@ -48,25 +50,24 @@ class Recipe:
                 "multiprocessing_context": context and context.get_start_method(),
                 "timeout": loader.timeout,
                 "prefetch_factor": loader.prefetch_factor,
+                # Else a generator that the data set owns would draw the same in each cycle.
+                "persistent_workers": True,
             }
 
     def __call__(self) -> Any:
+        torch.set_default_dtype(self._dtype)
         here = fingerprint_of_objects(self._things)
         if not same_fingerprint(here, self._fingerprint):  # a module that the script has changed after its import
-            differs = fingerprint_difference(self._fingerprint, here)
+            differs = fingerprint_difference(here, self._fingerprint)
             raise BadSetting(f"it would not be the same in a feeder as in the script: {differs}")
         order: dict[str, Any] = {
             "shuffled": {"batch_size": self._rows, "shuffle": True},
             "sampler": {"batch_size": self._rows, "sampler": self._sampler},
             "batch sampler": {"batch_sampler": self._sampler},
             "whole": {"batch_size": None, "sampler": self._sampler},
-            "stream": {"batch_size": self._rows},
+            "stream": {"batch_size": self._rows, "drop_last": self._drops},
         }[self._kind]
         return DataLoader(self._dataset, **order, **self._options)
-
-    def joined(self, welcome: wire.Welcome) -> None:
-        """Keep to the blocks of a feed that has been joined."""
-        self.keep_to(welcome.batch_size)
 
     def keep_to(self, rows: int | None) -> None:
         """Make blocks of so many rows, if batches can be cut."""
@@ -83,8 +84,14 @@ def things_of(loader: Any, plan: Plan) -> dict[str, Any]:
         "collate_fn": loader.collate_fn,
         "sampler": plan.sampler,
         "worker_init_fn": _code_of(loader.worker_init_fn),
-        "order": (plan.kind, plan.whole, size, workers),
+        "order": (plan.kind, plan.whole, size, workers, _drops_in_feeder(plan)),
+        "default dtype": str(torch.get_default_dtype()),
     }
+
+
+def _drops_in_feeder(plan: Plan) -> bool:
+    """Whether short batches are left out where they are made: only there is known which of a stream's are last."""
+    return plan.kind == "stream" and plan.whole and plan.drop_last
 
 
 def _code_of(function: Any) -> Any:

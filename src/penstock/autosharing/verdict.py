@@ -128,6 +128,8 @@ def judge(loader: Any, ranks: Ranks, *, iterable: bool = False, asked: bool = Fa
     """
     if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         raise Declined("gradients are off: it validates", expected=True)
+    if (device := torch.get_default_device()).type != "cpu":
+        raise Declined(f"torch's default device is {device}: its data set would make its tensors there")
     dataset = loader.dataset
     if any(kind.__name__ in {"IterDataPipe", "MapDataPipe"} for kind in type(dataset).__mro__):
         raise Declined("it reads a data pipe, which divides itself among workers and ranks")
@@ -167,6 +169,8 @@ def _map_style(loader: Any, asked: bool) -> Plan:
     if type(sampler) is DistributedSampler and sampler.num_replicas > 1:
         if shard is not None:
             raise Declined("both its sampler and its batch sampler divide it among ranks")
+        if not sampler.shuffle:
+            raise Declined("its DistributedSampler(shuffle=False) deals the samples in order")
         if len(sampler.dataset) != len(loader.dataset):  # type: ignore[arg-type]
             raise Declined("its DistributedSampler is of another data set")
         if sampler.drop_last and (left := len(loader.dataset) % sampler.num_replicas):

@@ -187,11 +187,12 @@ class CycleEnd(msgspec.Struct, tag="cycle end"):
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """The source failed; there will be no more blocks."""
+    """The source failed; there will be no more blocks. ``raised`` names Python's own exception that it raised."""
 
     kind: str
     message: str
     traceback_text: str
+    raised: str = ""
 
 
 class Evicted(msgspec.Struct, tag="evicted"):

@@ -22,7 +22,7 @@ from penstock.fingerprint.data import DataFingerprint, fingerprint_of_files, may
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (tuple, list, set, frozenset, dict)
 _MOST_ITEMS = 1000
-_MOST_PARTS = 64
+MOST_PARTS = 64
 _NAME_LENGTH = 80
 NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
 SHORT = reprlib.Repr()
@@ -58,7 +58,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
             "the version of Python": python,
             **{name: f"#{part.digest}" for name, part in self.parts.items()},
         }
-        return digests if len(self.parts) < _MOST_PARTS else {**digests, "all that it uses": f"#{whole}"}
+        return digests if len(self.parts) < MOST_PARTS else {**digests, "all that it uses": f"#{whole}"}
 
 
 def fingerprint_of(make_loader: Callable[[], Any]) -> Fingerprint:
@@ -81,7 +81,7 @@ def fingerprint_of(make_loader: Callable[[], Any]) -> Fingerprint:
         texts.setdefault(name[:_NAME_LENGTH], []).append(text)
         whole.append(text)
     parts = {
-        name: Part(_digest(of, 8), walk.shown.get(name, "")) for name, of in islice(texts.items(), _MOST_PARTS)
+        name: Part(_digest(of, 8), walk.shown.get(name, "")) for name, of in islice(texts.items(), MOST_PARTS)
     }
     data = fingerprint_of_files(sorted(walk.paths))
     return Fingerprint(f"{sys.version_info.major}.{sys.version_info.minor} {_digest(whole, 16)}", parts, data)
@@ -112,7 +112,7 @@ def fingerprint_difference(feeds: Fingerprint, yours: Fingerprint) -> str:
 
 def _only_in(one: Fingerprint, other: Fingerprint) -> list[str]:
     """List what one function uses and the other does not, classes and functions as wholes."""
-    if len(other.parts) >= _MOST_PARTS:  # there are more parts than those
+    if len(other.parts) >= MOST_PARTS:  # there are more parts than those
         return []
     known = {_whole(name) for name in other.parts}
     only = [name for name in one.parts if name not in other.parts]

@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from isal import isal_zlib
@@ -49,8 +49,8 @@ def digest_of_array(array: np.ndarray) -> bytes:
     """
     head = f"{array.dtype.descr if array.dtype.fields else array.dtype.str} {array.shape}"
     if place := place_in_file(array):
-        seen = os.stat(place[0])
-        return joined(head, f"{place} {array.strides} {seen.st_size} {seen.st_mtime_ns}")
+        seen = os.stat(place.path)
+        return joined(head, f"{place[:2]} {array.strides} {seen.st_size} {seen.st_mtime_ns}")
     if array.nbytes <= _SMALL_BYTES:
         return joined(head, array.tobytes())
     if array.flags.f_contiguous and not array.flags.c_contiguous:  # read as it lies
@@ -65,14 +65,41 @@ def digest_of_array(array: np.ndarray) -> bytes:
     return sums.digest()[:16]
 
 
-def place_in_file(array: np.ndarray) -> tuple[str, int] | None:
-    """Return path and offset of an array's first item in the file that it is mapped from, if it is."""
+class PlaceInFile(NamedTuple):
+    """Where an array lies in the file that it is mapped from: its first item, and the mode of the map."""
+
+    path: str
+    offset: int
+    mode: str
+
+
+def place_in_file(array: np.ndarray) -> PlaceInFile | None:
+    """Return where an array lies, if it is mapped from the file that its path still names."""
     base: Any = array
     while isinstance(base, np.ndarray) and not isinstance(base.base, mmap.mmap):
         base = base.base
     if not isinstance(base, np.memmap) or base.filename is None or base.mode == "c":
         return None
-    return os.path.abspath(base.filename), base.offset + array.ctypes.data - base.ctypes.data
+    path, address = os.path.abspath(base.filename), base.ctypes.data
+    if not _is_mapped(address, path):
+        return None
+    mode = "r" if base.mode == "r" else "r+"
+    return PlaceInFile(path, base.offset + array.ctypes.data - address, mode)
+
+
+def _is_mapped(address: int, path: str) -> bool:
+    """Whether the file of this path, not one that was there before, is mapped at an address here."""
+    try:
+        inode = os.stat(path).st_ino
+    except OSError:
+        return False
+    with open("/proc/self/maps", "rb") as maps:
+        for line in maps:
+            begin, _, rest = line.partition(b"-")
+            end, _, _, _, number, *_ = rest.split(maxsplit=5)
+            if int(begin, 16) <= address < int(end, 16):  # its device is another one on some file systems
+                return int(number) == inode
+    return False
 
 
 def digest_of_tensor(tensor: Any) -> bytes:

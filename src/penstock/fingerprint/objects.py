@@ -12,17 +12,18 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial
+from importlib.util import resolve_name
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import numpy as np
 
 from penstock.errors import Untravelled
-from penstock.fingerprint.bytecode import defaults_of, read_by, stored_by
+from penstock.fingerprint.bytecode import defaults_of, imported_by, read_by, stored_by, words_of
 from penstock.fingerprint.code import NOT_CODE, SHORT, Fingerprint
 from penstock.fingerprint.content import NotPlain, digest_of_array, digest_of_container, digest_of_tensor, joined
 from penstock.fingerprint.data import fingerprint_of_files
@@ -42,7 +43,8 @@ _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _OF_CLASSES = "__annotations__ __annotate_func__ __annotations_cache__ __orig_bases__ __parameters__ __slotnames__"
 _NOT_CODE = {*NOT_CODE, *_OF_CLASSES.split(), "_abc_impl"}
 _NAMED_ITEMS = 64  # items of a longer container have no names
-_QUICK_BYTES = 4096
+_QUICK_ITEMS = 100_000  # of longer containers, and of larger arrays, not all is read again in each epoch
+_QUICK_BYTES = 64 << 20
 
 
 _read_by = lru_cache(maxsize=4096)(read_by)
@@ -76,9 +78,9 @@ def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
 def small_state(things: Mapping[str, Any]) -> str:
     """Digest what is quickly read of objects, to see in one process whether they have changed.
 
-    Attributes, short containers and small arrays count by value; long lists and
-    large arrays by identity and length, so that a change of their items is missed;
-    tensors by torch's count of changes.
+    Attributes, containers of up to 100,000 items and arrays of up to 64 MiB count by
+    value; longer and larger ones by identity and length, so that a change of their
+    items is missed; tensors by torch's count of changes.
     """
     return _Objects(quick=True).digests(things).hex()
 
@@ -100,6 +102,8 @@ class _Objects(Walk):
             return joined("module", self.owner(thing.__name__))
         if isinstance(thing, BuiltinFunctionType) and importable(thing):
             return joined("function", self.owner(thing.__module__), thing.__qualname__)
+        if kind is bytearray:
+            return joined("bytearray", bytes(cast("bytearray", thing)))
         if kind in _WRAPPERS:
             return joined(kind.__name__, *(self.digest(path, getattr(thing, name)) for name in _WRAPPERS[kind]))
         if isinstance(thing, _RANDOM) or (self.torch and isinstance(thing, self.torch.Generator)):
@@ -113,7 +117,7 @@ class _Objects(Walk):
     def _container(self, path: str, thing: Any) -> bytes:
         kind, count = type(thing).__name__, len(thing)
         if count > _NAMED_ITEMS:
-            if self.quick:
+            if self.quick and count > _QUICK_ITEMS:
                 return joined(kind, str(id(thing)), str(count))
             return self.leaf(path, joined(kind, self._long(path, thing)), f"{kind} of {count:,}")
         if isinstance(thing, dict):
@@ -124,7 +128,8 @@ class _Objects(Walk):
         return joined(kind, *(self.digest(f"{path}[{i}]", item) for i, item in enumerate(thing)))
 
     def _long(self, path: str, thing: Any) -> bytes:
-        self.note_paths(thing)
+        if not self.quick:
+            self.note_paths(thing)
         try:
             return digest_of_container(thing, partial(self.unnamed, path))
         except NotPlain:
@@ -133,7 +138,7 @@ class _Objects(Walk):
 
     def _set(self, path: str, thing: Any) -> bytes:
         kind, count = type(thing).__name__, len(thing)
-        if count > _NAMED_ITEMS and self.quick:
+        if count > _QUICK_ITEMS and self.quick:
             return joined(kind, str(id(thing)), str(count))
         if set(map(type, thing)) <= {str}:
             digests = [digest_of_container(sorted(thing), joined)]
@@ -167,7 +172,7 @@ class _Objects(Walk):
 
     def _object(self, path: str, thing: Any) -> bytes:
         kind = type(thing)
-        self.leaf(path, joined(kind.__qualname__), kind.__qualname__)
+        self.leaf(path, joined(_name(kind)), _name(kind))
         if isinstance(thing, partial):
             given = {**{str(i): value for i, value in enumerate(thing.args)}, **thing.keywords}
             return joined("partial", self.digest(path, thing.func), self.attributes(path, given))
@@ -188,7 +193,7 @@ class _Objects(Walk):
         parts: list[Any] = [*reduced, None, None, None]
         function, given, items, pairs = parts[0], parts[1], parts[3], parts[4]
         state: Any = {} if parts[2] is None else parts[2]
-        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # of an object with slots
+        if isinstance(state, tuple) and [*map(type, state)] in ([dict, dict], [type(None), dict]):  # with slots
             state = {**(state[0] or {}), **state[1]}
         digests = [self.digest(path, kind), self.digest(path, function)]
         digests += [self.digest(f"{path}({i})", item) for i, item in enumerate(given) if item is not kind]
@@ -209,15 +214,15 @@ class _Objects(Walk):
             for name in [names] if isinstance(names, str) else names:
                 state[name] = getattr(thing, name, None)
         digests = [self.digest(path, type(thing)), self.attributes(path, state, _masked(type(thing)))]
-        if isinstance(thing, (dict, list, tuple, deque)) and len(thing) <= _NAMED_ITEMS:
+        if isinstance(thing, (dict, list, tuple, deque)) and len(thing) <= _QUICK_ITEMS:
             digests.append(self.digest(path, list(thing.items() if isinstance(thing, dict) else thing)))
         elif not state or isinstance(thing, (dict, list, tuple, deque)):
             digests.append(joined(str(id(thing))))
         return joined(*digests)
 
     def _class(self, path: str, kind: type) -> bytes:
-        module, name = kind.__module__, kind.__qualname__
-        if not is_users(module) and (importable(kind) or "<locals>" not in name):
+        module, name = kind.__module__, _name(kind)
+        if not is_users(module) and (importable(kind) or "<locals>" not in kind.__qualname__):
             if self.strict and (replaced := replaced_by_the_script(kind)):
                 raise Untravelled(
                     f"{path} is of a class whose {replaced} the script has replaced for itself alone"
@@ -247,7 +252,19 @@ class _Objects(Walk):
             for names in _read_by(code):
                 if names[0] in held or (users and names[0] in globals_):
                     digests.append(self._value(names, held if names[0] in held else globals_))
+            if users:
+                digests += self._looked_up_when_run(code, globals_.get("__package__"))
         return joined("function", self.owner(module), name, *digests)
+
+    def _looked_up_when_run(self, code: CodeType, package: str | None) -> Iterator[bytes]:
+        """Digest what code reads of the user's modules that it imports itself, and of the environment."""
+        for module, names in imported_by(code):
+            name = resolve_name(module, package) if package or not module.startswith(".") else module
+            if name in sys.modules and is_users(name):
+                yield self._value(names, {names[0]: sys.modules[name]})
+        if not {"environ", "getenv"}.isdisjoint(code.co_names):
+            for word in sorted(word for word in words_of(code) if not word.startswith("PENSTOCK_")):
+                yield self.digest(f"environ[{word!r}]", os.environ.get(word))
 
     def _value(self, names: list[str], held: Mapping[str, Any]) -> bytes:
         """Digest what code looks up: an object, or that attribute of it which the code reads."""
@@ -277,6 +294,11 @@ class _Objects(Walk):
             yield
         finally:
             self.strict = strict
+
+
+def _name(kind: type) -> str:
+    """Return a class's name; of one that a function makes, what is left of it on its way to another process."""
+    return kind.__name__ if "<locals>" in kind.__qualname__ else kind.__qualname__
 
 
 @lru_cache(maxsize=4096)

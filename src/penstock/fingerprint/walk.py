@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import Untravelled
-from penstock.fingerprint.code import SHORT, Part
+from penstock.fingerprint.code import MOST_PARTS, SHORT, Part
 from penstock.fingerprint.content import digest_of_array, joined
 from penstock.fingerprint.data import may_name_data
 from penstock.fingerprint.owners import is_users, text_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _ALSO_PLAIN = (np.number, np.bool_, np.character, np.datetime64, PurePath)
-_MOST_PARTS = 63
 _MOST_OWNERS = 16
 _MOST_LEAVES = 20_000
 _DEEPEST = 10_000
@@ -71,7 +70,7 @@ class Walk:
     def parts(self) -> dict[str, Part]:
         """Return what was met by name; where that is much, deep names are put together."""
         owners = dict(sorted(self._owners.items())[:_MOST_OWNERS])
-        most = _MOST_PARTS - len(owners)
+        most = MOST_PARTS - len(owners)
         groups: dict[str, dict[tuple[str, bytes, str], None]] = {}
         for depth in range(16, 0, -1):
             groups = {}

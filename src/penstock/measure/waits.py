@@ -197,7 +197,8 @@ class Iteration:
 
     def __del__(self) -> None:
         figures = self._figures
-        if not figures.is_over:
+        # At Python's end the module's names may have gone before.
+        if not figures.is_over and monotonic is not None:  # pyright: ignore[reportUnnecessaryComparison]
             figures.until_s = monotonic()
             figures.is_over = True
 

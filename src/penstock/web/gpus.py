@@ -67,18 +67,10 @@ class Gpus:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._missing = ""
         self._gpms = Gpms("SM_UTIL")
 
     def look(self, running: Iterable[str]) -> Cards:
         """Return the GPUs now, and which of these runs, given by their ids, are on them."""
-        if self._missing:  # what is not installed does not come while the page is open
-            return Cards(note=self._missing)
-        try:
-            nvml()
-        except GpuMissing as missing:
-            self._missing = str(missing)
-            return Cards(note=self._missing)
         try:
             machine = gpus()
         except GpuMissing as missing:

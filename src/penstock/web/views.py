@@ -208,7 +208,8 @@ def _tail(path: Path) -> str:
 
 def _figures(name: str, series: Series) -> dict[str, float | None]:
     """Return the last and the mean of what is drawn; the mean of a counter is how much it grew in a second."""
-    _, last = _drawn(name, Series(series.times_s[-2:], series.values[-2:]))
+    before_last = max(0, int(np.searchsorted(series.times_s, series.times_s[-1:]).sum()) - 1)
+    _, last = _drawn(name, Series(series.times_s[before_last:], series.values[before_last:]))
     _, whole = (
         _drawn(name, Series(series.times_s[[0, -1]], series.values[[0, -1]])) if is_counter(name) else series
     )

@@ -19,6 +19,8 @@ def main() -> None:
     parser.add_argument("--drop-last", action="store_true")
     parser.add_argument("--peek", action="store_true")
     parser.add_argument("--no-sampler", action="store_true")
+    parser.add_argument("--cycles", action="store_true", help="leave iterators that were broken off in cycles")
+    parser.add_argument("--anew", action="store_true", help="make the loader anew after one of other data")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -29,8 +31,17 @@ def main() -> None:
     )
     if options.peek and rank == 0:
         next(iter(train))
+    for _ in range(3 if options.cycles else 0):
+        cycle = [iter(train)]
+        next(cycle[0])
+        cycle.append(cycle)
     epochs = []
     for epoch in range(EPOCHS):
+        if options.anew:
+            other = TensorDataset(torch.arange(100, 100 + N))
+            for _ in DataLoader(other, options.batch_size, sampler=DistributedSampler(other, world, rank)):
+                pass
+            train = DataLoader(data, options.batch_size, sampler=sampler)
         if sampler is not None:
             sampler.set_epoch(epoch)
         batches = [batch.tolist() for (batch,) in train]

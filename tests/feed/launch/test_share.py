@@ -253,6 +253,42 @@ def test_a_later_caller_with_other_settings_is_refused_and_told_both_values(sett
             assert silent.statistics().feeder_pid == loader.statistics().feeder_pid
 
 
+@pytest.mark.parametrize(
+    ("given", "told"), [({"batch_size": 2}, "batch_size"), ({"shard": (0, 2), "device": "cpu"}, "shard, device")]
+)
+def test_what_a_shared_loader_does_not_take_is_refused(given, told):
+    torch = pytest.importorskip("torch")
+    loader = torch.utils.data.DataLoader(range(4), shuffle=True)
+    with pytest.raises(penstock.BadSetting, match=f"no other arguments than the name, and got {told}:"):
+        penstock.share(loader, "numbers", **given)
+    with pytest.raises(penstock.BadSetting, match="name"):
+        penstock.share(loader, "x" * 2000)
+
+
+def test_what_the_source_raises_is_found_by_its_own_type(fork):
+    text = (
+        SCRIPT
+        + """
+def broken():
+    yield {"id": np.arange(10)}
+    raise KeyError("no such row")
+
+class Broken:
+    def __iter__(self):
+        return broken()
+
+with penstock.share(Broken, "numbers", linger=0.0) as loader:
+    try:
+        epoch(loader)
+    except KeyError as error:
+        ours = isinstance(error, penstock.SourceError)
+        note(told=str(error), ours=ours, frames="broken" in error.traceback_text)
+"""
+    )
+    (event,) = fork(text).says()
+    assert "raised KeyError: 'no such row'" in event["told"] and event["ours"] and event["frames"]
+
+
 def test_the_feeder_ends_when_its_last_trainer_has_been_gone_for_the_linger(fork):
     text = (
         SCRIPT

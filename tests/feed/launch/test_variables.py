@@ -82,7 +82,10 @@ def test_an_empty_variable_is_as_none(monkeypatch):
 @pytest.mark.parametrize("iterable", [False, True])
 @pytest.mark.parametrize(
     ("own", "given"),
-    [({}, "2"), ({"num_workers": 1, "persistent_workers": True, "timeout": 50, "prefetch_factor": 3}, "0")],
+    [
+        ({"num_workers": 2}, "1"),
+        ({"num_workers": 1, "persistent_workers": True, "timeout": 50, "prefetch_factor": 3}, "0"),
+    ],
 )
 def test_the_workers_of_a_feeder_are_those_of_the_environment_and_its_description_tells(
     own, given, iterable, forks_feeders_with_torch, monkeypatch
@@ -102,3 +105,27 @@ def test_what_is_no_number_of_workers_is_refused_by_name(workers, monkeypatch, f
     with pytest.raises(penstock.BadSetting, match=r"^PENSTOCK_FEED_WORKERS=.*a whole number between 0 and 4,096"):
         penstock.share(make, "numbers")
     assert not list(feeds_directory.iterdir())
+
+
+def test_a_stream_that_may_not_be_divided_gets_no_more_workers(forks_feeders_with_torch, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_FEED_WORKERS", "2")
+    with pytest.raises(penstock.BadSetting, match="2 workers for a loader of 1, over an IterableDataset"):
+        penstock.share(functools.partial(make_torch, True, num_workers=1), "torch", linger=0.5)
+
+
+@pytest.mark.parametrize(("mode", "content"), [("r", 0.0), ("w+", 1.0)])
+@pytest.mark.usefixtures("forks_feeders")
+def test_a_mapped_array_arrives_as_it_was_opened(tmp_path, mode, content):
+    """What a function holds travels: a map that the script may write to, may be written to in the feeder."""
+    there = np.memmap(tmp_path / "rows", np.float64, "w+", shape=40)
+    there.flush()
+    rows = np.memmap(tmp_path / "rows", np.float64, mode, shape=40)  # type: ignore[call-overload]
+
+    def fill() -> Any:
+        if mode == "w+":
+            rows[:] = content
+        return penstock.ArraySource({"x": np.asarray(rows)}, batch_size=10)
+
+    with penstock.share(fill, "numbers", linger=0.5) as loader:
+        assert {x for batch in loader for x in batch["x"].tolist()} == {content}
+    assert set(there.tolist()) == {content}

@@ -332,7 +332,8 @@ class Feeder:
             told = SourceError(str(error), text)
         else:
             told = SourceError(f"the source of feed {self.name!r} raised {cause(error)}", text)
-        self._server.fail(type(told).__name__, str(told), text)
+        raised = type(error).__name__ if type(error).__module__ == "builtins" else ""
+        self._server.fail(type(told).__name__, str(told), text, raised)
         return told
 
 

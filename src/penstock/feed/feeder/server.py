@@ -138,10 +138,11 @@ class Server:
             waiting = [self._trainers[member.id][0] for member in self._state.end_cycle(cycle, samples)]
             self._connections.send(waiting, wire.encode(wire.CycleEnd(cycle, samples)))
 
-    def fail(self, kind: str, message: str, traceback_text: str) -> None:
+    def fail(self, kind: str, message: str, traceback_text: str, raised: str) -> None:
         """Tell every trainer, now and later, that the source failed."""
         with self.changed:
-            self._failed = wire.Failed(kind, message[:8_000], traceback_text[-32_000:])  # at most 4 bytes each
+            texts = message[:8_000], traceback_text[-32_000:]  # at most 4 bytes a character
+            self._failed = wire.Failed(kind, *texts, raised)
             self._connections.send([peer for peer, _ in self._trainers.values()], wire.encode(self._failed))
 
     def close(self, reason: str) -> None:

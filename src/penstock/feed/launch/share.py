@@ -7,11 +7,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, SettingsDiffer
 from penstock.feed import wire
+from penstock.feed.endpoint import checked_name
 from penstock.feed.launch.attach import options
 from penstock.feed.launch.election import connection_to
 from penstock.feed.launch.function import missing_arguments
@@ -167,8 +168,17 @@ def share(
     Warns:
         UserWarning: a file that ``make_loader`` names has changed since the feed began.
     """
+    arguments = locals().copy()
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(make_loader, torch.utils.data.DataLoader):
+        if name:
+            checked_name(name)
+        defaults: dict[str, Any] = {"batch_size": None, **cast("Any", share).__kwdefaults__}
+        if given := [key for key, value in defaults.items() if arguments[key] is not value]:
+            raise BadSetting(
+                f"share(loader) takes no other arguments than the name, and got {', '.join(given)}: they are the "
+                "loader's own, or those of share(make_loader, ...) with the function that makes it"
+            )
         return import_module("penstock.autosharing.marks").marked(make_loader, name)
     _check_callable(make_loader)
     asked = checked(
@@ -194,7 +204,7 @@ def shared(
     fingerprint: Fingerprint,
     asked: dict[str, Any],
     given: LoaderOptions,
-    joined: Callable[[wire.Welcome], None] = lambda welcome: None,
+    joined: Callable[[int | None], None] = lambda rows: None,
     seed: int = 0,
 ) -> Loader:
     """Join or start a feed of a fingerprint that is known already; see ``share``.
@@ -205,7 +215,7 @@ def shared(
         fingerprint: What the feed must have been made of.
         asked: Settings that it must have, as ``checked`` returns them.
         given: What this trainer asks.
-        joined: Told what the feeder says of itself, each time that a feeder has admitted this trainer.
+        joined: Told the rows of a block, each time that a feeder has admitted this trainer.
         seed: Seed of a feed that is started here, where none is asked; one that runs may have another.
     """
     feed_name, feeder_workers = with_suffix(name), workers()
@@ -220,7 +230,7 @@ def shared(
             _check_same(connection.welcome, {} if replaced else asked, fingerprint)
             if not replaced:
                 _warn_of_other_data(connection.welcome)
-            joined(connection.welcome)
+            joined(connection.welcome.batch_size)
         except BaseException:
             connection.close()
             raise

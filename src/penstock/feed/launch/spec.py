@@ -31,7 +31,7 @@ import numpy as np
 from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
 from penstock.fingerprint.code import Fingerprint
-from penstock.fingerprint.content import place_in_file
+from penstock.fingerprint.content import PlaceInFile, place_in_file
 
 _SPAWNED_MAIN = "__mp_main__"
 """The script's module, in a process that ``multiprocessing`` spawned."""
@@ -65,7 +65,7 @@ class _Pickler(cloudpickle.Pickler):
             if isinstance(obj, _Cached):  # pickle knows these by name only
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, np.ndarray) and (place := place_in_file(cast("np.ndarray[Any, Any]", obj))):
-            return _mapped, (*place, obj.dtype, obj.shape, obj.strides)
+            return _mapped, (place, obj.dtype, obj.shape, obj.strides)
         if isinstance(obj, functools.cached_property):  # of Python 3.11 it holds a lock
             return _cached_property, (obj.func, obj.attrname)
         return super().reducer_override(obj)
@@ -84,8 +84,9 @@ def _cached_property(function: Callable[..., Any], name: str) -> Any:
     return made
 
 
-def _mapped(path: str, offset: int, dtype: Any, shape: Any, strides: Any) -> Any:
-    return np.ndarray(shape, dtype, np.memmap(path, np.uint8, "r"), offset, strides)
+def _mapped(place: PlaceInFile, dtype: Any, shape: Any, strides: Any) -> Any:
+    memory: Any = np.memmap(place.path, np.uint8, cast("Any", place.mode))
+    return np.ndarray(shape, dtype, memory, place.offset, strides)
 
 
 def _pickled(*things: Any) -> bytes:

@@ -204,8 +204,9 @@ class Batcher:
         )
 
     def _leaves_out(self, block: ReceivedBlock) -> bool:
-        """Whether ``drop_last`` leaves out a block: the short one at the end of a cycle."""
-        full, ends = self._rows.connection.welcome.block_rows, block.at.sample + block.rows == self._rules.samples
+        """Whether ``drop_last`` leaves out a block: the short one at the end of a cycle, of unknown length any."""
+        full, samples = self._rows.connection.welcome.block_rows, self._rules.samples
+        ends = samples is None or block.at.sample + block.rows == samples
         return self._drop_last and ends and full is not None and block.rows < full
 
     def _has_no_step(self, epoch: Epoch) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import shlex
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
 
 from penstock import errors
 from penstock._version import __version__
@@ -48,10 +52,29 @@ def refusal(name: str, message: wire.Rejected) -> Refused:
 
 
 def failure(message: wire.Failed) -> SourceError:
+    """Make the error for a source that failed; it is of the type, too, that was raised, if that is Python's."""
     kind = getattr(errors, message.kind, SourceError)
     if not (isinstance(kind, type) and issubclass(kind, SourceError)):
         kind = SourceError
     text = message.message
     if kind is SourceError and message.traceback_text and message.traceback_text not in text:
         text += f"\n\nIn the feeder:\n{message.traceback_text}"
+    raised = getattr(builtins, message.raised, None)
+    if isinstance(raised, type) and issubclass(raised, Exception):
+        with suppress(TypeError):  # some take other arguments
+            return _also(kind, raised)(text, message.traceback_text)
     return kind(text, message.traceback_text)
+
+
+@lru_cache
+def _also(kind: type[SourceError], raised: type[Exception]) -> type[SourceError]:
+    """Make a type of both."""
+
+    def message(self: SourceError) -> str:  # a KeyError's would be quoted
+        return self.args[0]
+
+    def reduced(self: SourceError) -> Any:
+        return kind, (self.args[0], self.traceback_text)
+
+    both = {"__str__": message, "__reduce__": reduced, "__module__": kind.__module__}
+    return type(kind.__name__, (kind, raised), both)

@@ -170,8 +170,8 @@ export function charts(place, { relative, range, zoomed }) {
         const from = relative ? known.rows.get(id)?.began ?? 0 : 0;
         const first = times.findIndex((time) => time - from > chart.ends[line]);
         if (first < 0) return [[], []];
-        gap ||= first === 0; // between them and the last, there may be others
-        chart.ends[line] = times[times.length - 1] - from;
+        if (first === 0) gap = true; // between them and the last, there may be others
+        else chart.ends[line] = times[times.length - 1] - from;
         return [times.slice(first).map((time) => time - from), values.slice(first)];
       });
       chart.data = longer(chart.data, added);

@@ -1,0 +1,86 @@
+"""What scripts do now and then, on a feed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.autosharing.running import Scripts
+
+N = 12
+
+
+def run(scripts: Scripts, what: str, together: int = 1, **options: Any) -> tuple[list[Any], str]:
+    """Return what a script saw, and said."""
+    done = scripts.start(0, "corners.py", what, together=together, options=options)
+    assert done.wait() == 0, done.output
+    assert "Traceback" not in done.output
+    *said, seen = done.output.splitlines()
+    return json.loads(seen), "\n".join(said)
+
+
+def all_once(seen: list[list[int]]) -> bool:
+    return all(sorted(epoch) == list(range(N)) for epoch in seen)
+
+
+def test_a_stream_s_workers_stay_as_many_as_the_script_says(scripts: Scripts):
+    seen, said = run(scripts, "stream", iterable=True, workers=2)
+    assert "reads feed" in said and all_once(seen)
+
+
+def test_a_stream_of_whole_batches_leaves_out_what_the_script_leaves_out(scripts: Scripts):
+    seen, said = run(scripts, "stream_that_drops", iterable=True)
+    assert "reads feed" in said and seen == [[5, 5], [5, 5]]
+
+
+def test_persistent_workers_share_each_epoch_that_can_be_shared(scripts: Scripts):
+    seen, said = run(scripts, "persistent")
+    assert len(seen) == 5 and all_once(seen)
+    assert said.count("is not shared") == 1 and "dataset.lock" in said
+
+
+def test_a_feed_that_was_stopped_is_read_again_when_there_is_one(scripts: Scripts):
+    seen, said = run(scripts, "stopped")
+    assert len(seen) >= 3 and all_once(seen)
+    assert "was stopped by process" in said or len(seen) == 3
+
+
+def test_a_look_that_lives_to_the_end_of_the_script_ends_in_silence(scripts: Scripts):
+    _, said = run(scripts, "look")
+    assert "reads feed" in said and "ignored" not in said
+
+
+def test_torch_s_default_dtype_is_the_script_s(scripts: Scripts):
+    seen, said = run(scripts, "dtype")
+    assert "reads feed" in said and set(seen) == {"torch.float64"}
+
+
+def test_a_generator_that_the_data_set_owns_goes_on_from_epoch_to_epoch(scripts: Scripts):
+    seen, said = run(scripts, "own_generator")
+    assert "reads feed" in said and len(seen) == 3 * N == len(set(seen))
+
+
+def test_what_the_data_set_raises_is_of_its_type_and_ends_the_epoch(scripts: Scripts):
+    seen, said = run(scripts, "raises")
+    assert len(seen) == 3 and "reads feed" in said
+    for epoch in seen:
+        assert 3 not in epoch and len(set(epoch)) == len(epoch)
+    assert sorted([*seen[-1], 3]) == list(range(N)), "no feed is left, and the loader goes on by itself"
+
+
+def test_labels_that_are_changed_in_place_are_seen_in_the_next_epoch(scripts: Scripts):
+    seen, said = run(scripts, "relabels")
+    assert "reads feed" in said and seen == [[0] * N, [1] * N]
+
+
+def test_a_loop_in_a_thread_is_told_that_it_reads_no_feed(scripts: Scripts):
+    seen, said = run(scripts, "thread")
+    assert all_once(seen) and "it is iterated in a thread" in said
+
+
+@pytest.mark.whole
+def test_others_are_waited_for_at_the_first_feed_only(scripts: Scripts):
+    *seen, expected = run(scripts, "anew", together=2)[0]
+    assert all_once(seen)
+    assert sorted(expected) == [1, 2]
