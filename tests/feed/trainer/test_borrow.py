@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.forked import eventually
 
 import penstock
 
@@ -189,7 +190,7 @@ def test_everything_is_released_when_the_last_view_dies(serve):
     assert feeder.statistics().used_bytes >= sum(leaf.nbytes for batch in kept for leaf in batch.values())
     kept.clear()
     await_room(feeder, 0)
-    assert feeder.statistics().trainers == ()
+    eventually(lambda: not feeder.statistics().trainers, "its connection ends with its last view")
 
 
 @pytest.mark.parametrize("torch_leaf", [False, True])
