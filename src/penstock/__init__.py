@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from penstock.packing.packing import pack as pack
     from penstock.runs.inside import log as log
     from penstock.runs.inside import run as run
+    from penstock.selection.sampler import SelectionSampler as SelectionSampler
+    from penstock.selection.selection import Selection as Selection
     from penstock.sources.arrays import ArraySource as ArraySource
     from penstock.sources.packed import PackedSource as PackedSource
 
@@ -90,6 +92,8 @@ _HOMES = {
     "attach": "penstock.feed.launch.attach",
     "autoshare": "penstock.autosharing.marks",
     "PackedSource": "penstock.sources.packed",
+    "Selection": "penstock.selection.selection",
+    "SelectionSampler": "penstock.selection.sampler",
     "feeds": "penstock.feed.launch.feeds",
     "log": "penstock.runs.inside",
     "pack": "penstock.packing.packing",

@@ -15,6 +15,8 @@ Tree = Any
 """A block's or batch's tree: tuples, lists, mappings, namedtuples, dataclasses; leaves at the ends."""
 
 ByteArray = npt.NDArray[np.uint8]
+Ids = npt.NDArray[np.int64]
+"""Samples by their number in the data set: ``dataset[id]`` is the sample."""
 
 
 class Cursor(NamedTuple):
@@ -37,11 +39,22 @@ class Cursor(NamedTuple):
 
 
 class SourceBlock(NamedTuple):
-    """What a source yields: ``rows`` samples of one cycle, the first of which is number ``sample``."""
+    """What a source yields: ``rows`` samples of one cycle, the first of which is number ``sample``.
+
+    Attributes:
+        ids: Which samples of the data set the tree holds; None if the source does not know.
+        kept: Which of the rows these are, rising; None for all. With none of them, the tree is None.
+    """
 
     sample: int
     rows: int
     tree: Tree
+    ids: Ids | None = None
+    kept: Ids | None = None
+
+
+Wanted = Callable[[int, Ids], npt.NDArray[np.bool_] | None]
+"""Says, of a block's first sample and the ids of its rows, which of these are wanted; None for all."""
 
 
 class Source(Protocol):
@@ -64,6 +77,10 @@ class Source(Protocol):
     - ``order: str``, by default empty: a short digest of what decides the
       order, equal in every process. Feeds with different digests do not
       continue one another.
+
+    A source with a third one, ``selects = True``, names its samples (``SourceBlock.ids``,
+    from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted)`` loads of
+    each block only what is wanted. It asks once a block, in order, when it plans to load it.
     """
 
     @property

@@ -19,9 +19,11 @@ from penstock.fingerprint.code import Fingerprint
 from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 9
+PROTOCOL = 10
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
+MOST_IDS_BYTES = 64 << 10
+"""The ids of a block of more rows do not go into its message, and nobody is told them."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
@@ -160,7 +162,8 @@ class Block(msgspec.Struct, tag="block"):
     """A block lies in the ring for you, until you release it.
 
     ``leaf_offsets`` count from ``offset`` and are aligned; ``layout`` is sent only
-    when it differs from the layout of the block before.
+    when it differs from the layout of the block before. ``ids`` are the samples'
+    numbers in the data set, little-endian int64; empty if the source does not know.
     """
 
     number: Count
@@ -172,6 +175,7 @@ class Block(msgspec.Struct, tag="block"):
     leaf_bytes: tuple[Count, ...]
     published_ns: int
     layout: Node | None = None
+    ids: bytes = b""
 
     @property
     def nbytes(self) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import Cursor, SourceBlock, Tree
+from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting
-from penstock.sources.order import Indices, Order, digest
+from penstock.sources.order import Order, digest, planned
 from penstock.tree import Strings, array_nodes, build, describe
 
 
@@ -34,6 +34,7 @@ class ArraySource:
     """
 
     seekable = True
+    selects = True
 
     def __init__(
         self,
@@ -58,18 +59,19 @@ class ArraySource:
         self.order = digest("rows", self._order.digest)
         self.description = f"{rows:,} rows of arrays"
 
-    def open(self, at: Cursor) -> Iterator[SourceBlock]:
-        for sample, indices in self._order.blocks(at):
-            rows = [self._rows(node, leaf, indices) for node, leaf in zip(self._nodes, self._leaves, strict=True)]
-            yield SourceBlock(sample, len(indices), build(self._layout, rows))
+    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
+        for plan in planned(self._order.blocks(at), wanted):
+            leaves = zip(self._nodes, self._leaves, strict=True)
+            rows = [self._rows(node, leaf, plan.ids) for node, leaf in leaves]
+            yield plan.block(build(self._layout, rows) if len(plan.ids) else None)
 
     def close(self) -> None:
         """There is nothing to release."""
 
-    def _rows(self, node: Any, leaf: Any, indices: Indices) -> Any:
+    def _rows(self, node: Any, leaf: Any, ids: Ids) -> Any:
         if isinstance(node, Strings):
-            picked = [leaf[i] for i in indices]
+            picked = [leaf[i] for i in ids]
             return tuple(picked) if node.kind == "tuple" else picked
         if node.library == "torch":
-            return leaf.index_select(0, sys.modules["torch"].from_numpy(indices))
-        return np.take(leaf, indices, axis=0)
+            return leaf.index_select(0, sys.modules["torch"].from_numpy(ids))
+        return np.take(leaf, ids, axis=0)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting
-
-Indices = npt.NDArray[np.int64]
 
 _PARTITION, _CYCLE = 0, 1
 
@@ -22,7 +19,7 @@ _SAMPLES_OF_A_SEGMENT = 16_000
 """Shuffling within fewer samples, in one order of segments every cycle, costs accuracy (decision 14)."""
 
 
-def permutation(n: int, *words: int) -> Indices:
+def permutation(n: int, *words: int) -> Ids:
     """Draw a random order of ``range(n)`` that depends on ``words`` alone.
 
     It sorts the raw words of PCG64, which are fixed across versions of NumPy
@@ -30,6 +27,30 @@ def permutation(n: int, *words: int) -> Indices:
     """
     keys = np.random.PCG64(np.random.SeedSequence(words)).random_raw(n)
     return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+class Planned(NamedTuple):
+    """A block that is to be loaded; the attributes are those of ``SourceBlock``."""
+
+    sample: int
+    rows: int
+    ids: Ids
+    kept: Ids | None
+
+    def block(self, tree: Tree) -> SourceBlock:
+        """Return the block, once it is loaded."""
+        return SourceBlock(self.sample, self.rows, tree, self.ids, self.kept)
+
+
+def planned(blocks: Iterable[tuple[int, Ids]], wanted: Wanted | None) -> Iterator[Planned]:
+    """Plan blocks of (first sample, ids), each with those of its rows that are wanted when it is asked for."""
+    for sample, ids in blocks:
+        mask = None if wanted is None else wanted(sample, ids)
+        if mask is None or mask.all():
+            yield Planned(sample, len(ids), ids, None)
+        else:
+            kept = np.flatnonzero(mask)
+            yield Planned(sample, len(ids), ids[kept], kept)
 
 
 def digest(*parts: Any) -> str:
@@ -72,7 +93,7 @@ class Order:
         self._members = permutation(samples, self._seed, _PARTITION) if shuffle else None
         self.digest = digest(samples, batch_size, self.segment_starts, self._seed if shuffle else None)
 
-    def segment(self, cycle: int, i: int) -> Indices:
+    def segment(self, cycle: int, i: int) -> Ids:
         """Return the samples of segment ``i`` in the order of this cycle."""
         start = self.segment_starts[i]
         stop = (*self.segment_starts, self.samples)[i + 1]
@@ -80,7 +101,7 @@ class Order:
             return np.arange(start, stop)
         return self._members[start:stop][permutation(stop - start, self._seed, _CYCLE, cycle, i)]
 
-    def blocks(self, at: Cursor) -> Iterator[tuple[int, Indices]]:
+    def blocks(self, at: Cursor) -> Iterator[tuple[int, Ids]]:
         """Yield (first sample, indices) of each block of the cycle, from the one that holds ``at.sample`` on."""
         first = bisect_right(self.segment_starts, at.sample) - 1
         for i in range(first, len(self.segment_starts)):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.contracts import Cursor, Source, SourceBlock, Tree
+from penstock.contracts import Cursor, Ids, Source, SourceBlock, Tree, Wanted
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
 from penstock.testing.slots import read_back
@@ -150,6 +150,47 @@ class SourceContract(ABC):
                 assert sorted(slot for slot in left if slot) == offered, "a slot was lost"
             source.close()  # before the ring that it reads into
 
+    def test_the_ids_of_a_cycle_are_each_sample_once_and_always_of_the_same_rows(self) -> None:
+        source = self._made()
+        if not getattr(source, "selects", False):
+            pytest.skip("this source does not name its samples")
+        named = [self._named(_blocks(source, Cursor(cycle, 0))) for cycle in (0, 1)]
+        assert source.samples is not None
+        assert sorted(named[0]) == list(range(source.samples))
+        assert named[0] == named[1]
+
+    def test_of_each_block_only_what_is_wanted_is_loaded(self) -> None:
+        source: Any = self._made()
+        if not getattr(source, "selects", False):
+            pytest.skip("this source cannot leave samples out")
+        whole = _blocks(source, Cursor(0, 0))
+        named = self._named(whole)
+        none, some, all_of_it = whole[0].sample, whole[1].sample, whole[-1].sample
+        asked: list[int] = []
+
+        def wanted(sample: int, ids: Ids) -> Any:
+            asked.append(sample)
+            if sample == all_of_it:
+                return None
+            return ids < 0 if sample == none else ids % (3 if sample == some else 2) == 0
+
+        for cycle in (0, 1):
+            asked.clear()
+            blocks = _blocks(source, Cursor(cycle, 0), wanted)
+            assert asked == [block.sample for block in blocks] == [block.sample for block in whole]
+            assert [block.rows for block in blocks] == [block.rows for block in whole]
+            full = _blocks(source, Cursor(cycle, 0))
+            for block, complete in zip(blocks, full, strict=True):
+                assert block.ids is not None and complete.ids is not None
+                mask = wanted(complete.sample, complete.ids)
+                kept = np.arange(complete.rows) if mask is None else np.flatnonzero(mask)
+                assert block.ids.tolist() == complete.ids[kept].tolist()
+                assert (block.kept is None) == (len(kept) == complete.rows)
+                assert block.kept is None or block.kept.tolist() == kept.tolist()
+                rows = [] if block.tree is None else self.rows_of(block.tree)
+                assert rows == [named[id] for id in block.ids.tolist()]
+            assert blocks[0].tree is None
+
     def test_a_pass_that_was_never_begun_holds_nothing(self) -> None:
         before = _children()
         source = self._made()
@@ -159,6 +200,14 @@ class SourceContract(ABC):
             Counter(row for block in _blocks(source, Cursor(0, 0)) for row in self.rows_of(block.tree))
             == self.expected()
         )
+
+    def _named(self, blocks: list[SourceBlock]) -> dict[int, Any]:
+        """Return what identifies each row, by its id."""
+        named: dict[int, Any] = {}
+        for block in blocks:
+            assert block.ids is not None and block.kept is None
+            named.update(zip(block.ids.tolist(), self.rows_of(block.tree), strict=True))
+        return named
 
     def _made(self, seed: int = 0) -> Source:
         self._sources.append(self.make(seed))
@@ -181,8 +230,8 @@ class SourceContract(ABC):
             assert self.rows_of(block.tree) == self.rows_of(other.tree)
 
 
-def _blocks(source: Source, at: Cursor) -> list[SourceBlock]:
-    iterator = source.open(at)
+def _blocks(source: Any, at: Cursor, wanted: Wanted | None = None) -> list[SourceBlock]:
+    iterator = source.open(at) if wanted is None else source.open(at, wanted)
     with closing(iterator):  # type: ignore[type-var]
         return list(iterator)
 

@@ -209,10 +209,10 @@ class FeedState:
         return self.room.reserve(nbytes) if offset is None else offset
 
     def publish(
-        self, at: Cursor, rows: int, offset: int, placement: Placement, published_ns: int = 0
+        self, at: Cursor, rows: int, offset: int, placement: Placement, published_ns: int = 0, ids: bytes = b""
     ) -> tuple[PublishedBlock, list[Subscriber]]:
         """Record a block that has been written; return it and the members that get it."""
-        block = PublishedBlock(self._number, at, rows, offset, placement, published_ns)
+        block = PublishedBlock(self._number, at, rows, offset, placement, published_ns, ids)
         self._number += 1
         end = self._end(block)
         readers = [m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end]

@@ -127,10 +127,10 @@ class Server:
             self._state.room.release(offset)
             self.changed.notify_all()
 
-    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement) -> None:
+    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement, ids: bytes) -> None:
         """Announce a written block to every trainer that needs it."""
         with self.changed:
-            self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns()))
+            self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns(), ids))
 
     def end_cycle(self, cycle: int, samples: int) -> None:
         """End a cycle of unknown length: tell the trainers that wait for more of it."""
@@ -366,6 +366,7 @@ class Server:
                         leaf_bytes,
                         block.published_ns,
                         described,
+                        block.ids,
                     )
                 )
             peer.layout = layout

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Protocol
 
-from penstock.contracts import Cursor, SourceBlock
+from penstock.contracts import Cursor, Ids, SourceBlock
+from penstock.feed.wire import MOST_IDS_BYTES
 from penstock.memory.placement import Placement, place
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.tree import Strings, array_nodes
@@ -29,12 +30,14 @@ class Reservation(NamedTuple):
         rows: Its samples.
         offset: Where the room begins.
         slot: The slot in which the block lies already, if it does.
+        ids: Numbers of its samples in the data set, as a message has them.
     """
 
     at: Cursor
     rows: int
     offset: int
     slot: Slot | None
+    ids: bytes
 
 
 class RingRoom(Protocol):
@@ -55,9 +58,15 @@ class RingRoom(Protocol):
         """Give back room for which no block has come."""
         ...
 
-    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement) -> None:
+    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement, ids: bytes) -> None:
         """Announce a written block; its room is freed when its readers have released it."""
         ...
+
+
+def _encoded(ids: Ids | None) -> bytes:
+    if ids is None or ids.nbytes > MOST_IDS_BYTES:
+        return b""
+    return ids.astype("<i8", copy=False).tobytes()
 
 
 class SlotPool:
@@ -108,7 +117,7 @@ class SlotPool:
         at = Cursor(cycle, block.sample)
         offset = self._room.reserve(at, block.rows, nbytes, None if slot is None else slot.offset)
         if not isinstance(offset, NotNeeded):
-            return Reservation(at, block.rows, offset, slot)
+            return Reservation(at, block.rows, offset, slot, _encoded(block.ids))
         if slot is not None:
             self._slots.offer(slot)
         return offset
@@ -117,7 +126,7 @@ class SlotPool:
         """Announce the block written there; its room is the trainers' from now on."""
         if reserved.slot is not None:
             self._out.remove(reserved.slot)
-        self._room.publish(reserved.at, reserved.rows, reserved.offset, placement)
+        self._room.publish(reserved.at, reserved.rows, reserved.offset, placement, reserved.ids)
         if self._most is None:
             self._most = self._measure(reserved.rows, placement)
         self.refill()

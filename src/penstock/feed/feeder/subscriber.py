@@ -16,6 +16,7 @@ class PublishedBlock:
         at: Its first sample.
         offset: Where it lies in the ring.
         published_ns: When, by the monotonic clock.
+        ids: Numbers of its samples in the data set, as a message has them.
         holders: For each member, how many times it was sent the block and has not released it.
     """
 
@@ -25,6 +26,7 @@ class PublishedBlock:
     offset: int
     placement: Placement
     published_ns: int
+    ids: bytes = b""
     holders: dict[int, int] = field(default_factory=dict[int, int])
 
 

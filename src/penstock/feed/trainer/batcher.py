@@ -14,6 +14,7 @@ from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.received import ReceivedBlock
 from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.feed.trainer.sharding import batches
+from penstock.feed.trainer.validation import ID_BYTES
 
 
 class LoaderOptions(NamedTuple):
@@ -59,6 +60,9 @@ class PendingBatch(NamedTuple):
     """A batch, and where its trainer stands once it has been handed out.
 
     It may still be on its way: call ``ready()`` before use.
+
+    Attributes:
+        named: Where its samples' numbers stand: bytes of blocks' ids; None if nobody knows them.
     """
 
     tree: Tree
@@ -66,6 +70,7 @@ class PendingBatch(NamedTuple):
     counts: Counts
     after: Epoch
     place: Standing
+    named: list[bytes] | None
 
 
 class Batcher:
@@ -170,7 +175,8 @@ class Batcher:
         self._growing = None  # whoever gets it may write to it
         tree, counts = batch.finish()
         _, connection, item = self._rows.place
-        return PendingBatch(tree, self._destination.seal(), counts, after, Standing(at, connection, item))
+        place = Standing(at, connection, item)
+        return PendingBatch(tree, self._destination.seal(), counts, after, place, batch.named)
 
     def _next_as_it_is(self, epoch: Epoch) -> PendingBatch | None:
         """Return the source's next batch: this rank's of the next ``world``, if there is one for every rank.
@@ -181,6 +187,7 @@ class Batcher:
         if self._pad and self._has_no_step(epoch):
             return None
         mine: tuple[Tree, Counts] | None = None
+        named: list[bytes] | None = None
         passed, last = epoch.passed, False
         for rank in range(self._options.world):
             if last:
@@ -192,7 +199,7 @@ class Batcher:
                 passed += block.rows
                 last = self._pad and self._is_last(passed)
                 if (rank == self._options.rank or (last and mine is None)) and not self._leaves_out(block):
-                    mine = self._handed(block)
+                    mine, named = self._handed(block), [block.ids] if block.ids else None
                     self._rows.verify()
                 self._rows.place = self._rows.after(block, block.rows)
                 if self._leaves_out(block):
@@ -200,7 +207,7 @@ class Batcher:
         assert mine is not None
         tree, counts = mine
         return PendingBatch(
-            tree, self._destination.seal(), counts, epoch._replace(passed=passed), self._rows.place
+            tree, self._destination.seal(), counts, epoch._replace(passed=passed), self._rows.place, named
         )
 
     def _leaves_out(self, block: ReceivedBlock) -> bool:
@@ -292,12 +299,19 @@ class _Growing:
         self._most = most
         self._borrow = borrow
         self._viewed: tuple[Tree, int] | None = None
+        self._ids: dict[int, bytes] = {}  # by the row of the batch from which on they are
         self._batch = BatchBuilder(most, rows.destination)
 
     @property
     def rows(self) -> int:
         """Rows that it has."""
         return self._batch.rows
+
+    @property
+    def named(self) -> list[bytes] | None:
+        """The ids of its samples, in order; None if nobody knows them."""
+        named = list(self._ids.values())
+        return named if all(named) else None
 
     def take_until(self, rows: int, cycle: int | None) -> None:
         """Take rows of the stream until the batch has ``rows``, or the cycle ends."""
@@ -309,6 +323,7 @@ class _Growing:
                 self._viewed = view(block, offset, offset + part, stream.destination, whole=False)
             else:
                 batch.copy(block, offset, offset + part, batch.rows)
+            self._ids[batch.rows] = block.ids[offset * ID_BYTES : (offset + part) * ID_BYTES]
             stream.verify()
             after, rows_after = stream.after(block, part), batch.rows + part
             batch.rows = rows_after

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self, cast
 
+import numpy as np
+
 from penstock._version import __version__
-from penstock.contracts import Tree
+from penstock.contracts import Ids, Tree
 from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
 from penstock.feed.statistics import LoaderStatistics
@@ -134,6 +136,16 @@ class Loader:
         """Number of the epoch that this trainer is in, or that its next loop begins, from 0."""
         epoch = self._reading.epoch
         return epoch.number + self._reading.rules.is_over(epoch)
+
+    @property
+    def ids(self) -> Ids | None:
+        """Which samples the batch holds that was handed out last: ``dataset[id]`` is one; shape ``(rows,)``.
+
+        None before the first batch, and where nobody knows: of a stream, of batches of more than 8,192 rows in the
+        loader itself, and of what a batch sampler of the script's own gives that is no number.
+        """
+        named = self._reading.named
+        return None if named is None else np.frombuffer(b"".join(named), "<i8").astype(np.int64)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""

@@ -30,6 +30,7 @@ class Reading:
     Attributes:
         epoch: The place behind the last batch that was handed out.
         counts: What has been handed out.
+        named: Ids of the samples that were handed out last, as ``PendingBatch`` has them.
         finished: A batch that is yet to be handed out, and the place before it.
         in_place: Whether the stream stands where ``epoch`` does.
         resumed: Whether ``epoch`` was loaded, and no loop has begun since.
@@ -41,6 +42,7 @@ class Reading:
     ) -> None:
         self.epoch = rules.begin(0, None)
         self.counts = Counts()
+        self.named: list[bytes] | None = None
         self.finished: tuple[Epoch, PendingBatch] | None = None
         self.in_place = False
         self.resumed = False
@@ -76,9 +78,8 @@ class Reading:
             given = self._next()
             if given is None:
                 return None
-            _, _, counts, after, place = given
-            tree = self._finish(given.tree)
-            self.finished = self.epoch, PendingBatch(tree, given.ready, self.counts.plus(counts), after, place)
+            counts = self.counts.plus(given.counts)
+            self.finished = self.epoch, given._replace(tree=self._finish(given.tree), counts=counts)
         _, given = self.finished
         self._rows.let_go(given.place)
         return given
@@ -171,6 +172,7 @@ class Loop:
         reading.finished = None
         reading.epoch = given.after
         reading.counts = given.counts
+        reading.named = given.named
         reading.in_place = True
         self._resumed = False
         return given.tree

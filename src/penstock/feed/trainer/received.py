@@ -26,6 +26,7 @@ class ReceivedBlock:
         placement: Its tree, and where each leaf lies.
         nodes: The tree's arrays and lists, in order.
         published_ns: When, by the monotonic clock.
+        ids: Numbers of its samples in the data set, little-endian int64; empty if nobody knows them.
         offset: Where it lies in the ring.
         leaves: The bytes of each of ``nodes``, once ``Holdings.open`` has filled them in.
         loans: Loans of it that have not ended.
@@ -35,6 +36,7 @@ class ReceivedBlock:
     __slots__ = (
         "_validator",
         "at",
+        "ids",
         "leaves",
         "loans",
         "nodes",
@@ -54,6 +56,7 @@ class ReceivedBlock:
         self.ordinal = ordinal
         self.nodes = validator.nodes
         self.published_ns = message.published_ns
+        self.ids = message.ids
         self.offset = message.offset
         self.placement = validator.placement
         self.leaves: list[Any] = []

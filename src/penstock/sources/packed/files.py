@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.contracts import ByteArray
+from penstock.contracts import ByteArray, Ids
 from penstock.errors import PackDamaged
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.memory.room import ALIGNMENT, aligned
-from penstock.sources.order import Indices
 from penstock.sources.packed.checksums import Checksums, read_rows
 from penstock.sources.packed.format import HEADER_BYTES, read_set, remedy
 from penstock.tree import array_nodes
@@ -73,7 +72,7 @@ class PackedFiles:
                 self.check(i, range(rows), content.reshape(-1))
                 self._kept[i] = content
 
-    def gather(self, leaf: int, indices: Indices, to: ByteArray) -> None:
+    def gather(self, leaf: int, indices: Ids, to: ByteArray) -> None:
         """Copy rows of a leaf that is kept in memory."""
         if to.nbytes:
             np.take(self._kept[leaf], indices, 0, to.reshape(len(indices), -1), "clip")
@@ -89,7 +88,7 @@ class PackedFiles:
             if change := _change(before, _status(path)):
                 raise PackDamaged(f"{path} {change}")
 
-    def runs(self, leaf: int, indices: Indices) -> tuple[Indices, Indices]:
+    def runs(self, leaf: int, indices: Ids) -> tuple[Ids, Ids]:
         """Find runs of a block's rows that can be read at once; return where each begins, and its rows."""
         most = max(1, _EXTENT_BYTES // self.row_bytes[leaf])
         at = np.arange(len(indices))
@@ -98,7 +97,7 @@ class PackedFiles:
         starts = np.flatnonzero(within % most == 0)
         return starts, np.diff(starts, append=len(indices))
 
-    def offsets(self, leaf: int, rows: Indices) -> Indices:
+    def offsets(self, leaf: int, rows: Ids) -> Ids:
         """Return where rows begin in the leaf's file."""
         return HEADER_BYTES + rows * self.row_bytes[leaf]
 

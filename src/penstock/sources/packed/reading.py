@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.contracts import ByteArray, Completed, Extents, Reader, SourceBlock
+from penstock.contracts import ByteArray, Completed, Extents, Ids, Reader, SourceBlock
 from penstock.memory.placement import Placement
 from penstock.memory.slots import Filled, Slot
-from penstock.sources.order import Indices
+from penstock.sources.order import Planned
 from penstock.sources.packed.files import PackedFiles
 from penstock.tree import Array, build, leaf_from_bytes
 
@@ -91,8 +91,9 @@ class Shelf:
 class _Block:
     """A block on its way."""
 
-    def __init__(self, sample: int, indices: Indices, shelf: Shelf, slot: Slot, places: list[int]) -> None:
-        self.sample, self.indices, self.shelf, self.slot, self.places = sample, indices, shelf, slot, places
+    def __init__(self, planned: Planned, shelf: Shelf, slot: Slot, places: list[int]) -> None:
+        self.planned, self.shelf, self.slot, self.places = planned, shelf, slot, places
+        self.ids = planned.ids
         self.extents: list[tuple[int, int, int]] = []  # (leaf, first row of the block, rows)
         self.missing = 0  # extents
 
@@ -102,7 +103,7 @@ class Reading:
 
     Args:
         files: Files of the data set.
-        plan: (first sample, rows) of each block.
+        plan: What to read.
         shelf: Where blocks are read to.
         spare: Gives another shelf that always has a slot, for when this one has none and nothing is under way.
     """
@@ -110,7 +111,7 @@ class Reading:
     def __init__(
         self,
         files: PackedFiles,
-        plan: Iterator[tuple[int, Indices]],
+        plan: Iterator[Planned],
         shelf: Shelf,
         spare: Callable[[], Shelf],
     ) -> None:
@@ -155,22 +156,22 @@ class Reading:
                 shelf = self._spare()
                 slot = shelf.places.take()
             assert slot is not None
-            sample, indices = self._next
-            self._next = next(self._plan, None)
-            block = _Block(sample, indices, shelf, slot, self._files.places(slot.offset, len(indices)))
+            planned, self._next = self._next, next(self._plan, None)
+            rows = len(planned.ids)
+            block = _Block(planned, shelf, slot, self._files.places(slot.offset, rows))
             self._under_way[self._count] = block
             for leaf in self._files.kept:
-                self._files.gather(leaf, indices, self._memory(block, leaf, 0, len(indices)))
-            if self._files.read:
+                self._files.gather(leaf, planned.ids, self._memory(block, leaf, 0, rows))
+            if self._files.read and rows:
                 self._ask(block)
             self._count += 1
 
     def _ask(self, block: _Block) -> None:
-        pieces: list[tuple[Indices, ...]] = []
+        pieces: list[tuple[Ids, ...]] = []
         for handle, leaf in zip(block.shelf.files, self._files.read, strict=True):
             size = self._files.row_bytes[leaf]
-            starts, rows = self._files.runs(leaf, block.indices)
-            offsets = self._files.offsets(leaf, block.indices[starts])
+            starts, rows = self._files.runs(leaf, block.ids)
+            offsets = self._files.offsets(leaf, block.ids[starts])
             pieces.append((np.full(len(starts), handle), offsets, rows * size, block.places[leaf] + starts * size))
             runs: list[tuple[int, int]] = list(zip(starts.tolist(), rows.tolist(), strict=True))
             block.extents += [(leaf, start, count) for start, count in runs]
@@ -188,7 +189,7 @@ class Reading:
             block = self._under_way[number]
             leaf, start, rows = block.extents[extent]
             self._files.check(
-                leaf, block.indices[start : start + rows].tolist(), self._memory(block, leaf, start, rows)
+                leaf, block.ids[start : start + rows].tolist(), self._memory(block, leaf, start, rows)
             )
             block.missing -= 1
 
@@ -199,19 +200,22 @@ class Reading:
         return block.shelf.memory[at : at + rows * size]
 
     def _given(self, block: _Block) -> SourceBlock:
-        rows = len(block.indices)
+        rows = len(block.ids)
         layout = self._files.layout
+        if not rows:
+            block.shelf.places.offer(block.slot)
+            return block.planned.block(None)
         if block.shelf.gives_slots:
             offsets = tuple(place - block.slot.offset for place in block.places)
             sizes = tuple(size * rows for size in self._files.row_bytes)
             placement = Placement(layout, offsets, sizes, block.slot.nbytes)
-            return SourceBlock(block.sample, rows, Filled(block.slot, rows, placement))
+            return block.planned.block(Filled(block.slot, rows, placement))
         leaves: list[object] = []
         for leaf, node in enumerate(self._files.nodes):
             assert isinstance(node, Array)
             leaves.append(leaf_from_bytes(node, self._memory(block, leaf, 0, rows).copy(), rows))
         block.shelf.places.offer(block.slot)
-        return SourceBlock(block.sample, rows, build(layout, leaves))
+        return block.planned.block(build(layout, leaves))
 
     def _abandon(self) -> None:
         for shelf in {id(block.shelf): block.shelf for block in self._under_way.values()}.values():

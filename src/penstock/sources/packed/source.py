@@ -10,14 +10,14 @@ import numpy as np
 
 from penstock.advice.reader_choice import choose_reader
 from penstock.advice.saved import saved_rows
-from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock
+from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock, Wanted
 from penstock.errors import BadSetting, ReaderUnavailable
 from penstock.io.memory import host_memory
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.memory.room import aligned
 from penstock.memory.slots import Slot, Slots
 from penstock.sizes import size_text, whole_number
-from penstock.sources.order import Order, digest
+from penstock.sources.order import Order, digest, planned
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import folder_at
 from penstock.sources.packed.reading import Places, Reading, Shelf
@@ -54,6 +54,7 @@ class PackedSource:
     """
 
     seekable = True
+    selects = True
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class PackedSource:
         path_taken = f": {shelf.reader.path_taken}" if shelf is not None and shelf.reader is not None else ""
         return f"{size}, {self._reads_by}{path_taken}"
 
-    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
         self._files.load()
         self._files.check_unchanged()
         if self._slots is None:
@@ -131,7 +132,8 @@ class PackedSource:
             raise BadSetting(f"a pass over {self._folder} is still open: close it before the next")
         self._is_open = True
         try:
-            yield from Reading(self._files, self._order.blocks(at), shelf, self._own_shelf).blocks()
+            plan = planned(self._order.blocks(at), wanted)
+            yield from Reading(self._files, plan, shelf, self._own_shelf).blocks()
         finally:
             self._is_open = False
 

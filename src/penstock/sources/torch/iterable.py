@@ -100,8 +100,8 @@ class WholeBatchLoader:
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
         workers, indices = self._passes.open(Cursor(at.cycle, 0))
-        with closing(self._planned.load(enumerate(indices), workers)) as loaded:
-            yield from counted((tree for _, _, tree in loaded), at)
+        with closing(self._planned.load(((index, None) for index in indices), workers)) as loaded:
+            yield from counted((tree for _, tree in loaded), at)
 
     def close(self) -> None:
         self._planned.close()

@@ -5,20 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from penstock.contracts import Cursor, SourceBlock
+from penstock.contracts import Cursor, Ids, SourceBlock, Wanted
 from penstock.errors import SourceError
 from penstock.memory.slots import Slots
 from penstock.sources.length import length
-from penstock.sources.order import Order, digest
+from penstock.sources.order import Order, digest, planned
 from penstock.sources.seeds import data_seed, seed_process
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
-from penstock.sources.torch.planned import IndexBatches, PlannedLoader, describe_loader
+from penstock.sources.torch.planned import PlannedLoader, describe_loader
 from penstock.sources.torch.sampling import SamplerPasses, canonical, check_whole, draw, whole_batch_sampler
 
 
@@ -42,6 +44,7 @@ class MapStyleSource:
     """
 
     seekable = True
+    selects = True
 
     def __init__(
         self, loader: DataLoader[Any], *, segments: int | None, seed: int, in_order: bool = False
@@ -68,7 +71,7 @@ class MapStyleSource:
         if self._as_torch:
             self.order = digest("as torch", self._order.digest, canonical(loader.generator), self._persistent)
 
-    def open(self, at: Cursor) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
         generator = self._generator(at.cycle)
         workers = _clone(generator)
         if at.cycle == 0 or not self._persistent:
@@ -82,8 +85,8 @@ class MapStyleSource:
             torch.default_generator.set_state(generator.get_state())  # as the loader alone would leave it
         if at.sample or (at.cycle and self._persistent):
             workers.manual_seed(data_seed(self._seed, at))
-        batches = self._own(at) if order is None else self._in_order_of_torch(order, at)
-        yield from self._planned.open(batches, workers)
+        blocks = self._order.blocks(at) if order is None else self._in_order_of_torch(order, at)
+        yield from self._planned.open(planned(blocks, wanted), workers)
 
     def fill(self, slots: Slots) -> int:
         return self._planned.fill(slots)
@@ -113,15 +116,11 @@ class MapStyleSource:
             torch.randperm(self._dataset_size, generator=generator)
         return before
 
-    def _in_order_of_torch(self, order: torch.Generator, at: Cursor) -> IndexBatches:
-        indices = torch.randperm(self._dataset_size, generator=order).tolist()
+    def _in_order_of_torch(self, order: torch.Generator, at: Cursor) -> Iterator[tuple[int, Ids]]:
+        ids = torch.randperm(self._dataset_size, generator=order).numpy()
         size = self.batch_size
         for start in range(at.sample // size * size, self.samples, size):
-            yield start, indices[start : min(start + size, self.samples)]
-
-    def _own(self, at: Cursor) -> IndexBatches:
-        for sample, indices in self._order.blocks(at):
-            yield sample, indices.tolist()
+            yield start, ids[start : min(start + size, self.samples)]
 
 
 class SamplerSource:
@@ -149,7 +148,9 @@ class SamplerSource:
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
         workers, batches = self._passes.open(at)
-        yield from self._planned.open(self._from(at, batches), workers)
+        with closing(self._planned.load(self._from(at, batches), workers)) as loaded:
+            for (sample, rows, ids), tree in loaded:
+                yield SourceBlock(sample, rows, tree, ids)
 
     def fill(self, slots: Slots) -> int:
         return self._planned.fill(slots)
@@ -157,14 +158,16 @@ class SamplerSource:
     def close(self) -> None:
         self._planned.close()
 
-    def _from(self, at: Cursor, batches: Iterator[list[int]]) -> IndexBatches:
+    def _from(
+        self, at: Cursor, batches: Iterator[list[int]]
+    ) -> Iterator[tuple[list[int], tuple[int, int, Ids | None]]]:
         """Number the samples of a pass, and leave out batches that end at or before ``at.sample``."""
         sample = 0
         for batch in batches:
             if self.samples is not None and sample + len(batch) > self.samples:
                 self._refuse_length(at.cycle, sample + len(batch))
             if sample + len(batch) > at.sample:
-                yield sample, batch
+                yield batch, (sample, len(batch), _ids_of(batch))
             sample += len(batch)
         if self.samples is not None and sample < self.samples:
             self._refuse_length(at.cycle, sample)
@@ -210,6 +213,11 @@ def _samples(batch_sampler: Any) -> int | None:
         return None
     samples, size = length(batch_sampler.sampler) or 0, batch_sampler.batch_size
     return (samples // size * size if batch_sampler.drop_last else samples) or None
+
+
+def _ids_of(batch: Sequence[Any]) -> Ids | None:
+    """Return the indices that a sampler gave, where they are numbers."""
+    return np.array(batch, np.int64) if all(isinstance(index, (int, np.integer)) for index in batch) else None
 
 
 def _clone(generator: torch.Generator) -> torch.Generator:

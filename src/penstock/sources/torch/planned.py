@@ -15,12 +15,14 @@ from torch.utils.data import DataLoader
 
 from penstock.contracts import SourceBlock, Tree
 from penstock.memory.slots import Slots
+from penstock.sources.order import Planned
 from penstock.sources.torch.collate import CollateIntoRing
 from penstock.sources.torch.compat import end_workers, forget_workers
 from penstock.sources.torch.workers import init_fn_of, naming_who_died
 
-IndexBatches = Iterable[tuple[int, Any]]
-"""(first sample, indices) of each batch; a single index for a loader that does not batch."""
+Steps = Iterable[tuple[Any, Any]]
+"""The indices of each batch (a single one for a loader that does not batch; None for one that is not loaded), and
+what goes with them."""
 
 
 class PlannedLoader:
@@ -49,22 +51,25 @@ class PlannedLoader:
             **options,
         )
 
-    def open(self, batches: IndexBatches, workers: torch.Generator) -> Iterator[SourceBlock]:
-        """Yield the blocks of these index batches, loaded in workers whose seed is drawn from ``workers``."""
-        with closing(self.load(batches, workers)) as loaded:
-            for sample, batch, tree in loaded:
-                yield SourceBlock(sample, len(batch), tree)
+    def open(self, plan: Iterable[Planned], workers: torch.Generator) -> Iterator[SourceBlock]:
+        """Yield the blocks of a plan, loaded in workers whose seed is drawn from ``workers``."""
+        steps = ((each.ids.tolist() or None, each) for each in plan)
+        with closing(self.load(steps, workers)) as loaded:
+            for each, tree in loaded:
+                yield each.block(tree)
 
-    def load(self, batches: IndexBatches, workers: torch.Generator) -> Generator[tuple[int, Any, Tree]]:
-        """Yield (first sample, indices, batch) of these index batches; see ``open``."""
+    def load(self, steps: Steps, workers: torch.Generator) -> Generator[tuple[Any, Tree]]:
+        """Yield what stands beside each step's indices, and the batch; see ``open``."""
         self._generator.set_state(workers.get_state())
-        self._plan.begin(batches)
+        self._plan.begin(steps)
         self._iterator = iterator = iter(self._loader)
         at_rest = False
         try:
             with naming_who_died(iterator):
                 for tree in iterator:
-                    yield *self._plan.loaded(), tree
+                    yield from self._plan.passed()
+                    yield self._plan.loaded(), tree
+                yield from self._plan.passed()
             at_rest = self._loader.persistent_workers
         except GeneratorExit:
             at_rest = self._loader.persistent_workers and self._finish(iterator)
@@ -93,29 +98,35 @@ class PlannedLoader:
 
 
 class _Plan:
-    """The batch sampler of a planned loader: gives index batches, and remembers those asked for."""
+    """The batch sampler of a planned loader: gives indices, and remembers what goes with those asked for."""
 
     def __init__(self) -> None:
-        self._batches: Iterator[tuple[int, Any]] = iter(())
-        self._asked: deque[tuple[int, Any]] = deque()
+        self._steps: Iterator[tuple[Any, Any]] = iter(())
+        self._asked: deque[tuple[Any, Any]] = deque()
 
-    def begin(self, batches: IndexBatches) -> None:
-        self._batches = iter(batches)
+    def begin(self, steps: Steps) -> None:
+        self._steps = iter(steps)
         self._asked.clear()
 
     def __iter__(self) -> Iterator[Any]:
-        while (planned := next(self._batches, None)) is not None:
-            self._asked.append(planned)
-            yield planned[1]
+        for indices, beside in self._steps:
+            self._asked.append((indices, beside))
+            if indices is not None:
+                yield indices
 
     def end(self) -> int:
         """Give out no more; return how many batches the workers still have."""
-        self._batches = iter(())
-        return len(self._asked)
+        self._steps = iter(())
+        return sum(indices is not None for indices, _ in self._asked)
 
-    def loaded(self) -> tuple[int, Any]:
-        """Return (first sample, indices) of the batch that the loader, which keeps their order, has just given."""
-        return self._asked.popleft()
+    def loaded(self) -> Any:
+        """Return what goes with the batch that the loader, which keeps their order, has just given."""
+        return self._asked.popleft()[1]
+
+    def passed(self) -> Iterator[tuple[Any, None]]:
+        """Yield what goes with the steps without indices that come next."""
+        while self._asked and self._asked[0][0] is None:
+            yield self._asked.popleft()[1], None
 
 
 def describe_loader(loader: DataLoader[Any]) -> str:

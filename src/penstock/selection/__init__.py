@@ -1,0 +1,1 @@
+"""Subsets of a data set: which samples, and a sampler that gives them."""

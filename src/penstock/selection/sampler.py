@@ -1,0 +1,99 @@
+"""A sampler for any DataLoader that gives selected samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.errors import BadSetting
+from penstock.selection.selection import Ids, Selection, selection_of
+from penstock.sizes import whole_number
+from penstock.sources.order import permutation
+
+
+class SelectionSampler:
+    """Gives the ids of a selection, each once an epoch, in an order of each epoch's own.
+
+    For ``DataLoader(dataset, sampler=...)``, with any framework. An epoch's order follows from the seed and the
+    epoch's number, which ``set_epoch`` sets, and which grows by itself where nobody does. Ranks get equally many
+    ids, dealt as torch's ``DistributedSampler`` deals them: some twice, or with ``drop_last`` some not at all.
+
+    Args:
+        selection: What ``Selection`` takes.
+        shuffle: Whether the order is random; else ids rise.
+        seed: Random seed of the order.
+        rank: Rank of this process.
+        num_replicas: Number of ranks.
+        drop_last: Leave out the ids that cannot be dealt evenly.
+
+    Raises:
+        BadSetting: a value makes no sense, or ``drop_last`` leaves a rank nothing.
+    """
+
+    def __init__(
+        self,
+        selection: Any,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        num_replicas: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        chosen = selection_of(selection)
+        if chosen is None:
+            raise BadSetting("select: no sample")
+        self.selection: Selection = chosen
+        self.shuffle = shuffle
+        self.seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
+        self.num_replicas = whole_number("num_replicas", num_replicas, 1)
+        self.rank = whole_number("rank", rank, 0, num_replicas - 1)
+        self.drop_last = drop_last
+        if not len(self):
+            raise BadSetting(f"drop_last leaves nothing of {len(chosen):,} samples for {num_replicas:,} ranks")
+        self._epoch = 0
+        self._given = 0
+        self._resumed = False
+
+    def __len__(self) -> int:
+        return (len(self.selection) + (0 if self.drop_last else self.num_replicas - 1)) // self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        if self._given == len(self) or not self._resumed:
+            self._epoch += self._given > 0
+            self._given = 0
+        self._resumed = False
+        epoch = self._epoch
+        for id in self._dealt(epoch)[self._given :].tolist():
+            self._given += 1
+            yield id
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be that of this epoch; the rest of it, if a state of this epoch was loaded."""
+        if epoch != self._epoch or not self._resumed:
+            self._epoch, self._given, self._resumed = whole_number("epoch", epoch, 0), 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the iteration stands, in plain numbers."""
+        return {"epoch": self._epoch, "given": self._given, "seed": self.seed, "selection": self.selection.digest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration give the rest of the epoch in which a state was saved.
+
+        Raises:
+            BadSetting: it was saved with another selection or seed.
+        """
+        if state["selection"] != self.selection.digest or state["seed"] != self.seed:
+            raise BadSetting(
+                f"this state is of seed {state['seed']} and selection {state['selection']}, and the sampler has "
+                f"seed {self.seed} and selection {self.selection.digest}: begin the epoch anew"
+            )
+        self._epoch, self._given, self._resumed = state["epoch"], state["given"], True
+
+    def _dealt(self, epoch: int) -> Ids:
+        """Return this rank's ids of an epoch."""
+        ids = self.selection.ids
+        if self.shuffle:
+            ids = ids[permutation(len(ids), self.seed % 2**64, epoch)]
+        dealt = len(self) * self.num_replicas
+        return ids.take(range(self.rank, dealt, self.num_replicas), mode="wrap")

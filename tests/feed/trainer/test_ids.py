@@ -1,0 +1,105 @@
+"""A trainer knows which samples its last batch holds."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
+
+import penstock
+
+N = 103
+
+
+class Squares(Dataset[Any]):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> Any:
+        return {"square": i * i, "name": str(i)}
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(N))
+
+
+def source(kind: str) -> Any:
+    match kind:
+        case "arrays":
+            return penstock.ArraySource({"square": np.arange(N) ** 2}, batch_size=10, segments=4)
+        case "shuffled":
+            return DataLoader(Squares(), 10, shuffle=True)
+        case "in order":
+            return DataLoader(Squares(), 10)
+        case _:
+            return DataLoader(Squares(), 10, sampler=WeightedRandomSampler([1.0] * N, N))
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize("size", [10, 7, 33])
+@pytest.mark.parametrize("kind", ["arrays", "shuffled", "in order", "sampler"])
+def test_ids_are_those_of_the_batch(serve: Any, kind: str, size: int, borrow: bool) -> None:
+    serve(source(kind), window="1MiB")
+    with penstock.attach("feed", size, borrow=borrow) as loader:
+        assert loader.ids is None
+        for _ in range(2):
+            seen = []
+            for batch in loader:
+                assert loader.ids is not None and loader.ids.dtype == np.int64
+                assert (loader.ids**2).tolist() == np.asarray(batch["square"]).tolist()
+                seen += loader.ids.tolist()
+            assert kind == "sampler" or sorted(seen) == list(range(N))
+
+
+def test_ids_of_ranks_are_their_own_also_after_a_resume(serve: Any) -> None:
+    serve(source("arrays"), window="1MiB")
+    states: list[Any] = []
+
+    def some_of(rank: int) -> list[int]:
+        seen = []
+        with penstock.attach("feed", 8, shard=(rank, 2)) as loader:
+            for batch in islice(loader, 3):
+                assert loader.ids is not None and (loader.ids**2).tolist() == batch["square"].tolist()
+                seen += loader.ids.tolist()
+            states.append(loader.state_dict())
+        return seen
+
+    with ThreadPoolExecutor(2) as ranks:
+        seen = [id for part in ranks.map(some_of, range(2)) for id in part]
+    assert len(seen) == 48 and states[0] == states[1]
+    with penstock.attach("feed", 8) as alone:
+        alone.load_state_dict(states[0])
+        for batch in alone:
+            assert alone.ids is not None and (alone.ids**2).tolist() == batch["square"].tolist()
+            seen += alone.ids.tolist()
+    assert sorted(seen) == list(range(N))
+
+
+def test_whole_batches_have_the_ids_of_what_went_into_them(serve: Any) -> None:
+    def collate(samples: list[Any]) -> Any:
+        return torch.tensor([sample["square"] for sample in samples])
+
+    serve(DataLoader(Squares(), 10, shuffle=True, collate_fn=collate), whole_batches=True)
+    with penstock.attach("feed") as loader:
+        for batch in loader:
+            assert loader.ids is not None and (loader.ids**2).tolist() == batch.tolist()
+
+
+def test_a_stream_s_samples_have_no_ids(serve: Any) -> None:
+    serve(DataLoader(Stream(), 10))
+    with penstock.attach("feed") as loader:
+        next(iter(loader))
+        assert loader.ids is None
+
+
+def test_ids_that_are_too_many_for_a_message_are_not_told(serve: Any) -> None:
+    serve(penstock.ArraySource({"x": np.arange(20_000)}, batch_size=10_000))
+    with penstock.attach("feed", 10) as loader:
+        next(iter(loader))
+        assert loader.ids is None

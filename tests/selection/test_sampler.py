@@ -1,0 +1,84 @@
+"""A sampler gives each selected sample once an epoch, to one rank or to several, and goes on where it stood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+from torch.utils.data import DataLoader, DistributedSampler
+
+from penstock import BadSetting, SelectionSampler
+
+SOME = [3, 14, 15, 92, 65, 35, 89]
+
+
+def test_a_loader_gives_the_selected_samples_in_another_order_each_epoch() -> None:
+    sampler: Any = SelectionSampler(SOME, seed=1)
+    loader = DataLoader(range(100), 2, sampler=sampler)  # type: ignore[arg-type]
+    epochs = [[i for batch in loader for i in batch.tolist()] for _ in range(4)]
+    assert len(loader) == 4 and all(sorted(epoch) == sorted(SOME) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    again = SelectionSampler(SOME, seed=1)
+    again.set_epoch(2)
+    assert list(again) == epochs[2] and list(again) == epochs[3]
+    assert list(SelectionSampler(SOME, seed=2)) != epochs[0]
+    assert list(SelectionSampler(SOME, shuffle=False)) == sorted(SOME)
+
+
+@given(count=st.integers(1, 40), world=st.integers(1, 6), drop=st.booleans(), epoch=st.integers(0, 3))
+@settings(max_examples=examples(100))
+def test_ranks_get_what_torch_deals_them(count: int, world: int, drop: bool, epoch: int) -> None:
+    if drop and count < world:
+        with pytest.raises(BadSetting, match="drop_last leaves nothing"):
+            SelectionSampler(range(count), num_replicas=world, drop_last=True)
+        return
+    for rank in range(world):
+        mine = SelectionSampler(range(count), shuffle=False, rank=rank, num_replicas=world, drop_last=drop)
+        torchs = DistributedSampler(range(count), world, rank, shuffle=False, drop_last=drop)  # type: ignore[arg-type]
+        assert list(mine) == list(torchs) and len(mine) == len(torchs)
+        mixed = SelectionSampler(range(count), seed=5, rank=rank, num_replicas=world, drop_last=drop)
+        mixed.set_epoch(epoch)
+        assert len(list(mixed)) == len(mixed)
+
+
+def test_ranks_shuffle_alike_and_have_nothing_in_common() -> None:
+    ranks = [SelectionSampler(range(12), seed=3, rank=rank, num_replicas=3) for rank in range(3)]
+    for _ in range(2):
+        assert sorted(id for rank in ranks for id in rank) == list(range(12))
+
+
+@given(given_before=st.integers(0, 7), told=st.booleans())
+@settings(max_examples=examples(30))
+def test_a_saved_iteration_goes_on_behind_what_it_gave(given_before: int, told: bool) -> None:
+    before = SelectionSampler(SOME, seed=1)
+    first = list(before)
+    if told:
+        before.set_epoch(1)
+    iterator = iter(before)
+    second = [next(iterator) for _ in range(given_before)]
+    after = SelectionSampler(SOME, seed=1)
+    after.load_state_dict(before.state_dict())
+    if told:
+        after.set_epoch(1)
+    rest = list(after)
+    if given_before == len(SOME) and not told:
+        assert sorted(rest) == sorted(SOME) and rest not in (first, second)
+    elif given_before < len(SOME) and not (given_before == 0 and not told):
+        assert sorted(second + rest) == sorted(SOME)
+
+
+def test_a_state_of_another_selection_is_refused() -> None:
+    state = SelectionSampler(SOME).state_dict()
+    with pytest.raises(BadSetting, match="this state is of seed 0 and selection"):
+        SelectionSampler([1, 2]).load_state_dict(state)
+    with pytest.raises(BadSetting, match="seed"):
+        SelectionSampler(SOME, seed=1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("wrong", [{"rank": 2, "num_replicas": 2}, {"num_replicas": 0}, {"seed": 0.5}])
+def test_arguments_that_make_no_sense_are_refused(wrong: Any) -> None:
+    with pytest.raises(BadSetting, match=next(iter(wrong))):
+        SelectionSampler(SOME, **wrong)
