@@ -40,6 +40,12 @@ def test_persistent_workers_share_each_epoch_that_can_be_shared(scripts: Scripts
     assert said.count("is not shared") == 1 and "dataset.lock" in said
 
 
+def test_persistent_workers_share_after_a_validation_by_the_same_loader(scripts: Scripts):
+    seen, said = run(scripts, "validates_first")
+    assert len(seen) == 3 and all_once(seen)
+    assert "reads feed" in said and "is not shared" not in said
+
+
 def test_a_feed_that_was_stopped_is_read_again_when_there_is_one(scripts: Scripts):
     seen, said = run(scripts, "stopped")
     assert len(seen) >= 3 and all_once(seen)

@@ -9,10 +9,13 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import PurePath
 from typing import Any, NamedTuple
+
+import torch
 
 from penstock.autosharing.feed import Feed
 from penstock.autosharing.iterator import iterator_for
@@ -43,13 +46,17 @@ def guard(loader: Any, make: Callable[[], Any]) -> Any:
     if (options is None and mark is None) or FEEDER in os.environ:
         return make()
     feed = _decided(loader)
-    if feed is None:
+    read = feed or _later(loader)
+    if read is None:
         return make()
     try:
-        return iterator_for(loader, _decided, feed, make, strict=_asked().strict)
+        iterator = iterator_for(loader, _decided, read, make, strict=_asked().strict)
     except Declined as declined:
         decline(loader, declined)
         return make()
+    if feed is None:
+        iterator.go_alone()
+    return iterator
 
 
 def _decided(loader: Any) -> Feed | None:
@@ -63,6 +70,15 @@ def _decided(loader: Any) -> Feed | None:
         if _asked().strict:
             raise
         decline(loader, error)
+    return None
+
+
+def _later(loader: Any) -> Feed | None:
+    """Return the feed of a loader's next epochs, if it keeps its iterator, and only this one validates."""
+    if not loader.persistent_workers or (torch.is_grad_enabled() and not torch.is_inference_mode_enabled()):
+        return None
+    with suppress(Exception), torch.inference_mode(False), torch.enable_grad():
+        return _feed_of(loader)
     return None
 
 

@@ -114,7 +114,7 @@ class SharedIterator:
             decline(
                 self._script, "its iteration was left for another: it goes on without the feed, in another order"
             )
-            self._go_alone()
+            self.go_alone()
             return
         try:
             looked_at: list[Any] = []
@@ -138,11 +138,12 @@ class SharedIterator:
                 self._let_go()
             else:
                 self._drop()
-            self._go_alone()
+            self.go_alone()
         else:
             say_reads(self._feed, self._loader)
 
-    def _go_alone(self) -> None:
+    def go_alone(self) -> None:
+        """Give this epoch by the loader's own iterator, from where it stands."""
         self._private = self._own = self._draws.undone(self._make)
         for _ in islice(self._private, self.given):
             pass

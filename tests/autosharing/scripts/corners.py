@@ -67,6 +67,17 @@ def persistent() -> Any:
     return [*seen, ids(loader), ids(loader)]
 
 
+def validates_first() -> Any:
+    """Its first pass over the training loader is a validation, and the loader keeps its iterator."""
+    loader = DataLoader(Rows(), 4, shuffle=True, num_workers=1, persistent_workers=True)
+    with torch.inference_mode():
+        seen = [ids(loader)]
+    assert not penstock.feeds()
+    seen += [ids(loader), ids(loader)]
+    assert shared() >= 2 * N
+    return seen
+
+
 def stopped() -> Any:
     """Its feed is stopped by hand. An epoch later, or two if one was made already, there is one again."""
     loader = DataLoader(Rows(), 4, shuffle=True)
