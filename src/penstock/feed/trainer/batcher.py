@@ -14,7 +14,6 @@ from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.received import ReceivedBlock
 from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.feed.trainer.sharding import batches
-from penstock.feed.trainer.validation import ID_BYTES
 
 
 class LoaderOptions(NamedTuple):
@@ -56,13 +55,17 @@ class Counts(NamedTuple):
         )
 
 
+Named = dict[int, tuple[bytes, int, int]]
+"""By the first row of a batch that has them: the ids of a block, the first of them that counts, and how many do."""
+
+
 class PendingBatch(NamedTuple):
     """A batch, and where its trainer stands once it has been handed out.
 
     It may still be on its way: call ``ready()`` before use.
 
     Attributes:
-        named: Where its samples' numbers stand: bytes of blocks' ids; None if nobody knows them.
+        named: Where its samples' ids stand.
     """
 
     tree: Tree
@@ -70,7 +73,7 @@ class PendingBatch(NamedTuple):
     counts: Counts
     after: Epoch
     place: Standing
-    named: list[bytes] | None
+    named: Named
 
 
 class Batcher:
@@ -187,7 +190,7 @@ class Batcher:
         if self._pad and self._has_no_step(epoch):
             return None
         mine: tuple[Tree, Counts] | None = None
-        named: list[bytes] | None = None
+        named: Named = {}
         passed, last = epoch.passed, False
         for rank in range(self._options.world):
             if last:
@@ -199,7 +202,7 @@ class Batcher:
                 passed += block.rows
                 last = self._pad and self._is_last(passed)
                 if (rank == self._options.rank or (last and mine is None)) and not self._leaves_out(block):
-                    mine, named = self._handed(block), [block.ids] if block.ids else None
+                    mine, named = self._handed(block), {0: (block.ids, 0, block.rows)}
                     self._rows.verify()
                 self._rows.place = self._rows.after(block, block.rows)
                 if self._leaves_out(block):
@@ -299,19 +302,13 @@ class _Growing:
         self._most = most
         self._borrow = borrow
         self._viewed: tuple[Tree, int] | None = None
-        self._ids: dict[int, bytes] = {}  # by the row of the batch from which on they are
+        self.named: Named = {}
         self._batch = BatchBuilder(most, rows.destination)
 
     @property
     def rows(self) -> int:
         """Rows that it has."""
         return self._batch.rows
-
-    @property
-    def named(self) -> list[bytes] | None:
-        """The ids of its samples, in order; None if nobody knows them."""
-        named = list(self._ids.values())
-        return named if all(named) else None
 
     def take_until(self, rows: int, cycle: int | None) -> None:
         """Take rows of the stream until the batch has ``rows``, or the cycle ends."""
@@ -323,7 +320,7 @@ class _Growing:
                 self._viewed = view(block, offset, offset + part, stream.destination, whole=False)
             else:
                 batch.copy(block, offset, offset + part, batch.rows)
-            self._ids[batch.rows] = block.ids[offset * ID_BYTES : (offset + part) * ID_BYTES]
+            self.named[batch.rows] = block.ids, offset, part
             stream.verify()
             after, rows_after = stream.after(block, part), batch.rows + part
             batch.rows = rows_after

@@ -24,6 +24,7 @@ from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.reading import Loop, Reading
 from penstock.feed.trainer.rows import Connect, RowStream
 from penstock.feed.trainer.sharding import batches
+from penstock.feed.trainer.validation import ID_BYTES
 from penstock.memory.cuda import gpu_of
 
 _STATE_VERSION = 2
@@ -144,8 +145,11 @@ class Loader:
         None before the first batch, and where nobody knows: of a stream, of batches of more than 8,192 rows in the
         loader itself, and of what a batch sampler of the script's own gives that is no number.
         """
-        named = self._reading.named
-        return None if named is None else np.frombuffer(b"".join(named), "<i8").astype(np.int64)
+        named = self._reading.named.values()
+        if not named or not all(ids for ids, _, _ in named):
+            return None
+        parts = [np.frombuffer(ids, "<i8", rows, first * ID_BYTES) for ids, first, rows in named]
+        return np.concatenate(parts).astype(np.int64)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from penstock.contracts import Cursor, Tree
 from penstock.errors import FeedEnded, LoaderClosed
-from penstock.feed.trainer.batcher import Batcher, Counts, PendingBatch
+from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
 from penstock.measure.waits import Iteration
@@ -30,7 +30,7 @@ class Reading:
     Attributes:
         epoch: The place behind the last batch that was handed out.
         counts: What has been handed out.
-        named: Ids of the samples that were handed out last, as ``PendingBatch`` has them.
+        named: Where the ids of the samples stand that were handed out last.
         finished: A batch that is yet to be handed out, and the place before it.
         in_place: Whether the stream stands where ``epoch`` does.
         resumed: Whether ``epoch`` was loaded, and no loop has begun since.
@@ -42,7 +42,7 @@ class Reading:
     ) -> None:
         self.epoch = rules.begin(0, None)
         self.counts = Counts()
-        self.named: list[bytes] | None = None
+        self.named: Named = {}
         self.finished: tuple[Epoch, PendingBatch] | None = None
         self.in_place = False
         self.resumed = False
