@@ -17,7 +17,9 @@ from penstock.sources.torch.sampling import draw
 class Draws:
     """Moves a script's sampler and random numbers as iterating its loader would.
 
-    The model's random stream stays the script's, as does the number of batches: they end when the sampler does.
+    The model's random stream stays the script's, as does the number of batches: they end when the sampler does. Of
+    the indices that torch takes ahead for workers, only those of one batch are: a sampler that draws at each step
+    draws later here.
 
     Args:
         loader: The script's loader, whose iterator was just asked for.
@@ -49,7 +51,7 @@ class Draws:
         else:
             next(self._indices)
 
-    def undone(self, make: Callable[[], Any]) -> Any:
+    def made_from_before(self, make: Callable[[], Any]) -> Any:
         """Make the loader's own iterator after all; it draws what has been drawn here."""
         now = self._states()
         self._set(self._before)

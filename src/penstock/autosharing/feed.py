@@ -114,7 +114,7 @@ class Feed:
             loader = self._idle.pop()
         else:
             others = self._others(iterator)
-            loader = self._taken_over(others) if others else self.another()
+            loader = self._taken_over(others) if others else self.joined_anew()
         if self.looked_at:
             loader.load_state_dict(loader.state_dict())  # else its next loop would give the epoch up
         self._begun.add(iterator)
@@ -145,7 +145,7 @@ class Feed:
             self.looked_at = iterator.look
         self.is_new = self.is_new and not iterator.given
 
-    def another(self, state: dict[str, Any] | None = None) -> Loader:
+    def joined_anew(self, state: dict[str, Any] | None = None) -> Loader:
         """Join the feed, and start it if nobody has: with the blocks that a Loader's state counts on.
 
         Raises:

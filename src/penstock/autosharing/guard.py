@@ -19,13 +19,14 @@ import torch
 
 from penstock.autosharing.feed import Feed
 from penstock.autosharing.iterator import iterator_for
-from penstock.autosharing.options import FEEDER, ShareOptions, from_environment, runs_together
+from penstock.autosharing.options import ShareOptions, from_environment, runs_together
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.say import decline, place, say_once
 from penstock.autosharing.translate import Recipe, things_of
 from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
 from penstock.fingerprint.code import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
+from penstock.inject import FEEDER
 
 options: ShareOptions | None = from_environment()
 """What is asked for all of the script's loaders; None if only those are shared that it has marked."""
@@ -118,20 +119,20 @@ def _feed_of(loader: Any) -> Feed:
     """
     if threading.current_thread() is not threading.main_thread():
         raise Declined("it is iterated in a thread, and a feed is read in the main thread of a process")
-    options, mark = _asked(), marks.get(id(loader.dataset))
-    plan = judge(loader, ranks_here(), iterable=options.iterable, asked=mark is not None)
+    asked, mark = _asked(), marks.get(id(loader.dataset))
+    plan = judge(loader, ranks_here(), iterable=asked.iterable, asked=mark is not None)
     kind = type(loader.dataset).__name__
-    if options.only and not any(fnmatch(name, options.only) for name in (kind, place())):
-        raise Declined(f"neither {kind} nor {place()} is among --only {options.only}", expected=True)
+    if asked.only and not any(fnmatch(name, asked.only) for name in (kind, place())):
+        raise Declined(f"neither {kind} nor {place()} is among --only {asked.only}", expected=True)
     things = things_of(loader, plan)
     state = small_state(things)
     decision = _known.decisions.get(loader)
     if decision is None or decision.state != state or decision.feed.plan != plan:
         fingerprint = fingerprint_of_objects(things)
-        stem = (mark and mark[1]) or options.name or _script()
+        stem = (mark and mark[1]) or asked.name or _script()
         feed = _feed(loader, plan, things, fingerprint, stem, is_first=(kind, place()) not in _known.places)
         _known.places.add((kind, place()))
-        if options.explain:
+        if asked.explain:
             say_once(f"{place()} is shared as {feed.name}: {plan.reason}")
         decision = _known.decisions[loader] = _Decision(state, feed)
     _known.latest = decision.feed

@@ -123,7 +123,7 @@ class SharedIterator:
                 self._loader = self._feed.take(self)
                 looked_at, self._feed.looked_at = self._feed.looked_at, []
             else:
-                self._loader = self._feed.another(self._state)
+                self._loader = self._feed.joined_anew(self._state)
                 self._loader.load_state_dict(self._state)
             self._state = None
             if self._feed.meeting and not looked_at:
@@ -144,7 +144,7 @@ class SharedIterator:
 
     def go_alone(self) -> None:
         """Give this epoch by the loader's own iterator, from where it stands."""
-        self._private = self._own = self._draws.undone(self._make)
+        self._private = self._own = self._draws.made_from_before(self._make)
         for _ in islice(self._private, self.given):
             pass
 

@@ -7,11 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-VARIABLE = "PENSTOCK_SHARE"
-FEEDER = "PENSTOCK_FEEDER"
-"""Set in a feeder and in its workers, whose loaders are never shared."""
-TOGETHER = "PENSTOCK_TOGETHER"
-"""Number of runs that share and start together."""
+from penstock.inject import SHARE, TOGETHER
 
 
 class ShareOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -36,12 +32,12 @@ class ShareOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def to_environment(options: ShareOptions) -> dict[str, str]:
     """Return the environment variables that carry options."""
-    return {VARIABLE: msgspec.json.encode(options).decode()}
+    return {SHARE: msgspec.json.encode(options).decode()}
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> ShareOptions | None:
     """Return the options that an environment carries, if it carries any."""
-    text = environment.get(VARIABLE)
+    text = environment.get(SHARE)
     return msgspec.json.decode(text, type=ShareOptions) if text else None
 
 

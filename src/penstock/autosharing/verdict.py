@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.utils.data import (
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
         pin_memory: Whether batches are put into pinned memory.
     """
 
-    kind: str
+    kind: Literal["shuffled", "sampler", "batch sampler", "whole", "stream"]
     sampler: Any
     batch_size: int | None
     drop_last: bool

@@ -8,7 +8,13 @@ from collections.abc import Mapping
 
 _SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 _VARIABLE = "PENSTOCK_INJECT"
-_VARIABLES = (_VARIABLE, "PENSTOCK_SHARE")
+SHARE = "PENSTOCK_SHARE"
+"""How the loaders of a run are shared, if they are."""
+TOGETHER = "PENSTOCK_TOGETHER"
+"""Number of runs that share and start together."""
+FEEDER = "PENSTOCK_FEEDER"
+"""Set in a feeder and in its workers, whose loaders are never shared."""
+_VARIABLES = (_VARIABLE, SHARE, TOGETHER)
 
 
 def injected(environment: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from penstock.inject import SHARE
 from penstock.inject.watch import watch
 from penstock.linux.fork import importing
 from penstock.terminal import say
@@ -33,7 +34,7 @@ def share(loader: Any, make: Callable[[], Any]) -> Any:
     return guard(loader, make)
 
 
-GUARDS: list[Guard] = [watch, *([share] if "PENSTOCK_SHARE" in os.environ else [])]
+GUARDS: list[Guard] = [watch, *([share] if SHARE in os.environ else [])]
 """The last of them decides first."""
 
 

@@ -33,8 +33,7 @@ class Json(Response):
 def artifact_routes(store: Store) -> list[Route]:
     """Return where a run's files are listed, and served: ``/api/runs/ID/files`` and ``/api/runs/ID/files/NAME``.
 
-    Raises:
-        NoSuchRun: there is no such run, or several; from the request.
+    A request for no such run, or for several, raises ``NoSuchRun``.
     """
 
     def listed(request: Request) -> dict[str, tuple[Path, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Views:
             now_s = time.monotonic()
             self._followed = {key: each for key, each in self._followed.items() if now_s - each[1] <= unused_s}
 
-    def summaries(self, ids: Iterable[str]) -> dict[str, Any]:
+    def summaries(self, ids: Collection[str]) -> dict[str, Any]:
         """Return what runs that have ended did on the whole, as a glance at one that goes on would tell it."""
         for id in ids:
             if id not in self._ended and (run := self._store.run(id)).status in ENDED:

@@ -19,6 +19,7 @@ from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.launch.election import Ready
 from penstock.feed.launch.spec import read_spec
 from penstock.fingerprint.data import fingerprint_of_files
+from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
 from penstock.sources.adapt import with_workers
 from penstock.sources.seeds import seed_process
@@ -36,7 +37,7 @@ def main(lock_fd: int, report_fd: int) -> None:
         report_fd: Where to report that the feed is served, or why it cannot be.
     """
     os.set_inheritable(lock_fd, False)
-    os.environ["PENSTOCK_FEEDER"] = "1"  # what is imported here may share loaders, elsewhere
+    os.environ[FEEDER] = "1"  # what is imported here may share loaders, elsewhere
     lock = FileIO(lock_fd, "r+")
     report = open(report_fd, "wb", 0)  # noqa: SIM115
     close_in_children(lock)

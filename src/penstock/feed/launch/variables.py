@@ -8,8 +8,8 @@ from penstock.errors import BadSetting
 from penstock.feed.endpoint import checked_name
 from penstock.sizes import whole_number
 
-SUFFIX = "PENSTOCK_FEED_SUFFIX"
-WORKERS = "PENSTOCK_FEED_WORKERS"
+_SUFFIX = "PENSTOCK_FEED_SUFFIX"
+_WORKERS = "PENSTOCK_FEED_WORKERS"
 
 
 def with_suffix(name: str) -> str:
@@ -19,12 +19,12 @@ def with_suffix(name: str) -> str:
         BadSetting: it is no name, or would be none with the suffix.
     """
     checked_name(name)
-    if not (suffix := os.environ.get(SUFFIX)):
+    if not (suffix := os.environ.get(_SUFFIX)):
         return name
     try:
         return checked_name(f"{name}-{suffix}")
     except BadSetting as error:
-        raise BadSetting(f"{SUFFIX}={suffix!r} is appended to {name!r}: {error}") from None
+        raise BadSetting(f"{_SUFFIX}={suffix!r} is appended to {name!r}: {error}") from None
 
 
 def workers() -> int | None:
@@ -33,7 +33,7 @@ def workers() -> int | None:
     Raises:
         BadSetting: the environment names no such number.
     """
-    given = os.environ.get(WORKERS)
+    given = os.environ.get(_WORKERS)
     if not given:
         return None
-    return whole_number(WORKERS, int(given) if given.isdecimal() else given, 0, 4096)  # type: ignore[arg-type]
+    return whole_number(_WORKERS, int(given) if given.isdecimal() else given, 0, 4096)  # type: ignore[arg-type]

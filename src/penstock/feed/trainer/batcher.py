@@ -56,7 +56,7 @@ class Counts(NamedTuple):
 
 
 Named = dict[int, tuple[bytes, int, int]]
-"""By the first row of a batch that has them: the ids of a block, the first of them that counts, and how many do."""
+"""By the row of a batch where they begin: the ids of a block, the first of them that counts, and how many do."""
 
 
 class PendingBatch(NamedTuple):

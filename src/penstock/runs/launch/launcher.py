@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
 
-from penstock.autosharing.options import TOGETHER
 from penstock.errors import PenstockError
+from penstock.inject import TOGETHER
 from penstock.runs.launch.kept_run import KeptRun
 from penstock.runs.launch.sampling import Sampling
 from penstock.runs.launch.shown import AsItIs, Prefixed
