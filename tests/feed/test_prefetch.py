@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -66,6 +67,20 @@ def test_a_feed_is_no_further_ahead_of_its_trainer(
             for batch in loader:
                 seen += len(batch["id"])
                 assert feeder.statistics().samples <= seen + (batches + untold) * ROWS
+
+
+def test_a_stream_s_feed_is_no_further_ahead_than_a_cycle_once_it_knows_how_long_that_is(serve: Any) -> None:
+    class Stream:
+        def __iter__(self) -> Iterator[Any]:
+            return ({"id": np.arange(i, i + ROWS)} for i in range(0, SAMPLES, ROWS))
+
+    feeder = serve(Stream())
+    with penstock.attach("feed") as loader:
+        seen = len(ids_of(loader))
+        for batch in loader:
+            seen += len(batch["id"])
+            time.sleep(0.002)  # it has time to run ahead
+            assert feeder.statistics().samples <= seen + SAMPLES + ROWS
 
 
 def test_who_waits_for_the_next_cycle_is_not_kept_waiting_by_who_does_not_read(serve: Any) -> None:

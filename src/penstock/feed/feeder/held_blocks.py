@@ -24,7 +24,7 @@ class FeedState:
         samples: Samples in a cycle; None when unknown.
         segment_starts: Where a member may join.
         epochs: Epochs that each member gets; None for no end.
-        batches: Blocks in a cycle; None when unknown.
+        batches: Blocks in a cycle; None when unknown, until the first has ended.
         prefetch: Batches to keep ready for the fastest member; see ``Settings``.
         endless: Whether a cycle may never end: until one has ended, a late member joins at the next block.
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
@@ -60,6 +60,7 @@ class FeedState:
         self.gathers = expect > 1
         self._furthest = self.position
         self._number = 0
+        self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
 
     def join(self, member: Subscriber) -> None:
@@ -214,6 +215,7 @@ class FeedState:
         """Record a block that has been written; return it and the members that get it."""
         block = PublishedBlock(self._number, at, rows, offset, placement, published_ns, ids)
         self._number += 1
+        self._in_cycle = self._in_cycle + 1 if at.sample else 1
         end = self._end(block)
         readers = [m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end]
         self.blocks[block.number] = block
@@ -232,6 +234,7 @@ class FeedState:
         """
         end = Cursor(cycle, samples)
         self._endless = False
+        self._batches = self._batches or self._in_cycle
         self.position = Cursor(cycle + 1, 0)
         waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
         for member in waiting:
