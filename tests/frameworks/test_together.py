@@ -37,8 +37,11 @@ def test_two_unmodified_runs_are_fed_by_one_loader(name: str, group: Callable[..
 
 
 def _learns_alike(reports: list[Report], alone: list[Report]) -> None:
-    """Check that another order of the rows, as another seed would give, changes little of what is learned."""
+    """Check that another order of the rows, as another seed would give, changes little of what is learned.
+
+    Of 32 seeds without a feed, timm's small model ends up to 0.3 of the way that it learns from where the first does.
+    """
     for report, by_itself in zip(reports, alone, strict=True):
         start, end = by_itself.metrics[0], by_itself.metrics[-1]
         assert report.metrics[0] == pytest.approx(start, rel=1e-4)
-        assert report.metrics[-1] == pytest.approx(end, abs=0.25 * (start - end))
+        assert report.metrics[-1] == pytest.approx(end, abs=0.5 * (start - end))
