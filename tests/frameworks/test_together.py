@@ -39,7 +39,7 @@ def test_two_unmodified_runs_are_fed_by_one_loader(name: str, group: Callable[..
 def _learns_alike(reports: list[Report], alone: list[Report]) -> None:
     """Check that another order of the rows, as another seed would give, changes little of what is learned.
 
-    Of 32 seeds without a feed, timm's small model ends up to 0.3 of the way that it learns from where the first does.
+    Of 32 seeds without a feed, timm's small model ends up to 0.3 of what it learns from where the first does.
     """
     for report, by_itself in zip(reports, alone, strict=True):
         start, end = by_itself.metrics[0], by_itself.metrics[-1]
