@@ -163,7 +163,7 @@ class Block(msgspec.Struct, tag="block"):
 
     ``leaf_offsets`` count from ``offset`` and are aligned; ``layout`` is sent only
     when it differs from the layout of the block before. ``ids`` are the samples'
-    numbers in the data set, little-endian int64; empty if the source does not know.
+    numbers in the data set, each in 4 or 8 bytes, little-endian; none if the source does not know.
     """
 
     number: Count

@@ -66,7 +66,7 @@ class RingRoom(Protocol):
 def _encoded(ids: Ids | None) -> bytes:
     if ids is None or ids.nbytes > MOST_IDS_BYTES:
         return b""
-    return ids.astype("<i8", copy=False).tobytes()
+    return ids.astype("<u4" if ids.max(initial=0) < 2**32 else "<i8", copy=False).tobytes()
 
 
 class SlotPool:

@@ -55,8 +55,8 @@ class Counts(NamedTuple):
         )
 
 
-Named = dict[int, tuple[bytes, int, int]]
-"""By the row of a batch where they begin: the ids of a block, the first of them that counts, and how many do."""
+Named = dict[int, tuple[bytes, int, int, int]]
+"""By the row of a batch where they begin: the ids of a block, its rows, the first that counts, and how many do."""
 
 
 class PendingBatch(NamedTuple):
@@ -202,7 +202,7 @@ class Batcher:
                 passed += block.rows
                 last = self._pad and self._is_last(passed)
                 if (rank == self._options.rank or (last and mine is None)) and not self._leaves_out(block):
-                    mine, named = self._handed(block), {0: (block.ids, 0, block.rows)}
+                    mine, named = self._handed(block), {0: (block.ids, block.rows, 0, block.rows)}
                     self._rows.verify()
                 self._rows.place = self._rows.after(block, block.rows)
                 if self._leaves_out(block):
@@ -320,7 +320,7 @@ class _Growing:
                 self._viewed = view(block, offset, offset + part, stream.destination, whole=False)
             else:
                 batch.copy(block, offset, offset + part, batch.rows)
-            self.named[batch.rows] = block.ids, offset, part
+            self.named[batch.rows] = block.ids, block.rows, offset, part
             stream.verify()
             after, rows_after = stream.after(block, part), batch.rows + part
             batch.rows = rows_after

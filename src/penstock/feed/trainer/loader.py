@@ -24,7 +24,6 @@ from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.reading import Loop, Reading
 from penstock.feed.trainer.rows import Connect, RowStream
 from penstock.feed.trainer.sharding import batches
-from penstock.feed.trainer.validation import ID_BYTES
 from penstock.memory.cuda import gpu_of
 
 _STATE_VERSION = 2
@@ -146,9 +145,12 @@ class Loader:
         loader itself, and of what a batch sampler of the script's own gives that is no number.
         """
         named = self._reading.named.values()
-        if not named or not all(ids for ids, _, _ in named):
+        if not named or not all(ids for ids, *_ in named):
             return None
-        parts = [np.frombuffer(ids, "<i8", rows, first * ID_BYTES) for ids, first, rows in named]
+        parts = [
+            np.frombuffer(ids, "<u4" if len(ids) == 4 * rows else "<i8")[first : first + count]
+            for ids, rows, first, count in named
+        ]
         return np.concatenate(parts).astype(np.int64)
 
     def state_dict(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class ReceivedBlock:
         placement: Its tree, and where each leaf lies.
         nodes: The tree's arrays and lists, in order.
         published_ns: When, by the monotonic clock.
-        ids: Numbers of its samples in the data set, little-endian int64; empty if nobody knows them.
+        ids: Numbers of its samples in the data set, as a message has them; empty if nobody knows them.
         offset: Where it lies in the ring.
         leaves: The bytes of each of ``nodes``, once ``Holdings.open`` has filled them in.
         loans: Loans of it that have not ended.

@@ -20,7 +20,6 @@ from penstock.memory.room import ALIGNMENT
 from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
 
 MOST_RINGS = 2
-ID_BYTES = 8
 _AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Move, wire.Bye)
 
 
@@ -144,7 +143,7 @@ class MessageValidator:
             raise self.nonsense(f"a block of {block.rows} rows came from {tuple(at)} on, {self._wanted()}")
         if samples is not None and block.sample + block.rows > samples:
             raise self.nonsense(f"a block goes on to row {block.sample + block.rows} of a cycle of {samples}")
-        if block.ids and len(block.ids) != block.rows * ID_BYTES:
+        if block.ids and len(block.ids) not in (4 * block.rows, 8 * block.rows):
             raise self.nonsense(f"{len(block.ids)} bytes of ids came with a block of {block.rows} rows")
         if block.layout is not None:
             try:
