@@ -295,6 +295,8 @@ class Server:
                 return
             self._state.rest(peer.id, message.keep)
             self._empty_since_s = time.monotonic()
+            if self.pace.culprit == peer.id:
+                self.pace.moving(self._empty_since_s)
         elif objection := objection_to_reading(message, self._welcome, self._state.members[peer.id]):
             self._reject(peer, objection)
         elif isinstance(message, wire.Epoch):
