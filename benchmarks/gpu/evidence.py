@@ -137,18 +137,20 @@ class Bench:
 
     def _done(self, command: Sequence[str], log: Path, limit_s: float) -> int | None:
         """Run a command and return its status; None if it was killed, with all that it started."""
+        process = None
         with open(log, "wb") as output:
-            process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
-                env=self._environment, start_new_session=True,
-            )  # fmt: skip
-            try:
+            try:  # from before it is started: a signal may come before Popen returns
+                process = subprocess.Popen(
+                    command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
+                    env=self._environment, start_new_session=True,
+                )  # fmt: skip
                 return process.wait(limit_s)
             except subprocess.TimeoutExpired:
                 return None
             finally:
                 self._kill_all()
-                process.wait()
+                if process is not None:
+                    process.wait()
 
     def _kill_all(self) -> None:
         """Kill what a step has started, in any session: feeders are detached."""
