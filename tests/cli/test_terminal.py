@@ -136,14 +136,20 @@ def test_doctor_breaks_no_command_and_loses_no_extra(tmp_path: Path, monkeypatch
     feeds = tmp_path / ("feeds of mine, " * 5)
     feeds.mkdir(mode=0o755)
     monkeypatch.setenv("PENSTOCK_DIR", str(feeds))
+    before = remedies()
     shown = in_terminal("doctor", **without(tmp_path, "simplejpeg", "pynvml"))
+    after = remedies()
     feeds.chmod(0o700)
     assert f"chmod 700 {shlex.quote(str(feeds))}\n" in shown
     assert '\n    pip install "penstock[images]"\n' in shown
     assert '\n    pip install "penstock[gpu]"\n' in shown
-    listed = json.loads(piped("doctor", "--json").stdout)
-    remedies = [finding["remedy"] for finding in listed if finding["remedy"]]
-    assert all(f"\n    {remedy}\n" in shown for remedy in remedies)
+    # Memory, huge pages and io_uring may be short for a moment while other tests run.
+    lasting = before & after
+    assert lasting <= {line.strip() for line in shown.splitlines() if line.startswith("    ")}
+
+
+def remedies() -> set[str]:
+    return {finding["remedy"] for finding in json.loads(piped("doctor", "--json").stdout) if finding["remedy"]}
 
 
 @pytest.mark.parametrize(
