@@ -85,6 +85,7 @@ def test_runs_are_filtered_sorted_grouped_and_pinned_and_the_address_keeps_it(ta
     titles = [f"{name} (plain) {run.group_id}" for name, run in (("first", first), ("second", slow))]
     assert page.locator("tr.group").all_inner_texts() == titles
     assert page.locator("tbody tr").filter(has_text=slow.id).locator("td.name").first.inner_text() == "c"
+    page.wait_for_url(re.compile("group="))  # written within 100 ms of the last change
     page.reload()
     page.get_by_text("3 of 3 runs").wait_for()
     assert names(page) == ["a", "b", "c"]
