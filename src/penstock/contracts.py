@@ -52,6 +52,11 @@ class SourceBlock(NamedTuple):
     ids: Ids | None = None
     kept: Ids | None = None
 
+    @property
+    def stored(self) -> int:
+        """How many samples the tree holds."""
+        return self.rows if self.kept is None else len(self.kept)
+
 
 Wanted = Callable[[int, Ids], npt.NDArray[np.bool_] | None]
 """Says, of a block's first sample and the ids of its rows, which of these are wanted; None for all."""

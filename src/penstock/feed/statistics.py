@@ -27,6 +27,9 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
         waits_for: What a waiting trainer waits for: "the other ranks", or the place in the feed at which it
             begins, "cycle 3" or "sample 4,000 of cycle 3", or those that the feed expects, "2 more trainers";
             empty otherwise.
+        selected: Samples that it takes of each cycle; None for all.
+        taken: Of the samples that were published to it, those that it takes.
+        wait_s: Time for which it has waited for samples, as it last said, in seconds.
     """
 
     pid: int
@@ -42,6 +45,9 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     held_bytes: int
     held_back_s: float
     waits_for: str
+    selected: int | None = None
+    taken: int = 0
+    wait_s: float = 0.0
 
 
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
@@ -65,7 +71,8 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
             as it does when ``used_bytes`` reaches ``window_bytes``.
         blocks: Blocks published since the feed began.
         blocks_in_place: Those of them that the source's workers wrote into the ring themselves.
-        samples: Samples published since the feed began.
+        samples: Samples loaded and published since the feed began.
+        taken: Samples that its trainers took of those, counted for each of them.
         bytes: Bytes published since the feed began.
         samples_per_s: Samples published per second, over the last seconds.
         copy_s: Time that the feeder spent copying blocks into the ring, in seconds.
@@ -107,6 +114,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     reopened: int
     trainers: tuple[TrainerStatistics, ...]
     answers: bool = True
+    taken: int = 0
 
     @classmethod
     def silent(cls, name: str, pid: int) -> FeederStatistics:

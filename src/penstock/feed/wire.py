@@ -19,16 +19,24 @@ from penstock.fingerprint.code import Fingerprint
 from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 10
+PROTOCOL = 11
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
-MOST_IDS_BYTES = 64 << 10
-"""The ids of a block of more rows do not go into its message, and nobody is told them."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=2**48)]
+
+
+class Selected(msgspec.Struct):
+    """A trainer takes some samples only: a file with a bit for each comes with its Hello.
+
+    ``digest`` is that of the selection, and ``fd`` the file's descriptor in the trainer.
+    """
+
+    digest: str
+    fd: int
 
 
 class Hello(msgspec.Struct, tag="hello"):
@@ -46,6 +54,7 @@ class Hello(msgspec.Struct, tag="hello"):
     world: Positive = 1
     group: str = ""
     registers: bool = False
+    selected: Selected | None = None
 
 
 class Start(msgspec.Struct, tag="start"):
@@ -74,10 +83,11 @@ class Epoch(msgspec.Struct, tag="epoch"):
 class Release(msgspec.Struct, tag="release"):
     """I no longer need these blocks, by ordinal: the first announced to me is 0.
 
-    May be sent twice.
+    May be sent twice. ``waited_ms`` is for how long I have waited for blocks by now.
     """
 
     blocks: list[Count]
+    waited_ms: Count = 0
 
 
 class Read(msgspec.Struct, tag="read"):
@@ -163,7 +173,8 @@ class Block(msgspec.Struct, tag="block"):
 
     ``leaf_offsets`` count from ``offset`` and are aligned; ``layout`` is sent only
     when it differs from the layout of the block before. ``ids`` are the samples'
-    numbers in the data set, each in 4 or 8 bytes, little-endian; none if the source does not know.
+    numbers in the data set (``named_rows.encode_ids``); none if the source does not know. ``kept`` says which
+    of the rows the block has (``named_rows.encode_kept``); empty if it has all of them.
     """
 
     number: Count
@@ -176,6 +187,7 @@ class Block(msgspec.Struct, tag="block"):
     published_ns: int
     layout: Node | None = None
     ids: bytes = b""
+    kept: bytes = b""
 
     @property
     def nbytes(self) -> int:

@@ -11,10 +11,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.contracts import Ids
 from penstock.errors import BadSetting
-
-Ids = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from penstock.selection.bitmap import Bitmap, Mask
 
 _SHOWN = 3
 _MOST = 2**48
@@ -78,6 +77,15 @@ class Selection:
         mask = np.zeros(samples, np.bool_)
         mask[self.ids] = True
         return mask
+
+    def bitmap(self, samples: int | None = None) -> Bitmap:
+        """Return it as a set over a data set of so many samples; if None, of just enough for its ids.
+
+        Raises:
+            BadSetting: as ``mask`` does.
+        """
+        mask = self.mask(samples or self.masked or int(self.ids[-1]) + 1)
+        return Bitmap(np.packbits(mask, bitorder="little"), frozenset([self.digest]))
 
     def weights_of(self, ids: Ids) -> npt.NDArray[np.float32]:
         """Return the weights of some of the ids; 1 where none were given."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
+import numpy as np
+
 from penstock._version import __version__
+from penstock.contracts import ByteArray
+from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.subscriber import Subscriber
+from penstock.feed.named_rows import MOST_NAMED_ROWS
+from penstock.selection.bitmap import Bitmap
 
 
-def objection_to(hello: wire.Hello, welcome: wire.Welcome, state: FeedState, *, known: bool) -> str | None:
+def objection_to(
+    hello: wire.Hello, welcome: wire.Welcome, state: FeedState, *, known: bool, selects: bool
+) -> str | None:
     """Return why a trainer is not admitted, in words for it; None if it is admitted.
 
     Args:
@@ -16,6 +27,7 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, state: FeedState, *, 
         welcome: What it would be told.
         state: The feed's trainers.
         known: Whether it has said hello before.
+        selects: Whether the source can load some samples only.
     """
     if hello.protocol != wire.PROTOCOL:
         return (
@@ -29,6 +41,8 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, state: FeedState, *, 
             f"the feed evicts trainers after stall_timeout={welcome.settings.stall_timeout} s, and a view "
             "cannot outlive an eviction: use borrow=False, or a feed without stall_timeout"
         )
+    if hello.selected is not None and (cannot := _cannot_select(welcome, selects=selects)):
+        return f"it reads with select=, and the feed {cannot}: give its loader a SelectionSampler instead"
     if state.rank_taken(hello.group, hello.rank, hello.world):
         return f"rank {hello.rank} of {hello.world} has joined already"
     return None
@@ -55,3 +69,36 @@ def objection_to_reading(
     if welcome.samples is not None and max(asked) >= welcome.samples:
         return f"it asked for sample {max(asked)} of a cycle of {welcome.samples}"
     return None
+
+
+def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
+    """Say why a trainer cannot have some samples of a feed only; empty if it can."""
+    if welcome.settings.whole_batches:
+        return "gives whole batches (whole_batches=True)"
+    if not selects:
+        return "has a source that cannot leave samples out (a sampler of its own, a stream, or no ids)"
+    if (welcome.block_rows or 1) > MOST_NAMED_ROWS:
+        return f"has blocks of {welcome.block_rows:,} rows, and can name the samples of {MOST_NAMED_ROWS:,}"
+    return ""
+
+
+def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> Subscriber:
+    """Return a trainer as the feed keeps it.
+
+    Raises:
+        ProtocolError: the bits of its selection did not come with its hello.
+    """
+    member = Subscriber(peer.id, hello.rank, hello.world, hello.group, hello.batch_size)
+    if hello.selected is not None and samples is not None:
+        packed = np.zeros(-(-samples // 8), np.uint8)
+        told = _bits_of(peer, samples)
+        packed[: len(told)] = told
+        member.selected = Bitmap(packed, frozenset([hello.selected.digest]))
+        member.part = max(1, len(member.selected)) / samples
+    return member
+
+
+def _bits_of(peer: Peer, samples: int) -> ByteArray:
+    if peer.brought is None:
+        raise ProtocolError("its selection did not come with its hello")
+    return np.frombuffer(os.pread(peer.brought.fileno(), -(-samples // 8), 0), np.uint8)

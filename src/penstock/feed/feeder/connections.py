@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.feed.feeder.peer import Peer
-from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.linux.fork import close_in_children
 
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLRDHUP
@@ -94,7 +93,7 @@ class Connections:
         if self.peers.pop(peer.id, None) is not None:
             del self._by_fd[peer.connection.fileno()]
             self._epoll.unregister(peer.connection)
-            peer.connection.close()
+            peer.close()
             if self._full:
                 self._epoll.register(self._listener, select.EPOLLIN)
                 self._full = False
@@ -159,11 +158,9 @@ class Connections:
     def _receive(self, peer: Peer) -> None:
         for _ in range(_PACKETS_A_TURN):
             try:
-                packet = peer.connection.recv(MAX_PACKET_BYTES)
+                packet = peer.receive()
             except BlockingIOError:
                 return
-            except OSError:
-                packet = b""
             if not packet:
                 self.drop(peer)
                 return

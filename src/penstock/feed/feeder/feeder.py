@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from io import FileIO
 from typing import Any, Self, cast
 
@@ -155,6 +156,7 @@ class Feeder:
         self._reopened = 0
         self._source_s = 0.0
         self._waits_for = ""
+        self._selects = getattr(self._source, "selects", False)
         self._done = threading.Event()
         self._done.set()
         self._closed = False
@@ -176,7 +178,13 @@ class Feeder:
         unused_pages = UnusedPages(self._state.room, self._ring.twin)
         try:
             self._server = Server(
-                self._endpoint, self._state, welcome, list(rings.values()), unused_pages, self.statistics
+                self._endpoint,
+                self._state,
+                welcome,
+                list(rings.values()),
+                unused_pages,
+                self.statistics,
+                selects=self._selects,
             )
         except BaseException:
             self._endpoint.remove(self._lock)
@@ -276,6 +284,7 @@ class Feeder:
                 held_back_s=server.pace.current_s(now),
                 reopened=self._reopened,
                 trainers=server.trainers(),
+                taken=self._state.taken,
             )
 
     def _play(self, at: Cursor) -> None:
@@ -286,7 +295,7 @@ class Feeder:
         if self._transform is not None and at != Cursor(0, 0):
             seed_process(data_seed(self.settings.seed, at))  # else it would repeat the beginning's draws
         try:
-            with closing(self._source.open(at)) as blocks:  # type: ignore[type-var]
+            with closing(self._opened(at)) as blocks:
                 while (block := self._next(blocks)) is not None:
                     if not self._put(at.cycle, block):
                         return
@@ -295,6 +304,12 @@ class Feeder:
             self._pool.recall()
         if self._source.samples is None:
             self._server.end_cycle(at.cycle, samples)
+
+    def _opened(self, at: Cursor) -> Any:
+        if not self._selects:
+            return self._source.open(at)
+        self._server.open()
+        return cast("Any", self._source).open(at, partial(self._server.wanted, at.cycle))
 
     def _next(self, blocks: Any) -> SourceBlock | None:
         self._waits_for = "source"
@@ -306,7 +321,7 @@ class Feeder:
 
     def _put(self, cycle: int, block: SourceBlock) -> bool:
         """Write a block into the ring and announce it. False if the source must be opened at another position."""
-        if self._transform is not None:
+        if self._transform is not None and block.stored:
             block = block._replace(tree=self._transform(block.tree))
         placement, leaves = self._writer.place(block)
         self._waits_for = "trainers"
@@ -319,7 +334,7 @@ class Feeder:
         except BaseException:
             self._pool.cancel(reserved)
             raise
-        self._published.count(block.rows, sum(placement.leaf_bytes), time.monotonic(), in_place=leaves is None)
+        self._published.count(block.stored, sum(placement.leaf_bytes), time.monotonic(), in_place=leaves is None)
         self._pool.publish(reserved, placement)
         return True
 

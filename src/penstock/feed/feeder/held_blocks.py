@@ -6,11 +6,15 @@ drive it through any sequence of joins, releases and deaths.
 
 from __future__ import annotations
 
+from math import ceil
+
 from penstock.contracts import Cursor
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
+from penstock.feed.feeder.wanted import Wanted, covers
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.placement import Placement
 from penstock.memory.room import Room, aligned
+from penstock.selection.bitmap import Bitmap
 
 _READY_BYTES = 8 << 20
 """Where batches are smaller than half of this, more than two are kept ready: handing each over takes its time."""
@@ -30,6 +34,7 @@ class FeedState:
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
 
     Attributes:
+        taken: Samples that members took of those published, counted for each of them.
         gathers: Whether it waits for them. It no longer does once one has left, or one was there before: it has
             begun elsewhere in the feed.
     """
@@ -62,6 +67,8 @@ class FeedState:
         self._number = 0
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
+        self._wanted = Wanted()
+        self.taken = 0
 
     def join(self, member: Subscriber) -> None:
         self.members[member.id] = member
@@ -108,7 +115,8 @@ class FeedState:
         """Begin to read for a member; return the members that start now, with ``next`` set.
 
         Without a position it begins at the next segment: the first whose
-        beginning is still in the ring, else the first yet to be published.
+        beginning is still in the ring, else the first yet to be published;
+        and, of blocks of which not all is loaded, the first whose rows it will find there.
         Ranks of one group begin an epoch together, or where others of them
         have begun it, under a feeder that died or before this rank was
         interrupted.
@@ -127,13 +135,13 @@ class FeedState:
         group = [m for m in ranks if m.pending]
         if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
             return []
-        start = self._next_segment()
+        start = self._next_segment(member.selected)
         for each in group:
             self._begin(each, start, each.epoch, start)
         return group
 
     def _belong_together(self, one: Subscriber, other: Subscriber) -> bool:
-        return one.world > 1 and (one.group, one.world) == (other.group, other.world)
+        return one.world > 1 and (one.group, one.world, one.digests) == (other.group, other.world, other.digests)
 
     def _follow(self, member: Subscriber, start: Cursor) -> list[Subscriber]:
         """Start the ranks that wait for the epoch that this member of their group has begun; return them."""
@@ -153,6 +161,14 @@ class FeedState:
             for m in self.members.values()
         )
 
+    def selects_otherwise(self, member: Subscriber) -> bool:
+        """Whether a rank would wait for one of its group that takes other samples."""
+        return member.world > 1 and any(
+            (m.group, m.world) == (member.group, member.world) and m.next is None and m.digests != member.digests
+            for m in self.members.values()
+            if not m.resting
+        )
+
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
         """Record where a member's epoch began, and so where its last epoch ends."""
         member = self.members[id]
@@ -170,7 +186,7 @@ class FeedState:
             return []
         taken: list[PublishedBlock] = []
         for block in chain:
-            if not member.reads:
+            if not (member.reads and covers(block.union, member.selected)):
                 break
             self._give(member, block)
             taken.append(block)
@@ -182,6 +198,16 @@ class FeedState:
             return None
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
+    def open(self) -> None:
+        """Note that the source is opened anew, and gives none of the blocks that it has planned."""
+        self._wanted.forget()
+
+    def plan(self, at: Cursor, rows: int) -> Bitmap | None:
+        """Note that the source plans a block now; return what it is to load of it, None for all."""
+        end = at.after(rows, self._samples)
+        readers = [m.selected for m in self.members.values() if m.reads and m.next is not None and m.next < end]
+        return self._wanted.plan(at, end, readers)
+
     def has_enough(self, rows: int, nbytes: int) -> bool:
         """Whether each member that reads has as many such blocks to read as are kept ready for it.
 
@@ -192,7 +218,7 @@ class FeedState:
 
     def _ready(self, member: Subscriber, rows: int, nbytes: int) -> int:
         """How many such blocks are kept ready for a member."""
-        blocks_per_batch = -(-(member.batch_rows or rows) * member.world // rows)
+        blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
         if self._batches is not None:
             blocks_per_batch = min(blocks_per_batch, self._batches)
         if self._prefetch is not None:
@@ -210,14 +236,28 @@ class FeedState:
         return self.room.reserve(nbytes) if offset is None else offset
 
     def publish(
-        self, at: Cursor, rows: int, offset: int, placement: Placement, published_ns: int = 0, ids: bytes = b""
+        self,
+        at: Cursor,
+        rows: int,
+        offset: int,
+        placement: Placement,
+        published_ns: int = 0,
+        ids: bytes = b"",
+        kept: bytes = b"",
     ) -> tuple[PublishedBlock, list[Subscriber]]:
         """Record a block that has been written; return it and the members that get it."""
-        block = PublishedBlock(self._number, at, rows, offset, placement, published_ns, ids)
+        loaded = self._wanted.given(at)
+        block = PublishedBlock(
+            self._number, at, rows, offset, placement, published_ns, ids, kept, loaded if kept else None
+        )
         self._number += 1
         self._in_cycle = self._in_cycle + 1 if at.sample else 1
         end = self._end(block)
-        readers = [m for m in self.members.values() if m.reads and m.next is not None and at <= m.next < end]
+        readers = [
+            m
+            for m in self.members.values()
+            if m.reads and m.next is not None and at <= m.next < end and covers(block.union, m.selected)
+        ]
         self.blocks[block.number] = block
         for member in readers:
             self._give(member, block)
@@ -305,14 +345,18 @@ class FeedState:
         """How many members have begun to read; the ranks of a run are one."""
         return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
 
-    def _next_segment(self) -> Cursor:
+    def _next_segment(self, selected: Bitmap | None) -> Cursor:
         if self._endless:
             return self.position
-        chain = self._chain()
-        for block in chain:
+        if (later := self._wanted.covered_from(selected)) is not None:
+            return max(later, self.position).next_segment(self._segment_starts)
+        first = self.position
+        for block in reversed(self._chain()):
+            if not covers(block.union, selected):
+                break
             if block.at.sample in self._segment_starts:
-                return block.at
-        return self.position.next_segment(self._segment_starts)
+                first = block.at
+        return first.next_segment(self._segment_starts)
 
     def _chain(self) -> list[PublishedBlock]:
         """Return the newest blocks in the ring that lead without a gap up to ``position``."""
@@ -336,6 +380,9 @@ class FeedState:
         member.held[member.sent] = block
         member.sent += 1
         member.unread += 1
+        rows = block.rows_for(member.selected)
+        member.taken += rows
+        self.taken += rows
         self._advance(member, self._end(block))
 
     def _advance(self, member: Subscriber, to: Cursor) -> None:

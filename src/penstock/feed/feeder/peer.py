@@ -6,8 +6,10 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from io import FileIO
 
 from penstock.feed.endpoint import credentials
+from penstock.feed.wire import MAX_PACKET_BYTES
 from penstock.linux.fork import close_in_children
 
 _MOST_QUEUED = 8192
@@ -24,6 +26,7 @@ class Peer:
 
     Attributes:
         introduced: Whether it has said who it is.
+        brought: The descriptor that came with its newest packet, until it is introduced.
     """
 
     def __init__(self, connection: socket.socket, id: int, hello_until_s: float) -> None:
@@ -32,6 +35,7 @@ class Peer:
         self.id = id
         self.hello_until_s = hello_until_s
         self.introduced = False
+        self.brought: FileIO | None = None
         self.pid, self.uid = credentials(connection)
         self.queue: deque[bytes] = deque()
         self.layout: object = None  # of the block that was last announced to it
@@ -54,6 +58,34 @@ class Peer:
         except OSError:
             return False
         return True
+
+    def receive(self) -> bytes:
+        """Return its next packet, empty if there will be none.
+
+        Raises:
+            BlockingIOError: none has come.
+        """
+        try:
+            if self.introduced:
+                return self.connection.recv(MAX_PACKET_BYTES)
+            packet, fds, _, _ = socket.recv_fds(self.connection, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            raise
+        except OSError:
+            return b""
+        self._drop_brought()
+        self.brought = FileIO(fds[0]) if fds else None
+        return packet
+
+    def close(self) -> None:
+        """Close the connection, and what came with it."""
+        self.connection.close()
+        self._drop_brought()
+
+    def _drop_brought(self) -> None:
+        if self.brought is not None:
+            self.brought.close()
+            self.brought = None
 
     def end(self) -> None:
         """Shut the connection down; ``poll_once`` then sees its end."""

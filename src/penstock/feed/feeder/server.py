@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from penstock._version import __version__
-from penstock.contracts import Cursor, WritableRing
+from penstock.contracts import Cursor, Ids, WritableRing
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.feeder.admission import objection_to, objection_to_reading
+from penstock.feed.feeder.admission import member_of, objection_to, objection_to_reading
 from penstock.feed.feeder.connections import Connections
 from penstock.feed.feeder.held_blocks import FeedState
 from penstock.feed.feeder.pace import Pace
@@ -28,6 +28,7 @@ from penstock.feed.settings import GATHER_S, Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.memory.placement import Placement
 from penstock.memory.unused_pages import UnusedPages
+from penstock.selection.bitmap import Mask
 
 _FIRST_TRAINER_S = 60.0
 """A lingering feeder waits at least this long for its first trainer."""
@@ -43,6 +44,7 @@ class Server:
         rings: The rings that the welcome names; a trainer gets their descriptors.
         unused_pages: Gives back the pages of the last of them.
         statistics: Returns the feed's statistics.
+        selects: Whether the source can load some samples only.
 
     Attributes:
         changed: The lock, notified when anything that a waiting thread may want has changed.
@@ -58,6 +60,8 @@ class Server:
         rings: Sequence[WritableRing],
         unused_pages: UnusedPages,
         statistics: Callable[[], FeederStatistics],
+        *,
+        selects: bool,
     ) -> None:
         self.changed = threading.Condition()
         self.pace = Pace()
@@ -69,6 +73,7 @@ class Server:
         self._rings = rings
         self._unused_pages = unused_pages
         self._statistics = statistics
+        self._selects = selects
         self._failed: wire.Failed | None = None
         self._crash: BaseException | None = None
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
@@ -127,10 +132,21 @@ class Server:
             self._state.room.release(offset)
             self.changed.notify_all()
 
-    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement, ids: bytes) -> None:
+    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement, ids: bytes, kept: bytes) -> None:
         """Announce a written block to every trainer that needs it."""
         with self.changed:
-            self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns(), ids))
+            self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns(), ids, kept))
+
+    def open(self) -> None:
+        """Note that the source is opened anew."""
+        with self.changed:
+            self._state.open()
+
+    def wanted(self, cycle: int, sample: int, ids: Ids) -> Mask | None:
+        """Say which rows of a block are wanted, None for all: the source plans to load it."""
+        with self.changed:
+            wanted = self._state.plan(Cursor(cycle, sample), len(ids))
+        return None if wanted is None else wanted.holds(ids)
 
     def end_cycle(self, cycle: int, samples: int) -> None:
         """End a cycle of unknown length: tell the trainers that wait for more of it."""
@@ -269,9 +285,8 @@ class Server:
         elif isinstance(message, wire.MoveTrainer):
             self._pass_on(peer, message)
         elif isinstance(message, wire.Hello):
-            if (
-                objection := objection_to(message, self._welcome, self._state, known=peer.id in self._trainers)
-            ) is not None:
+            known = peer.id in self._trainers
+            if objection := objection_to(message, self._welcome, self._state, known=known, selects=self._selects):
                 self._reject(peer, objection)
             elif self.closing is not None:
                 self._connections.drop(peer)
@@ -280,6 +295,7 @@ class Server:
         elif peer.id not in self._trainers:
             self._reject(peer, "a trainer says hello first")
         elif isinstance(message, wire.Release):
+            self._state.members[peer.id].wait_s = message.waited_ms / 1e3
             if not self._state.release(peer.id, message.blocks):
                 self._reject(peer, "it released a block that it was never sent")
             elif self.pace.culprit == peer.id:
@@ -318,11 +334,15 @@ class Server:
             self._connections.send([*(trainer for trainer, _ in trainers), peer], packet)
 
     def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
+        member = member_of(peer, hello, self._welcome.samples)
+        if self._state.selects_otherwise(member):
+            self._reject(peer, "a rank of its group waits with another selection: pass the same select= to each")
+            return
         peer.introduced = True
         if hello.registers:
             self._unused_pages.keep()
         self._trainers[peer.id] = peer, hello
-        self._state.join(Subscriber(peer.id, hello.rank, hello.world, hello.group, hello.batch_size))
+        self._state.join(member)
         fds: list[int] = []
         try:
             for ring in self._rings:
@@ -369,6 +389,7 @@ class Server:
                         block.published_ns,
                         described,
                         block.ids,
+                        block.kept,
                     )
                 )
             peer.layout = layout
@@ -423,4 +444,7 @@ class Server:
             held_bytes=member.held_bytes,
             held_back_s=self.pace.total_s(peer.id, now),
             waits_for=self._state.waits_for(member),
+            selected=None if member.selected is None else len(member.selected),
+            taken=member.taken,
+            wait_s=member.wait_s,
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Protocol
 
-from penstock.contracts import Cursor, Ids, SourceBlock
-from penstock.feed.wire import MOST_IDS_BYTES
+from penstock.contracts import Cursor, SourceBlock
+from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.placement import Placement, place
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.tree import Strings, array_nodes
@@ -27,17 +27,21 @@ class Reservation(NamedTuple):
 
     Attributes:
         at: The block's first sample.
-        rows: Its samples.
+        rows: Its rows.
+        stored: How many of them it has.
         offset: Where the room begins.
         slot: The slot in which the block lies already, if it does.
         ids: Numbers of its samples in the data set, as a message has them.
+        kept: Which of its rows it has, as a message says it.
     """
 
     at: Cursor
     rows: int
+    stored: int
     offset: int
     slot: Slot | None
     ids: bytes
+    kept: bytes
 
 
 class RingRoom(Protocol):
@@ -58,15 +62,9 @@ class RingRoom(Protocol):
         """Give back room for which no block has come."""
         ...
 
-    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement, ids: bytes) -> None:
+    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement, ids: bytes, kept: bytes) -> None:
         """Announce a written block; its room is freed when its readers have released it."""
         ...
-
-
-def _encoded(ids: Ids | None) -> bytes:
-    if ids is None or ids.nbytes > MOST_IDS_BYTES:
-        return b""
-    return ids.astype("<u4" if ids.max(initial=0) < 2**32 else "<i8", copy=False).tobytes()
 
 
 class SlotPool:
@@ -117,7 +115,8 @@ class SlotPool:
         at = Cursor(cycle, block.sample)
         offset = self._room.reserve(at, block.rows, nbytes, None if slot is None else slot.offset)
         if not isinstance(offset, NotNeeded):
-            return Reservation(at, block.rows, offset, slot, _encoded(block.ids))
+            kept = encode_kept(block.kept, block.rows)
+            return Reservation(at, block.rows, block.stored, offset, slot, encode_ids(block.ids), kept)
         if slot is not None:
             self._slots.offer(slot)
         return offset
@@ -126,9 +125,10 @@ class SlotPool:
         """Announce the block written there; its room is the trainers' from now on."""
         if reserved.slot is not None:
             self._out.remove(reserved.slot)
-        self._room.publish(reserved.at, reserved.rows, reserved.offset, placement, reserved.ids)
-        if self._most is None:
-            self._most = self._measure(reserved.rows, placement)
+        at, rows, stored, offset, _, ids, kept = reserved
+        self._room.publish(at, rows, offset, placement, ids, kept)
+        if self._most is None and stored:
+            self._most = self._measure(stored, placement)
         self.refill()
 
     def cancel(self, reserved: Reservation) -> None:

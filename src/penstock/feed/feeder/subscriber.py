@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.contracts import Cursor
+from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.memory.placement import Placement
+from penstock.selection.bitmap import Bitmap
 
 
 @dataclass
@@ -17,6 +19,8 @@ class PublishedBlock:
         offset: Where it lies in the ring.
         published_ns: When, by the monotonic clock.
         ids: Numbers of its samples in the data set, as a message has them.
+        kept: Which of its rows it has, as a message says it.
+        union: What was loaded of it; None for all.
         holders: For each member, how many times it was sent the block and has not released it.
     """
 
@@ -27,7 +31,16 @@ class PublishedBlock:
     placement: Placement
     published_ns: int
     ids: bytes = b""
+    kept: bytes = b""
+    union: Bitmap | None = None
     holders: dict[int, int] = field(default_factory=dict[int, int])
+
+    def rows_for(self, selected: Bitmap | None) -> int:
+        """Count its rows that a trainer of these samples takes."""
+        if selected is None:
+            return self.rows
+        rows = len(decode_kept(self.kept)) if self.kept else self.rows
+        return int(selected.holds(decode_ids(self.ids, rows)).sum())
 
 
 @dataclass
@@ -46,6 +59,10 @@ class Subscriber:
         held: Blocks that it has not released, by that number. A block may be there twice: it
             is sent again after a new start, while views of it live.
         pending: Whether it has asked to start, and waits for the other ranks of its group.
+        selected: The samples that it takes; None for all.
+        part: What part of all samples these are.
+        taken: Of the rows that it has been sent, those that it takes.
+        wait_s: Time for which it has waited for blocks, as it says.
         resting: Whether it reads no more, and only holds blocks of which views live.
     """
 
@@ -67,6 +84,14 @@ class Subscriber:
     held_rows: int = 0
     pending: bool = False
     resting: bool = False
+    selected: Bitmap | None = None
+    part: float = 1.0
+    taken: int = 0
+    wait_s: float = 0.0
+
+    @property
+    def digests(self) -> frozenset[str]:
+        return frozenset() if self.selected is None else self.selected.digests
 
     @property
     def reads(self) -> bool:

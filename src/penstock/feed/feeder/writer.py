@@ -15,6 +15,7 @@ from penstock.memory.placement import Placement, place
 from penstock.memory.slots import Filled
 from penstock.tree import (
     Array,
+    Constant,
     Node,
     Strings,
     array_nodes,
@@ -27,6 +28,9 @@ from penstock.tree import (
 
 _LEAF_BYTES = 18
 """Most bytes that a leaf's offset and size take in a message."""
+
+EMPTY = place(Constant(None), ())
+"""How a block lies in memory that has none of its rows."""
 
 Leaves = Sequence[ByteArray | DeviceBytes] | None
 """A block's bytes that are to be copied, on the host or on the ring's GPU; None for a block in a slot."""
@@ -71,6 +75,8 @@ class BlockWriter:
             BlockTooLarge: it can never fit the window.
             UnsupportedLeaf: a leaf cannot travel.
         """
+        if not block.stored:
+            return EMPTY, []
         if isinstance(block.tree, Filled):
             there = block.tree
             layout = self._checked(there.placement.layout, there.rows, block)
@@ -79,7 +85,7 @@ class BlockWriter:
         layout = self._checked(described.layout, described.rows, block)
         data = [self._bytes_of(node, leaf) for node, leaf in zip(self._nodes, described.leaves, strict=True)]
         placement = place(layout, [part.nbytes for part in data])
-        check_fits(placement.nbytes, block.rows, self._ring.capacity_bytes)
+        check_fits(placement.nbytes, block.stored, self._ring.capacity_bytes)
         return placement, data
 
     def write(self, placement: Placement, leaves: Leaves, offset: int) -> None:
@@ -107,9 +113,9 @@ class BlockWriter:
 
     def _checked(self, layout: Node, rows: int, block: SourceBlock) -> Node:
         """Check a block's layout, and return it as the trainers were told it."""
-        if not self._whole and rows != block.rows:
+        if not self._whole and rows != block.stored:
             raise SourceError(
-                f"the loader's collate_fn, or the feed's transform, made {rows} rows of {block.rows} samples: "
+                f"the loader's collate_fn, or the feed's transform, made {rows} rows of {block.stored} samples: "
                 "samples cannot be left out or added there. Filter in the dataset, or pass whole_batches=True to "
                 "take batches as they are"
             )

@@ -18,6 +18,7 @@ from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework, check_framework
 from penstock.feed.trainer.loader import Loader
 from penstock.memory.cuda import is_host
+from penstock.selection.selection import selection_of
 from penstock.sizes import whole_number
 
 _RETRY_S = 0.05
@@ -36,6 +37,7 @@ def attach(
     device: str | Gpu | None = None,
     framework: Framework | None = None,
     pin_memory: bool = False,
+    select: Any = None,
     wait_s: float = 0.0,
 ) -> Loader:
     """Join a feed that runs, and return a ``Loader`` on it.
@@ -65,6 +67,10 @@ def attach(
             where DLPack allows. None for the source's.
         pin_memory: Put private copies into pinned memory, from which ``tensor.to("cuda", non_blocking=True)`` does
             not wait. Without a GPU, and with ``borrow`` or ``device``, it has no effect.
+        select: Take some samples only, each once an epoch: ids, a mask with a bool for each sample of the data
+            set, the path of a ``.npy`` file with either, or a ``Selection``. The feed loads what its trainers take
+            together, each sample once. What is loaded already lacks other samples: a trainer that comes late
+            begins at the first segment loaded with its own. None for all samples.
         wait_s: Seconds to wait for a feed that does not run yet. A feeder that runs has at least 10 s to answer.
 
     Returns:
@@ -97,7 +103,8 @@ def attach(
             time.sleep(_RETRY_S)
 
     return Loader(
-        connect, options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory)
+        connect,
+        options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, select),
     )
 
 
@@ -111,6 +118,7 @@ def options(
     framework: Framework | None,
     pad: bool,
     pin_memory: bool,
+    select: Any,
 ) -> LoaderOptions:
     """Check what a trainer asks.
 
@@ -133,7 +141,10 @@ def options(
             f"borrow=True with framework={framework!r} on a GPU: on which streams {framework} reads a view is not "
             "known here, so its bytes could be reused too early. Leave borrow out, and batches are copies"
         )
-    return LoaderOptions(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory)
+    chosen = selection_of(select)
+    return LoaderOptions(
+        batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, chosen
+    )
 
 
 def _rank(shard: Any) -> tuple[int, int]:

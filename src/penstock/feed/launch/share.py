@@ -47,6 +47,7 @@ def share(
     device: str | Gpu | None = None,
     framework: Framework | None = None,
     pin_memory: bool = False,
+    select: Any = None,
     segments: int | None = None,
     seed: int | None = None,
     window: int | str | None = None,
@@ -77,6 +78,7 @@ def share(
     device: str | Gpu | None = None,
     framework: Framework | None = None,
     pin_memory: bool = False,
+    select: Any = None,
     segments: int | None = None,
     seed: int | None = None,
     window: int | str | None = None,
@@ -129,6 +131,10 @@ def share(
             where DLPack allows. None for the source's.
         pin_memory: Put private copies into pinned memory, from which ``tensor.to("cuda", non_blocking=True)`` does
             not wait. Without a GPU, and with ``borrow`` or ``device``, it has no effect.
+        select: Take some samples only, each once an epoch: ids, a mask with a bool for each sample of the data
+            set, the path of a ``.npy`` file with either, or a ``Selection``. The feed loads what its trainers take
+            together, each sample once. What is loaded already lacks other samples: a trainer that comes late
+            begins at the first segment loaded with its own. None for all samples.
         segments: Parts of a cycle (one pass over the data) at which a trainer may join. A loader that
             shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. Unless set 16, or
             fewer where each would have less than 16,000 samples to shuffle. A source that cannot be opened in its
@@ -194,7 +200,7 @@ def share(
         expect=expect,
     )
 
-    given = options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory)
+    given = options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, select)
     return shared(make_loader, name, fingerprint_of(make_loader), asked, given)
 
 

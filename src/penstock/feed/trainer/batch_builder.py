@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.contracts import Tree
+from penstock.contracts import Ids, Tree
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.received import ReceivedBlock
 from penstock.tree import Array, Node, Strings, build, strings_from_bytes
@@ -30,19 +30,21 @@ class BatchBuilder:
         self._row_bytes: list[int] = []
         self._parts: list[Any] = []
 
-    def copy(self, block: ReceivedBlock, start: int, stop: int, to: int) -> None:
-        """Copy rows [start, stop) of a block to row ``to`` of the batch; copying them again is harmless."""
+    def copy(self, block: ReceivedBlock, picked: slice | Ids, rows: int, to: int) -> None:
+        """Copy some rows that a block has to row ``to`` of the batch; copying them again is harmless."""
         if self._layout is None:
             self._begin(block)
         for i, leaf in enumerate(block.leaves):
             if isinstance(self._nodes[i], Strings):
-                self._parts[i][to:] = block.scalars(self._destination.bytes(leaf))[start:stop]
+                values = block.scalars(self._destination.bytes(leaf))
+                self._parts[i][to:] = values[picked] if isinstance(picked, slice) else [values[k] for k in picked]
                 continue
             row_bytes = self._row_bytes[i]
-            self._destination.copy(
-                self._parts[i][to * row_bytes : (to + stop - start) * row_bytes],
-                leaf[start * row_bytes : stop * row_bytes],
-            )
+            part = self._parts[i][to * row_bytes : (to + rows) * row_bytes]
+            if isinstance(picked, slice):
+                self._destination.copy(part, leaf[picked.start * row_bytes : picked.stop * row_bytes])
+            elif row_bytes:
+                self._destination.gather(part, leaf, picked, row_bytes)
 
     @property
     def copied_bytes(self) -> int:
@@ -58,7 +60,7 @@ class BatchBuilder:
         self._parts, self._row_bytes = [], []
         self._nodes = block.nodes
         for node, leaf in zip(block.nodes, block.leaves, strict=True):
-            row_bytes = 0 if isinstance(node, Strings) else leaf.nbytes // block.rows
+            row_bytes = 0 if isinstance(node, Strings) else leaf.nbytes // block.stored
             self._row_bytes.append(row_bytes)
             self._parts.append([] if isinstance(node, Strings) else self._destination.take(row_bytes * self._most))
         self._layout = block.placement.layout
@@ -86,19 +88,17 @@ def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, in
     return build(block.placement.layout, leaves), copied
 
 
-def view(
-    block: ReceivedBlock, start: int, stop: int, destination: Destination, *, whole: bool
-) -> tuple[Tree, int]:
-    """Return views into the ring of rows [start, stop) of a block, or of a whole batch; and their bytes."""
+def view(block: ReceivedBlock, picked: slice, destination: Destination, *, whole: bool) -> tuple[Tree, int]:
+    """Return views into the ring of some rows of a block, or of a whole batch; and their bytes."""
     leaves: list[Any] = []
     viewed = 0
     for node, leaf in zip(block.nodes, block.leaves, strict=True):
         if isinstance(node, Strings):
             values = block.scalars(destination.bytes(leaf))
-            leaves.append(strings_from_bytes(node, values if whole else values[start:stop]))
+            leaves.append(strings_from_bytes(node, values if whole else values[picked]))
             continue
-        row_bytes = leaf.nbytes // block.rows
-        seen = leaf if whole else leaf[start * row_bytes : stop * row_bytes]
+        row_bytes = leaf.nbytes // block.stored
+        seen = leaf if whole else leaf[picked.start * row_bytes : picked.stop * row_bytes]
         viewed += seen.nbytes
-        leaves.append(destination.leaf(node, seen, None if whole else stop - start, writable=False))
+        leaves.append(destination.leaf(node, seen, None if whole else picked.stop - picked.start, writable=False))
     return build(block.placement.layout, leaves), viewed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.contracts import Cursor, Gpu, Tree
-from penstock.errors import BadSetting, PenstockError
+from penstock.contracts import Cursor, Gpu, Ids, Tree
+from penstock.errors import BadSetting, PenstockError, ProtocolError
 from penstock.feed.trainer.batch_builder import BatchBuilder, view, whole_copy
 from penstock.feed.trainer.destination import Ready
 from penstock.feed.trainer.epoch import Epoch, EpochRules
@@ -14,6 +14,7 @@ from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.received import ReceivedBlock
 from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.feed.trainer.sharding import batches
+from penstock.selection.selection import Selection
 
 
 class LoaderOptions(NamedTuple):
@@ -28,6 +29,7 @@ class LoaderOptions(NamedTuple):
     framework: Framework | None = None
     pad: bool = False
     pin_memory: bool = False
+    select: Selection | None = None
 
     @property
     def rank(self) -> int:
@@ -55,8 +57,8 @@ class Counts(NamedTuple):
         )
 
 
-Named = dict[int, tuple[bytes, int, int, int]]
-"""By the row of a batch where they begin: the ids of a block, its rows, the first that counts, and how many do."""
+Named = dict[int, tuple[bytes, int, slice | Ids]]
+"""By the row of a batch where they begin: the ids that a block has, their number, and which of them follow."""
 
 
 class PendingBatch(NamedTuple):
@@ -122,12 +124,15 @@ class Batcher:
         seen = 0
         for start, stop in dealt.runs:
             if batch.rows < seen + stop - start:
-                self._rows.skip_to(self._rules.at(epoch, start + batch.rows - seen))
+                self._rows.pass_until(start + batch.rows - seen)
                 batch.take_until(seen + stop - start, None)
             seen += stop - start
-        after = self._rules.at(dealt.after)
-        self._rows.pass_until(after)
-        return self._given(batch, dealt.after, after)
+        self._rows.pass_until(dealt.after.passed)
+        after = dealt.after
+        if self._rows.selected is not None:
+            self._check_none_lacks(epoch)
+            after = after._replace(at=self._rows.at)
+        return self._given(batch, after)
 
     def ahead(self, epoch: Epoch) -> PendingBatch | None:
         """Return the next batch early if that is worth while and all of it is there; else None."""
@@ -165,7 +170,7 @@ class Batcher:
             if rows < size or self._skip(others, cycle) < others:
                 return None
             rows = size * o.world
-        return self._given(batch, epoch._replace(passed=epoch.passed + rows), self._rows.at)
+        return self._given(batch, epoch._replace(passed=epoch.passed + rows))
 
     def _grown(self, epoch: Epoch, most: int) -> _Growing:
         """Return the batch begun at this place, or a new one."""
@@ -173,13 +178,21 @@ class Batcher:
             self._growing = _Growing(self._rows, epoch, most, borrow=self._options.borrow)
         return self._growing
 
-    def _given(self, batch: _Growing, after: Epoch, at: Cursor) -> PendingBatch:
-        """Give out a finished batch, which ends at ``after`` in the epoch and at ``at`` in the feed."""
+    def _check_none_lacks(self, epoch: Epoch) -> None:
+        """Check that an epoch's rows are from its cycle: if some were missing, the next one's would follow."""
+        assert epoch.start is not None
+        if self._rows.at > (end := Cursor(epoch.start.cycle + 1, epoch.start.sample)):
+            feed = self._rows.connection.welcome
+            raise ProtocolError(
+                f"feed {feed.name!r} (feeder {feed.pid}) left out samples that this trainer selects: its epoch "
+                f"ends at {tuple(end)}, and its last rows came up to {tuple(self._rows.at)}"
+            )
+
+    def _given(self, batch: _Growing, after: Epoch) -> PendingBatch:
+        """Give out a finished batch, which ends at ``after`` in the epoch, and where the stream stands."""
         self._growing = None  # whoever gets it may write to it
         tree, counts = batch.finish()
-        _, connection, item = self._rows.place
-        place = Standing(at, connection, item)
-        return PendingBatch(tree, self._destination.seal(), counts, after, place, batch.named)
+        return PendingBatch(tree, self._destination.seal(), counts, after, self._rows.place, batch.named)
 
     def _next_as_it_is(self, epoch: Epoch) -> PendingBatch | None:
         """Return the source's next batch: this rank's of the next ``world``, if there is one for every rank.
@@ -202,9 +215,9 @@ class Batcher:
                 passed += block.rows
                 last = self._pad and self._is_last(passed)
                 if (rank == self._options.rank or (last and mine is None)) and not self._leaves_out(block):
-                    mine, named = self._handed(block), {0: (block.ids, block.rows, 0, block.rows)}
+                    mine, named = self._handed(block), {0: (block.ids, block.rows, slice(block.rows))}
                     self._rows.verify()
-                self._rows.place = self._rows.after(block, block.rows)
+                self._rows.place = self._rows.taking(block, block.rows)[2]
                 if self._leaves_out(block):
                     block = None
         assert mine is not None
@@ -237,13 +250,13 @@ class Batcher:
 
     def _handed(self, block: ReceivedBlock) -> tuple[Tree, Counts]:
         if self._options.borrow:
-            tree, nbytes = view(block, 0, block.rows, self._destination, whole=self._whole)
+            tree, nbytes = view(block, slice(0, block.rows), self._destination, whole=self._whole)
             return tree, Counts(1, block.rows, 0, nbytes)
         if self._whole:
             tree, nbytes = whole_copy(block, self._destination)
             return tree, Counts(1, block.rows, nbytes, 0)
         batch = BatchBuilder(block.rows, self._destination)
-        batch.copy(block, 0, block.rows, 0)
+        batch.copy(block, slice(0, block.rows), block.rows, 0)
         batch.rows = block.rows
         return batch.finish(), Counts(1, block.rows, batch.copied_bytes, 0)
 
@@ -251,8 +264,8 @@ class Batcher:
         """Skip up to ``rows`` rows of a cycle; return how many there were."""
         passed = 0
         while passed < rows and (block := self._rows.current(cycle)) is not None:
-            part = min(block.rows - (self._rows.at.sample - block.at.sample), rows - passed)
-            self._rows.place = self._rows.after(block, part)
+            _, part, after = self._rows.taking(block, rows - passed)
+            self._rows.place = after
             passed += part
         return passed
 
@@ -293,7 +306,7 @@ class _Growing:
         rows: Where rows come from.
         epoch: The place before the batch.
         most: Most rows that it will have.
-        borrow: Whether it is a view if all of it lies in one block.
+        borrow: Whether it is a view if all of it lies together in one block.
     """
 
     def __init__(self, rows: RowStream, epoch: Epoch, most: int, *, borrow: bool) -> None:
@@ -314,15 +327,14 @@ class _Growing:
         """Take rows of the stream until the batch has ``rows``, or the cycle ends."""
         stream, batch = self._stream, self._batch
         while batch.rows < rows and (block := stream.current(cycle)) is not None:
-            offset = stream.at.sample - block.at.sample
-            part = min(rows - batch.rows, block.rows - offset)
-            if self._borrow and part == self._most:
-                self._viewed = view(block, offset, offset + part, stream.destination, whole=False)
+            picked, part, after = stream.taking(block, rows - batch.rows)
+            if self._borrow and part == self._most and isinstance(picked, slice):
+                self._viewed = view(block, picked, stream.destination, whole=False)
             else:
-                batch.copy(block, offset, offset + part, batch.rows)
-            self.named[batch.rows] = block.ids, block.rows, offset, part
+                batch.copy(block, picked, part, batch.rows)
+            self.named[batch.rows] = block.ids, block.stored, picked
             stream.verify()
-            after, rows_after = stream.after(block, part), batch.rows + part
+            rows_after = batch.rows + part
             batch.rows = rows_after
             stream.place = after
             del block  # not to be kept beyond its release

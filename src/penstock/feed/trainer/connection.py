@@ -206,10 +206,13 @@ class Connection:
         pid, uid = credentials(self._socket)
         if uid != os.getuid():
             raise Refused(f"feed {self._endpoint.name!r} is served by uid {uid}, you are uid {os.getuid()}")
-        self._validator = MessageValidator(self._endpoint.name, pid)
+        self._validator = MessageValidator(self._endpoint.name, pid, selects=hello.selected is not None)
         self._socket.settimeout(answer_s)
         try:
-            self._socket.send(wire.encode(hello))
+            if hello.selected is None:
+                self._socket.send(wire.encode(hello))
+            else:
+                socket.send_fds(self._socket, [wire.encode(hello)], [hello.selected.fd])
             packet, fds, _, _ = despite_reset(
                 lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
             )
@@ -378,7 +381,7 @@ class Connection:
 
     def _tell_released(self, ordinals: list[int]) -> None:
         if os.getpid() == self._pid:
-            self._send(wire.Release(ordinals))
+            self._send(wire.Release(ordinals, int(self.wait_s * 1e3)))
 
 
 _SIZE = (wire.MAX_PACKET_BYTES,)

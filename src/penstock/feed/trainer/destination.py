@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ring
+from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ids, Ring
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.feed import wire
 from penstock.feed.trainer.holdings import Holdings
@@ -61,6 +61,10 @@ class Destination(Protocol):
         """Copy bytes of a block into such memory, now or later."""
         ...
 
+    def gather(self, to: Any, origin: Any, rows: Ids, row_bytes: int) -> None:
+        """Copy some rows of a block's leaf into such memory, now or later."""
+        ...
+
     def bytes(self, origin: Any) -> memoryview:
         """Return bytes of a block in host memory, now."""
         ...
@@ -110,6 +114,10 @@ class OnHost:
     def copy(self, to: ByteArray, origin: ByteArray) -> None:
         to[:] = origin
 
+    def gather(self, to: ByteArray, origin: ByteArray, rows: Ids, row_bytes: int) -> None:
+        # mode="clip": otherwise NumPy gathers into a buffer first.
+        np.take(origin.reshape(-1, row_bytes), rows, 0, to.reshape(-1, row_bytes), mode="clip")
+
     def bytes(self, origin: ByteArray) -> memoryview:
         return origin.data
 
@@ -151,6 +159,9 @@ class OnPinnedHost(OnHost):
 
     def copy(self, to: Any, origin: ByteArray) -> None:
         to.numpy()[:] = origin
+
+    def gather(self, to: Any, origin: ByteArray, rows: Ids, row_bytes: int) -> None:
+        super().gather(to.numpy(), origin, rows, row_bytes)
 
     def leaf(self, node: Array, memory: Any, rows: int | None, *, writable: bool = True) -> Any:
         if isinstance(memory, np.ndarray):  # a view of the ring
@@ -240,6 +251,13 @@ class OnGpu:
             self._gpu.copy_within(to, origin)
         else:
             self._gpu.copy(to, origin, pinned=self._pinned is not None)
+
+    def gather(self, to: DeviceBytes, origin: Any, rows: Ids, row_bytes: int) -> None:
+        began = 0
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+            start, nbytes = int(run[0]) * row_bytes, len(run) * row_bytes
+            self.copy(to[began : began + nbytes], origin[start : start + nbytes])
+            began += nbytes
 
     def bytes(self, origin: Any) -> memoryview:
         if not self._on_device:

@@ -23,12 +23,15 @@ class Epoch(NamedTuple):
         start: Its first sample; None until the feeder has said where a new trainer joins.
         passed: Rows that are past: handed out to some rank, or left out.
         left_out: Rows, sorted and counted from its start, that no rank gets (``drop_last``).
+        at: Where its next row is looked for, of a trainer that takes some samples only; None if that follows
+            from ``passed``.
     """
 
     number: int = 0
     start: Cursor | None = None
     passed: int = 0
     left_out: tuple[int, ...] = ()
+    at: Cursor | None = None
 
 
 class Dealt(NamedTuple):
@@ -43,7 +46,7 @@ class EpochRules:
     """How one trainer's epochs are cut into batches.
 
     Args:
-        samples: Rows of an epoch; None if only a pass of the source can tell.
+        samples: Samples of a cycle; None if only a pass of the source can tell.
         batch_size: Rows of a batch of one rank; None where batches come as the source makes them.
         rank: Rank of this trainer.
         world: Number of ranks.
@@ -53,6 +56,7 @@ class EpochRules:
             are left out, else rows drawn afresh from all of each epoch, so that no sample is always
             missing.
         seed: Random seed of the feed.
+        selected: How many samples this trainer takes of each cycle, and its epochs have; None for all.
     """
 
     def __init__(
@@ -66,8 +70,11 @@ class EpochRules:
         pad: bool = False,
         segment_starts: Sequence[int],
         seed: int,
+        selected: int | None = None,
     ) -> None:
-        self.samples = samples
+        self.samples = samples if selected is None else selected
+        self._cycle = samples
+        self._selects = selected is not None
         self.batch_size = batch_size
         self.rank = rank
         self.world = world
@@ -96,10 +103,12 @@ class EpochRules:
             return self.begin(epoch.number + 1, None)
         return self.begin(epoch.number + 1, self.at(epoch).next_segment(self._segment_starts))
 
-    def at(self, epoch: Epoch, passed: int | None = None) -> Cursor:
-        """Return the position in the feed of an epoch's row ``passed``, or of its next row."""
+    def at(self, epoch: Epoch) -> Cursor:
+        """Return the position in the feed of an epoch's next row, or from which on it is looked for."""
+        if epoch.at is not None:
+            return epoch.at
         assert epoch.start is not None
-        return epoch.start.after(epoch.passed if passed is None else passed, self.samples)
+        return epoch.start.after(epoch.passed, self._cycle)
 
     def is_over(self, epoch: Epoch) -> bool:
         """Whether all rows of an epoch are past, where their number is known."""
@@ -108,7 +117,7 @@ class EpochRules:
     def next(self, epoch: Epoch) -> Dealt | None:
         """Return the next batch, for a known number of rows and batch size; None at the epoch's end."""
         assert self.samples is not None and self.batch_size is not None
-        number, start, passed, left_out = epoch
+        number, start, passed, left_out, _ = epoch
         if self.world == 1 and not left_out:
             stop = min(passed + self.batch_size, self.samples)
             return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
@@ -132,6 +141,7 @@ class EpochRules:
             "start": None if epoch.start is None else list(epoch.start),
             "delivered": epoch.passed,
             "left_out": [row for row in epoch.left_out if row >= epoch.passed],
+            **({} if epoch.at is None else {"at": list(epoch.at)}),
         }
 
     def loaded(self, state: dict[str, Any]) -> Epoch:
@@ -145,10 +155,13 @@ class EpochRules:
         """
         epoch = Epoch(
             _whole(state, "epoch", 10**9),
-            self._start(state.get("start")),
+            self._cursor(state, "start"),
             _whole(state, "delivered", 2**48 if self.samples is None else self.samples),
             self._rows_left_out(state.get("left_out")),
+            self._cursor(state, "at"),
         )
+        if epoch.passed and (epoch.at is None) == self._selects:
+            raise _nonsense("at", state.get("at"), "a selection's state, and no other, says where its rest begins")
         if epoch.start is None and epoch.passed:
             raise _nonsense("start", None, "the epoch has begun")
         epoch = epoch._replace(left_out=epoch.left_out[bisect_left(epoch.left_out, epoch.passed) :])
@@ -197,15 +210,16 @@ class EpochRules:
                 break
         return found
 
-    def _start(self, given: Any) -> Cursor | None:
+    def _cursor(self, state: dict[str, Any], name: str) -> Cursor | None:
+        given = state.get(name)
         if given is None:
             return None
         if not isinstance(given, (list, tuple)) or len(cast("list[Any]", given)) != 2:
-            raise _nonsense("start", given, "it must be a cycle and a sample")
+            raise _nonsense(name, given, "it must be a cycle and a sample")
         cycle, sample = cast("list[Any]", given)
-        numbers = {"start's cycle": cycle, "start's sample": sample}
-        most = 2**48 if self.samples is None else self.samples - 1
-        return Cursor(_whole(numbers, "start's cycle", 10**9), _whole(numbers, "start's sample", most))
+        numbers = {f"{name}'s cycle": cycle, f"{name}'s sample": sample}
+        most = 2**48 if self._cycle is None else self._cycle - 1
+        return Cursor(_whole(numbers, f"{name}'s cycle", 10**9), _whole(numbers, f"{name}'s sample", most))
 
     def _rows_left_out(self, given: Any) -> tuple[int, ...]:
         if not isinstance(given, (list, tuple)):

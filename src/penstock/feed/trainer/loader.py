@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock._version import __version__
 from penstock.contracts import Ids, Tree
 from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
+from penstock.feed.named_rows import decode_ids
 from penstock.feed.statistics import LoaderStatistics
 from penstock.feed.trainer.batcher import Batcher, LoaderOptions
 from penstock.feed.trainer.destination import Destination, OnGpu, on_host
@@ -23,8 +25,10 @@ from penstock.feed.trainer.plan import plan_difference, plan_of
 from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.reading import Loop, Reading
 from penstock.feed.trainer.rows import Connect, RowStream
+from penstock.feed.trainer.selected import Selected
 from penstock.feed.trainer.sharding import batches
 from penstock.memory.cuda import gpu_of
+from penstock.selection.selection import selection_of
 
 _STATE_VERSION = 2
 
@@ -49,9 +53,22 @@ class Loader:
     """
 
     def __init__(self, connect: Connect, options: LoaderOptions, *, failover: bool = False) -> None:
+        self._connect = connect
         self._options = options
+        self._failover = failover
         self._pid = os.getpid()
+        self._rows = self._opened(options, None)
+        self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
+        try:
+            self._reading = _reading_of(self._rows, options)
+        except BadSetting:
+            self.close()
+            raise
+
+    def _opened(self, options: LoaderOptions, after: RowStream | None) -> RowStream:
+        """Connect to the feed, as the first stream of rows or after another."""
         destination = _destination(options)
+        selected = None if options.select is None else Selected(options.select)
         hello = wire.Hello(
             wire.PROTOCOL,
             __version__,
@@ -62,26 +79,16 @@ class Loader:
             options.world,
             group_of_ranks() if options.world > 1 else "",
             destination.registers,
-        )
-        self._rows = RowStream(connect, hello, destination, failover=failover)
-        self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
-        welcome = self._rows.connection.welcome
-        rules = EpochRules(
-            welcome.samples,
-            None if welcome.settings.whole_batches else self.batch_size,
-            options.rank,
-            options.world,
-            drop_last=self.drop_last,
-            pad=options.pad,
-            segment_starts=welcome.segment_starts,
-            seed=welcome.settings.seed,
+            None if selected is None else selected.told,
         )
         try:
-            batcher = Batcher(self._rows, rules, options, drop_last=self.drop_last)
-        except BadSetting:
-            self.close()
+            return RowStream(
+                self._connect, hello, destination, failover=self._failover, selected=selected, after=after
+            )
+        except BaseException:
+            if selected is not None:
+                selected.close()
             raise
-        self._reading = Reading(self._rows, rules, batcher, partial(_finished, options))
 
     def __iter__(self) -> Iterator[Tree]:
         self._check_usable()
@@ -96,8 +103,8 @@ class Loader:
             TypeError: the source does not know its length.
         """
         welcome, options, size = self._rows.connection.welcome, self._options, self.batch_size
-        if welcome.samples is not None and size is not None:
-            return batches(welcome.samples, size, options.world, drop_last=self.drop_last, pad=options.pad)
+        if self.samples is not None and size is not None:
+            return batches(self.samples, size, options.world, drop_last=self.drop_last, pad=options.pad)
         if welcome.batches is not None and size == welcome.batch_size:
             short = welcome.samples is not None and welcome.samples % (welcome.block_rows or 1) > 0
             return (welcome.batches - (short and self.drop_last)) // options.world
@@ -118,7 +125,7 @@ class Loader:
     @property
     def samples(self) -> int | None:
         """Samples in an epoch; None if only a pass of the source can tell."""
-        return self._rows.samples
+        return self._reading.rules.samples
 
     @property
     def batch_size(self) -> int | None:
@@ -128,8 +135,7 @@ class Loader:
     @property
     def drop_last(self) -> bool:
         """Whether samples that fill no batch are left out of each epoch."""
-        given = self._options.drop_last
-        return self._rows.connection.welcome.drop_last if given is None else given
+        return _drops_last(self._options, self._rows.connection.welcome)
 
     @property
     def epoch(self) -> int:
@@ -147,18 +153,60 @@ class Loader:
         named = self._reading.named.values()
         if not named or not all(ids for ids, *_ in named):
             return None
-        parts = [
-            np.frombuffer(ids, "<u4" if len(ids) == 4 * rows else "<i8")[first : first + count]
-            for ids, rows, first, count in named
-        ]
-        return np.concatenate(parts).astype(np.int64)
+        return np.concatenate([decode_ids(ids, rows)[picked] for ids, rows, picked in named])
+
+    @property
+    def weights(self) -> npt.NDArray[np.float32] | None:
+        """The weights that ``select=`` gave the samples of that batch, 1 where it gave none; shape ``(rows,)``.
+
+        None where ``ids`` is.
+        """
+        ids, selection = self.ids, self._options.select
+        if ids is None:
+            return None
+        return np.ones(len(ids), np.float32) if selection is None else selection.weights_of(ids)
+
+    def select(self, select: Any) -> None:
+        """Take these samples from the next loop on, which begins a new epoch at the next segment that has them.
+
+        An epoch that has begun is given up. Where this trainer is one of several ranks, all of them select the
+        same.
+
+        Args:
+            select: As in ``attach``; None for all samples.
+
+        Raises:
+            BadSetting: it makes no sense, or the feed does not have these samples. The Loader stays as it was.
+            Refused: the feed cannot leave samples out.
+        """
+        self._check_usable()
+        options = self._options._replace(select=selection_of(select))
+        old, finalizer = self._reading, self._finalizer
+        rows = self._opened(options, self._rows)
+        closing = weakref.finalize(self, _close, rows, self._pid)
+        try:
+            reading = _reading_of(rows, options)
+        except BadSetting:
+            closing()
+            raise
+        reading.epoch = reading.rules.begin(old.coming().number, None)
+        reading.counts = old.counts
+        # No call until all is changed, so that an exception (see Holdings) finds the one or the other.
+        old.newest = None
+        self._options = options
+        self._rows = rows
+        self._reading = reading
+        self._finalizer = closing
+        finalizer()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""
         self._check_usable()
         plan = plan_of(self._rows.connection.welcome)
         place = self._reading.rules.saved(self._reading.epoch)
-        return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place}
+        selection = self._options.select
+        chosen = {} if selection is None else {"selection": selection.digest}
+        return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place, **chosen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place that a state holds; the next loop yields the rest of its epoch.
@@ -183,6 +231,15 @@ class Loader:
                 f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
                 "Start the feed with the loader, sampler, segments and seed of the state"
             )
+        selection = self._options.select
+        if (saved := state.get("selection")) != (None if selection is None else selection.digest):
+            if state.get("delivered"):
+                now = "without select=" if selection is None else f"with {selection!r}"
+                raise BadSetting(
+                    f"this state was saved in an epoch of {f'selection {saved}' if saved else 'all samples'}, and "
+                    f"this Loader reads {now}: select the same to go on, or begin the epoch anew"
+                )
+            state = {**state, "left_out": []}  # its epoch has yet to begin
         self._reading.load(state)
 
     def statistics(self) -> LoaderStatistics:
@@ -223,6 +280,27 @@ class Loader:
             )
         if not self._finalizer.alive:
             raise LoaderClosed(f"this Loader of feed {self.name!r} has been closed")
+
+
+def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
+    welcome = rows.connection.welcome
+    drop_last = _drops_last(options, welcome)
+    rules = EpochRules(
+        welcome.samples,
+        None if welcome.settings.whole_batches else options.batch_size or welcome.batch_size,
+        options.rank,
+        options.world,
+        drop_last=drop_last,
+        pad=options.pad,
+        segment_starts=welcome.segment_starts,
+        seed=welcome.settings.seed,
+        selected=None if options.select is None else len(options.select),
+    )
+    return Reading(rows, rules, Batcher(rows, rules, options, drop_last=drop_last), partial(_finished, options))
+
+
+def _drops_last(options: LoaderOptions, welcome: wire.Welcome) -> bool:
+    return welcome.drop_last if options.drop_last is None else options.drop_last
 
 
 def _destination(options: LoaderOptions) -> Destination:

@@ -120,7 +120,7 @@ class Reading:
             start = None
             self.epoch = self.rules.begin(number, None)
         if start is not None:
-            self._rows.stand_at(self.rules.at(self.epoch), number, start)
+            self._rows.stand_at(self.rules.at(self.epoch), number, start, self.epoch.passed)
             return
         self._rows.start(None, number, Cursor(0, 0))
         at, name = self._rows.at, self._rows.connection.welcome.name
@@ -155,7 +155,9 @@ class Loop:
         reading = self._reading
         self._check_usable()
         if reading.newest is not self._mark:
-            raise LoaderClosed("a newer loop over this Loader, or load_state_dict(), has replaced this iterator")
+            raise LoaderClosed(
+                "a newer loop over this Loader, load_state_dict() or select() has replaced this iterator"
+            )
         iteration = self._iteration
         try:
             iteration.ask()

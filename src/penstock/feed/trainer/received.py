@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Ids
 from penstock.feed import wire
 from penstock.feed.trainer.validation import MessageValidator
 from penstock.tree import Scalar
+
+
+class Mine(NamedTuple):
+    """The rows of a block that a trainer takes: which of its rows they are, and where among those it has."""
+
+    rows: Ids
+    lie: Ids
 
 
 class ReceivedBlock:
@@ -27,6 +34,9 @@ class ReceivedBlock:
         nodes: The tree's arrays and lists, in order.
         published_ns: When, by the monotonic clock.
         ids: Numbers of its samples in the data set, as a message has them; empty if nobody knows them.
+        kept: Which of its rows it has; None for all.
+        stored: How many these are.
+        mine: Those that this trainer takes, once it has selected them.
         offset: Where it lies in the ring.
         leaves: The bytes of each of ``nodes``, once ``Holdings.open`` has filled them in.
         loans: Loans of it that have not ended.
@@ -37,8 +47,10 @@ class ReceivedBlock:
         "_validator",
         "at",
         "ids",
+        "kept",
         "leaves",
         "loans",
+        "mine",
         "nodes",
         "offset",
         "ordinal",
@@ -46,6 +58,7 @@ class ReceivedBlock:
         "published_ns",
         "released",
         "rows",
+        "stored",
     )
 
     def __init__(self, message: wire.Block, ordinal: int, validator: MessageValidator) -> None:
@@ -57,6 +70,9 @@ class ReceivedBlock:
         self.nodes = validator.nodes
         self.published_ns = message.published_ns
         self.ids = message.ids
+        self.kept = validator.kept
+        self.stored = message.rows if self.kept is None else len(self.kept)
+        self.mine: Mine | None = None
         self.offset = message.offset
         self.placement = validator.placement
         self.leaves: list[Any] = []
@@ -70,7 +86,7 @@ class ReceivedBlock:
 
     def scalars(self, encoded: memoryview) -> list[Scalar]:
         """Decode one of its leaves, a list of scalars."""
-        return self._validator.scalars(encoded, self.rows)
+        return self._validator.scalars(encoded, self.stored)
 
 
 class CycleEnded(msgspec.Struct, frozen=True):

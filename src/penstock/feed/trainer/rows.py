@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from penstock.contracts import Cursor, Ring
+import numpy as np
+
+from penstock.contracts import Cursor, Ids, Ring
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
@@ -16,6 +18,7 @@ from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.plan import difference_of_feeds, order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
+from penstock.feed.trainer.selected import Selected
 from penstock.terminal import say
 from penstock.tracebacks import users_stacklevel
 
@@ -33,12 +36,14 @@ class Standing(NamedTuple):
     """Where a trainer reads.
 
     Attributes:
-        at: The next row.
+        at: The position of the next row, or where it is looked for.
+        row: Its number in the trainer's epoch.
         connection: The connection it comes on.
         next_item: Index on that connection of the block that may hold it.
     """
 
     at: Cursor
+    row: int
     connection: Connection
     next_item: int
 
@@ -54,26 +59,39 @@ class RowStream:
         hello: What the trainer says of itself.
         destination: Where rows are copied to; it lets blocks go.
         failover: Whether ``connect`` may be called again when the feeder dies.
+        selected: The samples that it takes; None for all.
+        after: The stream that this one follows, in the same feed.
 
     Attributes:
         place: Where it stands; plain assignment moves it.
         kept_from: The place from which everything is kept or still to come, if there is one.
         moved: Whether it has come to another feed, and has yet to start there.
         destination: Where rows are copied to.
+        selected: The samples that it takes; None for all.
     """
 
-    def __init__(self, connect: Connect, hello: wire.Hello, destination: Destination, *, failover: bool) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        hello: wire.Hello,
+        destination: Destination,
+        *,
+        failover: bool,
+        selected: Selected | None = None,
+        after: RowStream | None = None,
+    ) -> None:
         self._connect = connect
         self._hello = hello
+        self.selected = selected
         self.destination = destination
         self._failover = failover
         self._start: tuple[Cursor | None, int, Cursor] | None = None
-        self.place = Standing(Cursor(0, 0), connect(hello, destination.open_ring, None), 0)
+        self.place = Standing(Cursor(0, 0), 0, self._connected(after and after.connection.welcome), 0)
         self.kept_from: Standing | None = None
         self._started_on: Standing | None = None  # where the feeder was asked for rows, and on which connection
         self.moved = False
-        self.failovers = 0
-        self._past_wait_s = 0.0
+        self.failovers = after.failovers if after else 0
+        self._past_wait_s = after.wait_s if after else 0.0
 
     @property
     def connection(self) -> Connection:
@@ -85,14 +103,22 @@ class RowStream:
 
     @property
     def samples(self) -> int | None:
+        """Samples in a cycle."""
         return self.connection.welcome.samples
 
     @property
     def wait_s(self) -> float:
         return self._past_wait_s + self.connection.wait_s
 
-    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> None:
-        """Ask for rows from a position, or from the next segment; ``at`` tells where that is."""
+    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor, row: int = 0) -> None:
+        """Ask for rows from a position, or from the next segment; ``at`` tells where that is.
+
+        Args:
+            at: The position; None for the next segment.
+            epoch: Number of the trainer's epoch.
+            epoch_start: Where that began.
+            row: Rows of it that are past.
+        """
         self.kept_from = None
         self.destination.settle(wait=True)
         self._start = at, epoch, epoch_start
@@ -101,21 +127,21 @@ class RowStream:
                 begun = self.connection.start(*self._start)
                 if at is None:  # a new feeder must begin at this place too
                     self._start = begun, epoch, begun
-                self.place = Standing(begun, self.connection, self.connection.held.first)
+                self.place = Standing(begun, row, self.connection, self.connection.held.first)
                 self._started_on = self.kept_from = self.place
                 self.moved = False
                 return
             except FeederLost as lost:
                 self._replace(lost)
 
-    def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+    def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor, row: int) -> None:
         """Go to a row: directly if it is kept or still to come, else ask the feeder for it."""
         kept = self.kept_from
         if kept is None or kept.connection is not self.connection or kept.at > at:
-            self.start(at, epoch, epoch_start)
+            self.start(at, epoch, epoch_start, row)
             return
         self._start = at, epoch, epoch_start
-        self.place = kept._replace(at=at)
+        self.place = kept._replace(at=at, row=row)
         self.connection.epoch(epoch, epoch_start)
 
     def move(self) -> None:
@@ -145,7 +171,7 @@ class RowStream:
             old.moves_to = None
             say(f"{me} stays on feed {old.welcome.name!r}, and does not move to {to!r}: {error}")
             return
-        place, waited_s = Standing(self.at, connection, 0), self.wait_s
+        place, waited_s = Standing(self.at, 0, connection, 0), self.wait_s
         old.close()  # first: if this is broken off, the move begins again, and no feeder waits for who has left
         self.moved = True
         self._past_wait_s = waited_s
@@ -161,39 +187,49 @@ class RowStream:
             if self.samples is None and last_cycle is not None and self.at.cycle > last_cycle:
                 return None
             item = self._item()
-            at, connection, index = self.place
+            at, row, connection, index = self.place
             if isinstance(item, CycleEnded):
                 after = Cursor(item.cycle + 1, 0) if item.cycle == at.cycle else at
-                self.place = Standing(after, connection, index + 1)
-            elif self.end(item) > at:
+                self.place = Standing(after, row, connection, index + 1)
+            elif (end := self.end(item)) > at:
                 assert item.at <= at, f"rows lost: {at} wanted, {item.at} came"
-                connection.held.open(item)
-                return item
+                if self.selected is None or self._left_of(item):
+                    connection.held.open(item)
+                    return item
+                self.place = Standing(end, row, connection, index + 1)
             else:  # from an epoch that was given up, or sent again by a new feeder
-                self.place = Standing(at, connection, index + 1)
+                self.place = Standing(at, row, connection, index + 1)
 
-    def after(self, block: ReceivedBlock, rows: int) -> Standing:
-        """Return where the stream stands once the next ``rows`` rows of this block are taken."""
-        at, connection, index = self.place
-        sample = at.sample + rows
-        if sample == block.at.sample + block.rows:
-            return Standing(self.end(block), connection, index + 1)
-        return Standing(Cursor(at.cycle, sample), connection, index)
+    def taking(self, block: ReceivedBlock, most: int) -> tuple[slice | Ids, int, Standing]:
+        """Look for the next rows of a block that this trainer takes, at most so many.
 
-    def skip_to(self, at: Cursor) -> None:
-        """Pass over the rows before this one."""
-        now, connection, item = self.place
-        if now != at:
-            self.place = Standing(at, connection, item)
+        Returns:
+            Where they lie in the block, how many they are, and where the stream stands after them.
+        """
+        at, row, connection, index = self.place
+        first, rows, mine = at.sample - block.at.sample, block.rows, None
+        if self.selected is not None:
+            mine = self.selected.mine(block)
+            first, rows = int(np.searchsorted(mine.rows, first)), len(mine.rows)
+        stop = min(first + most, rows)
+        if stop == rows:
+            after = Standing(self.end(block), row + stop - first, connection, index + 1)
+        else:
+            following = stop if mine is None else int(mine.rows[stop])
+            sample = block.at.sample + following
+            after = Standing(Cursor(at.cycle, sample), row + stop - first, connection, index)
+        if mine is None:
+            return slice(first, stop), stop - first, after
+        lie = mine.lie[first:stop]
+        together = lie[-1] - lie[0] == len(lie) - 1
+        return slice(int(lie[0]), int(lie[-1]) + 1) if together else lie, stop - first, after
 
-    def pass_until(self, at: Cursor) -> None:
-        """Take and drop the rows before this one as they come, so that none stays held."""
-        while self.at < at:
+    def pass_until(self, row: int) -> None:
+        """Take and drop the rows of the epoch before this one as they come, so that none stays held."""
+        while self.place.row < row:
             block = self.current(None)
             assert block is not None
-            _, connection, item = self.place
-            end = self.end(block)
-            self.place = Standing(at, connection, item) if at < end else Standing(end, connection, item + 1)
+            self.place = self.taking(block, row - self.place.row)[2]
 
     def end(self, block: ReceivedBlock) -> Cursor:
         """The position after a block."""
@@ -224,10 +260,9 @@ class RowStream:
 
     def present(self) -> tuple[int, int]:
         """Return how many blocks and rows can be taken without waiting."""
-        at, connection, index = self.place
+        at, _, connection, index = self.place
         blocks = [block for block in connection.present(index) if self.end(block) > at]
-        passed = max(0, at.sample - blocks[0].at.sample) if blocks and blocks[0].at < at else 0
-        return len(blocks), sum(block.rows for block in blocks) - passed
+        return len(blocks), sum(map(self._left_of, blocks))
 
     def let_go(self, place: Standing) -> None:
         """Release the rows before this place, which are read no more."""
@@ -238,10 +273,12 @@ class RowStream:
     def close(self) -> None:
         self.destination.leave()
         self.connection.close()
+        if self.selected is not None:
+            self.selected.close()
 
     def _item(self) -> ReceivedBlock | CycleEnded:
         while True:
-            _, connection, index = self.place
+            _, _, connection, index = self.place
             asked_on = None if self._started_on is None else self._started_on.connection
             if asked_on is not connection:  # a failover was broken off
                 self._start_again()
@@ -253,11 +290,29 @@ class RowStream:
             except FeederLost as lost:
                 self._replace(lost)
 
+    def _left_of(self, block: ReceivedBlock) -> int:
+        """Count the rows of a block that this trainer takes, from ``at`` on."""
+        passed = self.at.sample - block.at.sample if self.at > block.at else 0
+        if self.selected is None:
+            return block.rows - passed
+        rows = self.selected.mine(block).rows
+        return len(rows) - int(np.searchsorted(rows, passed))
+
+    def _connected(self, replaced: wire.Welcome | None) -> Connection:
+        connection = self._connect(self._hello, self.destination.open_ring, replaced)
+        try:
+            if self.selected is not None:
+                self.selected.check(connection.welcome)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _start_again(self) -> None:
         """Ask a new feeder for the rows from here on."""
         assert self._start is not None
         _, epoch, epoch_start = self._start
-        self.start(self.at, epoch, epoch_start)
+        self.start(self.at, epoch, epoch_start, self.place.row)
 
     def _make_room(self, connection: Connection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""
@@ -274,7 +329,7 @@ class RowStream:
             raise lost
         self.kept_from = None
         self.destination.leave()
-        connection = self._connect(self._hello, self.destination.open_ring, old.welcome)
+        connection = self._connected(old.welcome)
         connection.moves_to = old.moves_to
         before, now = order_of(old.welcome), order_of(connection.welcome)
         if changed := ", ".join(name for name in before if before[name] != now[name]):
@@ -284,7 +339,7 @@ class RowStream:
                 f"{changed}: this trainer cannot go on in its order. Load its state_dict() into a Loader of a "
                 "feed like the first"
             )
-        self.place = Standing(self.at, connection, 0)
+        self.place = self.place._replace(connection=connection, next_item=0)
         self._past_wait_s += old.wait_s
         self.failovers += 1
         old.close()

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Ids
 from penstock.errors import ProtocolError
 from penstock.feed import wire
+from penstock.feed.named_rows import decode_kept
 from penstock.feed.statistics import FeederStatistics
 from penstock.memory.placement import Placement
 from penstock.memory.room import ALIGNMENT
@@ -32,6 +33,7 @@ class MessageValidator:
     Args:
         name: Name of the feed, as the trainer asked for it.
         pid: The feeder's process, from the kernel.
+        selects: Whether this trainer takes some samples only, so that blocks may lack others.
 
     Attributes:
         next: The first sample that is yet to come; None before the first ``Started``.
@@ -39,16 +41,19 @@ class MessageValidator:
         layout: The tree of the newest block.
         nodes: That tree's arrays and lists, in order.
         placement: How the newest block lies in memory.
+        kept: Which rows the newest block has; None for all.
     """
 
-    def __init__(self, name: str, pid: int) -> None:
+    def __init__(self, name: str, pid: int, *, selects: bool) -> None:
         self.next: Cursor | None = None
         self.asked = False
         self.layout: Node | None = None
         self.nodes: list[Array | Strings] = []
         self.placement: Placement | None = None
+        self.kept: Ids | None = None
         self._name = name
         self._pid = pid
+        self._selects = selects
         self._window_bytes = 0
         self._samples: int | None = None
         self._whole = False
@@ -143,8 +148,7 @@ class MessageValidator:
             raise self.nonsense(f"a block of {block.rows} rows came from {tuple(at)} on, {self._wanted()}")
         if samples is not None and block.sample + block.rows > samples:
             raise self.nonsense(f"a block goes on to row {block.sample + block.rows} of a cycle of {samples}")
-        if block.ids and len(block.ids) not in (4 * block.rows, 8 * block.rows):
-            raise self.nonsense(f"{len(block.ids)} bytes of ids came with a block of {block.rows} rows")
+        stored = self._check_names(block)
         if block.layout is not None:
             try:
                 self._sizes = list(leaf_sizes(block.layout))
@@ -154,9 +158,9 @@ class MessageValidator:
         if self.layout is None:
             raise self.nonsense("its first block has no layout")
         # Unless a feed gives whole batches, nearly all its blocks are alike.
-        checked = (self.layout, block.rows, block.leaf_offsets, block.leaf_bytes)
+        checked = (self.layout, stored, block.leaf_offsets, block.leaf_bytes)
         if block.layout is not None or checked != self._checked:
-            self._check_leaves(block)
+            self._check_leaves(block, stored)
             self.placement = Placement(self.layout, block.leaf_offsets, block.leaf_bytes, block.nbytes)
             self._checked = checked
         assert self.placement is not None
@@ -168,19 +172,31 @@ class MessageValidator:
             )
         return end
 
-    def _check_leaves(self, block: wire.Block) -> None:
+    def _check_names(self, block: wire.Block) -> int:
+        """Check which of its rows a block has, and their ids; return how many it has."""
+        if block.kept and (not self._selects or len(block.kept) != -(-block.rows // 8)):
+            raise self.nonsense(f"a block of {block.rows} rows came with {len(block.kept)} bytes that tell which")
+        self.kept = decode_kept(block.kept) if block.kept else None
+        stored = block.rows if self.kept is None else len(self.kept)
+        if self.kept is not None and stored and self.kept[-1] >= block.rows:
+            raise self.nonsense(f"a block of {block.rows} rows has row {self.kept[-1]}")
+        if (block.ids or (self._selects and stored)) and len(block.ids) not in (4 * stored, 8 * stored):
+            raise self.nonsense(f"{len(block.ids)} bytes of ids came with a block of {stored} rows")
+        return stored
+
+    def _check_leaves(self, block: wire.Block, stored: int) -> None:
         if not len(block.leaf_offsets) == len(block.leaf_bytes) == len(self._sizes):
             raise self.nonsense(
                 f"a tree of {len(self._sizes)} leaves lies at {len(block.leaf_offsets)} offsets, and "
                 f"{len(block.leaf_bytes)} sizes were given"
             )
-        rows = 1 if self._whole else block.rows
+        rows = 1 if self._whole else stored
         for i, (size, start, nbytes) in enumerate(
             zip(self._sizes, block.leaf_offsets, block.leaf_bytes, strict=True)
         ):
             if size is not None and (nbytes != size.nbytes * rows or start % size.alignment):
                 raise self.nonsense(
-                    f"leaf {i} of a block of {block.rows} rows has {nbytes:,} bytes at {start:,}, where its type "
+                    f"leaf {i} of a block of {stored} rows has {nbytes:,} bytes at {start:,}, where its type "
                     f"and shape make {size.nbytes * rows:,}"
                 )
 
