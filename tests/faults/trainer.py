@@ -39,12 +39,17 @@ def hurt(place: str) -> None:
             os.kill(os.getpid(), signal.Signals[wound["signal"]])
 
 
-def copy_in_halves(self: BatchBuilder, block: Any, start: int, stop: int, to: int) -> None:
+def copy_in_halves(self: BatchBuilder, block: Any, picked: Any, rows: int, to: int) -> None:
     """The true copy, with a place in its middle at which to hurt."""
-    middle = (start + stop) // 2
-    copy(self, block, start, middle, to)
+    half = rows // 2
+    if isinstance(picked, slice):
+        middle = picked.start + half
+        parts = slice(picked.start, middle), slice(middle, picked.stop)
+    else:
+        parts = picked[:half], picked[half:]
+    copy(self, block, parts[0], half, to)
     hurt("copy")
-    copy(self, block, middle, stop, to + middle - start)
+    copy(self, block, parts[1], rows - half, to + half)
 
 
 copy = BatchBuilder.copy

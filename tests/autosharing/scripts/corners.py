@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -62,6 +63,9 @@ def persistent() -> Any:
         seen.append(ids(loader))
     before = shared()
     seen.append(ids(loader))
+    until_s = time.monotonic() + 60
+    while shared() <= before and time.monotonic() < until_s:  # what it read may have lain there before
+        time.sleep(0.01)
     assert shared() > before
     loader.dataset.lock = threading.Lock()  # type: ignore[attr-defined]
     return [*seen, ids(loader), ids(loader)]
