@@ -76,14 +76,20 @@ def test_padded_ranks_go_on_in_equal_steps_when_their_feeder_is_killed(train, tm
         assert {i for rank in ranks for i in rank.ids(epoch)} == set(range(203))
 
 
-@pytest.mark.parametrize("feeds", [2, pytest.param(100, marks=[SOAK, pytest.mark.timeout(1200)])])
-def test_feeders_and_trainers_killed_and_stopped_at_random_instants_cost_nobody_else(train, tmp_path, feeds):
-    """Ten wounds to each feed: also to feeders that only start, two deaths of which in a row a trainer stands."""
+@pytest.mark.parametrize("selecting", [False, True])
+@pytest.mark.parametrize("feeds", [2, pytest.param(100, marks=[SOAK, pytest.mark.timeout(1800)])])
+def test_feeders_and_trainers_killed_and_stopped_at_random_instants_cost_nobody_else(
+    train, tmp_path, feeds, selecting
+):
+    """Ten wounds to each feed: also to feeders that only start, two deaths of which in a row a trainer stands.
+
+    With ``selecting``, each trainer takes a part of the samples, another one in each epoch, or all of them.
+    """
     with ThreadPoolExecutor(2) as two:
-        list(two.map(lambda seed: _wound(train, tmp_path / str(seed), seed), range(feeds)))
+        list(two.map(lambda seed: _wound(train, tmp_path / str(seed), seed, selecting), range(feeds)))
 
 
-def _wound(train: Callable[..., Trainer], until: Path, seed: int) -> None:
+def _wound(train: Callable[..., Trainer], until: Path, seed: int, selecting: bool) -> None:
     chance = random.Random(seed)
     name, early, wounds = f"feed {seed}", 0, 0
 
@@ -96,7 +102,12 @@ def _wound(train: Callable[..., Trainer], until: Path, seed: int) -> None:
             until=str(until),
             batch_size=chance.choice([7, 33, 64, 150]),
             delay_s=chance.choice([0, 0.002, 0.02]),
+            parts=parts() if selecting else [],
         )
+
+    def parts() -> list[list[int]]:
+        sizes = [chance.choice([1, 10, 150, 150, 290]) for _ in range(chance.choice([0, 1, 1, 3]))]
+        return [chance.sample(range(300), size) for size in sizes]
 
     trainers = [another() for _ in range(3)]
     killed: list[Trainer] = []
@@ -134,7 +145,7 @@ def _wound(train: Callable[..., Trainer], until: Path, seed: int) -> None:
         for epoch in {event["epoch"] for event in trainer.events() if "epoch" in event}:
             ids = trainer.ids(epoch)
             assert len(set(ids)) == len(ids)
-            assert epoch not in trainer.ended_epochs() or len(ids) == 300
+            assert epoch not in trainer.ended_epochs() or sorted(ids) == trainer.part(epoch, 300)
 
 
 def _feeder(name: str, trainers: list[Trainer]) -> psutil.Process | None:

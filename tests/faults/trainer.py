@@ -3,7 +3,8 @@
 Its order is JSON: where from (``source`` to share it, else it attaches), how
 many epochs (or ``until`` a file is there at an epoch's end), how slowly, where
 it hurts itself (``hurt``), where it pauses (``pause``), and how many of its
-last batches it holds on to (``keep``). A ``device`` is what a fake GPU is made with.
+last batches it holds on to (``keep``), and which samples it selects,
+epoch by epoch (``parts``). A ``device`` is what a fake GPU is made with.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ def train(loader: penstock.Loader) -> None:
     taken = 0
     while order["epochs"] is None or loader.epoch < order["epochs"]:
         epoch = loader.epoch
+        if order["parts"]:
+            loader.select(order["parts"][epoch % len(order["parts"])])
         for batch in loader:
             good = right(batch)
             keep(batch)
