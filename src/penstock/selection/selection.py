@@ -16,7 +16,8 @@ from penstock.errors import BadSetting
 from penstock.selection.bitmap import Bitmap, Mask
 
 _SHOWN = 3
-_MOST = 2**48
+_MOST = 2**34
+"""Largest id: a feeder is sent a bit for each number up to the largest, before its data set is known."""
 
 
 class Selection:
@@ -68,12 +69,7 @@ class Selection:
         Raises:
             BadSetting: the selection is of another data set.
         """
-        if self.masked not in (None, samples):
-            raise BadSetting(f"select: a mask of {self.masked:,} samples, and the data set has {samples:,}")
-        if (beyond := self.ids[self.ids >= samples]).size:
-            raise BadSetting(
-                f"select: {_shown(beyond)} not in a data set of {samples:,} samples (0 to {samples - 1:,})"
-            )
+        self._check(samples)
         mask = np.zeros(samples, np.bool_)
         mask[self.ids] = True
         return mask
@@ -84,8 +80,20 @@ class Selection:
         Raises:
             BadSetting: as ``mask`` does.
         """
-        mask = self.mask(samples or self.masked or int(self.ids[-1]) + 1)
-        return Bitmap(np.packbits(mask, bitorder="little"), frozenset([self.digest]))
+        self._check(samples)
+        packed = np.zeros(-(-(samples or int(self.ids[-1]) + 1) // 8), np.uint8)
+        np.bitwise_or.at(packed, self.ids >> 3, np.left_shift(1, self.ids & 7).astype(np.uint8))
+        return Bitmap(packed, frozenset([self.digest]))
+
+    def _check(self, samples: int | None) -> None:
+        if samples is None:
+            return
+        if self.masked not in (None, samples):
+            raise BadSetting(f"select: a mask of {self.masked:,} samples, and the data set has {samples:,}")
+        if (beyond := self.ids[self.ids >= samples]).size:
+            raise BadSetting(
+                f"select: {_shown(beyond)} not in a data set of {samples:,} samples (0 to {samples - 1:,})"
+            )
 
     def weights_of(self, ids: Ids) -> npt.NDArray[np.float32]:
         """Return the weights of some of the ids; 1 where none were given."""

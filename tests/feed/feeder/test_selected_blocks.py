@@ -1,4 +1,4 @@
-"""Trainers of any parts of the data: each gets blocks with all its samples, and no block has what nobody wanted."""
+"""Trainers of any parts of the data: each gets blocks with all its samples, none has what nobody wanted."""
 
 from __future__ import annotations
 
@@ -101,9 +101,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         plans = [(Cursor(self.cycle, plan.sample), set(plan.ids.tolist())) for plan in self.plans]
 
         def lack(part: Part, begin: Cursor) -> bool:
-            return any(
-                at >= begin and part & set(self.ids_at(at).tolist()) - loaded for at, loaded in plans
-            )
+            return any(at >= begin and part & set(self.ids_at(at).tolist()) - loaded for at, loaded in plans)
 
         return lack
 
