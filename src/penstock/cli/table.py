@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,6 +14,10 @@ from penstock.sizes import size_text
 from penstock.terminal import printable
 
 _HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "held,\nMiB", "held\nback, s")
+_JUDGED_SAMPLES = 1000
+_LEAST_WAIT_S = 1e-4
+_ALONE = 2
+"""A feed of its own has half of the processors: it is advised where even that would make a trainer wait less."""
 
 
 def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
@@ -23,7 +27,7 @@ def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
             "No feed runs. Start one with penstock.share() in a training script, or with: penstock feed\n"
             "If a feeder was killed, its trainers that use share() start another when they next need a batch."
         )
-    return Group(*(part for feed in feeds for part in (_head(feed), _trainers(feed), Text())))
+    return Group(*(part for feed in feeds for part in (_head(feed), _trainers(feed), *_advice(feed), Text())))
 
 
 def _head(feed: FeederStatistics) -> Text:
@@ -43,6 +47,7 @@ def _head(feed: FeederStatistics) -> Text:
         (f"{feed.samples_per_s:,.0f} samples/s", "bold"),
         f"\n  {_window(feed)}",
         *_waits(feed),
+        *_taken(feed),
     )
 
 
@@ -64,6 +69,12 @@ def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
     return [(", nobody reads" if feed.waits_for == "nobody reads" else f", waits for the {feed.waits_for}", "dim")]
 
 
+def _taken(feed: FeederStatistics) -> list[tuple[str, str]]:
+    if not any(trainer.selected for trainer in feed.trainers):
+        return []
+    return [(f"\n  {feed.samples:,} samples loaded for {feed.taken:,} taken", "")]
+
+
 def _trainers(feed: FeederStatistics) -> RenderableType:
     if not feed.answers:
         return Text("  trainers unknown", "dim")
@@ -75,14 +86,34 @@ def _trainers(feed: FeederStatistics) -> RenderableType:
     table.add_column("\nstate", no_wrap=False)
     for trainer in feed.trainers:
         table.add_row(
-            *_cells(trainer), style="yellow" if trainer.pid == feed.held_back_by and len(feed.trainers) > 1 else ""
+            *_cells(trainer, feed.samples_per_cycle),
+            style="yellow" if trainer.pid == feed.held_back_by and len(feed.trainers) > 1 else "",
         )
     return table
 
 
-def _cells(trainer: TrainerStatistics) -> list[str]:
+def _advice(feed: FeederStatistics) -> Iterator[Text]:
+    """Say which trainers would wait less on feeds of their own, and what those would cost."""
+    if not feed.samples or len(feed.trainers) < 2:
+        return
+    loading_s = feed.source_s / feed.samples
+    for trainer in feed.trainers:
+        if trainer.selected and trainer.taken >= _JUDGED_SAMPLES:
+            waits_s = trainer.wait_s / trainer.taken
+            if waits_s > _ALONE * loading_s and waits_s > _LEAST_WAIT_S:
+                yield Text(
+                    f"  trainer {trainer.pid} waits {waits_s * 1e3:,.1f} ms a sample, and loading one takes "
+                    f"{loading_s * 1e3:,.1f} ms: a\n  feed of its own would not wait for the others, and load "
+                    f"its {trainer.selected:,} samples once more",
+                    "yellow",
+                )
+
+
+def _cells(trainer: TrainerStatistics, samples: int | None) -> list[str]:
     rank = f" rank {trainer.rank}/{trainer.world}" if trainer.world > 1 else ""
     state = f"waits for {trainer.waits_for}" if trainer.waits_for else trainer.state
+    if trainer.selected and samples:
+        state += f", takes {trainer.selected / samples:.0%}"
     return [
         f"{trainer.pid}{rank}",
         str(trainer.batch_size or "source's"),
