@@ -39,7 +39,7 @@ def test_what_part_each_takes_and_what_is_loaded_for_it():
 def test_a_trainer_that_waits_for_the_others_samples_would_do_better_alone():
     said = shown(ALL, TENTH)
     assert "trainer 12 waits 10.0 ms a sample, and loading one takes 1.0 ms" in said
-    assert "its 1,000 samples once more" in said
+    assert "load 1,000 samples again" in said
     assert "waits 10.0 ms" not in shown(TENTH), "nobody else is there"
     assert "waits 10.0 ms" not in shown(ALL, TENTH, source_s=240.0), "half of the processors would load no faster"
     assert "waits" not in shown(ALL, msgspec.structs.replace(TENTH, taken=999)), "too few to judge"

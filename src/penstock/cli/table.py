@@ -103,8 +103,8 @@ def _advice(feed: FeederStatistics) -> Iterator[Text]:
             if waits_s > _ALONE * loading_s and waits_s > _LEAST_WAIT_S:
                 yield Text(
                     f"  trainer {trainer.pid} waits {waits_s * 1e3:,.1f} ms a sample, and loading one takes "
-                    f"{loading_s * 1e3:,.1f} ms: a\n  feed of its own would not wait for the others, and load "
-                    f"its {trainer.selected:,} samples once more",
+                    f"{loading_s * 1e3:,.1f} ms. A feed\n  of its own would not wait for the others, and load "
+                    f"{trainer.selected:,} samples again",
                     "yellow",
                 )
 
