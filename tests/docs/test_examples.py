@@ -47,6 +47,12 @@ def test_classifiers_share_a_feed() -> None:
     assert wide.count("4000 images") == narrow.count("4000 images") == 2
 
 
+def test_five_folds_train_on_one_feed() -> None:
+    folds = run(*(["folds.py", "--fold", str(fold), "--epochs", "2"] for fold in range(5)))
+    for said in folds:
+        assert said.count("3200 images") == 2
+
+
 def test_heads_train_on_what_an_encoder_gives_once() -> None:
     feed, *heads = run(
         ["frozen_encoder.py", "feed"], ["frozen_encoder.py", "head"], ["frozen_encoder.py", "head", "--lr", "0.01"]
