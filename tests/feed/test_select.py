@@ -293,13 +293,37 @@ def test_a_state_s_place_in_the_feed_is_checked(serve: Any) -> None:
                 loader.load_state_dict({**state, "at": at})
 
 
-def test_ranks_that_select_different_samples_are_told(serve: Any) -> None:
+def test_ranks_select_before_their_first_epoch_and_may_read_two_parts_at_once(serve: Any) -> None:
     serve(arrays(), window="1MiB")
+
+    def train(rank: int) -> list[list[int]]:
+        shard = rank, 2
+        with (
+            penstock.attach("feed", 5, shard=shard) as loader,
+            penstock.attach("feed", 5, shard=shard, select=[7, 8]) as two,
+        ):
+            loader.select(None)  # as it is
+            for chosen in ([1, 2, 3, 4], [5, 6, 7, 8]):
+                loader.select(chosen)
+            first = epoch_of(loader), epoch_of(two)
+            loader.select([1, 2])
+            return [*first, epoch_of(loader)]
+
+    with ThreadPoolExecutor(2) as ranks:
+        seen = [sorted([*one, *other]) for one, other in zip(*ranks.map(train, range(2)), strict=True)]
+    assert seen == [[5, 6, 7, 8], [7, 8], [1, 2]]
+
+
+def test_ranks_that_select_different_samples_are_told(serve: Any) -> None:
+    feeder = serve(arrays(), window="1MiB")
     with ThreadPoolExecutor(1) as other, penstock.attach("feed", 5, shard=(0, 2), select=[1, 2, 3, 4]) as rank:
         waiting = other.submit(lambda: sorted(epoch_of(rank)))
-        with pytest.raises(Refused, match="waits with another selection: pass the same select="):
-            while True:  # until the other waits
-                penstock.attach("feed", 5, shard=(1, 2), select=[1, 2, 3, 5]).close()
+        eventually(lambda: feeder.statistics().trainers[0].state == "waiting")
+        with (
+            penstock.attach("feed", 5, shard=(1, 2), select=[1, 2, 3, 5]) as differs,
+            pytest.raises(Refused, match="waits with another selection: pass the same select= to all ranks"),
+        ):
+            list(differs)
         with penstock.attach("feed", 5, shard=(1, 2), select=[1, 2, 3, 4]) as same:
             assert sorted(epoch_of(same) + waiting.result()) == [1, 2, 3, 4]
 

@@ -98,7 +98,7 @@ class FeedStateMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.trainers) < 5)
     @rule(group=st.sampled_from("ab"))
     def join_as_a_rank(self, group: str) -> None:
-        free = [rank for rank in (0, 1) if not self.state.rank_taken(group, rank, 2)]
+        free = [rank for rank in (0, 1) if not self.state.rank_taken(Subscriber(self.ids, rank, 2, group))]
         if free:
             self._join(Subscriber(self.ids, free[0], 2, group))
 
@@ -417,14 +417,14 @@ def test_ranks_of_one_group_begin_together_and_those_of_another_do_not_count():
     state = FeedState(Room(10_000), 100, (0,), None)
     for id, (rank, world, group) in enumerate([(0, 2, "a"), (0, 2, "b"), (0, 3, "a"), (1, 2, "a")]):
         state.join(Subscriber(id, rank, world, group))
-    assert state.rank_taken("a", 0, 2)
-    assert not state.rank_taken("b", 1, 2)
+    assert state.rank_taken(Subscriber(9, 0, 2, "a"))
+    assert not state.rank_taken(Subscriber(9, 1, 2, "b"))
     for id in (0, 1, 2):
         assert state.start(id, None, 0, Cursor(0, 0)) == []
         assert state.members[id].state == "waiting"
     assert [member.id for member in state.start(3, None, 0, Cursor(0, 0))] == [0, 3]
     assert [state.members[id].state for id in range(4)] == ["reading", "waiting", "waiting", "reading"]
-    assert not state.rank_taken("a", 0, 2), "another run may use the same ranks"
+    assert not state.rank_taken(Subscriber(9, 0, 2, "a")), "another run may use the same ranks"
 
 
 def test_a_feed_with_epochs_is_finished_when_everybody_who_read_has_had_them():

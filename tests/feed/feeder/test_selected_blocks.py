@@ -78,7 +78,6 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
             if part is not None:
                 member.selected = Selection(sorted(part)).bitmap(self.samples)
                 member.part = len(part) / self.samples
-            assert not self.state.selects_otherwise(member)
             self.state.join(member)
             self.trainers[self.came] = Trainer(self.everything() if part is None else part)
             self.came += 1
@@ -229,8 +228,10 @@ test_parts_by_any_sequence = SelectedBlocksMachine.TestCase
 
 def test_ranks_that_select_otherwise_than_one_that_waits_are_told_apart():
     state = FeedState(Room(1 << 20), 10, (0,), None)
-    for id, part in enumerate(([1, 2], [1, 2], [3])):
-        member = Subscriber(id, id % 2, 2, "a", selected=Selection(part).bitmap(10))
-        assert state.selects_otherwise(member) == (id == 2)
-        if id < 2:
-            state.join(member)
+    for id, (rank, part) in enumerate([(0, [1, 2]), (1, [3]), (1, [1, 2]), (0, [3])]):
+        state.join(Subscriber(id, rank, 2, "a", selected=Selection(part).bitmap(10)))
+    assert not any(map(state.selects_otherwise, range(4))), "none waits: a rank may have loaders of two parts"
+    state.start(0, None, 0, Cursor(0, 0))
+    assert [state.selects_otherwise(id) for id in range(4)] == [False, True, False, False]
+    assert [member.id for member in state.start(2, None, 0, Cursor(0, 0))] == [0, 2]
+    assert not any(map(state.selects_otherwise, range(4)))

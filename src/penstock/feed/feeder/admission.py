@@ -17,15 +17,12 @@ from penstock.feed.named_rows import MOST_NAMED_ROWS
 from penstock.selection.bitmap import Bitmap
 
 
-def objection_to(
-    hello: wire.Hello, welcome: wire.Welcome, state: FeedState, *, known: bool, selects: bool
-) -> str | None:
+def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selects: bool) -> str | None:
     """Return why a trainer is not admitted, in words for it; None if it is admitted.
 
     Args:
         hello: What the trainer says of itself.
         welcome: What it would be told.
-        state: The feed's trainers.
         known: Whether it has said hello before.
         selects: Whether the source can load some samples only.
     """
@@ -43,27 +40,29 @@ def objection_to(
         )
     if hello.selected is not None and (cannot := _cannot_select(welcome, selects=selects)):
         return f"it reads with select=, and the feed {cannot}: give its loader a SelectionSampler instead"
-    if state.rank_taken(hello.group, hello.rank, hello.world):
-        return f"rank {hello.rank} of {hello.world} has joined already"
     return None
 
 
 def objection_to_reading(
-    message: wire.Start | wire.Epoch, welcome: wire.Welcome, member: Subscriber
+    message: wire.Start | wire.Epoch, welcome: wire.Welcome, state: FeedState, id: int
 ) -> str | None:
     """Return why a trainer cannot read as it asks, in words for it; None if it can.
 
     Args:
         message: What the trainer asks.
         welcome: What it was told.
-        member: What the feed knows of it.
+        state: The feed's trainers.
+        id: Which of them it is.
     """
+    member = state.members[id]
     if member.resting:
         return "it reads on, after it said that it reads no more"
     if isinstance(message, wire.Epoch):
         if member.next is None:
             return "its epoch begins before it has started"
         asked = [message.sample]
+    elif message.cycle is None and state.selects_otherwise(id):
+        return "another rank of its run waits with another selection: pass the same select= to all ranks"
     else:
         asked = [message.sample, message.epoch_sample]
     if welcome.samples is not None and max(asked) >= welcome.samples:

@@ -154,19 +154,20 @@ class FeedState:
             self._begin(each, start, each.epoch, start)
         return group
 
-    def rank_taken(self, group: str, rank: int, world: int) -> bool:
+    def rank_taken(self, member: Subscriber) -> bool:
         """Whether a group that is still gathering has this rank already."""
-        return world > 1 and any(
-            (m.group, m.world, m.rank) == (group, world, rank) and m.next is None and not m.resting
+        return any(
+            self._belong_together(m, member) and m.rank == member.rank and m.next is None and not m.resting
             for m in self.members.values()
         )
 
-    def selects_otherwise(self, member: Subscriber) -> bool:
-        """Whether a rank would wait for one of its group that takes other samples."""
+    def selects_otherwise(self, id: int) -> bool:
+        """Whether another rank of a member's group waits for its ranks with another selection."""
+        member = self.members[id]
         return member.world > 1 and any(
-            (m.group, m.world) == (member.group, member.world) and m.next is None and m.digests != member.digests
+            (m.group, m.world) == (member.group, member.world) and m.rank != member.rank
             for m in self.members.values()
-            if not m.resting
+            if m.pending and m.digests != member.digests
         )
 
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:

@@ -286,7 +286,7 @@ class Server:
             self._pass_on(peer, message)
         elif isinstance(message, wire.Hello):
             known = peer.id in self._trainers
-            if objection := objection_to(message, self._welcome, self._state, known=known, selects=self._selects):
+            if objection := objection_to(message, self._welcome, known=known, selects=self._selects):
                 self._reject(peer, objection)
             elif self.closing is not None:
                 self._connections.drop(peer)
@@ -313,7 +313,7 @@ class Server:
             self._empty_since_s = time.monotonic()
             if self.pace.culprit == peer.id:
                 self.pace.moving(self._empty_since_s)
-        elif objection := objection_to_reading(message, self._welcome, self._state.members[peer.id]):
+        elif objection := objection_to_reading(message, self._welcome, self._state, peer.id):
             self._reject(peer, objection)
         elif isinstance(message, wire.Epoch):
             self._state.begin_epoch(peer.id, message.epoch, Cursor(message.cycle, message.sample))
@@ -335,8 +335,8 @@ class Server:
 
     def _welcome_in(self, peer: Peer, hello: wire.Hello) -> None:
         member = member_of(peer, hello, self._welcome.samples)
-        if self._state.selects_otherwise(member):
-            self._reject(peer, "a rank of its group waits with another selection: pass the same select= to each")
+        if self._state.rank_taken(member):
+            self._reject(peer, f"rank {hello.rank} of {hello.world} has joined already")
             return
         peer.introduced = True
         if hello.registers:

@@ -181,7 +181,9 @@ class Loader:
         """
         self._check_usable()
         options = self._options._replace(select=selection_of(select))
-        old, finalizer = self._reading, self._finalizer
+        if self._reading.epoch.start is None and _digest(options) == _digest(self._options):
+            return
+        old, old_rows, finalizer = self._reading, self._rows, self._finalizer
         rows = self._opened(options, self._rows)
         closing = weakref.finalize(self, _close, rows, self._pid)
         try:
@@ -197,15 +199,16 @@ class Loader:
         self._rows = rows
         self._reading = reading
         self._finalizer = closing
-        finalizer()
+        _close(old_rows, self._pid)
+        finalizer.detach()  # last: if this is broken off, it must run
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""
         self._check_usable()
         plan = plan_of(self._rows.connection.welcome)
         place = self._reading.rules.saved(self._reading.epoch)
-        selection = self._options.select
-        chosen = {} if selection is None else {"selection": selection.digest}
+        digest = _digest(self._options)
+        chosen = {} if digest is None else {"selection": digest}
         return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place, **chosen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -231,8 +234,8 @@ class Loader:
                 f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
                 "Start the feed with the loader, sampler, segments and seed of the state"
             )
-        selection = self._options.select
-        if (saved := state.get("selection")) != (None if selection is None else selection.digest):
+        if (saved := state.get("selection")) != _digest(self._options):
+            selection = self._options.select
             if state.get("delivered"):
                 now = "without select=" if selection is None else f"with {selection!r}"
                 raise BadSetting(
@@ -297,6 +300,10 @@ def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
         selected=None if options.select is None else len(options.select),
     )
     return Reading(rows, rules, Batcher(rows, rules, options, drop_last=drop_last), partial(_finished, options))
+
+
+def _digest(options: LoaderOptions) -> str | None:
+    return None if options.select is None else options.select.digest
 
 
 def _drops_last(options: LoaderOptions, welcome: wire.Welcome) -> bool:

@@ -58,7 +58,7 @@ function feed(each) {
   if (!each.answers) return element("section", { class: "card", "data-id": `feed ${each.name}` }, element("h3", {}, each.name), element("p", { class: "bad" }, `process ${each.pid} does not answer`));
   const held = each.held_back_by ? `process ${each.held_back_by} holds the others back for ${seconds(each.held_back_s)}` : "";
   const trainers = each.trainers.map((trainer) => element("tr", {},
-    element("td", {}, trainer.pid), element("td", { class: "number" }, trainer.epoch), element("td", {}, trainer.state + (trainer.waits_for ? `: ${trainer.waits_for}` : "")),
+    element("td", {}, trainer.pid), element("td", { class: "number" }, trainer.epoch), element("td", {}, trainer.state + (trainer.waits_for ? `: ${trainer.waits_for}` : "") + (trainer.selected && each.samples_per_cycle ? `, takes ${share(trainer.selected / each.samples_per_cycle)}` : "")),
     element("td", { class: "number" }, number(trainer.lag_samples)), element("td", { class: "number" }, seconds(trainer.held_back_s))));
   return element("section", { class: "card", "data-id": `feed ${each.name}` },
     element("h3", {}, each.name, " ", element("small", { class: "soft" }, each.source)),
