@@ -66,6 +66,12 @@ def page() -> None:
     print(f"`penstock run --share`, on {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}:")
     print("`python -m benchmarks.autosharing`, `python -m benchmarks.fingerprint`.\n")
     print_claims([*shared["claims"], *fingerprint_claims(read("fingerprint"))])
+    print("\n## Parts of a feed\n")
+    parts = read("selecting")
+    machine = parts["machine"]
+    print(f"JPEGs decoded and cropped, on {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}:")
+    print("`python -m benchmarks.selecting`.\n")
+    print_claims(parts["claims"])
     print("\n## The page\n")
     shown = read("page")
     machine = shown["machine"]
@@ -95,7 +101,7 @@ def conditions(share: dict) -> str:
 
 def every_claim() -> list[dict]:
     sharing = [*read("share")["claims"], *read("autosharing")["claims"], *fingerprint_claims(read("fingerprint"))]
-    return [*sharing, *reading_claims(), *read("page")["claims"]]
+    return [*sharing, *reading_claims(), *read("selecting")["claims"], *read("page")["claims"]]
 
 
 def reading_claims() -> list[dict]:
