@@ -69,7 +69,9 @@ def page() -> None:
     print("\n## Parts of a feed\n")
     parts = read("selecting")
     machine = parts["machine"]
-    print(f"JPEGs decoded and cropped, on {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}:")
+    print(
+        f"JPEGs decoded and cropped, on {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}:"
+    )
     print("`python -m benchmarks.selecting`.\n")
     print_claims(parts["claims"])
     print("\n## The page\n")

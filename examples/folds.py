@@ -65,9 +65,7 @@ def main() -> None:
         assert np.array_equal(np.sort(trained), np.flatnonzero(fold_of != arguments.fold))
         with torch.no_grad():
             right = sum(int((model(images.float() / 255).argmax(1) == labels).sum()) for images, labels in unseen)
-        print(
-            f"fold {arguments.fold}: epoch {epoch}, {len(trained)} images, held out {right / len(held_out):.2f}"
-        )
+        print(f"fold {arguments.fold}: epoch {epoch}, {len(trained)} images, held out {right / len(held_out):.2f}")
     loader.close()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -329,20 +331,12 @@ def test_ranks_that_select_different_samples_are_told(serve: Any) -> None:
 
 
 def test_a_feeder_that_leaves_out_what_was_selected_is_found_out(serve: Any, monkeypatch: Any) -> None:
-    from penstock.selection.bitmap import Bitmap
-
     feeder = serve(arrays(), window="1MiB")
-    holds = Bitmap.holds
-
-    def lies(self: Bitmap, ids: Any) -> Any:
-        return holds(self, ids) & (ids != 7)
-
     with penstock.attach("feed", 5, select=[3, 7, 11]) as loader:
-        monkeypatch.setattr(feeder._state._wanted, "plan", lambda *_: liar)
-        liar = Selection([3, 11]).bitmap(N)
+        lie = Selection([3, 11]).bitmap(N)
+        monkeypatch.setattr(feeder._state, "plan", lambda _, ids: lie.holds(ids))
         with pytest.raises(penstock.ProtocolError, match="left out samples that this trainer selects"):
             list(loader)
-    del lies
 
 
 def add_one(tree: Any) -> Any:
@@ -353,6 +347,76 @@ def test_a_feed_s_transform_sees_what_is_taken(serve: Any) -> None:
     serve(arrays(), window="1MiB", transform=add_one)
     with penstock.attach("feed", 8, select=[5, 50, 150]) as loader:
         assert sorted(id for batch in loader for id in batch["id"].tolist()) == [6, 51, 151]
+
+
+def test_a_part_so_small_that_a_batch_spans_the_window_comes_through_slots_filled_in_part(serve: Any) -> None:
+    """A slot has room for a whole block; where a worker fills it in part, the rest is given back."""
+
+    class Wide(Squares):
+        def __len__(self) -> int:
+            return 4000
+
+        def __getitem__(self, i: int) -> Any:
+            return {"id": i, "square": np.full(3, i * i), "image": np.zeros(1000, np.uint8)}
+
+    feeder = serve(DataLoader(Wide(), 20, num_workers=1), window=1_500_000)
+    mine = list(range(5, 4000, 20))  # a sample of each block, 200 in a batch
+    with penstock.attach("feed", 200, select=mine) as loader:
+        for _ in range(2):
+            assert sorted(epoch_of(loader)) == mine
+    assert feeder.statistics().blocks_in_place > 20
+
+
+def test_a_part_is_changed_between_the_epochs_of_a_feed_that_has_sent_them_all(serve: Any) -> None:
+    feeder = serve(arrays(), window="1MiB", epochs=3, prefetch=100)
+    with penstock.attach("feed", 10, select=part(1, 0.5)) as loader:
+        list(loader)
+        eventually(lambda: feeder.statistics().trainers[0].state == "finished")
+        loader.select(part(2, 0.5))
+        assert sorted(epoch_of(loader)) == sorted(epoch_of(loader)) == part(2, 0.5)
+        with pytest.raises(penstock.FeedEnded):
+            list(loader)
+
+
+def test_who_selects_before_the_first_epoch_is_waited_for_still(serve: Any) -> None:
+    feeder = serve(arrays(), window="1MiB", expect=2)
+
+    def train(i: int) -> list[int]:
+        with penstock.attach("feed", 10) as loader:
+            loader.select(part(i, 0.5))
+            return epoch_of(loader)
+
+    with ThreadPoolExecutor(2) as threads:
+        for i, seen in enumerate(threads.map(train, range(2))):
+            assert sorted(seen) == part(i, 0.5)
+    assert feeder.statistics().samples >= len({*part(0, 0.5), *part(1, 0.5)})
+
+
+def test_views_that_are_kept_leave_no_room_for_another_part(serve: Any) -> None:
+    serve(penstock.ArraySource({"x": np.zeros((1000, 1000), np.uint8)}, batch_size=10), window=100_000)
+    with penstock.attach("feed", 10, borrow=True) as loader:
+        kept = list(islice(loader, 7))
+        with pytest.raises(penstock.WindowHeld, match="before it selects other samples"):
+            loader.select([1, 2, 3])
+        del kept[1:]
+        loader.select([1, 2, 3])
+        assert sum(len(batch["x"]) for batch in loader) == 3
+
+
+@pytest.mark.usefixtures("forks_feeders")
+def test_a_change_goes_on_where_the_others_are_when_the_feeder_has_died() -> None:
+    with (
+        penstock.share(arrays, "feed", 20, linger=5, window="1MiB") as one,
+        penstock.share(arrays, "feed", 20, window="1MiB") as other,
+    ):
+        for _ in range(2):
+            with ThreadPoolExecutor(2) as threads:
+                list(threads.map(epoch_of, (one, other)))
+        at = one.state_dict()["start"]
+        os.kill(penstock.feeds()[0].pid, signal.SIGKILL)
+        one.select([5, 50, 150])
+        assert sorted(epoch_of(one)) == [5, 50, 150]
+        assert one.state_dict()["start"] == [at[0] + 1, at[1]]
 
 
 @pytest.mark.usefixtures("forks_feeders")

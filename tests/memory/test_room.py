@@ -48,6 +48,15 @@ class RoomMachine(RuleBasedStateMachine):
         self.room.release(start * ALIGNMENT)
         self.free[start : start + lines] = [True] * lines
 
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), nbytes=st.integers(0, 12 * ALIGNMENT))
+    def shrink(self, data: st.DataObject, nbytes: int) -> None:
+        start = data.draw(st.sampled_from(sorted(self.held)))
+        self.room.shrink(start * ALIGNMENT, nbytes)
+        lines = min(self.held[start], max(1, -(-nbytes // ALIGNMENT)))
+        self.free[start + lines : start + self.held[start]] = [True] * (self.held[start] - lines)
+        self.held[start] = lines
+
     @invariant()
     def bytes_add_up(self) -> None:
         assert self.room.used_bytes == self.free.count(False) * ALIGNMENT

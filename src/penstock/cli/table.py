@@ -16,8 +16,8 @@ from penstock.terminal import printable
 _HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "held,\nMiB", "held\nback, s")
 _JUDGED_SAMPLES = 1000
 _LEAST_WAIT_S = 1e-4
-_ALONE = 2
-"""A feed of its own has half of the processors: it is advised where even that would make a trainer wait less."""
+_OWN_FEED_TIMES_SLOWER = 2
+"""A feed of its own has half of the processors: it is advised where a trainer would wait less even so."""
 
 
 def feeds_table(feeds: Sequence[FeederStatistics]) -> RenderableType:
@@ -100,7 +100,7 @@ def _advice(feed: FeederStatistics) -> Iterator[Text]:
     for trainer in feed.trainers:
         if trainer.selected and trainer.taken >= _JUDGED_SAMPLES:
             waits_s = trainer.wait_s / trainer.taken
-            if waits_s > _ALONE * loading_s and waits_s > _LEAST_WAIT_S:
+            if waits_s > _OWN_FEED_TIMES_SLOWER * loading_s and waits_s > _LEAST_WAIT_S:
                 yield Text(
                     f"  trainer {trainer.pid} waits {waits_s * 1e3:,.1f} ms a sample, and loading one takes "
                     f"{loading_s * 1e3:,.1f} ms. A feed\n  of its own would not wait for the others, and load "

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from penstock.memory.room import aligned
-from penstock.tree import Node
+from penstock.tree import Constant, Node
 
 
 class Placement(NamedTuple):
@@ -39,6 +39,10 @@ def place(layout: Node, leaf_bytes: Sequence[int]) -> Placement:
     """Place leaves one after the other, each aligned."""
     offsets = 0, *accumulate(map(aligned, leaf_bytes))
     return Placement(layout, offsets[:-1], tuple(leaf_bytes), offsets[-1])
+
+
+EMPTY = place(Constant(None), ())
+"""How a block lies that has no rows."""
 
 
 def end_of_leaves(leaf_offsets: Sequence[int], leaf_bytes: Sequence[int]) -> int:

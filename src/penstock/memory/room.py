@@ -60,9 +60,19 @@ class Room:
                 return start
         return None
 
+    def shrink(self, offset: int, nbytes: int) -> None:
+        """Free what was reserved at this offset beyond ``nbytes``."""
+        need, taken = aligned(nbytes), self._taken[offset]
+        if need < taken:
+            self._taken[offset] = need
+            self._free(offset + need, offset + taken)
+
     def release(self, offset: int) -> None:
-        """Free what ``reserve`` gave at this offset; neighbouring gaps become one."""
-        start, stop = offset, offset + self._taken.pop(offset)
+        """Free what ``reserve`` gave at this offset."""
+        self._free(offset, offset + self._taken.pop(offset))
+
+    def _free(self, start: int, stop: int) -> None:
+        """Add a gap; neighbouring gaps become one."""
         i = bisect_left(self._gaps, (start, stop))
         if i < len(self._gaps) and self._gaps[i][0] == stop:
             stop = self._gaps.pop(i)[1]

@@ -16,7 +16,7 @@ class Bitmap:
     """Some samples of a data set, or what several such sets hold together.
 
     Args:
-        packed: A bit for each sample, the first one's lowest; ids beyond its end are not in the set.
+        packed: A bit for each sample, the first one's lowest.
         digests: Digests of the selections that it consists of.
     """
 

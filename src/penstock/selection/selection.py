@@ -16,7 +16,7 @@ from penstock.errors import BadSetting
 from penstock.selection.bitmap import Bitmap, Mask
 
 _SHOWN = 3
-_MOST = 2**34
+_MOST = 2**33
 """Largest id: a feeder is sent a bit for each number up to the largest, before its data set is known."""
 
 

@@ -214,7 +214,7 @@ class FeedStateMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.trainers)))
-        self.gathers = False
+        self.gathers = self.gathers and not self.trainers[id].asked
         self.state.leave(id)
         del self.trainers[id]
 
@@ -259,7 +259,8 @@ class FeedStateMachine(RuleBasedStateMachine):
         enough = self.state.has_enough(stop - start, nbytes)
         assert not (enough and 0 in unread.values()), "who has nothing to read is fed"
         if self.prefetch is not None:
-            worlds = {id: self.state.members[id].world for id in unread}
+            most = self.state._batches or 2  # more than a cycle is not kept ready, once that has ended
+            worlds = {id: min(self.state.members[id].world, most) for id in unread}
             assert enough == all(unread[id] >= self.prefetch * worlds[id] for id in unread)
         if enough:
             return
@@ -316,7 +317,7 @@ class FeedStateMachine(RuleBasedStateMachine):
                 b.placement.nbytes for b in {b.number: b for b in trainer.held.values()}.values()
             )
             mine = {block.number for block in trainer.held.values()}
-            assert self.state.only_holder(id) == (bool(wanted) and mine == wanted)
+            assert self.state.only_holders({id}) == (bool(wanted) and mine == wanted)
             assert member.unread == sum(n >= trainer.read for n in trainer.held)
             assert member.finished == self._had_everything(trainer)
 

@@ -92,15 +92,19 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
             soonest = self.state.position.next_segment(self.segment_starts)
             if not self.plans:
                 assert member.next <= soonest
-            assert not missing(self.trainers[member.id].part, member.next), "it would be fetched once more"
+            assert not missing(self.trainers[member.id].part, member.next), "it would be loaded once more"
             self.begin(member, member.next)
 
     def missing(self):
         """Return whether blocks that are planned now, from a position on, lack samples of a part."""
         plans = [(Cursor(self.cycle, plan.sample), set(plan.ids.tolist())) for plan in self.plans]
 
+        used = max((i + 1 for i, (_, loaded) in enumerate(plans) if loaded), default=0)
+
         def lack(part: Part, begin: Cursor) -> bool:
-            return any(at >= begin and part & set(self.ids_at(at).tolist()) - loaded for at, loaded in plans)
+            return any(
+                at >= begin and part & set(self.ids_at(at).tolist()) - loaded for at, loaded in plans[:used]
+            )
 
         return lack
 
@@ -174,13 +178,13 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         at = Cursor(self.cycle, sample)
         end = at.after(len(ids), self.samples)
         parts = [t.part for t in self.trainers.values() if t.next is not None and t.next < end]
-        wanted = self.state.plan(at, len(ids))
-        mask = np.ones(len(ids), np.bool_) if wanted is None else wanted.holds(ids)
+        wanted = self.state.plan(at, ids)
+        mask = np.ones(len(ids), np.bool_) if wanted is None else wanted
         if parts:
             self.wanted_last = frozenset().union(*parts)
         assert self.wanted_last is not None
         assert set(ids[mask].tolist()) == self.wanted_last & set(ids.tolist())
-        return None if wanted is None else mask
+        return wanted
 
     def publish(self, block: SourceBlock) -> None:
         at = Cursor(self.cycle, block.sample)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 import numpy as np
@@ -74,9 +75,9 @@ def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
     """Say why a trainer cannot have some samples of a feed only; empty if it can."""
     if welcome.settings.whole_batches:
         return "gives whole batches (whole_batches=True)"
-    if not selects:
+    if not selects or welcome.samples is None or welcome.block_rows is None:
         return "has a source that cannot leave samples out (a sampler of its own, a stream, or no ids)"
-    if (welcome.block_rows or 1) > MOST_NAMED_ROWS:
+    if welcome.block_rows > MOST_NAMED_ROWS:
         return f"has blocks of {welcome.block_rows:,} rows, and can name the samples of {MOST_NAMED_ROWS:,}"
     return ""
 
@@ -100,4 +101,5 @@ def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> Subscriber:
 def _bits_of(peer: Peer, samples: int) -> ByteArray:
     if peer.brought is None:
         raise ProtocolError("its selection did not come with its hello")
-    return np.frombuffer(os.pread(peer.brought.fileno(), -(-samples // 8), 0), np.uint8)
+    fcntl.fcntl(peer.brought, fcntl.F_GET_SEALS)  # an OSError for all but memory, which never keeps us waiting
+    return np.frombuffer(os.pread(peer.brought, -(-samples // 8), 0), np.uint8)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from math import ceil
 
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Ids
+from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
-from penstock.feed.feeder.wanted import Wanted, covers
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.placement import Placement
 from penstock.memory.room import Room, aligned
-from penstock.selection.bitmap import Bitmap
+from penstock.selection.bitmap import Bitmap, Mask
 
 _READY_BYTES = 8 << 20
 """Where batches are smaller than half of this, more than two are kept ready: handing each over takes its time."""
@@ -67,7 +67,7 @@ class FeedState:
         self._number = 0
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
-        self._wanted = Wanted()
+        self._planned = PlannedBlocks()
         self.taken = 0
 
     def join(self, member: Subscriber) -> None:
@@ -104,7 +104,7 @@ class FeedState:
     def rest(self, id: int, keep: list[int]) -> None:
         """Let a member read no more, and release all its blocks but those to ``keep``."""
         member = self.members[id]
-        self.gathers = False
+        self.gathers = self.gathers and member.next is None and not member.pending
         member.next, member.pending, member.resting = None, False, True
         for ordinal in member.held.keys() - set(keep):
             self._release(member, ordinal)
@@ -201,13 +201,13 @@ class FeedState:
 
     def open(self) -> None:
         """Note that the source is opened anew, and gives none of the blocks that it has planned."""
-        self._wanted.forget()
+        self._planned.forget()
 
-    def plan(self, at: Cursor, rows: int) -> Bitmap | None:
-        """Note that the source plans a block now; return what it is to load of it, None for all."""
-        end = at.after(rows, self._samples)
+    def plan(self, at: Cursor, ids: Ids) -> Mask | None:
+        """Note that the source plans a block of these samples now; return which it is to load, None for all."""
+        end = at.after(len(ids), self._samples)
         readers = [m.selected for m in self.members.values() if m.reads and m.next is not None and m.next < end]
-        return self._wanted.plan(at, end, readers)
+        return self._planned.plan(at, end, ids, readers)
 
     def has_enough(self, rows: int, nbytes: int) -> bool:
         """Whether each member that reads has as many such blocks to read as are kept ready for it.
@@ -222,6 +222,9 @@ class FeedState:
         blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
         if self._batches is not None:
             blocks_per_batch = min(blocks_per_batch, self._batches)
+        if member.part < 1:
+            in_half_a_window = min(self.room.capacity_bytes // aligned(nbytes), MOST_BLOCKS) // 4
+            blocks_per_batch = max(1, min(blocks_per_batch, in_half_a_window))
         if self._prefetch is not None:
             return self._prefetch * blocks_per_batch
         small = _READY_BYTES // aligned(nbytes)
@@ -247,7 +250,10 @@ class FeedState:
         kept: bytes = b"",
     ) -> tuple[PublishedBlock, list[Subscriber]]:
         """Record a block that has been written; return it and the members that get it."""
-        loaded = self._wanted.given(at)
+        loaded = self._planned.given(at)
+        if kept:  # a worker's slot has room for a whole block
+            placement = placement._replace(nbytes=aligned(placement.end))
+            self.room.shrink(offset, placement.nbytes)
         block = PublishedBlock(
             self._number, at, rows, offset, placement, published_ns, ids, kept, loaded if kept else None
         )
@@ -285,7 +291,11 @@ class FeedState:
     @property
     def finished(self) -> bool:
         """Whether no member reads any more, and one has had all its epochs."""
-        return self._served and all(m.finished or m.resting for m in self.members.values())
+        return self._served and all(m.resting or self._reads_its_last(m) for m in self.members.values())
+
+    def _reads_its_last(self, member: Subscriber) -> bool:
+        """Whether a member has been sent all, and has begun its last epoch: until then it may select anew."""
+        return member.finished and self._epochs is not None and member.epoch >= self._epochs - 1
 
     @property
     def attended(self) -> bool:
@@ -300,9 +310,9 @@ class FeedState:
             default=None,
         )
 
-    def only_holder(self, id: int) -> bool:
-        """Whether no block can go before this member releases one."""
-        return bool(self.blocks) and all(id in block.holders for block in self.blocks.values())
+    def only_holders(self, ids: set[int]) -> bool:
+        """Whether no block can go before these members release one."""
+        return bool(self.blocks) and all(ids & block.holders.keys() for block in self.blocks.values())
 
     @property
     def idle(self) -> str:
@@ -349,7 +359,7 @@ class FeedState:
     def _next_segment(self, selected: Bitmap | None) -> Cursor:
         if self._endless:
             return self.position
-        if (later := self._wanted.covered_from(selected)) is not None:
+        if (later := self._planned.covered_from(selected)) is not None:
             return max(later, self.position).next_segment(self._segment_starts)
         first = self.position
         for block in reversed(self._chain()):

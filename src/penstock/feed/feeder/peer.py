@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from io import FileIO
 
 from penstock.feed.endpoint import credentials
 from penstock.feed.wire import MAX_PACKET_BYTES
@@ -35,7 +35,7 @@ class Peer:
         self.id = id
         self.hello_until_s = hello_until_s
         self.introduced = False
-        self.brought: FileIO | None = None
+        self.brought: int | None = None
         self.pid, self.uid = credentials(connection)
         self.queue: deque[bytes] = deque()
         self.layout: object = None  # of the block that was last announced to it
@@ -74,8 +74,13 @@ class Peer:
         except OSError:
             return b""
         self._drop_brought()
-        self.brought = FileIO(fds[0]) if fds else None
+        self.brought = fds[0] if fds else None
         return packet
+
+    def introduce(self) -> None:
+        """Note that it has said who it is."""
+        self.introduced = True
+        self._drop_brought()
 
     def close(self) -> None:
         """Close the connection, and what came with it."""
@@ -84,7 +89,7 @@ class Peer:
 
     def _drop_brought(self) -> None:
         if self.brought is not None:
-            self.brought.close()
+            os.close(self.brought)
             self.brought = None
 
     def end(self) -> None:

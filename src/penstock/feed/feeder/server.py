@@ -26,7 +26,7 @@ from penstock.feed.feeder.slot_pool import NotNeeded
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import GATHER_S, Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.memory.placement import Placement
+from penstock.memory.placement import EMPTY, Placement
 from penstock.memory.unused_pages import UnusedPages
 from penstock.selection.bitmap import Mask
 
@@ -145,8 +145,7 @@ class Server:
     def wanted(self, cycle: int, sample: int, ids: Ids) -> Mask | None:
         """Say which rows of a block are wanted, None for all: the source plans to load it."""
         with self.changed:
-            wanted = self._state.plan(Cursor(cycle, sample), len(ids))
-        return None if wanted is None else wanted.holds(ids)
+            return self._state.plan(Cursor(cycle, sample), ids)
 
     def end_cycle(self, cycle: int, samples: int) -> None:
         """End a cycle of unknown length: tell the trainers that wait for more of it."""
@@ -193,13 +192,17 @@ class Server:
 
     def _tell_if_stuck(self, member: Subscriber) -> None:
         """Tell a waiting trainer if only its own views leave no room for its block."""
-        serial = self._starved.pop(member.id, None)
-        if serial is None or not self._state.only_holder(member.id):
-            return
         peer, _ = self._trainers[member.id]
+        its = [id for id, (each, _) in self._trainers.items() if each.pid == peer.pid]
+        left = [id for id in its if self._state.members[id].resting]  # with another selection
+        starved = next((id for id in its if id in self._starved), None)
+        if starved is None or not self._state.only_holders({starved, *left}):
+            return
+        peer, serial = self._trainers[starved][0], self._starved.pop(starved)
+        held_bytes = sum(self._state.members[id].held_bytes for id in (starved, *left))
         message = (
             f"this trainer (pid {peer.pid}) waits for a batch, and the views that it keeps (borrow=True) hold "
-            f"{member.held_bytes:,} of the {self._state.room.capacity_bytes:,} bytes of the window of feed "
+            f"{held_bytes:,} of the {self._state.room.capacity_bytes:,} bytes of the window of feed "
             f"{self._welcome.name!r}, so that there is no room for it. Let views go before you go on "
             "(list(loader) keeps all), copy what you keep, leave borrow out, or give the feed a larger window"
         )
@@ -338,7 +341,7 @@ class Server:
         if self._state.rank_taken(member):
             self._reject(peer, f"rank {hello.rank} of {hello.world} has joined already")
             return
-        peer.introduced = True
+        peer.introduce()
         if hello.registers:
             self._unused_pages.keep()
         self._trainers[peer.id] = peer, hello
@@ -375,7 +378,7 @@ class Server:
         packets: dict[bool, bytes] = {}
         for member in readers:
             peer, _ = self._trainers[member.id]
-            known = peer.layout is layout
+            known = peer.layout is layout or layout is EMPTY.layout
             if known not in packets:
                 described = None if known else layout
                 packets[known] = wire.encode(
@@ -392,7 +395,8 @@ class Server:
                         block.kept,
                     )
                 )
-            peer.layout = layout
+            if not known:
+                peer.layout = layout
             self._connections.send([peer], packets[known])
 
     def _goodbye(self, reason: str) -> None:

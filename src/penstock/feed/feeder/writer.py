@@ -11,11 +11,10 @@ import msgspec
 from penstock.contracts import ByteArray, DeviceBytes, Gpu, SourceBlock, WritableRing
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError, UnsupportedLeaf
 from penstock.feed.wire import MAX_PACKET_BYTES
-from penstock.memory.placement import Placement, place
+from penstock.memory.placement import EMPTY, Placement, place
 from penstock.memory.slots import Filled
 from penstock.tree import (
     Array,
-    Constant,
     Node,
     Strings,
     array_nodes,
@@ -28,9 +27,6 @@ from penstock.tree import (
 
 _LEAF_BYTES = 18
 """Most bytes that a leaf's offset and size take in a message."""
-
-EMPTY = place(Constant(None), ())
-"""How a block lies in memory that has none of its rows."""
 
 Leaves = Sequence[ByteArray | DeviceBytes] | None
 """A block's bytes that are to be copied, on the host or on the ring's GPU; None for a block in a slot."""

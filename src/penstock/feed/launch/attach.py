@@ -89,10 +89,10 @@ def attach(
     real_number("wait_s", wait_s, 0, math.inf)
     feed_name = with_suffix(name)
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, _: wire.Welcome | None) -> Connection:
+    def connect(hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None) -> Connection:
         deadline = time.monotonic() + wait_s
         while True:
-            endpoint = Endpoint(feed_name)
+            endpoint = Endpoint(left.name if left else feed_name)
             try:
                 left_s = min(deadline - time.monotonic(), _MOST_WAIT_S)
                 return Connection(endpoint, hello, open_ring, max(ANSWER_S, left_s))

@@ -160,7 +160,7 @@ class EpochRules:
             self._rows_left_out(state.get("left_out")),
             self._cursor(state, "at"),
         )
-        if epoch.passed and (epoch.at is None) == self._selects:
+        if (epoch.at is not None) != (self._selects and epoch.passed > 0):
             raise _nonsense("at", state.get("at"), "a selection's state, and no other, says where its rest begins")
         if epoch.start is None and epoch.passed:
             raise _nonsense("start", None, "the epoch has begun")

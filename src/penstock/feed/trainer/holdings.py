@@ -120,6 +120,11 @@ class Holdings:
         """Ordinals of the blocks that are lent."""
         return list(self._lent)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Size of the blocks that only loans keep."""
+        return sum(aligned(block.nbytes) for block in list(self._lent.values()) if block.released and block.loans)
+
     def flush(self) -> None:
         """Tell the feeder of all releases."""
         self._end_loans()

@@ -56,6 +56,7 @@ class Loader:
         self._connect = connect
         self._options = options
         self._failover = failover
+        self._left: tuple[Any, RowStream] | None = None  # what is to be closed, after select()
         self._pid = os.getpid()
         self._rows = self._opened(options, None)
         self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
@@ -94,7 +95,7 @@ class Loader:
         self._check_usable()
         if self._options.shard is None:
             warn_of_ranks(self.name)
-        return Loop(self._reading, self._check_usable)
+        return Loop(self._reading, self, self._check_usable)
 
     def __len__(self) -> int:
         """Count the batches of a full epoch, also while the rest of a resumed one is read.
@@ -147,8 +148,8 @@ class Loader:
     def ids(self) -> Ids | None:
         """Which samples the batch holds that was handed out last: ``dataset[id]`` is one; shape ``(rows,)``.
 
-        None before the first batch, and where nobody knows: of a stream, of batches of more than 8,192 rows in the
-        loader itself, and of what a batch sampler of the script's own gives that is no number.
+        None before the first batch of a selection, and where nobody knows: of a stream, of batches of more than
+        8,192 rows in the loader itself, and of what a batch sampler of the script's own gives that is no number.
         """
         named = self._reading.named.values()
         if not named or not all(ids for ids, *_ in named):
@@ -170,37 +171,52 @@ class Loader:
         """Take these samples from the next loop on, which begins a new epoch at the next segment that has them.
 
         An epoch that has begun is given up. Where this trainer is one of several ranks, all of them select the
-        same.
+        same. After any error the Loader is as it was.
 
         Args:
             select: As in ``attach``; None for all samples.
 
         Raises:
-            BadSetting: it makes no sense, or the feed does not have these samples. The Loader stays as it was.
+            BadSetting: it makes no sense, or the feed does not have these samples.
             Refused: the feed cannot leave samples out.
+            WindowHeld: views that this trainer keeps take more than half of the window.
+            FeedNotFound: nobody serves the feed any more; and what else ``attach`` and ``share`` raise.
         """
         self._check_usable()
         options = self._options._replace(select=selection_of(select))
-        if self._reading.epoch.start is None and _digest(options) == _digest(self._options):
+        old, rows_before, finalizer = self._reading, self._rows, self._finalizer
+        if old.epoch.start is None and _digest(options) == _digest(self._options):
             return
-        old, old_rows, finalizer = self._reading, self._rows, self._finalizer
-        rows = self._opened(options, self._rows)
+        rows_before.check_views()
+        rows = self._opened(options, rows_before)
         closing = weakref.finalize(self, _close, rows, self._pid)
         try:
             reading = _reading_of(rows, options)
-        except BadSetting:
+            coming = old.coming()
+            same_feeder = rows.connection.welcome.pid == rows_before.connection.welcome.pid
+            # A new feeder stands at its beginning, and the others go on where they were.
+            start = None if same_feeder else coming.start
+            reading.epoch = reading.rules.begin(coming.number, start)
+            reading.counts = old.counts
+        except BaseException:
             closing()
             raise
-        reading.epoch = reading.rules.begin(old.coming().number, None)
-        reading.counts = old.counts
         # No call until all is changed, so that an exception (see Holdings) finds the one or the other.
         old.newest = None
         self._options = options
         self._rows = rows
         self._reading = reading
         self._finalizer = closing
-        _close(old_rows, self._pid)
-        finalizer.detach()  # last: if this is broken off, it must run
+        self._left = finalizer, rows_before
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close the connection that another selection had."""
+        if self._left is not None:
+            finalizer, rows = self._left
+            _close(rows, self._pid)
+            finalizer.detach()
+            self._left = None  # last: if this is broken off, it must be done again
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""
@@ -265,6 +281,7 @@ class Loader:
 
     def close(self) -> None:
         """Leave the feed. Batches that were handed out stay valid, views included."""
+        self._leave()
         if self._finalizer.alive:
             _close(self._rows, self._pid)
             self._finalizer.detach()  # last: if this is broken off, it must run again
@@ -283,6 +300,7 @@ class Loader:
             )
         if not self._finalizer.alive:
             raise LoaderClosed(f"this Loader of feed {self.name!r} has been closed")
+        self._leave()
 
 
 def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:

@@ -139,13 +139,13 @@ class Loop:
     batch that was handed out.
     """
 
-    def __init__(self, reading: Reading, check_usable: Callable[[], None]) -> None:
+    def __init__(self, reading: Reading, loader: object, check_usable: Callable[[], None]) -> None:
         self._reading = reading
         self._check_usable = check_usable
         self._begun = False
         self._over = False
         self._resumed = False  # whether it resumes an epoch, and nothing has come yet
-        self._iteration = Iteration(reading)
+        self._iteration = Iteration(loader)
         self._mark = reading.newest = object()
 
     def __iter__(self) -> Self:

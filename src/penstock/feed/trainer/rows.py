@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.contracts import Cursor, Ids, Ring
-from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer
+from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.settings import MOST_BLOCKS
@@ -87,6 +87,8 @@ class RowStream:
         self._failover = failover
         self._start: tuple[Cursor | None, int, Cursor] | None = None
         self.place = Standing(Cursor(0, 0), 0, self._connected(after and after.connection.welcome), 0)
+        if after:
+            self.connection.moves_to = after.connection.asked_to_move()
         self.kept_from: Standing | None = None
         self._started_on: Standing | None = None  # where the feeder was asked for rows, and on which connection
         self.moved = False
@@ -143,6 +145,20 @@ class RowStream:
         self._start = at, epoch, epoch_start
         self.place = kept._replace(at=at, row=row)
         self.connection.epoch(epoch, epoch_start)
+
+    def check_views(self) -> None:
+        """Check that another stream of this trainer has room beside the views that it keeps.
+
+        Raises:
+            WindowHeld: they take more than half of the window.
+        """
+        window, held = self.connection.welcome.settings.window_bytes, self.connection.held
+        if held.kept_bytes * 2 > window:
+            raise WindowHeld(
+                f"the views that this trainer (pid {os.getpid()}) keeps (borrow=True) take {held.kept_bytes:,} of "
+                f"the {window:,} bytes of the window of feed {self.connection.welcome.name!r}: let views go "
+                "before it selects other samples, copy what you keep, or give the feed a larger window"
+            )
 
     def move(self) -> None:
         """Go to the feed that the feeder has asked for, where this trainer is then to start at the next segment.
@@ -304,6 +320,7 @@ class RowStream:
             if self.selected is not None:
                 self.selected.check(connection.welcome)
         except BaseException:
+            self.destination.leave()
             connection.close()
             raise
         return connection

@@ -14,9 +14,9 @@ import msgspec
 from penstock.contracts import Cursor, Ids
 from penstock.errors import ProtocolError
 from penstock.feed import wire
-from penstock.feed.named_rows import decode_kept
+from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.feed.statistics import FeederStatistics
-from penstock.memory.placement import Placement
+from penstock.memory.placement import EMPTY, Placement
 from penstock.memory.room import ALIGNMENT
 from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
 
@@ -155,6 +155,8 @@ class MessageValidator:
             except ValueError as error:
                 raise self.nonsense(f"it announced {error}") from None
             self.layout, self.nodes = block.layout, list(array_nodes(block.layout))
+        if not stored:
+            return self._check_empty(block, end)
         if self.layout is None:
             raise self.nonsense("its first block has no layout")
         # Unless a feed gives whole batches, nearly all its blocks are alike.
@@ -172,6 +174,12 @@ class MessageValidator:
             )
         return end
 
+    def _check_empty(self, block: wire.Block, end: Cursor) -> Cursor:
+        if block.leaf_offsets or block.leaf_bytes:
+            raise self.nonsense(f"a block without rows has {len(block.leaf_offsets)} leaves")
+        self.placement, self._checked = EMPTY, ()
+        return end
+
     def _check_names(self, block: wire.Block) -> int:
         """Check which of its rows a block has, and their ids; return how many it has."""
         if block.kept and (not self._selects or len(block.kept) != -(-block.rows // 8)):
@@ -182,6 +190,12 @@ class MessageValidator:
             raise self.nonsense(f"a block of {block.rows} rows has row {self.kept[-1]}")
         if (block.ids or (self._selects and stored)) and len(block.ids) not in (4 * stored, 8 * stored):
             raise self.nonsense(f"{len(block.ids)} bytes of ids came with a block of {stored} rows")
+        if self._selects and stored:
+            ids = decode_ids(block.ids, stored)
+            if ids.min() < 0 or ids.max() >= (self._samples or 0):
+                raise self.nonsense(
+                    f"ids {ids.min()} to {ids.max()} came of a data set of {self._samples} samples"
+                )
         return stored
 
     def _check_leaves(self, block: wire.Block, stored: int) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from penstock.contracts import Cursor
-from penstock.selection.bitmap import Bitmap, union
+from penstock.contracts import Cursor, Ids
+from penstock.selection.bitmap import Bitmap, Mask, union
 
 
 class _Planned(NamedTuple):
-    """A block that the source is loading; ``wanted`` is what it loads of it, None for all."""
+    """A block that the source has planned: what it loads of it (None for all), and whether that is any."""
 
     at: Cursor
     end: Cursor
     wanted: Bitmap | None
+    loads: bool
 
 
 def covers(wanted: Bitmap | None, selected: Bitmap | None) -> bool:
@@ -23,7 +25,7 @@ def covers(wanted: Bitmap | None, selected: Bitmap | None) -> bool:
     return wanted is None or (selected is not None and wanted.covers(selected))
 
 
-class Wanted:
+class PlannedBlocks:
     """The blocks that a source has planned and not given yet, in order, and what it loads of each."""
 
     def __init__(self) -> None:
@@ -34,12 +36,13 @@ class Wanted:
         """Forget the blocks planned: the source is opened anew."""
         self._planned.clear()
 
-    def plan(self, at: Cursor, end: Cursor, selections: Sequence[Bitmap | None]) -> Bitmap | None:
-        """Note a block that is planned now; return what to load of it.
+    def plan(self, at: Cursor, end: Cursor, ids: Ids, selections: Sequence[Bitmap | None]) -> Mask | None:
+        """Note a block that is planned now; return which of its samples to load, None for all.
 
         Args:
             at: Its first position.
             end: The position after it.
+            ids: Its samples.
             selections: What its readers take, as far as they are known; if nobody reads, the last ones count.
         """
         known = [each for each in selections if each is not None]
@@ -49,8 +52,9 @@ class Wanted:
             digests = frozenset[str]().union(*(each.digests for each in known))
             if self._union is None or self._union.digests != digests:
                 self._union = union(known)
-        self._planned.append(_Planned(at, end, self._union))
-        return self._union
+        mask = None if self._union is None else self._union.holds(ids)
+        self._planned.append(_Planned(at, end, self._union, mask is None or bool(mask.any())))
+        return mask
 
     def given(self, at: Cursor) -> Bitmap | None:
         """Return what was loaded of a block that the source gives now."""
@@ -61,5 +65,10 @@ class Wanted:
         return None
 
     def covered_from(self, selected: Bitmap | None) -> Cursor | None:
-        """Return where the last planned block ends that may lack samples of a trainer's; None if none does."""
-        return next((each.end for each in reversed(self._planned) if not covers(each.wanted, selected)), None)
+        """Return where the last planned block ends that may lack samples of a trainer's; None if none does.
+
+        Blocks at the end of which nothing is loaded cost nothing to plan again, and do not count.
+        """
+        last = next((i for i, each in enumerate(reversed(self._planned)) if each.loads), 0)
+        loading = islice(reversed(self._planned), last, None)
+        return next((each.end for each in loading if not covers(each.wanted, selected)), None)
