@@ -213,6 +213,32 @@ def test_a_story_that_makes_no_sense_is_one_error(clean, story):
     assert len(str(caught.value)) < 1000
 
 
+IDS = np.arange(10, dtype="<u4").tobytes()
+PART = but(BLOCK, rows=12, kept=b"\xff\x03", ids=IDS)  # ten of twelve rows
+PARTS: dict[str, list[Any]] = {
+    "no ids": [STARTED, BLOCK],
+    "ids of other rows": [STARTED, but(PART, ids=IDS[:-4])],
+    "an id beyond": [STARTED, but(PART, ids=IDS[:-4] + b"\x14\0\0\0")],
+    "a negative id": [STARTED, but(PART, ids=np.arange(-1, 9).tobytes())],
+    "too few bits": [STARTED, but(PART, kept=b"\xff")],
+    "too many bits": [STARTED, but(PART, kept=b"\xff\x03\0")],
+    "a row beyond": [STARTED, but(PART, kept=b"\xff\x21")],
+    "other rows than its leaves": [STARTED, but(PART, kept=b"\xff\x01", ids=IDS[:-4])],
+    "leaves of no rows": [STARTED, but(PART, kept=b"\0\0", ids=b"")],
+}
+
+
+@pytest.mark.parametrize("story", PARTS.values(), ids=PARTS)
+def test_a_part_that_makes_no_sense_is_one_error(clean, story):
+    with Liar(said=story), pytest.raises(penstock.ProtocolError, match="makes no sense: "):
+        trained(batch_size=7, select=[1, 2, 3, 11])
+
+
+def test_who_selects_nothing_gets_whole_blocks(clean):
+    with Liar(said=[STARTED, PART]), pytest.raises(penstock.ProtocolError, match="bytes that tell which"):
+        trained(batch_size=7)
+
+
 def test_an_error_stays_one(clean):
     with Liar(said=[STARTED, but(BLOCK, rows=0)]), penstock.attach("feed", 7) as loader:
         for _ in range(3):

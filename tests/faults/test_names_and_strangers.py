@@ -313,6 +313,25 @@ def test_a_trainer_cannot_write_to_the_ring(clean, serve):
 
 # --- messages ------------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("what", ["a folder", "a pipe", "a file", "nothing"])
+def test_a_selection_that_is_no_memory_ends_its_peer_and_no_feed(clean, serve, tmp_path, what):
+    serve(rows(100), window=100_000)
+    reading, writing = os.pipe()
+    (tmp_path / "file").write_bytes(bytes(100))
+    others = [os.open(tmp_path, os.O_RDONLY), os.open(tmp_path / "file", os.O_RDONLY)]
+    brought = {"a folder": others[:1], "a pipe": [reading], "a file": others[1:], "nothing": []}[what]
+    hello = wire.Hello(wire.PROTOCOL, penstock.__version__, 1, 10, selected=wire.Selected("digest", 3))
+    with Endpoint("feed").connect() as peer:
+        socket.send_fds(peer, [wire.encode(hello)], brought) if brought else peer.send(wire.encode(hello))
+        answer = wire.decode_from_feeder(peer.recv(wire.MAX_PACKET_BYTES))
+    assert isinstance(answer, wire.Rejected)
+    for fd in (reading, writing, *others):
+        os.close(fd)
+    with penstock.attach("feed", 10, select=[1, 2]) as loader:
+        assert sorted(i for batch in loader for i in batch["id"].tolist()) == [1, 2]
+
+
 HELLO = wire.encode(wire.Hello(wire.PROTOCOL, penstock.__version__, 1, 10))
 START = wire.encode(wire.Start(1, None, 0, 0, 0, 0))
 REST = wire.encode(wire.Detach([]))

@@ -48,6 +48,23 @@ def other() -> Iterator[penstock.Loader]:
         yield loader
 
 
+def test_a_trainer_that_has_moved_selects_where_it_is(other):
+    with share(make, "a") as first, penstock.attach("a", 10) as loader:
+        list(loader)
+        move("a", os.getpid(), "b")
+        assert whole(loader) and loader.name == "b" and whole(first)
+        loader.select([3, 5, 7])
+        assert loader.name == "b" and sorted(ids_of(loader)) == [3, 5, 7]
+
+
+def test_a_trainer_that_selects_before_it_has_moved_moves_still(other):
+    with share(make, "a", 10) as loader:
+        list(loader)
+        move("a", os.getpid(), "b")
+        loader.select([3, 5, 7])
+        assert sorted(ids_of(loader)) == [3, 5, 7] and loader.name == "b"
+
+
 @pytest.mark.parametrize("options", [{}, {"borrow": True}, {"batch_size": 16, "drop_last": True}], ids=str)
 def test_a_trainer_moves_at_its_next_epoch_and_no_earlier(options, other, capfd):
     rows = SAMPLES // 16 * 16 if "drop_last" in options else SAMPLES
