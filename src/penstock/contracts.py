@@ -84,8 +84,9 @@ class Source(Protocol):
       continue one another.
 
     A source with a third one, ``selects = True``, names its samples (``SourceBlock.ids``,
-    from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted)`` loads of
+    from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted, salt)`` loads of
     each block only what is wanted. It asks once a block, in order, when it plans to load it.
+    A ``salt`` other than 0 is mixed into the seeds of random draws.
     """
 
     @property

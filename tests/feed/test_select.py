@@ -194,6 +194,51 @@ def test_a_trainer_changes_its_part_between_epochs_and_amid_one(serve: Any) -> N
         eventually(lambda: len(feeder.statistics().trainers) == 1)
 
 
+def test_a_change_never_gives_the_pass_again_that_was_just_read(serve: Any) -> None:
+    """Even where that pass lies in the ring yet, for a slower trainer."""
+    serve(arrays(), window="1MiB")
+    with penstock.attach("feed", 10) as slow, penstock.attach("feed", 10) as loader:
+        looking = iter(slow)
+        next(looking)
+        list(loader)
+        for chosen in (part(0, 0.5), None):
+            before = loader.state_dict()["start"]
+            loader.select(chosen)
+            first = iter(loader)
+            next(first)
+            assert loader.state_dict()["start"] >= before
+            with ThreadPoolExecutor(1) as other:
+                others = other.submit(list, looking)
+                assert len([*first]) == len(loader) - 1
+                others.result()
+            looking = iter(slow)
+            next(looking)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_loaded_again_beside_others_draw_anew(serve: Any, workers: int) -> None:
+    """A trainer goes on in one epoch over two openings of the source at one place, for different parts."""
+    serve(DataLoader(Draws(), 10, num_workers=workers), window="1MiB", prefetch=1, segments=20)
+    with penstock.attach("feed", 10, select=range(0, N, 2)) as reader:
+        reading = iter(reader)
+        seen = [next(reading) for _ in range(4)]
+        back = {"start": [0, 0], "delivered": 5, "at": [0, 10], "epoch": 0, "left_out": []}
+        for select in (range(1, N, 2), range(0, N, 3), range(N)):
+            with penstock.attach("feed", 10, select=select) as other:
+                other.load_state_dict({**other.state_dict(), **back})
+                seen += islice(other, 3)
+        seen += reading
+    draws: dict[float, int] = {}
+    for batch in seen:
+        for id, draw in zip(batch["id"].tolist(), batch["draw"].tolist(), strict=True):
+            assert draws.setdefault(draw, id) == id, "one draw for two samples"
+
+
+class Draws(Squares):
+    def __getitem__(self, i: int) -> Any:
+        return {"id": i, "draw": torch.rand((), dtype=torch.float64)}
+
+
 def test_a_change_that_cannot_be_leaves_the_loader_as_it_was(serve: Any) -> None:
     feeder = serve(arrays(), window="1MiB")
     with penstock.attach("feed", 12, select=[1, 2, 3]) as loader:

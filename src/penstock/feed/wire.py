@@ -58,10 +58,10 @@ class Hello(msgspec.Struct, tag="hello"):
 
 
 class Start(msgspec.Struct, tag="start"):
-    """Send me blocks from this position, or from the next segment if it is None.
+    """Send me blocks from this position; if it is None, from the next segment, and not before ``epoch_*``.
 
     ``serial`` identifies this start, which may be sent twice; ``epoch`` is the
-    number of the trainer's epoch, and ``epoch_*`` where that began.
+    number of the trainer's epoch, and ``epoch_*`` where that began (or may begin).
     """
 
     serial: Positive

@@ -59,7 +59,7 @@ class ArraySource:
         self.order = digest("rows", self._order.digest)
         self.description = f"{rows:,} rows of arrays"
 
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
         for plan in planned(self._order.blocks(at), wanted):
             leaves = zip(self._nodes, self._leaves, strict=True)
             rows = [self._rows(node, leaf, plan.ids) for node, leaf in leaves]

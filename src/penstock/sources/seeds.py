@@ -21,9 +21,9 @@ def order_seed(seed: int, cycle: int) -> int:
     return seed if cycle == 0 else _mixed(seed, _ORDER, cycle)
 
 
-def data_seed(seed: int, at: Cursor) -> int:
-    """Return a seed for what a data set draws in a pass that is opened at ``at``."""
-    return _mixed(seed, _DATA, *at)
+def data_seed(seed: int, at: Cursor, salt: int = 0) -> int:
+    """Return a seed for what a data set draws in a pass that is opened at ``at``; another with a ``salt``."""
+    return _mixed(seed, _DATA, *at, *([salt] if salt else []))
 
 
 def seed_process(seed: int) -> None:

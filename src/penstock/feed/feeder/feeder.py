@@ -289,13 +289,17 @@ class Feeder:
 
     def _play(self, at: Cursor) -> None:
         """Publish one cycle from ``at`` on, until a trainer needs another position."""
-        self._reopened += self._state.position != at
+        again = self._state.position != at
+        self._reopened += again
+        selecting = self._server.open()
+        # What is loaded again beside other samples must not give these the draws of the first time.
+        salt = int.from_bytes(os.urandom(7)) if again and selecting else 0
         samples = at.sample
         self._pool.refill()
         if self._transform is not None and at != Cursor(0, 0):
-            seed_process(data_seed(self.settings.seed, at))  # else it would repeat the beginning's draws
+            seed_process(data_seed(self.settings.seed, at, salt))  # else it would repeat the beginning's draws
         try:
-            with closing(self._opened(at)) as blocks:
+            with closing(self._opened(at, salt)) as blocks:
                 while (block := self._next(blocks)) is not None:
                     if not self._put(at.cycle, block):
                         return
@@ -305,11 +309,10 @@ class Feeder:
         if self._source.samples is None:
             self._server.end_cycle(at.cycle, samples)
 
-    def _opened(self, at: Cursor) -> Any:
+    def _opened(self, at: Cursor, salt: int) -> Any:
         if not self._selects:
             return self._source.open(at)
-        self._server.open()
-        return cast("Any", self._source).open(at, partial(self._server.wanted, at.cycle))
+        return cast("Any", self._source).open(at, partial(self._server.wanted, at.cycle), salt)
 
     def _next(self, blocks: Any) -> SourceBlock | None:
         self._waits_for = "source"

@@ -114,15 +114,17 @@ class FeedState:
     ) -> list[Subscriber]:
         """Begin to read for a member; return the members that start now, with ``next`` set.
 
-        Without a position it begins at the next segment: the first whose
-        beginning is still in the ring, else the first yet to be published;
-        and, of blocks of which not all is loaded, the first whose rows it will find there.
+        Without a position it begins at the next segment, and not before
+        ``epoch_start``: the first whose beginning is still in the ring, else
+        the first yet to be published; and, of blocks of which not all is
+        loaded, the first whose rows it will find there.
         Ranks of one group begin an epoch together, or where others of them
         have begun it, under a feeder that died or before this rank was
         interrupted.
         """
         member = self.members[id]
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
+        member.not_before = epoch_start
         if at is not None:
             self.gathers = False
             self._begin(member, at, epoch, epoch_start)
@@ -135,7 +137,7 @@ class FeedState:
         group = [m for m in ranks if m.pending]
         if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
             return []
-        start = self._next_segment(member.selected)
+        start = self._next_segment(member.selected, max(each.not_before for each in group))
         for each in group:
             self._begin(each, start, each.epoch, start)
         return group
@@ -199,9 +201,10 @@ class FeedState:
             return None
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
-    def open(self) -> None:
-        """Note that the source is opened anew, and gives none of the blocks that it has planned."""
+    def open(self) -> bool:
+        """Note that the source is opened, and gives no more of what it has planned; return whether any selects."""
         self._planned.forget()
+        return any(member.selected is not None for member in self.members.values())
 
     def plan(self, at: Cursor, ids: Ids) -> Mask | None:
         """Note that the source plans a block of these samples now; return which it is to load, None for all."""
@@ -356,18 +359,18 @@ class FeedState:
         """How many members have begun to read; the ranks of a run are one."""
         return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
 
-    def _next_segment(self, selected: Bitmap | None) -> Cursor:
+    def _next_segment(self, selected: Bitmap | None, not_before: Cursor) -> Cursor:
         if self._endless:
             return self.position
         if (later := self._planned.covered_from(selected)) is not None:
-            return max(later, self.position).next_segment(self._segment_starts)
+            return max(later, self.position, not_before).next_segment(self._segment_starts)
         first = self.position
         for block in reversed(self._chain()):
-            if not covers(block.union, selected):
+            if block.at < not_before or not covers(block.union, selected):
                 break
             if block.at.sample in self._segment_starts:
                 first = block.at
-        return first.next_segment(self._segment_starts)
+        return max(first, not_before).next_segment(self._segment_starts)
 
     def _chain(self) -> list[PublishedBlock]:
         """Return the newest blocks in the ring that lead without a gap up to ``position``."""

@@ -9,6 +9,8 @@ from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.memory.placement import Placement
 from penstock.selection.bitmap import Bitmap
 
+_BEGINNING = Cursor(0, 0)
+
 
 @dataclass
 class PublishedBlock:
@@ -63,6 +65,7 @@ class Subscriber:
         part: What part of all samples these are.
         taken: Of the rows that it has been sent, those that it takes.
         wait_s: Time for which it has waited for blocks, as it says.
+        not_before: Where its epoch begins at the earliest, while it waits.
         resting: Whether it reads no more, and only holds blocks of which views live.
     """
 
@@ -84,6 +87,7 @@ class Subscriber:
     held_rows: int = 0
     pending: bool = False
     resting: bool = False
+    not_before: Cursor = _BEGINNING
     selected: Bitmap | None = None
     part: float = 1.0
     taken: int = 0

@@ -193,10 +193,8 @@ class Loader:
         try:
             reading = _reading_of(rows, options)
             coming = old.coming()
-            same_feeder = rows.connection.welcome.pid == rows_before.connection.welcome.pid
-            # A new feeder stands at its beginning, and the others go on where they were.
-            start = None if same_feeder else coming.start
-            reading.epoch = reading.rules.begin(coming.number, start)
+            reading.epoch = reading.rules.begin(coming.number, None)
+            reading.not_before = old.not_before if coming.start is None else old.rules.at(coming)
             reading.counts = old.counts
         except BaseException:
             closing()

@@ -35,6 +35,7 @@ class Reading:
         in_place: Whether the stream stands where ``epoch`` does.
         resumed: Whether ``epoch`` was loaded, and no loop has begun since.
         newest: Mark of the loop that may go on.
+        not_before: Where a trainer that has read before begins at the earliest.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Reading:
         self.in_place = False
         self.resumed = False
         self.newest: object = None
+        self.not_before = Cursor(0, 0)
         self.rules = rules
         self._rows = rows
         self._batcher = batcher
@@ -117,12 +119,12 @@ class Reading:
         if self.epoch.passed == 0:
             self._rows.move()
         if self._rows.moved:
-            start = None
+            start, self.not_before = None, Cursor(0, 0)
             self.epoch = self.rules.begin(number, None)
         if start is not None:
             self._rows.stand_at(self.rules.at(self.epoch), number, start, self.epoch.passed)
             return
-        self._rows.start(None, number, Cursor(0, 0))
+        self._rows.start(None, number, self.not_before)
         at, name = self._rows.at, self._rows.connection.welcome.name
         if self.rules.samples is None and at.sample:
             say(

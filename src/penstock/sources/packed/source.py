@@ -121,7 +121,7 @@ class PackedSource:
         path_taken = f": {shelf.reader.path_taken}" if shelf is not None and shelf.reader is not None else ""
         return f"{size}, {self._reads_by}{path_taken}"
 
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
         self._files.load()
         self._files.check_unchanged()
         if self._slots is None:

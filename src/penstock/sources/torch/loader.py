@@ -71,20 +71,20 @@ class MapStyleSource:
         if self._as_torch:
             self.order = digest("as torch", self._order.digest, canonical(loader.generator), self._persistent)
 
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
         generator = self._generator(at.cycle)
         workers = _clone(generator)
         if at.cycle == 0 or not self._persistent:
             draw(generator)
         order = self._order_of_torch(generator) if self._as_torch else None
-        if at != Cursor(0, 0):
-            seed_process(data_seed(self._seed, at))
+        if salt or at != Cursor(0, 0):
+            seed_process(data_seed(self._seed, at, salt))
         elif self._owned:
             torch.default_generator.manual_seed(self._seed)
         else:
             torch.default_generator.set_state(generator.get_state())  # as the loader alone would leave it
-        if at.sample or (at.cycle and self._persistent):
-            workers.manual_seed(data_seed(self._seed, at))
+        if salt or at.sample or (at.cycle and self._persistent):
+            workers.manual_seed(data_seed(self._seed, at, salt))
         blocks = self._order.blocks(at) if order is None else self._in_order_of_torch(order, at)
         yield from self._planned.open(planned(blocks, wanted), workers)
 
