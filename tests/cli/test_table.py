@@ -43,3 +43,4 @@ def test_a_trainer_that_waits_for_the_others_samples_would_do_better_alone():
     assert "waits 10.0 ms" not in shown(TENTH), "nobody else is there"
     assert "waits 10.0 ms" not in shown(ALL, TENTH, source_s=240.0), "half of the processors would load no faster"
     assert "waits" not in shown(ALL, msgspec.structs.replace(TENTH, taken=999)), "too few to judge"
+    assert "waits" in shown(ALL, msgspec.structs.replace(TENTH, taken=100, selected=50, wait_s=1.0)), "two epochs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -241,3 +242,13 @@ def test_a_rank_waits_for_the_others(serve):
         assert feeder.statistics().trainers[0].waits_for == "the other ranks"
         list(other)
         thread.join()
+
+
+def test_a_feed_tells_of_itself_also_while_it_ends() -> None:
+    for _ in range(30):
+        feeder = penstock.Feeder(np.zeros((10, 4)), "ends")
+        with ThreadPoolExecutor(1) as other:
+            ended = other.submit(feeder.close)
+            while not ended.done():
+                assert feeder.statistics().name == "ends"
+            assert feeder.statistics().resident_bytes == 0

@@ -72,7 +72,7 @@ def test_a_saved_iteration_goes_on_behind_what_it_gave(given_before: int, told: 
 
 def test_a_state_of_another_selection_is_refused() -> None:
     state = SelectionSampler(SOME).state_dict()
-    with pytest.raises(BadSetting, match="this state is of seed 0 and selection"):
+    with pytest.raises(BadSetting, match="this state was saved with selection="):
         SelectionSampler([1, 2]).load_state_dict(state)
     with pytest.raises(BadSetting, match="seed"):
         SelectionSampler(SOME, seed=1).load_state_dict(state)
@@ -82,3 +82,18 @@ def test_a_state_of_another_selection_is_refused() -> None:
 def test_arguments_that_make_no_sense_are_refused(wrong: Any) -> None:
     with pytest.raises(BadSetting, match=next(iter(wrong))):
         SelectionSampler(SOME, **wrong)
+
+
+@pytest.mark.parametrize(
+    "other", [{"seed": 1}, {"shuffle": False}, {"num_replicas": 4}, {"num_replicas": 2, "drop_last": True}]
+)
+def test_a_state_of_another_order_or_of_other_ranks_is_refused(other: Any) -> None:
+    state = SelectionSampler(range(100), num_replicas=2).state_dict()
+    with pytest.raises(BadSetting, match="this state was saved with"):
+        SelectionSampler(range(100), **{"num_replicas": 2, **other}).load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [None, 5, {}, {"epoch": 1, "given": 3}])
+def test_what_is_no_state_is_one_error(state: Any) -> None:
+    with pytest.raises(BadSetting, match="does not come from a SelectionSampler"):
+        SelectionSampler(range(100)).load_state_dict(state)

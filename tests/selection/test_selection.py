@@ -61,6 +61,9 @@ def test_weights_go_with_their_ids() -> None:
         (7, "0 dimensions"),
         ("nowhere.npy", "there is no file nowhere.npy"),
         (np.array([0, 2**63], np.uint64), "id 9223372036854775808 is too large"),
+        ([0, 1, 1, 0], r"ids 0, 1 are selected more than once.*mask\.astype\(bool\)"),
+        (np.ma.array([1, 2], mask=[0, 1]), "a masked array: give the ids that count"),
+        (torch.tensor([True, False]).to_sparse(), "it must be a list of ids"),
     ],
 )
 def test_what_is_no_selection_is_one_error(given: Any, why: str) -> None:
@@ -75,7 +78,17 @@ def test_a_file_that_holds_no_numbers_is_one_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [[1, 2], [1, 2, float("nan")], [1, 2, -1], [[1, 2, 3]], ["a", "b", "c"], [1, 2, 1e300]]
+    "weights",
+    [
+        torch.ones(3, requires_grad=True),
+        torch.ones(3).bfloat16(),
+        [1, 2],
+        [1, 2, float("nan")],
+        [1, 2, -1],
+        [[1, 2, 3]],
+        ["a", "b", "c"],
+        [1, 2, 1e300],
+    ],
 )
 def test_weights_that_do_not_fit_are_one_error(weights: Any) -> None:
     with pytest.raises(BadSetting, match="weights: "):
@@ -87,3 +100,8 @@ def test_a_selection_of_another_data_set_is_one_error() -> None:
         Selection([1, 4, 7]).mask(7)
     with pytest.raises(BadSetting, match="a mask of 3 samples, and the data set has 4"):
         Selection([True, False, True]).mask(4)
+
+
+def test_a_selection_stays_what_its_digest_says() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Selection([1, 4, 7]).ids[0] = 5

@@ -98,7 +98,7 @@ def _advice(feed: FeederStatistics) -> Iterator[Text]:
         return
     loading_s = feed.source_s / feed.samples
     for trainer in feed.trainers:
-        if trainer.selected and trainer.taken >= _JUDGED_SAMPLES:
+        if trainer.selected and trainer.taken >= min(_JUDGED_SAMPLES, 2 * trainer.selected):
             waits_s = trainer.wait_s / trainer.taken
             if waits_s > _OWN_FEED_TIMES_SLOWER * loading_s and waits_s > _LEAST_WAIT_S:
                 yield Text(

@@ -28,7 +28,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
             begins, "cycle 3" or "sample 4,000 of cycle 3", or those that the feed expects, "2 more trainers";
             empty otherwise.
         selected: Samples that it takes of each cycle; None for all.
-        taken: Of the samples that were published to it, those that it takes.
+        taken: Samples that it has taken, of the blocks that it has released.
         wait_s: Time for which it has waited for samples, as it last said, in seconds.
     """
 
@@ -72,7 +72,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         blocks: Blocks published since the feed began.
         blocks_in_place: Those of them that the source's workers wrote into the ring themselves.
         samples: Samples loaded and published since the feed began.
-        taken: Samples that its trainers took of those, counted for each of them.
+        taken: Samples that its trainers have taken of those, counted for each of them.
         bytes: Bytes published since the feed began.
         samples_per_s: Samples published per second, over the last seconds.
         copy_s: Time that the feeder spent copying blocks into the ring, in seconds.

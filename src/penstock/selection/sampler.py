@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from penstock.errors import BadSetting
 from penstock.selection.selection import Ids, Selection, selection_of
@@ -74,21 +74,40 @@ class SelectionSampler:
             self._epoch, self._given, self._resumed = whole_number("epoch", epoch, 0), 0, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration stands, in plain numbers."""
-        return {"epoch": self._epoch, "given": self._given, "seed": self.seed, "selection": self.selection.digest}
+        """Return where the iteration stands, in plain numbers.
+
+        A DataLoader's workers are handed ids ahead of the batches that a script has: under ``num_workers`` set
+        ``given`` to the samples that this rank has trained on.
+        """
+        return {"epoch": self._epoch, "given": self._given, **self._plan()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration give the rest of the epoch in which a state was saved.
 
         Raises:
-            BadSetting: it was saved with another selection or seed.
+            BadSetting: it is no such state, or was saved with another selection, order, or number of ranks.
         """
-        if state["selection"] != self.selection.digest or state["seed"] != self.seed:
+        given = cast("object", state)  # of any type: it comes from a file
+        plan = self._plan()
+        if not isinstance(given, dict) or not {"epoch", "given", *plan} <= given.keys():
+            raise BadSetting("this state does not come from a SelectionSampler's state_dict()")
+        if differs := [f"{name}={state[name]!r}" for name in plan if state[name] != plan[name]]:
+            mine = ", ".join(f"{name}={plan[name]!r}" for name in plan if state[name] != plan[name])
             raise BadSetting(
-                f"this state is of seed {state['seed']} and selection {state['selection']}, and the sampler has "
-                f"seed {self.seed} and selection {self.selection.digest}: begin the epoch anew"
+                f"this state was saved with {', '.join(differs)}, and the sampler has {mine}: begin the epoch anew"
             )
-        self._epoch, self._given, self._resumed = state["epoch"], state["given"], True
+        place = whole_number("epoch", state["epoch"], 0), whole_number("given", state["given"], 0, len(self))
+        self._epoch, self._given, self._resumed = *place, True
+
+    def _plan(self) -> dict[str, Any]:
+        """What decides which ids come in which order."""
+        return {
+            "seed": self.seed,
+            "selection": self.selection.digest,
+            "shuffle": self.shuffle,
+            "num_replicas": self.num_replicas,
+            "drop_last": self.drop_last,
+        }
 
     def _dealt(self, epoch: int) -> Ids:
         """Return this rank's ids of an epoch."""

@@ -47,9 +47,12 @@ class Selection:
         order = np.argsort(given, kind="stable")
         self.ids: Ids = given[order]
         if (twice := self.ids[1:][self.ids[1:] == self.ids[:-1]]).size:
+            hint = ". A mask has bools: mask.astype(bool)" if self.ids[-1] <= 1 else ""
             raise BadSetting(
-                f"select: {_shown(np.unique(twice))} selected more than once; an epoch gives each sample once"
+                f"select: {_shown(np.unique(twice))} selected more than once; an epoch gives each sample "
+                f"once{hint}"
             )
+        self.ids.setflags(write=False)
         if isinstance(samples, Selection) and weights is None:
             self.weights = samples.weights
         else:
@@ -96,7 +99,7 @@ class Selection:
             )
 
     def weights_of(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """Return the weights of some of the ids; 1 where none were given."""
+        """Return the weights of some of the selected ids; 1 where none were given."""
         if self.weights is None:
             return np.ones(len(ids), np.float32)
         return self.weights[np.searchsorted(self.ids, ids)]
@@ -117,9 +120,11 @@ def _ids_of(samples: Any) -> tuple[Ids, int | None]:
         return samples.ids, samples.masked
     if isinstance(samples, (str, PathLike)):
         samples = _read(Path(cast("str", samples)))
+    if isinstance(samples, np.ma.MaskedArray):
+        raise BadSetting("select: a masked array: give the ids that count, samples.compressed()")
     try:
         given = np.asarray(samples)
-    except ValueError:  # lists of several lengths
+    except (ValueError, TypeError, RuntimeError):  # lists of several lengths, sparse tensors
         given = np.empty((), object)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "bui"):
         raise BadSetting(
@@ -147,7 +152,10 @@ def _read(path: Path) -> Any:
 
 
 def _weights_of(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float32]:
-    given = np.asarray(weights)
+    try:
+        given = np.asarray(weights)
+    except (ValueError, TypeError, RuntimeError) as error:  # a tensor that requires a gradient, or of bfloat16
+        raise BadSetting(f"weights: {error}. Of a tensor give weights.detach().float().cpu()") from None
     if given.ndim > 1 or given.dtype.kind not in "buif" or (given.ndim == 1 and len(given) != count):
         raise BadSetting(
             f"weights: {given.shape} of {given.dtype}, for {count:,} selected samples: one number each"

@@ -40,7 +40,7 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selec
             "cannot outlive an eviction: use borrow=False, or a feed without stall_timeout"
         )
     if hello.selected is not None and (cannot := _cannot_select(welcome, selects=selects)):
-        return f"it reads with select=, and the feed {cannot}: give its loader a SelectionSampler instead"
+        return f"it reads with select=, and the feed {cannot}"
     return None
 
 
@@ -74,11 +74,17 @@ def objection_to_reading(
 def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
     """Say why a trainer cannot have some samples of a feed only; empty if it can."""
     if welcome.settings.whole_batches:
-        return "gives whole batches (whole_batches=True)"
+        return "gives whole batches: leave out whole_batches=True, or select in the loader (SelectionSampler)"
     if not selects or welcome.samples is None or welcome.block_rows is None:
-        return "has a source that cannot leave samples out (a sampler of its own, a stream, or no ids)"
+        return (
+            "has a source that cannot leave samples out, such as a stream, or a loader with a sampler of its own: "
+            "give a DataLoader over a map-style data set with shuffle=True, or select in the loader "
+            "(SelectionSampler)"
+        )
     if welcome.block_rows > MOST_NAMED_ROWS:
-        return f"has blocks of {welcome.block_rows:,} rows, and can name the samples of {MOST_NAMED_ROWS:,}"
+        return (
+            f"has blocks of {welcome.block_rows:,} rows: make its loader's batch_size at most {MOST_NAMED_ROWS:,}"
+        )
     return ""
 
 

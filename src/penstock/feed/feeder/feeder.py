@@ -240,7 +240,8 @@ class Feeder:
         self._endpoint.remove(self._lock)
         self._source.close()
         self._slots.close()
-        self._ring.close()
+        with self._server.changed:  # statistics() looks at the ring
+            self._ring.close()
 
     def wait_until_ending(self) -> None:
         """Wait until the feed is stopped or has no trainer left, even while its source is busy."""

@@ -34,7 +34,7 @@ class FeedState:
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
 
     Attributes:
-        taken: Samples that members took of those published, counted for each of them.
+        taken: Samples that members took of the blocks that they have released, counted for each of them.
         gathers: Whether it waits for them. It no longer does once one has left, or one was there before: it has
             begun elsewhere in the feed.
     """
@@ -89,6 +89,9 @@ class FeedState:
         member = self.members[id]
         for ordinal in ordinals:
             if ordinal in member.held:
+                rows = member.held[ordinal].rows_for(member.selected)
+                member.taken += rows
+                self.taken += rows
                 self._release(member, ordinal)
         return True
 
@@ -394,9 +397,6 @@ class FeedState:
         member.held[member.sent] = block
         member.sent += 1
         member.unread += 1
-        rows = block.rows_for(member.selected)
-        member.taken += rows
-        self.taken += rows
         self._advance(member, self._end(block))
 
     def _advance(self, member: Subscriber, to: Cursor) -> None:

@@ -63,7 +63,7 @@ class Subscriber:
         pending: Whether it has asked to start, and waits for the other ranks of its group.
         selected: The samples that it takes; None for all.
         part: What part of all samples these are.
-        taken: Of the rows that it has been sent, those that it takes.
+        taken: Of the rows that it has released, those that it takes.
         wait_s: Time for which it has waited for blocks, as it says.
         not_before: Where its epoch begins at the earliest, while it waits.
         resting: Whether it reads no more, and only holds blocks of which views live.

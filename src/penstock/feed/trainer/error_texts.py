@@ -44,11 +44,10 @@ def unknown(name: str) -> str:
 
 
 def refusal(name: str, message: wire.Rejected) -> Refused:
+    same = (message.protocol, message.version) == (wire.PROTOCOL, __version__)
+    versions = "" if same else f" (its feeder runs penstock {message.version}, this process {__version__})"
     kind = errors.VersionMismatch if message.protocol != wire.PROTOCOL else Refused
-    return kind(
-        f"feed {name!r} does not admit this trainer: {message.reason} (its feeder runs penstock "
-        f"{message.version}, this process {__version__})"
-    )
+    return kind(f"feed {name!r} does not admit this trainer: {message.reason}{versions}")
 
 
 def failure(message: wire.Failed) -> SourceError:
