@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.terminal import console, printable, printable_lines
+from penstock.terminal import console, prepare_output, printable, printable_lines
 
 
 @given(st.text())
@@ -30,3 +32,27 @@ def test_a_console_takes_no_text_for_markup(text):
     said = io.StringIO()
     console(file=said, force_terminal=True).print(text)
     assert said.getvalue() == f"{text}\n"
+
+
+class ShortWrites(io.RawIOBase):
+    """Takes two bytes at a time, as a terminal takes 2,048 where a signal is due."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self.taken += bytes(data[:2])
+        return len(data[:2])
+
+
+def test_unbuffered_output_is_written_whole_and_at_once(monkeypatch: pytest.MonkeyPatch):
+    raw = ShortWrites()
+    unbuffered = io.TextIOWrapper(raw, "ascii", write_through=True)  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "stdout", unbuffered)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    prepare_output()
+    print("all of it ×", end="")
+    assert raw.taken == b"all of it x"

@@ -39,12 +39,30 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 
-def allow_any_encoding() -> None:
-    """Print what standard output and error cannot encode in other words, instead of failing."""
+def prepare_output() -> None:
+    """Print all of what is printed, and what standard output and error cannot encode in other words.
+
+    Under PYTHONUNBUFFERED a write that the system cuts short, as a terminal does after 2,048 bytes if a signal
+    is due, would lose its rest: Python does not look at how much was written.
+    """
     codecs.register_error("penstock", _in_other_words)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        given: object = getattr(sys, name)
+        if isinstance(given, io.TextIOWrapper):
+            stream: Any = given
+            if isinstance(stream.buffer, io.RawIOBase):
+                stream = io.TextIOWrapper(_Unbuffered(stream.buffer), stream.encoding, write_through=True)
+                setattr(sys, name, stream)
             stream.reconfigure(errors="penstock")
+
+
+class _Unbuffered(io.BufferedWriter):
+    """Writes at once, and all of it."""
+
+    def write(self, data: Any, /) -> int:
+        written = super().write(data)
+        self.flush()
+        return written
 
 
 def _in_other_words(error: UnicodeError) -> tuple[str | bytes, int]:

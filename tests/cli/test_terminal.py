@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from penstock.feed.endpoint import Endpoint
 
 COMMAND = [sys.executable, "-m", "penstock"]
 NASTY = "[red]x[/red] :smile: \x1b[2J\n\u202eabc"
+MARK = b"\x1e\x1e"
 SHOWN = r"[red]x[/red] :smile: \x1b[2J\n\u202eabc"
 
 
@@ -43,13 +45,22 @@ def in_terminal(*words: str, **more: str) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     env = environment(TERM="xterm", **more)
-    with subprocess.Popen([*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=env):
-        os.close(theirs)
-        sent = b""
-        with suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # EIO: the other side is closed
-            while chunk := terminal.read(65536):
-                sent += chunk
-    return re.sub(r"\x1b\[[0-9;]*m", "", sent.decode()).replace("\r\n", "\n")
+    with ThreadPoolExecutor(1) as reader:
+        # The end is a mark: whatever was written before it has come.
+        sent = reader.submit(until, ours, MARK)
+        subprocess.run([*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=env, check=False)
+        os.write(theirs, MARK)
+    os.close(theirs)
+    os.close(ours)
+    return re.sub(r"\x1b\[[0-9;]*m", "", sent.result().decode()).replace("\r\n", "\n")
+
+
+def until(terminal: int, mark: bytes) -> bytes:
+    """Read what comes before a mark."""
+    sent = b""
+    while not sent.endswith(mark):
+        sent += os.read(terminal, 65536)
+    return sent.removesuffix(mark)
 
 
 def without(tmp_path: Path, *modules: str) -> dict[str, str]:
@@ -145,7 +156,7 @@ def test_doctor_breaks_no_command_and_loses_no_extra(tmp_path: Path, monkeypatch
     assert '\n    pip install "penstock[gpu]"\n' in shown
     # Memory, huge pages and io_uring may be short for a moment while other tests run.
     lasting = before & after
-    assert lasting <= {line.strip() for line in shown.splitlines() if line.startswith("    ")}
+    assert lasting <= {line.strip() for line in shown.splitlines() if line.startswith("    ")}, shown
 
 
 def remedies() -> set[str]:

@@ -29,9 +29,9 @@ def _run() -> None:
     from penstock.cli.app import app
     from penstock.errors import PackageMissing, PenstockError, SourceError
     from penstock.feed.launch.function import FunctionFailed
-    from penstock.terminal import allow_any_encoding
+    from penstock.terminal import prepare_output
 
-    allow_any_encoding()
+    prepare_output()
     try:
         app(prog_name="penstock")
     except PackageMissing as error:
