@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ def prepare_output() -> None:
     for name in ("stdout", "stderr"):
         given: object = getattr(sys, name)
         if isinstance(given, io.TextIOWrapper):
-            stream: Any = given
+            stream = cast("Any", given)
             if isinstance(stream.buffer, io.RawIOBase):
                 stream = io.TextIOWrapper(_Unbuffered(stream.buffer), stream.encoding, write_through=True)
                 setattr(sys, name, stream)
