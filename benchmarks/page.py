@@ -10,12 +10,11 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import psutil
+from benchmarks.claim import claim
 
 from penstock.measure.machine import describe
 from penstock.runs.plan import GroupPlan, RunPlan
@@ -95,20 +95,6 @@ def served(store: Store) -> Generator[tuple[str, psutil.Process]]:
 
 def repeated(measure: Callable[[], float]) -> list[float]:
     return [measure() for _ in range(REPEATS)]
-
-
-def claim(what: str, unit: str, values: Sequence[float], *, least: float | None = None, most: float | None = None):
-    measured = statistics.median(values)
-    at_least, target = (True, least) if most is None else (False, most)
-    return {
-        "claim": what,
-        "target": target,
-        "unit": unit,
-        "at_least": at_least,
-        "measured": measured,
-        "spread": (min(values), max(values)) if len(values) > 1 else None,
-        "met": measured >= target if at_least else measured <= target,
-    }
 
 
 def first_page(browser: Any, url: str) -> list[float]:
