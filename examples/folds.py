@@ -10,31 +10,12 @@ import argparse
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Subset
 
 import penstock
+from train import Digits, make_loader
 
 FOLDS = 5
-
-
-class Digits(Dataset[tuple[torch.Tensor, int]]):
-    """Noisy 28x28 images of ten patterns: small enough for any machine, and learnable."""
-
-    def __init__(self, size: int = 4000) -> None:
-        self.patterns = torch.rand(10, 28, 28, generator=torch.Generator().manual_seed(0))
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        label = i % 10
-        noise = torch.rand(28, 28, generator=torch.Generator().manual_seed(i))
-        return (self.patterns[label] * 128 + noise * 127).to(torch.uint8), label
-
-
-def make_loader() -> DataLoader[tuple[torch.Tensor, int]]:
-    return DataLoader(Digits(), batch_size=64, shuffle=True, num_workers=2)
 
 
 def main() -> None:
