@@ -56,6 +56,8 @@ def test_a_feed_of_another_order_is_no_successor(forks_feeders_with_torch, serve
         with pytest.raises(penstock.SettingsDiffer, match="seed"):
             for _ in range(100):
                 next(batches)
+        with pytest.raises(penstock.SettingsDiffer, match="seed"):
+            next(batches)
 
 
 def test_detection_batches_may_end_with_a_shorter_one(serve):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -22,11 +23,9 @@ from penstock.feed.trainer.rows import RowStream
 
 ROWS = 600
 
+pytestmark = pytest.mark.timeout(method="thread")  # the alarm is the tests' own
 # In a weak reference's callback Python only reports an exception: that alarm is lost, and must cost nothing.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.timeout(method="thread"),  # the alarm is the tests' own
-]
+alarmed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Interrupted(Exception):
@@ -128,6 +127,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@alarmed
 @pytest.mark.parametrize("interrupts", [15, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("case", CASES)
 def test_interrupts_at_random_instants_lose_and_repeat_nothing(clean, serve, case, interrupts):
@@ -146,6 +146,7 @@ def test_interrupts_at_random_instants_lose_and_repeat_nothing(clean, serve, cas
         assert loader.statistics().samples == epochs * len(ids)
 
 
+@alarmed
 def test_an_interrupt_in_the_last_epoch_of_a_feed_that_has_ended_costs_nothing(clean, serve):
     """The feeder is gone when the interrupt comes: what lies in the ring is enough."""
     feeder = serve(arrays(), epochs=1)
@@ -199,6 +200,7 @@ def test_a_failover_that_is_broken_off_is_gone_on_with(forks_feeders_with_torch,
         ids += [int(i) for batch in got for i in batch["id"]]
         assert loader.statistics().failovers == 1
     assert sorted(ids) == list(range(ROWS))
+    gc.collect()  # which tells of a socket that nobody closed
 
 
 def test_ranks_of_a_stream_go_on_where_one_was_interrupted(serve):
@@ -303,6 +305,7 @@ def test_a_state_saved_after_the_transform_raised_brings_the_batch_that_was_not_
     assert sorted(ids) == list(range(ROWS))
 
 
+@alarmed
 @pytest.mark.parametrize("resumes", [20, pytest.param(1000, marks=pytest.mark.soak)])
 def test_states_saved_at_random_under_alarms_bring_back_the_very_next_sample(serve, resumes):
     """Interrupted, saved, loaded into another Loader of another batch size, and again."""

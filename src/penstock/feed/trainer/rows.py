@@ -346,6 +346,7 @@ class RowStream:
             raise lost
         self.kept_from = None
         self.destination.leave()
+        old.close()  # before the other takes its place: if this is broken off, the failover begins again
         connection = self._connected(old.welcome)
         connection.moves_to = old.moves_to
         before, now = order_of(old.welcome), order_of(connection.welcome)
@@ -359,7 +360,6 @@ class RowStream:
         self.place = self.place._replace(connection=connection, next_item=0)
         self._past_wait_s += old.wait_s
         self.failovers += 1
-        old.close()
         _warn_of_other_data(old.welcome, connection.welcome)  # last: a filter may make an error of it
 
 
