@@ -22,6 +22,7 @@ from penstock.feed.trainer.connection import Connection
 from penstock.feed.trainer.rows import RowStream
 
 ROWS = 600
+ARMED: list[bool] = []  # empty unless an alarm may interrupt
 
 pytestmark = pytest.mark.timeout(method="thread")  # the alarm is the tests' own
 # In a weak reference's callback Python only reports an exception: that alarm is lost, and must cost nothing.
@@ -61,9 +62,11 @@ def alarms(seed: int) -> Iterator[Callable[[], None]]:
     choose = random.Random(seed)
 
     def ring(_number: int, _frame: Any) -> None:
-        raise Interrupted
+        if ARMED:  # else another thread has taken the signal, and is late with it
+            raise Interrupted
 
     def arm() -> None:
+        ARMED.append(True)
         signal.setitimer(signal.ITIMER_REAL, 10 ** choose.uniform(-5.3, -2.5))
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -85,6 +88,7 @@ def attempt(batches: Iterator[Any], got: list[Any], arm: Callable[[], None]) -> 
         hit = True
     while True:
         try:
+            ARMED.clear()
             signal.setitimer(signal.ITIMER_REAL, 0)
             return hit
         except Interrupted:
