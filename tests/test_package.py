@@ -64,11 +64,13 @@ with penstock.attach("packed", 10) as loader:
 with penstock.share(lambda: penstock.ArraySource({"id": ids}), "arrays", 10, linger=0.0) as loader:
     assert sorted(np.concatenate([batch["id"] for batch in loader])) == list(ids)
 assert sorted(penstock.SelectionSampler(penstock.Selection(ids < 5))) == [0, 1, 2, 3, 4]
+ids.astype(np.uint16).tofile(sys.argv[1] + ".bin")
+assert sum(len(rows) for rows in penstock.TokenSource(sys.argv[1] + ".bin", length=9)) == 11
 penstock.log(loss=1.0)
 penstock.autoshare()
 assert penstock.run() is None
 used = "Selection SelectionSampler autoshare log run pack Feeder PackedSource attach Loader feeds stop".split()
-used += "share ArraySource __version__".split()
+used += "share ArraySource TokenSource __version__".split()
 assert isinstance(penstock.__version__, str)
 for name in set(dir(penstock)) - set(used):
     error = getattr(penstock, name)("what")

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.selection.selection import Selection as Selection
     from penstock.sources.arrays import ArraySource as ArraySource
     from penstock.sources.packed import PackedSource as PackedSource
+    from penstock.sources.tokens import TokenSource as TokenSource
 
 
 _ERRORS = (
@@ -94,6 +95,7 @@ _HOMES = {
     "PackedSource": "penstock.sources.packed",
     "Selection": "penstock.selection.selection",
     "SelectionSampler": "penstock.selection.sampler",
+    "TokenSource": "penstock.sources.tokens",
     "feeds": "penstock.feed.launch.feeds",
     "log": "penstock.runs.inside",
     "pack": "penstock.packing.packing",

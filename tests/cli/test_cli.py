@@ -121,8 +121,11 @@ def test_nothing_runs_says_what_to_do(command):
         (("feed", "my_loader.py:make_loader", "--name", "x", "--segments", "0"), "segments=0"),
         (
             ("feed", "my_loader.py:make_loader", "--name", "x", "--reader", "uring"),
-            "--reader: only for packed:FOLDER",
+            "--reader: only for packed:...; my_loader.py:make_loader has its own",
         ),
+        (("feed", "tokens:x.bin", "--name", "x", "--depth", "3"), "--depth: only for packed:..."),
+        (("feed", "tokens:x.bin", "--name", "x"), "say how many tokens a row predicts, such as --length 1024"),
+        (("feed", "tokens:x.bin", "--name", "x", "--length", "8"), "x.bin: no such file of tokens"),
         (("feed", "packed:", "--name", "x"), "without a folder: write packed:FOLDER"),
         (("feed", "packed", "--name", "x"), "has made, write packed:FOLDER"),
         (("feed", ".", "--name", "x"), "has made, write packed:."),

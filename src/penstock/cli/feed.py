@@ -21,8 +21,17 @@ from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
     from penstock.sources.packed import PackedSource
+    from penstock.sources.tokens import TokenSource
 
-_PACKED = "Options of packed:FOLDER"
+_TOKENS = "tokens:"
+_PACKED_PANEL = "Options of packed:FOLDER"
+_TOKENS_PANEL = "Options of tokens:FILES"
+_BOTH_PANEL = "Options of packed:FOLDER and tokens:FILES"
+_OPTIONS = {
+    PACKED: {"reader", "batch_size", "depth", "shuffle", "verify"},
+    _TOKENS: {"length", "batch_size", "documents", "dtype", "shuffle"},
+}
+"""Which options the loaders have that are named by a prefix."""
 
 
 def feed(
@@ -30,7 +39,8 @@ def feed(
         str,
         typer.Argument(
             metavar="FILE.py:FUNCTION",
-            help="Function that makes the loader; or packed:FOLDER, made by penstock pack.",
+            help="Function that makes the loader; packed:FOLDER, made by penstock pack; or tokens:FILES, a file, "
+            "a folder or a pattern of token files.",
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="Name that trainers attach to.")],
@@ -63,30 +73,45 @@ def feed(
     expect: Annotated[
         int, typer.Option(metavar="K", help="Trainers for which the first cycle waits, for at most 20 s.")
     ] = 1,
-    reader: Annotated[
-        str | None,
-        typer.Option(help="Way of reading rows: auto, posix, direct, uring, gpu.", rich_help_panel=_PACKED),
-    ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Rows of a block; 128 unless given.", rich_help_panel=_PACKED)
-    ] = None,
-    depth: Annotated[
-        int | None,
-        typer.Option(help="Reads under way; 128, or as advised, unless given.", rich_help_panel=_PACKED),
+        int | None, typer.Option(help="Rows of a block; 128 unless given.", rich_help_panel=_BOTH_PANEL)
     ] = None,
     shuffle: Annotated[
         bool | None,
         typer.Option(
-            "--shuffle/--in-order", help="Order of the rows; shuffled unless given.", rich_help_panel=_PACKED
+            "--shuffle/--in-order", help="Order of the rows; shuffled unless given.", rich_help_panel=_BOTH_PANEL
         ),
+    ] = None,
+    reader: Annotated[
+        str | None,
+        typer.Option(help="Way of reading rows: auto, posix, direct, uring, gpu.", rich_help_panel=_PACKED_PANEL),
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(help="Reads under way; 128, or as advised, unless given.", rich_help_panel=_PACKED_PANEL),
     ] = None,
     verify: Annotated[
         bool | None,
         typer.Option(
             "--verify/--no-verify",
             help="Comparison of rows with their checksums; done unless given.",
-            rich_help_panel=_PACKED,
+            rich_help_panel=_PACKED_PANEL,
         ),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens that a row predicts; it has one more.", rich_help_panel=_TOKENS_PANEL),
+    ] = None,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            help="split: one document in a row; packed: as many as fit; windows of the stream unless given.",
+            rich_help_panel=_TOKENS_PANEL,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Type of tokens without a header: uint16 or uint32.", rich_help_panel=_TOKENS_PANEL),
     ] = None,
 ) -> None:
     """Run a feeder here, until it is interrupted or stopped.
@@ -97,8 +122,17 @@ def feed(
     from penstock.feed.launch.process import serve
 
     shown = console()
-    packed = {"reader": reader, "batch_size": batch_size, "depth": depth, "shuffle": shuffle, "verify": verify}
-    source = _loader(loader, packed, {"segments": segments, "seed": seed})
+    options = {
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "reader": reader,
+        "depth": depth,
+        "verify": verify,
+        "length": length,
+        "documents": documents,
+        "dtype": dtype,
+    }
+    source = _loader(loader, options, {"segments": segments, "seed": seed})
     feeder = Feeder(
         source,
         name,
@@ -124,7 +158,7 @@ def feed(
         ),
         soft_wrap=True,
     )
-    if loader.startswith(PACKED):
+    if loader.startswith((PACKED, _TOKENS)):
         for note in _notes(source, segments, stands.window_bytes):
             shown.print(note, style="yellow", soft_wrap=True)
     try:
@@ -134,27 +168,36 @@ def feed(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _loader(where: str, packed: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """Make what to feed; ``packed`` are the options that only a packed data set has."""
-    given = {name: value for name, value in packed.items() if value is not None}
-    if where.startswith(PACKED):
+def _loader(where: str, options: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """Make what to feed; ``options`` are those that only some loaders have."""
+    given = {name: value for name, value in options.items() if value is not None}
+    prefix = next((prefix for prefix in _OPTIONS if where.startswith(prefix)), "")
+    if others := given.keys() - _OPTIONS.get(prefix, set()):
+        names = ", ".join("--" + name.replace("_", "-") for name in given if name in others)
+        having = " or ".join(f"{known}..." for known, own in _OPTIONS.items() if others & own)
+        raise BadSetting(f"{names}: only for {having}; {where} has its own")
+    path = os.path.expanduser(where.removeprefix(prefix))
+    if prefix == PACKED:
         from penstock.sources.packed import PackedSource
 
-        return PackedSource(os.path.expanduser(where.removeprefix(PACKED)), **given, **settings)
+        return PackedSource(path, **given, **settings)
+    if prefix == _TOKENS:
+        from penstock.sources.tokens import TokenSource
+
+        if length := given.pop("length", 0):
+            return TokenSource(path, length=length, **given, **settings)
+        raise BadSetting(f"{where}: say how many tokens a row predicts, such as --length 1024")
     if f"{where}:" == PACKED or Path(where).is_dir():
         folder = "FOLDER" if f"{where}:" == PACKED else where
         raise BadSetting(
             f"{where!r} names no function; to feed what penstock pack has made, write {PACKED}{folder}"
         )
-    if given:
-        names = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise BadSetting(f"{names}: only for packed:FOLDER; what {where} makes has its own")
     seed_process(settings["seed"])  # a list that FUNCTION shuffles has one order in every feeder
     return call(function_at(where), where)
 
 
-def _notes(source: PackedSource, segments: int | None, window_bytes: int) -> Iterator[str]:
-    """Say what of the settings a packed data set cannot have."""
+def _notes(source: PackedSource | TokenSource, segments: int | None, window_bytes: int) -> Iterator[str]:
+    """Say what of the settings such a data set cannot have."""
     from penstock.feed.feeder.slot_pool import RING_SHARE
 
     if segments is not None and source.batches < segments:

@@ -1,0 +1,186 @@
+"""How the tokens of some files make rows of one length: windows of a stream, or pieces of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from penstock.contracts import Ids, Numbers
+from penstock.errors import BadSetting
+from penstock.sources.tokens.files import TokenFile, Tokens
+from penstock.sources.tokens.packing import packed
+
+
+class Rows(Protocol):
+    """Rows of ``length`` + 1 tokens, by number."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What they are, for a person."""
+        ...
+
+    def files_of(self, rows: Ids) -> Sequence[TokenFile]:
+        """Return the files that these rows come from."""
+        ...
+
+    def will_need(self, rows: Ids) -> None:
+        """Have the kernel read ahead what these rows need."""
+        ...
+
+    def fill(self, rows: Ids, to: Sequence[int], leaves: Sequence[Tokens]) -> None:
+        """Write rows to these places of a block's leaves."""
+        ...
+
+
+def list_of(numbers: Numbers) -> list[int]:
+    """Return numbers as Python's."""
+    return numbers.tolist()
+
+
+def distinct(numbers: Numbers) -> list[int]:
+    """Return each number once, rising."""
+    return sorted(set(list_of(numbers)))
+
+
+class Windows:
+    """Windows of a stream of tokens, each of which begins with the last token of the one before.
+
+    So every token but a file's first is predicted once. What fills no window at the end of a file is left out.
+
+    Args:
+        files: Files, each a stream.
+        length: Tokens that a window predicts.
+
+    Raises:
+        BadSetting: no file has the tokens of a window.
+    """
+
+    def __init__(self, files: Sequence[TokenFile], length: int) -> None:
+        self._files = files
+        self._length = length
+        windows = [max(0, len(file.tokens) - 1) // length for file in files]
+        self._ends = np.cumsum(windows, dtype=np.int64)
+        self.count = int(self._ends[-1])
+        if not self.count:
+            most = max(files, key=lambda file: len(file.tokens))
+            raise BadSetting(
+                f"length={length}: {most.path} has {len(most.tokens):,} tokens, and a row needs {length + 1:,}"
+            )
+        self.description = f"{self.count:,} windows of {length:,}"
+
+    def files_of(self, rows: Ids) -> Sequence[TokenFile]:
+        if len(self._files) == 1:
+            return self._files
+        return [self._files[i] for i in distinct(self._places(rows)[0])]
+
+    def will_need(self, rows: Ids) -> None:
+        files, starts = self._places(rows)
+        for i, start in zip(list_of(files), list_of(starts), strict=True):
+            self._files[i].will_need(start, self._length + 1)
+
+    def fill(self, rows: Ids, to: Sequence[int], leaves: Sequence[Tokens]) -> None:
+        (tokens,) = leaves
+        size, streams = self._length + 1, [file.tokens for file in self._files]
+        files, starts = self._places(rows)
+        for place, i, start in zip(to, files.tolist(), starts.tolist(), strict=True):
+            tokens[place] = streams[i][start : start + size]
+
+    def _places(self, rows: Ids) -> tuple[Numbers, Numbers]:
+        """Return the file of each window, and the first of its tokens there."""
+        files = np.searchsorted(self._ends, rows, side="right")
+        before = np.concatenate(([0], self._ends[:-1]))
+        return files, (rows - before[files]) * self._length
+
+
+class Pieces(NamedTuple):
+    """Documents cut so that each fits in a row; a piece begins with the last token of the one before."""
+
+    files: Numbers
+    starts: Numbers
+    sizes: Numbers
+
+
+class Documents:
+    """Rows of documents: cut where they are longer than a row, and never beside another one's end unmarked.
+
+    The second leaf numbers the documents of a row from 1 on, with 0 where nothing is.
+
+    Args:
+        files: Files with an index.
+        length: Tokens that a full row predicts.
+        together: Whether several documents may share a row.
+
+    Raises:
+        BadSetting: a file has no index, or no document of two tokens.
+    """
+
+    def __init__(self, files: Sequence[TokenFile], length: int, *, together: bool) -> None:
+        self._files = files
+        self._pieces = _pieces(files, length)
+        sizes = self._pieces.sizes
+        if together:
+            self._order, self._firsts = packed(sizes, length + 1)
+        else:
+            self._order, self._firsts = np.arange(len(sizes)), np.arange(len(sizes) + 1)
+        self.count = len(self._firsts) - 1
+        full = sizes.sum() / (self.count * (length + 1))
+        documents = sum(len(file.documents) - 1 for file in files if file.documents is not None)
+        how = "packed" if together else "split"
+        self.description = f"{documents:,} documents {how} into {self.count:,} rows of {length:,}, {full:.0%} full"
+
+    def files_of(self, rows: Ids) -> Sequence[TokenFile]:
+        return [self._files[i] for i in distinct(self._pieces.files[self._of(rows)])]
+
+    def will_need(self, rows: Ids) -> None:
+        for i, start, size in self._told(self._of(rows)):
+            self._files[i].will_need(start, size)
+
+    def fill(self, rows: Ids, to: Sequence[int], leaves: Sequence[Tokens]) -> None:
+        tokens, documents = leaves
+        firsts, ends = self._firsts[rows].tolist(), self._firsts[rows + 1].tolist()
+        streams = [file.tokens for file in self._files]
+        for place, first, end in zip(to, firsts, ends, strict=True):
+            at = 0
+            for number, (i, start, size) in enumerate(self._told(self._order[first:end]), 1):
+                tokens[place, at : at + size] = streams[i][start : start + size]
+                documents[place, at : at + size] = number
+                at += size
+            tokens[place, at:] = 0
+            documents[place, at:] = 0
+
+    def _told(self, pieces: Ids) -> Iterator[tuple[int, int, int]]:
+        """Return file, first token and size of some pieces."""
+        files, starts, sizes = (field[pieces].tolist() for field in self._pieces)
+        return zip(files, starts, sizes, strict=True)
+
+    def _of(self, rows: Ids) -> Ids:
+        """Return the pieces of some rows."""
+        return np.concatenate([self._order[self._firsts[row] : self._firsts[row + 1]] for row in rows.tolist()])
+
+
+def _pieces(files: Sequence[TokenFile], length: int) -> Pieces:
+    """Cut documents into pieces of at most ``length`` + 1 tokens; a document of one token predicts nothing."""
+    found: list[Pieces] = []
+    for i, file in enumerate(files):
+        if file.documents is None:
+            raise BadSetting(
+                f"documents=: nothing tells where documents begin in {file.path}. Megatron's index does "
+                "(tools/preprocess_data.py writes it); or leave documents out, for windows of the whole stream"
+            )
+        firsts, sizes = file.documents[:-1], np.diff(file.documents)
+        counts = np.maximum(0, -(-(sizes - 1) // length))
+        of = np.repeat(np.arange(len(sizes)), counts)
+        within = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts = firsts[of] + within * length
+        ends = np.minimum(starts + length + 1, firsts[of] + sizes[of])
+        if not len(of):
+            raise BadSetting(f"{file.path} has no document of two tokens or more, so there is nothing to predict")
+        found.append(Pieces(np.full(len(of), i), starts, ends - starts))
+    return Pieces(*(np.concatenate(field) for field in zip(*found, strict=True)))

@@ -1,0 +1,175 @@
+"""Files of tokens as a source."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from penstock.contracts import Cursor, SourceBlock, Wanted
+from penstock.errors import BadSetting
+from penstock.memory.placement import place
+from penstock.memory.room import aligned
+from penstock.memory.slots import Filled, Slots
+from penstock.sizes import whole_number
+from penstock.sources.alone import Alone
+from penstock.sources.order import Order, Planned, digest, planned
+from penstock.sources.tokens.files import TokenFile, Tokens, opened
+from penstock.sources.tokens.mixture import Mixture
+from penstock.sources.tokens.rows import Documents, Rows, Windows
+from penstock.tree import build, describe
+
+_SLOTS = 2
+"""A block is written while the one before is announced."""
+_READ_AHEAD_BLOCKS = 64
+"""Once a block was not in the page cache, so many are read ahead."""
+
+Named = str | Path
+Documenting = Literal["split", "packed"]
+
+
+class TokenSource(Alone):
+    """Feeds rows of ``length`` + 1 tokens, each token but the first predicted once an epoch.
+
+    A batch is an array of shape ``(rows, length + 1)`` in the type of the files; inputs and targets are
+    ``batch[:, :-1]`` and ``batch[:, 1:]``. With ``documents`` it is a dict: ``"tokens"``, and ``"documents"`` of
+    the same shape, which numbers the documents of each row from 1 on, and has 0 where a row is empty.
+
+    Args:
+        files: A file, a folder, a pattern such as ``"fineweb/*.bin"``, or several: tokens without a header
+            (nanoGPT), with llm.c's, as ``.npy``, or Megatron's ``.bin`` beside its ``.idx``. Or a dict from these
+            to weights: the data sets' shares of a cycle, in which the one that is largest for its share comes
+            once, and others more often.
+        length: Tokens that a row predicts.
+        batch_size: Rows of a block.
+        dtype: Type of tokens without a header: ``"uint16"`` unless given, or ``"uint32"``.
+        documents: None for windows of the whole stream, whatever documents they cross; ``"split"`` for one
+            document or a piece of one in each row; ``"packed"`` for as many as fit. Needs Megatron's index.
+        shuffle: Draw a new random order in each cycle; False keeps the order of the files.
+        drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
+            say otherwise.
+        segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
+            than 16,000 rows to shuffle.
+        seed: Random seed of the order.
+
+    Raises:
+        BadSetting: there are no such files, they are no files of tokens, or an argument is out of range.
+    """
+
+    seekable = True
+    selects = True
+
+    def __init__(
+        self,
+        files: Named | Sequence[Named] | Mapping[Any, float],
+        *,
+        length: int,
+        batch_size: int = 128,
+        dtype: Literal["uint16", "uint32"] | None = None,
+        documents: Documenting | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        segments: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        length = whole_number("length", length, 1, 2**24)
+        self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
+        seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
+        if segments is not None:
+            segments = whole_number("segments", segments, 1)
+        if dtype not in (None, "uint16", "uint32"):
+            raise BadSetting(f"dtype={dtype!r}: tokens without a header are uint16 or uint32")
+        if documents not in (None, "split", "packed"):
+            raise BadSetting(f"documents={documents!r}: it must be 'split', 'packed', or left out")
+        named = [files] if isinstance(files, (str, Path)) else list(files)
+        if not named:
+            raise BadSetting("no files were named")
+        found = opened(named, dtype)
+        self._files = [file for own in found.values() for file in own]
+        if not isinstance(files, Mapping):
+            self._rows = _rows_of(self._files, length, documents)
+        elif shuffle:
+            parts = {name: _rows_of(own, length, documents) for name, own in found.items()}
+            self._rows = Mixture(parts, {str(name): weight for name, weight in files.items()}, seed)
+        else:
+            raise BadSetting(
+                "shuffle=False: data sets with weights are mixed by shuffling; leave one of the two out"
+            )
+        self._order = Order(self._rows.count, self.batch_size, segments, seed, shuffle=shuffle)
+        self.samples = self._order.samples
+        self.batches = self._order.batches
+        self.segment_starts = self._order.segment_starts
+        self.drop_last = drop_last
+        self.order = digest("tokens", self._order.digest, length, documents, self._rows.description)
+        tokens = np.empty((1, length + 1), self._files[0].tokens.dtype)
+        numbers = np.empty((1, length + 1), np.int32)
+        example: Any = tokens if documents is None else {"tokens": tokens, "documents": numbers}
+        self._layout, _, leaves = describe(example)
+        self._leaves: list[Tokens] = leaves
+        self.slot_bytes = self.block_bytes = sum(
+            aligned(leaf.nbytes * min(self.batch_size, self.samples)) for leaf in self._leaves
+        )
+        self._slots: Slots | None = None
+
+    @property
+    def description(self) -> str:
+        tokens = sum(len(file.tokens) for file in self._files)
+        many = f"{len(self._files):,} files" if len(self._files) > 1 else str(self._files[0].path)
+        return f"{tokens:,} tokens of {many}: {self._rows.description}"
+
+    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
+        for file in self._files:
+            file.check_unchanged()
+        plans = planned(self._order.blocks(at), wanted)
+        plan = next(plans, None)
+        ahead = 0
+        while plan is not None:
+            coming = next(plans, None)
+            if ahead and coming is not None:
+                self._rows.will_need(coming.ids)
+            faults = _major_faults()
+            block = self._block(plan)
+            ahead = _READ_AHEAD_BLOCKS if _major_faults() > faults else max(0, ahead - 1)
+            yield block
+            plan = coming
+
+    def fill(self, slots: Slots) -> int:
+        self._slots = slots
+        return _SLOTS
+
+    def close(self) -> None:
+        """There is nothing to release: a mapping ends with its last array."""
+
+    def _block(self, plan: Planned) -> SourceBlock:
+        rows = len(plan.ids)
+        if not rows:
+            return plan.block(None)
+        slot = None if self._slots is None else self._slots.take()
+        if slot is None or self._slots is None:
+            leaves = [np.empty((rows, *leaf.shape[1:]), leaf.dtype) for leaf in self._leaves]
+            tree = build(self._layout, leaves)
+        else:
+            placement = place(self._layout, [leaf.nbytes * rows for leaf in self._leaves])
+            parts = placement.leaves_in(self._slots.memory(slot))
+            leaves = [
+                part.view(leaf.dtype).reshape(rows, -1) for part, leaf in zip(parts, self._leaves, strict=True)
+            ]
+            tree = Filled(slot, rows, placement)
+        self._rows.fill(plan.ids, range(rows), leaves)
+        for file in self._rows.files_of(plan.ids):
+            file.check_unchanged()
+        return plan.block(tree)
+
+
+def _rows_of(files: Sequence[TokenFile], length: int, documents: Documenting | None) -> Rows:
+    if documents is None:
+        return Windows(files, length)
+    return Documents(files, length, together=documents == "packed")
+
+
+def _major_faults() -> int:
+    """Pages that this thread had to wait for a disk for."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
