@@ -65,10 +65,9 @@ class Mixture:
         for part, own, _ in self._divided(rows):
             part.will_need(own)
 
-    def fill(self, rows: Ids, to: Sequence[int], leaves: Sequence[Tokens]) -> None:
-        places = np.asarray(to)
+    def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
         for part, own, which in self._divided(rows):
-            part.fill(own, places[which].tolist(), leaves)
+            part.fill(own, to[which], leaves)
 
     def _divided(self, rows: Ids) -> Iterator[tuple[Rows, Ids, Ids]]:
         """Yield each data set that has some of the rows, their numbers in it, and which of the rows they are."""

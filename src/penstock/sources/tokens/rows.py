@@ -34,9 +34,13 @@ class Rows(Protocol):
         """Have the kernel read ahead what these rows need."""
         ...
 
-    def fill(self, rows: Ids, to: Sequence[int], leaves: Sequence[Tokens]) -> None:
+    def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
         """Write rows to these places of a block's leaves."""
         ...
+
+
+_GATHERED_BYTES = 256 << 10
+"""Windows are gathered in the cache of a core, so many bytes at once, and written to their places together."""
 
 
 def list_of(numbers: Numbers) -> list[int]:
@@ -65,14 +69,14 @@ class Windows:
     def __init__(self, files: Sequence[TokenFile], length: int) -> None:
         self._files = files
         self._length = length
-        windows = [max(0, len(file.tokens) - 1) // length for file in files]
-        self._ends = np.cumsum(windows, dtype=np.int64)
-        self.count = int(self._ends[-1])
-        if not self.count:
-            most = max(files, key=lambda file: len(file.tokens))
+        most = max(files, key=lambda file: len(file.tokens))
+        if len(most.tokens) <= length:
             raise BadSetting(
                 f"length={length}: {most.path} has {len(most.tokens):,} tokens, and a row needs {length + 1:,}"
             )
+        self._windows = [_windows(file.tokens, length) for file in files]
+        self._ends = np.cumsum([len(windows) for windows in self._windows], dtype=np.int64)
+        self.count = int(self._ends[-1])
         self.description = f"{self.count:,} windows of {length:,}"
 
     def files_of(self, rows: Ids) -> Sequence[TokenFile]:
@@ -81,22 +85,25 @@ class Windows:
         return [self._files[i] for i in distinct(self._places(rows)[0])]
 
     def will_need(self, rows: Ids) -> None:
-        files, starts = self._places(rows)
-        for i, start in zip(list_of(files), list_of(starts), strict=True):
-            self._files[i].will_need(start, self._length + 1)
+        files, windows = self._places(rows)
+        for i, window in zip(list_of(files), list_of(windows), strict=True):
+            self._files[i].will_need(window * self._length, self._length + 1)
 
-    def fill(self, rows: Ids, to: Sequence[int], leaves: Sequence[Tokens]) -> None:
+    def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
         (tokens,) = leaves
-        size, streams = self._length + 1, [file.tokens for file in self._files]
-        files, starts = self._places(rows)
-        for place, i, start in zip(to, files.tolist(), starts.tolist(), strict=True):
-            tokens[place] = streams[i][start : start + size]
+        files, windows = self._places(rows)
+        together = max(1, _GATHERED_BYTES // tokens[0].nbytes)
+        for i in distinct(files):
+            of_file = np.flatnonzero(files == i)
+            for start in range(0, len(of_file), together):
+                some = of_file[start : start + together]
+                tokens[_run(to[some])] = self._windows[i][windows[some]]
 
     def _places(self, rows: Ids) -> tuple[Numbers, Numbers]:
-        """Return the file of each window, and the first of its tokens there."""
+        """Return the file of each window, and its number there."""
         files = np.searchsorted(self._ends, rows, side="right")
         before = np.concatenate(([0], self._ends[:-1]))
-        return files, (rows - before[files]) * self._length
+        return files, rows - before[files]
 
 
 class Pieces(NamedTuple):
@@ -142,11 +149,11 @@ class Documents:
         for i, start, size in self._told(self._of(rows)):
             self._files[i].will_need(start, size)
 
-    def fill(self, rows: Ids, to: Sequence[int], leaves: Sequence[Tokens]) -> None:
+    def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
         tokens, documents = leaves
         firsts, ends = self._firsts[rows].tolist(), self._firsts[rows + 1].tolist()
         streams = [file.tokens for file in self._files]
-        for place, first, end in zip(to, firsts, ends, strict=True):
+        for place, first, end in zip(list_of(to), firsts, ends, strict=True):
             at = 0
             for number, (i, start, size) in enumerate(self._told(self._order[first:end]), 1):
                 tokens[place, at : at + size] = streams[i][start : start + size]
@@ -163,6 +170,19 @@ class Documents:
     def _of(self, rows: Ids) -> Ids:
         """Return the pieces of some rows."""
         return np.concatenate([self._order[self._firsts[row] : self._firsts[row + 1]] for row in rows.tolist()])
+
+
+def _windows(tokens: Tokens, length: int) -> Tokens:
+    """View tokens as rows of ``length`` + 1, each ``length`` on."""
+    count = max(0, len(tokens) - 1) // length
+    size = tokens.itemsize
+    return np.lib.stride_tricks.as_strided(tokens, (count, length + 1), (length * size, size), writeable=False)
+
+
+def _run(places: Ids) -> slice | Ids:
+    """Return places as a slice if they follow one another, which is written to faster."""
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first == len(places) - 1 else places
 
 
 def _pieces(files: Sequence[TokenFile], length: int) -> Pieces:

@@ -158,7 +158,7 @@ class TokenSource(Alone):
                 part.view(leaf.dtype).reshape(rows, -1) for part, leaf in zip(parts, self._leaves, strict=True)
             ]
             tree = Filled(slot, rows, placement)
-        self._rows.fill(plan.ids, range(rows), leaves)
+        self._rows.fill(plan.ids, np.arange(rows), leaves)
         for file in self._rows.files_of(plan.ids):
             file.check_unchanged()
         return plan.block(tree)
