@@ -3,7 +3,7 @@
 python -m benchmarks.tokens --json benchmarks/results/tokens.json
 
 Arms take turns. Of a feed, one trainer takes views of whole blocks: what is measured is how fast windows come into
-the ring. NanoGPT's batches are its own: 64 windows of 1,024 tokens, in int64; a trainer of the feed makes those too.
+the ring. NanoGPT's batches are its own: 64 windows of 1,024 tokens, in int64; a trainer of the feed makes those.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def test_a_name_that_is_not_public_is_not_there():
 
 
 EVERY_NAME = """
-import importlib, pkgutil, sys, threading
+import importlib, pathlib, pkgutil, sys, threading
 import penstock
 
 for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
@@ -66,11 +66,17 @@ with penstock.share(lambda: penstock.ArraySource({"id": ids}), "arrays", 10, lin
 assert sorted(penstock.SelectionSampler(penstock.Selection(ids < 5))) == [0, 1, 2, 3, 4]
 ids.astype(np.uint16).tofile(sys.argv[1] + ".bin")
 assert sum(len(rows) for rows in penstock.TokenSource(sys.argv[1] + ".bin", length=9)) == 11
+import simplejpeg
+(pathlib.Path(sys.argv[1]) / "images").mkdir()
+for i in range(3):
+    whole = simplejpeg.encode_jpeg(np.full((9, 9, 3), i, np.uint8))
+    (pathlib.Path(sys.argv[1]) / "images" / f"{i}.jpg").write_bytes(whole)
+assert [len(images) for images in penstock.ImageSource(sys.argv[1] + "/images", size=8, workers=1)] == [3]
 penstock.log(loss=1.0)
 penstock.autoshare()
 assert penstock.run() is None
 used = "Selection SelectionSampler autoshare log run pack Feeder PackedSource attach Loader feeds stop".split()
-used += "share ArraySource TokenSource __version__".split()
+used += "share ArraySource ImageSource TokenSource __version__".split()
 assert isinstance(penstock.__version__, str)
 for name in set(dir(penstock)) - set(used):
     error = getattr(penstock, name)("what")

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.selection.sampler import SelectionSampler as SelectionSampler
     from penstock.selection.selection import Selection as Selection
     from penstock.sources.arrays import ArraySource as ArraySource
+    from penstock.sources.images.source import ImageSource as ImageSource
     from penstock.sources.packed import PackedSource as PackedSource
     from penstock.sources.tokens import TokenSource as TokenSource
 
@@ -89,6 +90,7 @@ _ERRORS = (
 _HOMES = {
     "ArraySource": "penstock.sources.arrays",
     "Feeder": "penstock.feed.feeder.feeder",
+    "ImageSource": "penstock.sources.images.source",
     "Loader": "penstock.feed.trainer.loader",
     "attach": "penstock.feed.launch.attach",
     "autoshare": "penstock.autosharing.marks",

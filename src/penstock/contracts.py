@@ -131,6 +131,66 @@ class Source(Protocol):
         ...
 
 
+class Place(NamedTuple):
+    """Where a sample's bytes lie: a part of a file, or all of it if ``nbytes`` is None."""
+
+    path: str
+    offset: int = 0
+    nbytes: int | None = None
+
+
+class Records(Protocol):
+    """Where the samples of a data set lie; any process may read them, in any order."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """A name for each sample: its path within a folder, or its key in a shard."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The records in a few words, for a person."""
+        ...
+
+    def places(self, records: Ids) -> list[Place]:
+        """Return where these samples lie."""
+        ...
+
+
+class Region(NamedTuple):
+    """A part of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class Decoder(Protocol):
+    """Decodes JPEGs; equal bytes and regions give equal pixels from every decoder. Only one thread uses it."""
+
+    @property
+    def name(self) -> str:
+        """What decodes, with its version, for a person."""
+        ...
+
+    def size(self, encoded: bytes) -> tuple[int, int]:
+        """Return height and width, which the header says.
+
+        Raises:
+            ValueError: it is no JPEG that can be decoded.
+        """
+        ...
+
+    def decode(self, encoded: bytes, region: Region) -> ByteArray:
+        """Return a region's pixels, rows x columns x RGB, which may be reused by the next call.
+
+        Raises:
+            ValueError: it cannot be decoded.
+        """
+        ...
+
+
 DeviceBytes = Any
 """Memory of a GPU: a flat torch tensor of uint8."""
 

@@ -1,7 +1,9 @@
-"""Packages that only an extra of Penstock brings."""
+"""Where Python finds packages, and those that only an extra of Penstock brings."""
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.util import find_spec
 
 from penstock.errors import PackageMissing
@@ -19,3 +21,12 @@ def require(what: str, extra: str, *modules: str) -> None:
     """
     if missing := [module for module in modules if find_spec(module) is None]:
         raise PackageMissing(f'{what} needs {", ".join(missing)}: pip install "penstock[{extra}]"')
+
+
+def import_path() -> list[str]:
+    """Return where this process finds modules, with its directory by name, unless that was deleted."""
+    try:
+        here = [os.getcwd()]
+    except FileNotFoundError:
+        here = []
+    return [found for entry in sys.path for found in ([entry] if entry else here)]

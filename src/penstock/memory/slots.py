@@ -60,6 +60,19 @@ class SizedSlotSource(SlotSource, Protocol):
     def block_bytes(self) -> int: ...
 
 
+class OwnSlots:
+    """Slots of one size in a process's own memory, side by side from its beginning on."""
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        self._free = [Slot(i * nbytes, nbytes) for i in range(count)]
+
+    def take(self) -> Slot | None:
+        return self._free.pop() if self._free else None
+
+    def offer(self, slot: Slot) -> None:
+        self._free.append(slot)
+
+
 class Slots:
     """The slots on offer, shared by a feeder and its loader's workers.
 
@@ -91,6 +104,11 @@ class Slots:
         """All bytes of the ring, which may be registered; only those of a slot that was taken may be written."""
         self._ring.registered = True
         return self._ring.writable(0, self._ring.capacity_bytes)
+
+    @property
+    def ring_file(self) -> tuple[int, int]:
+        """The descriptor by which another process may map the ring to write to slots, and the ring's size."""
+        return self._ring.fd, self._ring.capacity_bytes
 
     def memory(self, slot: Slot) -> ByteArray:
         """Return the bytes of a slot, for its taker to write."""

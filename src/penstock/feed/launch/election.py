@@ -22,6 +22,7 @@ from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.error_texts import silent
 from penstock.inject import without_injection
 from penstock.linux.fork import close_in_children
+from penstock.packages import import_path
 
 _RETRY_S = 0.02
 _MOST_STARTS = 3
@@ -132,7 +133,7 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
         # Not subprocess: it waits until every child that another thread forks meanwhile has ended.
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *_import_path()],
+            [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *import_path()],
             without_injection(os.environ),
             file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), fd) for fd, file in passed.items()],
             setsid=True,  # a Ctrl-C in the terminal is not for it
@@ -149,12 +150,3 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
             with suppress(ChildProcessError):  # somebody else has waited for it
                 os.waitpid(pid, 0)
     return msgspec.json.decode(line, type=Ready) if line else Ready(died="ended, and what watched it was killed,")
-
-
-def _import_path() -> list[str]:
-    """Return where this process finds modules, with its directory by name, unless that was deleted."""
-    try:
-        here = [os.getcwd()]
-    except FileNotFoundError:
-        here = []
-    return [found for entry in sys.path for found in ([entry] if entry else here)]

@@ -15,7 +15,7 @@ from penstock.errors import BadSetting, ReaderUnavailable
 from penstock.io.memory import host_memory
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.memory.room import aligned
-from penstock.memory.slots import Slot, Slots
+from penstock.memory.slots import OwnSlots, Slots
 from penstock.sizes import size_text, whole_number
 from penstock.sources.order import Order, digest, planned
 from penstock.sources.packed.files import PackedFiles
@@ -153,7 +153,7 @@ class PackedSource:
             room = aligned(self.slot_bytes)
             count = 1 if self._slots is not None else max(1, min(self._ahead, _SCRATCH_BYTES // room))
             memory = host_memory(count * room)
-            self._scratch = self._shelf(memory, _OwnPlaces(count, room), gives_slots=False)
+            self._scratch = self._shelf(memory, OwnSlots(count, room), gives_slots=False)
         return self._scratch
 
     def _shelf(self, memory: ByteArray, places: Places, *, gives_slots: bool) -> Shelf:
@@ -193,17 +193,4 @@ class PackedSource:
 
     def _try_reader(self) -> None:
         """Raise ReaderUnavailable if the reader does not work here, or cannot read the files."""
-        self._shelf(np.zeros(1, np.uint8), _OwnPlaces(0, 0), gives_slots=False).close()
-
-
-class _OwnPlaces:
-    """Slots of one size, side by side."""
-
-    def __init__(self, count: int, nbytes: int) -> None:
-        self._free = [Slot(i * nbytes, nbytes) for i in range(count)]
-
-    def take(self) -> Slot | None:
-        return self._free.pop() if self._free else None
-
-    def offer(self, slot: Slot) -> None:
-        self._free.append(slot)
+        self._shelf(np.zeros(1, np.uint8), OwnSlots(0, 0), gives_slots=False).close()

@@ -1,0 +1,1 @@
+"""Images, decoded and cropped by workers."""

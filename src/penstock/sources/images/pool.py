@@ -1,0 +1,213 @@
+"""Worker processes of a source: each is a new Python without torch, and does one task after another.
+
+They are not forked: a process that has used OpenCV leaves its children locks that nobody opens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, TypeVar
+
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
+from penstock.errors import PenstockError, SourceError
+from penstock.linux.exit_status import in_words
+from penstock.linux.fork import close_in_children
+from penstock.packages import import_path
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_PROGRAM = """import sys
+sys.path[:] = sys.argv[3:]
+from importlib import import_module
+import_module(sys.argv[1]).main(int(sys.argv[2]))"""
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_QUEUED = 2
+"""Tasks that a worker has: the one at hand, and the next."""
+_MOST_DEATHS = 3
+_FINISH_S = 10.0
+
+
+class _Worker:
+    """One process, and the numbers of the tasks that it has."""
+
+    def __init__(self, pid: int, connection: Connection[Any, Any]) -> None:
+        self.pid = pid
+        self.connection = connection
+        self.has: deque[int] = deque()
+
+    def ended(self) -> str:
+        """Wait for its end; return how that came."""
+        self.connection.close()
+        try:
+            return in_words(os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]))
+        except ChildProcessError:  # somebody else has waited for it
+            return "ended"
+
+
+class WorkerPool(Generic[Task, Result]):
+    """Processes that do tasks.
+
+    One that dies is replaced, and its tasks are done again by others; only a task at which three died is an error.
+    They end with this process.
+
+    Args:
+        count: How many processes.
+        module: Module whose ``main(fd)`` they run, which calls ``serve``.
+    """
+
+    def __init__(self, count: int, module: str) -> None:
+        self._count = count
+        self._module = module
+        self._setup = b""
+        self._files: Sequence[int] = ()
+        self._workers: list[_Worker] = []
+        self._waiting: deque[int] = deque()  # numbers of tasks that no worker has
+        self._tasks: dict[int, Task] = {}  # those that are not done
+        self._deaths: dict[int, int] = {}
+        self._results: dict[int, tuple[bool, Any]] = {}
+
+    @property
+    def capacity(self) -> int:
+        """Tasks that can be under way without one waiting for a process."""
+        return self._count * _QUEUED
+
+    def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:
+        """Tell what processes that start from now on are given: arguments for ``serve``, and open files."""
+        self._setup = cloudpickle.dumps(setup)  # pyright: ignore[reportUnknownMemberType]
+        self._files = files
+
+    def submit(self, number: int, task: Task) -> None:
+        """Have a task done, whose result is asked for by ``number``."""
+        self._tasks[number] = task
+        self._waiting.append(number)
+        self._hand_out()
+
+    def result(self, number: int) -> Result:
+        """Wait for a task's result.
+
+        Raises:
+            SourceError: the task raised that, or killed three processes.
+        """
+        while number not in self._results:
+            self._hear(None)
+        done, result = self._results.pop(number)
+        if not done:
+            raise result
+        return result
+
+    def settle(self) -> None:
+        """Give up the tasks that have not begun, and wait for the others: after that nothing is written.
+
+        Processes that take longer than ten seconds are killed.
+        """
+        for number in self._waiting:
+            del self._tasks[number]
+        self._waiting.clear()
+        while self._tasks:
+            if not self._hear(_FINISH_S):
+                self.close()
+        self._results.clear()
+        self._deaths.clear()
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+        for worker in self._workers:
+            worker.ended()
+        self._workers.clear()
+        self._tasks.clear()
+        self._waiting.clear()
+
+    def _hand_out(self) -> None:
+        """Give tasks to the processes that have the fewest."""
+        while len(self._workers) < self._count:
+            self._workers.append(self._started())
+        while self._waiting:
+            worker = min(self._workers, key=lambda each: len(each.has))
+            if len(worker.has) >= _QUEUED:
+                return
+            number = self._waiting.popleft()
+            worker.has.append(number)
+            with suppress(OSError):  # it has died, as the next wait finds
+                worker.connection.send((number, self._tasks[number]))
+
+    def _hear(self, most_s: float | None) -> bool:
+        """Wait for a result or the end of a process; return whether anything came in time."""
+        ready = wait([worker.connection for worker in self._workers], most_s)
+        for worker in [each for each in self._workers if each.connection in ready]:
+            try:
+                number, done, result = worker.connection.recv()
+            except (EOFError, OSError):
+                self._bury(worker)
+                continue
+            worker.has.remove(number)
+            del self._tasks[number]
+            self._results[number] = done, result
+        self._hand_out()
+        return bool(ready)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Forget a process that has died, and have others do its tasks."""
+        self._workers.remove(worker)
+        how = worker.ended()
+        if worker.has:
+            first = worker.has[0]
+            self._deaths[first] = self._deaths.get(first, 0) + 1
+            if self._deaths[first] >= _MOST_DEATHS:
+                worker.has.popleft()
+                said = f"{_MOST_DEATHS} worker processes died at one block, {self._tasks.pop(first)}"
+                self._results[first] = False, SourceError(f"{said}: the last (process {worker.pid}) {how}")
+        self._waiting.extendleft(reversed(worker.has))
+
+    def _started(self) -> _Worker:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            passed = [theirs.fileno(), *self._files]
+            pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-P", "-c", _PROGRAM, self._module, str(theirs.fileno()), *import_path()],
+                {**os.environ, **_ONE_THREAD},
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in passed],  # which leaves them open there
+                setsid=True,  # a Ctrl-C in the terminal is not for it
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM],
+            )
+        connection: Connection[Any, Any] = Connection(ours.detach())
+        close_in_children(connection)
+        with suppress(OSError):  # it has died, as the next wait finds
+            connection.send_bytes(self._setup)
+        return _Worker(pid, connection)
+
+
+def serve(fd: int, make: Callable[..., Callable[[Any], Any]]) -> None:
+    """Be a worker: do tasks until the process that gives them ends.
+
+    Args:
+        fd: Socket to that process.
+        make: Makes, from what ``prepare`` was told, the function that does a task.
+    """
+    connection: Connection[Any, Any] = Connection(fd)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        work = make(*cloudpickle.loads(connection.recv_bytes()))
+        while True:
+            number, task = connection.recv()
+            try:
+                answer = number, True, work(task)
+            except PenstockError as error:
+                answer = number, False, error
+            except Exception as error:  # a user's function may raise anything, even what cannot travel
+                said = SourceError(f"{type(error).__name__}: {error}", traceback.format_exc())
+                answer = number, False, said
+            connection.send(answer)
+    os._exit(0)

@@ -1,0 +1,170 @@
+"""What a worker does: reads the images of a block, decodes, crops and writes them."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import cv2
+import msgspec
+import numpy as np
+
+from penstock.contracts import ByteArray, Ids, Place, Region
+from penstock.errors import ReadFailed, SourceError
+from penstock.sources.images.choose import decoder
+from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
+from penstock.sources.images.pool import serve
+from penstock.sources.images.whole import whole_image, whole_jpeg
+from penstock.sources.records.read import read
+
+_JPEG = b"\xff\xd8"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_MOST_PIXELS = 178_956_970
+"""As for Pillow: an image that says that it has more is taken for a decompression bomb."""
+
+
+class Task(NamedTuple):
+    """A block to prepare.
+
+    Attributes:
+        memory: Which of the memories it is written to.
+        offset: Where its pixels lie there.
+        cycle: Its cycle.
+        sample: Its first sample.
+        rows: How many rows it has when all are wanted.
+        salt: Mixed into the seed.
+        places: Where the images lie that are wanted.
+        kept: Which of the rows these are; None for all.
+    """
+
+    memory: int
+    offset: int
+    cycle: int
+    sample: int
+    rows: int
+    salt: int
+    places: Sequence[Place]
+    kept: Ids | None
+
+    def __str__(self) -> str:
+        return f"rows {self.sample:,} to {self.sample + self.rows - 1:,} of cycle {self.cycle}"
+
+
+class Bad(NamedTuple):
+    """An image that was skipped: its row in the block, where it lies, and what is wrong with it."""
+
+    row: int
+    where: str
+    why: str
+
+
+class Memory(NamedTuple):
+    """A file in memory that blocks are written to, by its descriptor."""
+
+    fd: int
+    nbytes: int
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """How images become rows.
+
+    Attributes:
+        augmentation: What is done to them.
+        crops: How many crops of each.
+        seed: Seed of the crops.
+        decode: A user's function from bytes to pixels; None for the formats that are known.
+        skips: Whether bad images are skipped.
+    """
+
+    augmentation: Augmentation
+    crops: int
+    seed: int
+    decode: Callable[[bytes], Any] | None
+    skips: bool
+
+
+class Preparer:
+    """Prepares blocks, in a worker's process.
+
+    Args:
+        recipe: How.
+        memories: Where tasks lie.
+    """
+
+    def __init__(self, recipe: Recipe, memories: Sequence[Memory]) -> None:
+        cv2.setNumThreads(1)
+        self._recipe = recipe
+        self._decoder = decoder()
+        self._memories = [np.frombuffer(mmap.mmap(*each), np.uint8) for each in memories]
+
+    def __call__(self, task: Task) -> list[Bad]:
+        """Write the pixels of a block; return the images that were skipped."""
+        recipe, bad = self._recipe, list[Bad]()
+        size, count = recipe.augmentation.size, len(task.places)
+        shape = count, recipe.crops, size, size, 3
+        pixels = self._memories[task.memory][task.offset : task.offset + math.prod(shape)].reshape(shape)
+        draws = draws_of(recipe.seed, task.cycle, task.sample, task.salt, task.rows, recipe.crops)
+        if task.kept is not None:
+            draws = draws[task.kept]
+        for row, place in enumerate(task.places):
+            try:
+                self._write(read(place), draws[row], pixels[row])
+            except (ValueError, ReadFailed) as error:
+                where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
+                why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
+                if not recipe.skips:
+                    raise SourceError(f'{why}. Remove or replace it, or pass on_bad="skip"') from None
+                bad.append(Bad(row, where, why))
+                pixels[row] = 0
+        return bad
+
+    def _write(self, encoded: bytes, draws: Draws, to: ByteArray) -> None:
+        """Write the crops of one image."""
+        augmentation = self._recipe.augmentation
+        if self._recipe.decode is None and encoded.startswith(_JPEG):
+            height, width = _checked(*self._decoder.size(encoded))
+            regions = [augmentation.region(height, width, each) for each in draws]
+            box = union(regions)
+            try:
+                pixels = self._decoder.decode(encoded, box)
+            except ValueError:  # a kind that this decoder does not know, or damage
+                pixels = _part(whole_jpeg(encoded), box)
+        else:
+            pixels = self._whole(encoded)
+            height, width = pixels.shape[:2]
+            regions = [augmentation.region(height, width, each) for each in draws]
+            box = Region(0, 0, height, width)
+        for region, each, crop in zip(regions, draws, to, strict=True):
+            within = region._replace(top=region.top - box.top, left=region.left - box.left)
+            augmentation.finish(_part(pixels, within), each, crop)
+
+    def _whole(self, encoded: bytes) -> ByteArray:
+        if self._recipe.decode is None:
+            if encoded.startswith(_PNG) and len(encoded) > 24:
+                _checked(int.from_bytes(encoded[20:24]), int.from_bytes(encoded[16:20]))
+            return whole_image(encoded)
+        pixels = np.asarray(self._recipe.decode(encoded))
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+            raise SourceError(
+                f"decode= returned {pixels.dtype} of shape {pixels.shape}; it must return uint8 of shape "
+                "(height, width, 3), RGB"
+            )
+        return pixels
+
+
+def _part(pixels: ByteArray, region: Region) -> ByteArray:
+    top, left, height, width = region
+    return pixels[top : top + height, left : left + width]
+
+
+def _checked(height: int, width: int) -> tuple[int, int]:
+    if height * width > _MOST_PIXELS:
+        raise ValueError(f"it says that it has {width:,} x {height:,} pixels, more than {_MOST_PIXELS:,}")
+    return height, width
+
+
+def main(fd: int) -> None:
+    """Be a worker whose tasks come through a socket."""
+    serve(fd, Preparer)

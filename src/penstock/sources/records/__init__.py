@@ -1,0 +1,1 @@
+"""Where each sample's bytes lie, in files of many kinds."""

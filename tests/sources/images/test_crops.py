@@ -1,0 +1,120 @@
+"""Crops are those of torchvision's RandomResizedCrop, and depend on nothing but their place."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.sources.images.pictures import noise
+
+from penstock.contracts import Region
+from penstock.sources.images.crops import Augmentation, draws_of, union
+
+NO_JITTER = (0.0, 0.0, 0.0, 0.0)
+
+
+def augmentation(**changes: Any) -> Augmentation:
+    common: dict[str, Any] = {"size": 32, "crop": "rrc", "scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}
+    return Augmentation(**{**common, "flip": 0.0, "jitter": NO_JITTER, "shrink": "bilinear", **changes})
+
+
+def finished(pixels: np.ndarray, draws: np.ndarray, **changes: Any) -> np.ndarray:
+    to = np.empty((32, 32, 3), np.uint8)
+    augmentation(**changes).finish(pixels, draws, to)
+    return to
+
+
+def torchvisions(height: int, width: int, choose: random.Random) -> Region:
+    """As torchvision.transforms.RandomResizedCrop.get_params draws them."""
+    for _ in range(10):
+        area = height * width * choose.uniform(0.08, 1.0)
+        ratio = math.exp(choose.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return Region(choose.randint(0, height - h), choose.randint(0, width - w), h, w)
+    ratio = min(max(width / height, 3 / 4), 4 / 3)
+    w, h = (width, round(width / ratio)) if width / height < 3 / 4 else (round(height * ratio), height)
+    return Region((height - h) // 2, (width - w) // 2, h, w)
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (224, 224), (50, 900), (900, 100)])
+def test_random_crops_are_spread_as_those_of_random_resized_crop(height, width):
+    choose = random.Random(0)
+    expected = np.array([torchvisions(height, width, choose) for _ in range(6000)], float)
+    draws = draws_of(1, 2, 3, 0, 6000, 1)[:, 0]
+    crops = np.array([augmentation().region(height, width, each) for each in draws], float)
+    for found, wanted in zip(crops.T, expected.T, strict=True):
+        tolerance = 0.1 * max(1.0, wanted.std())
+        assert found.mean() == pytest.approx(wanted.mean(), abs=tolerance)
+        assert found.std() == pytest.approx(wanted.std(), abs=tolerance)
+
+
+@given(st.integers(1, 700), st.integers(1, 700), st.integers(0, 2**32))
+def test_a_crop_lies_in_its_image(height, width, seed):
+    for crop in ("rrc", "center"):
+        top, left, h, w = augmentation(crop=crop).region(height, width, draws_of(seed, 0, 0, 0, 1, 1)[0, 0])
+        assert 0 <= top < top + h <= height
+        assert 0 <= left < left + w <= width
+
+
+def test_a_center_crop_is_that_of_resizing_to_256_and_cropping_224():
+    assert augmentation(crop="center").region(512, 1024, np.zeros(0)) == Region(32, 288, 448, 448)
+    assert augmentation(crop="center").region(80, 40, np.zeros(0)) == Region(22, 2, 35, 35)
+
+
+def test_draws_depend_on_seed_cycle_place_and_salt():
+    first = draws_of(7, 3, 128, 0, 10, 2)
+    assert first.min() >= 0
+    assert first.max() < 1
+    assert np.array_equal(draws_of(7, 3, 128, 0, 10, 2), first)
+    assert len(np.unique(first)) == first.size
+    for other in ((8, 3, 128, 0), (7, 4, 128, 0), (7, 3, 256, 0), (7, 3, 128, 5)):
+        assert not np.isin(draws_of(*other, 10, 2), first).any()
+
+
+def test_flips_mirror_as_often_as_asked():
+    pixels = noise(32, 32)
+    draws = draws_of(0, 0, 0, 0, 400, 1)[:, 0]
+    mirrored = [bool((finished(pixels, each, flip=0.3) == pixels[:, ::-1]).all()) for each in draws]
+    assert sum(mirrored) == pytest.approx(120, abs=35)
+    as_it_was = [bool((finished(pixels, each, flip=0.3) == pixels).all()) for each in draws]
+    assert [not is_so for is_so in mirrored] == as_it_was
+
+
+def test_colours_change_within_their_strength_and_only_those_asked_for():
+    pixels = np.empty((32, 32, 3), np.uint8)
+    pixels[:16], pixels[16:] = (180, 90, 60), (60, 120, 30)
+    draws = draws_of(0, 0, 0, 0, 200, 1)[:, 0]
+    brighter = np.array([finished(pixels, each, jitter=(0.2, 0.0, 0.0, 0.0)) for each in draws]).astype(float)
+    factors = brighter[:, 0, 0, 0] / 180
+    assert 0.79 < factors.min() < 0.85
+    assert 1.15 < factors.max() < 1.21
+    assert np.abs(brighter - factors[:, None, None, None] * pixels).max() < 1.6
+    grey = np.array([finished(pixels, each, jitter=(0.0, 0.0, 1.0, 0.0)) for each in draws]).astype(float)
+    spread = grey.max(axis=3) - grey.min(axis=3)
+    assert spread[:, 0, 0].min() < 10
+    assert spread[:, 0, 0].max() > 170
+    flat = np.array([finished(pixels, each, jitter=(0.0, 0.9, 0.0, 0.0)) for each in draws]).astype(float)
+    assert flat.std(axis=(1, 2)).min() < 8
+    turned = np.array([finished(pixels, each, jitter=(0.0, 0.0, 0.0, 0.5)) for each in draws])
+    assert {int(each.argmax()) for each in turned[:, 0, 0]} == {0, 1, 2}
+    assert (np.abs(turned[:, 0, 0].max(axis=1).astype(int) - 180) <= 2).all()
+
+
+def test_the_area_is_averaged_where_a_crop_shrinks():
+    pixels = np.zeros((320, 320, 3), np.uint8)
+    pixels[::4] = 200
+    draws = draws_of(0, 0, 0, 0, 1, 1)[0, 0]
+    assert finished(pixels, draws, shrink="area").mean() == pytest.approx(50, abs=2)
+    assert np.ptp(finished(pixels, draws, shrink="area")) < np.ptp(finished(pixels, draws))
+    small = noise(20, 20)
+    assert (finished(small, draws, shrink="area") == finished(small, draws)).all()
+
+
+def test_the_union_of_regions_holds_them():
+    assert union([Region(5, 10, 10, 10), Region(0, 15, 7, 20)]) == Region(0, 10, 15, 25)

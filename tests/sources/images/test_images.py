@@ -1,0 +1,304 @@
+"""Folders of images as a source."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from tests.sources.images.pictures import colours, encoded, jpeg, noise, textures
+
+import penstock
+from penstock import ImageSource
+from penstock.contracts import Cursor
+from penstock.sources.images.labels import labels_of
+from penstock.testing.source import SourceContract
+
+SIZE = 16
+
+
+class TestFolder(SourceContract):
+    keeps_workers = True
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "images"
+        self.colours = colours(self.folder)
+
+    def make(self, seed: int = 0) -> ImageSource:
+        return ImageSource(self.folder, size=SIZE, batch_size=7, segments=4, seed=seed, workers=2)
+
+    def expected(self) -> Counter[Any]:
+        return Counter((colour, i % 4) for i, colour in enumerate(self.colours))
+
+    def rows_of(self, tree: Any) -> list[Any]:
+        images, labels = tree
+        assert (images == images[:, :1, :1]).all()
+        return list(zip(map(tuple, images[:, 0, 0].tolist()), labels.tolist(), strict=True))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    textures(tmp_path / "images")
+    return tmp_path / "images"
+
+
+def made(folder: Path, **options: Any) -> ImageSource:
+    return ImageSource(folder, **{"size": SIZE, "batch_size": 8, "workers": 2, **options})
+
+
+def pixels_of(source: ImageSource, cycle: int = 0, sample: int = 0) -> dict[int, np.ndarray]:
+    """The pixels of each image in a cycle, by its number."""
+    found: dict[int, np.ndarray] = {}
+    for block in source.open(Cursor(cycle, sample)):
+        assert block.ids is not None
+        found |= dict(zip(block.ids.tolist(), block.tree[0], strict=True))
+    return found
+
+
+def assert_equal(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for image, pixels in one.items():
+        assert (pixels == other[image]).all(), image
+
+
+@pytest.mark.usefixtures("each_decoder")
+def test_an_image_has_equal_pixels_whoever_decodes_it_and_other_ones_in_each_cycle(folder):
+    source, alike, other = made(folder), made(folder, workers=1), made(folder, seed=1)
+    first = pixels_of(source)
+    assert_equal(first, pixels_of(alike))
+    later = pixels_of(source, 1)
+    assert not any((later[image] == pixels).all() for image, pixels in first.items())
+    assert not any((pixels == first[image]).all() for image, pixels in pixels_of(other).items())
+    assert_equal(first, pixels_of(source))
+    rest = pixels_of(source, 0, 17)
+    assert_equal(rest, {image: first[image] for image in rest})
+    for each in (source, alike, other):
+        each.close()
+
+
+def test_regions_and_whole_images_give_equal_batches(folder, monkeypatch, request):
+    batches = []
+    for name in ("regions", "whole"):
+        with pytest.MonkeyPatch.context() as patch:
+            if name == "whole":
+                patch.setattr("penstock.sources.images.choose.turbo_library", lambda: None)
+            source = made(folder, jitter=(0.4, 0.4, 0.4, 0.1))
+            batches.append(pixels_of(source))
+            source.close()
+    assert_equal(*batches)
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+def test_workers_killed_at_random_change_no_pixel_and_lose_no_image(folder, kills):
+    choose, killed, cycle = random.Random(kills), 0, 0
+    plain, source = made(folder), made(folder)
+    while killed < kills:
+        expected, found = pixels_of(plain, cycle), {}
+        for block in source.open(Cursor(cycle, 0)):
+            found |= dict(zip(block.ids.tolist(), block.tree[0], strict=True))
+            if choose.random() < 0.2:  # rarely thrice amid one block, which would be its fault
+                os.kill(choose.choice(source._pool._workers).pid, signal.SIGKILL)
+                killed += 1
+        assert_equal(expected, found)
+        cycle += 1
+    plain.close()
+    source.close()
+    assert not psutil.Process().children()
+
+
+def dies(_data: bytes) -> np.ndarray:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    raise AssertionError
+
+
+def test_a_block_that_kills_three_workers_is_an_error(folder):
+    source = made(folder, decode=dies)
+    with pytest.raises(
+        penstock.SourceError, match=r"3 worker processes died at one block, rows 0 to 7 of cycle 0: .*SIGSEGV"
+    ):
+        list(source)
+    source.close()
+
+
+def spoilt(folder: Path) -> Path:
+    whole = jpeg(noise(64, 64))
+    huge = bytearray(jpeg(noise(16, 16), "444"))
+    at = huge.index(b"\xff\xc0")
+    huge[at + 5 : at + 9] = (30_000).to_bytes(2) * 2
+    (folder / "class-0" / "bomb.jpg").write_bytes(huge)
+    (folder / "class-0" / "cut.jpg").write_bytes(whole[: len(whole) // 3])
+    (folder / "class-1" / "empty.jpg").touch()
+    (folder / "class-1" / "text.png").write_text("no image")
+    (folder / "class-2" / "gone.jpg").symlink_to("nowhere")
+    return folder
+
+
+@pytest.mark.usefixtures("each_decoder")
+def test_bad_images_end_the_cycle_with_their_name_or_come_black_without_a_label(folder, capfd):
+    fails = made(spoilt(folder), shuffle=False)
+    with pytest.raises(
+        penstock.SourceError, match=r"bomb.jpg cannot be decoded: .*30,000 x 30,000 pixels.*on_bad="
+    ):
+        list(fails)
+    fails.close()
+    source = made(folder, on_bad="skip")
+    batches = list(source)
+    images, labels = (np.concatenate(leaves) for leaves in zip(*batches, strict=True))
+    assert len(images) == len(source._records.names) == 45
+    assert (labels == -100).sum() == 5
+    assert not images[labels == -100].any()
+    assert images[labels >= 0].any(axis=(1, 2, 3)).all()
+    assert "5 bad ones came as black images" in source.description
+    said = capfd.readouterr().err
+    assert said.count("is skipped") == 3
+    source.close()
+
+
+def test_formats_and_functions_of_the_users_are_cropped_alike(tmp_path):
+    pixels = noise(40, 40)
+    for name, data in {
+        "a.png": encoded(pixels, ".png"),
+        "b.webp": encoded(pixels, ".webp"),
+        "c.jpg": jpeg(pixels, "444"),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    source = made(tmp_path, augment="center", size=35, batch_size=3, shuffle=False)
+    (images,) = source
+    source.close()
+    assert images.shape == (3, 35, 35, 3)
+    for image in images:
+        assert np.abs(image - pixels[2:37, 2:37].astype(float)).mean() < 25
+    assert (images[0] == pixels[2:37, 2:37]).all()
+    own = made(
+        tmp_path,
+        augment="center",
+        size=35,
+        batch_size=3,
+        decode=lambda data: np.full((40, 40, 3), len(data) % 256, np.uint8),
+    )
+    mine = {
+        int(i): image for block in own.open(Cursor(0, 0)) for i, image in zip(block.ids, block.tree, strict=True)
+    }
+    own.close()
+    for i, name in enumerate(("a.png", "b.webp", "c.jpg")):
+        assert (mine[i] == len((tmp_path / name).read_bytes()) % 256).all()
+    wrong = made(tmp_path, decode=lambda data: np.zeros((4, 4)))
+    with pytest.raises(penstock.SourceError, match=r"decode= returned float64 of shape \(4, 4\)"):
+        list(wrong)
+    wrong.close()
+    raises = made(tmp_path, decode=lambda data: 1 // 0)
+    with pytest.raises(penstock.SourceError, match="ZeroDivisionError") as raised:
+        list(raises)
+    assert "<lambda>" in raised.value.traceback_text
+    raises.close()
+
+
+def test_several_crops_of_an_image_come_together(folder):
+    source, one = made(folder, crops=3), made(folder)
+    for images, labels in source:
+        assert images.shape == (len(labels), 3, SIZE, SIZE, 3)
+        assert not (images[:, 0] == images[:, 1]).all(axis=(1, 2, 3)).any()
+    assert source.slot_bytes > 2 * one.slot_bytes
+    source.close()
+    one.close()
+
+
+def test_trainers_of_a_feed_get_each_image_once_and_a_part_has_the_same_pixels(folder, serve):
+    source = made(folder, segments=5)
+    expected = pixels_of(made(folder, segments=5)), pixels_of(made(folder, segments=5), 1)
+    labels = [i % 3 for i in np.argsort([f"class-{i % 3}/{i:03}.jpg" for i in range(40)])]
+    feeder = serve(source, expect=2, window="1MiB")
+    got: dict[str, list[dict[int, np.ndarray]]] = {"all": [], "half": []}
+    with penstock.attach("feed", 6) as every, penstock.attach("feed", 5, select=np.arange(0, 40, 2)) as half:
+        import threading
+
+        def train(name: str, loader: penstock.Loader) -> None:
+            for _ in range(2):
+                found: dict[int, np.ndarray] = {}
+                for images, told in loader:
+                    assert told.tolist() == [labels[i] for i in loader.ids]
+                    found |= dict(zip(loader.ids.tolist(), images, strict=True))
+                got[name].append(found)
+
+        other = threading.Thread(target=train, args=("half", half))
+        other.start()
+        train("all", every)
+        other.join()
+    for cycle in range(2):
+        assert_equal(got["all"][cycle], expected[cycle])
+        assert_equal(got["half"][cycle], {image: expected[cycle][image] for image in range(0, 40, 2)})
+    assert "simplejpeg" in feeder.statistics().source or "turbo" in feeder.statistics().source
+
+
+def test_labels_are_folders_numbers_names_or_several(tmp_path):
+    names = ["a/x/1.jpg", "b/2.jpg", "a/3.jpg"]
+    found = labels_of(names, None)
+    assert found is not None
+    assert (found.values.tolist(), list(found.classes)) == ([0, 1, 0], ["a", "b"])
+    assert labels_of(["1.jpg", "2.jpg"], None) is None
+    numbers = labels_of(names, dict(zip(names, [7, "2", np.int64(0)], strict=True)))
+    assert numbers is not None
+    assert numbers.values.tolist() == [7, 2, 0]
+    (tmp_path / "labels.csv").write_text('a/x/1.jpg,cat,dog\nb/2.jpg,\n"a/3.jpg",dog\nelse.jpg,cow\n')
+    several = labels_of(names, tmp_path / "labels.csv")
+    assert several is not None
+    assert several.values.tolist() == [[1, 1], [0, 0], [0, 1]]
+    assert several.values.dtype == np.uint8
+    (tmp_path / "labels.txt").write_text("a/x/1.jpg 3\nb/2.jpg 1\na/3.jpg 0\n")
+    assert labels_of(names, tmp_path / "labels.txt").values.tolist() == [3, 1, 0]  # type: ignore[union-attr]
+    for given, match in (
+        (tmp_path / "none.txt", "cannot be read"),
+        ({"a/x/1.jpg": 1}, "none for 2 of 3 images, such as b/2.jpg"),
+    ):
+        with pytest.raises(penstock.BadSetting, match=match):
+            labels_of(names, given)
+    with pytest.raises(penstock.BadSetting, match=r"2 images lie in class folders, and 1 in none, such as 3.jpg"):
+        labels_of(["a/1.jpg", "b/2.jpg", "3.jpg"], None)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"size": 0}, "size=0"),
+        ({"augment": "rcc"}, "augment='rcc': it must be one of rrc, center"),
+        ({"scale": (0.5, 2)}, "above 0 and at most 1"),
+        ({"ratio": (2, 1)}, r"ratio=\(2, 1\)"),
+        ({"flip": 2}, "flip=2"),
+        ({"jitter": (0, 0, 0, 0.7)}, "jitter="),
+        ({"on_bad": "ignore"}, "on_bad='ignore'"),
+        ({"workers": 0}, "workers=0"),
+        ({"crops": 0}, "crops=0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(folder, options, match):
+    with pytest.raises(penstock.BadSetting, match=match):
+        made(folder, **options)
+
+
+def test_a_folder_without_images_is_refused(tmp_path):
+    with pytest.raises(penstock.BadSetting, match="no such folder"):
+        made(tmp_path / "none")
+    with pytest.raises(penstock.BadSetting, match="or in folders below, end in"):
+        made(tmp_path)
+
+
+def test_a_pass_that_is_open_is_not_opened_again_and_one_that_is_closed_leaves_no_worker_writing(folder):
+    source = made(folder)
+    blocks = source.open(Cursor(0, 0))
+    next(blocks)
+    with pytest.raises(penstock.BadSetting, match="still open"):
+        next(source.open(Cursor(0, 0)))
+    blocks.close()
+    assert not source._pool._tasks
+    shutil.rmtree(folder)
+    with pytest.raises(penstock.SourceError, match="cannot be read: No such file"):
+        list(source.open(Cursor(1, 0)))
+    source.close()
