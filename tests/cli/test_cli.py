@@ -124,6 +124,8 @@ def test_nothing_runs_says_what_to_do(command):
             "--reader: only for packed:...; my_loader.py:make_loader has its own",
         ),
         (("feed", "tokens:x.bin", "--name", "x", "--depth", "3"), "--depth: only for packed:..."),
+        (("feed", "images:nowhere", "--name", "x", "--size", "64"), "nowhere: there is no such folder"),
+        (("feed", "my_loader.py:make_loader", "--name", "x", "--workers", "4"), "--workers: only for images:..."),
         (("feed", "tokens:x.bin", "--name", "x"), "say how many tokens a row predicts, such as --length 1024"),
         (("feed", "tokens:x.bin", "--name", "x", "--length", "8"), "x.bin: no such file of tokens"),
         (("feed", "packed:", "--name", "x"), "without a folder: write packed:FOLDER"),

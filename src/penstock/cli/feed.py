@@ -20,14 +20,18 @@ from penstock.sources.seeds import seed_process
 from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
+    from penstock.sources.images.source import ImageSource
     from penstock.sources.packed import PackedSource
     from penstock.sources.tokens import TokenSource
 
+_IMAGES = "images:"
 _TOKENS = "tokens:"
 _PACKED_PANEL = "Options of packed:FOLDER"
 _TOKENS_PANEL = "Options of tokens:FILES"
-_BOTH_PANEL = "Options of packed:FOLDER and tokens:FILES"
+_IMAGES_PANEL = "Options of images:FOLDER"
+_BOTH_PANEL = "Options of images:, packed: and tokens:"
 _OPTIONS = {
+    _IMAGES: {"size", "augment", "labels", "on_bad", "workers", "batch_size", "shuffle"},
     PACKED: {"reader", "batch_size", "depth", "shuffle", "verify"},
     _TOKENS: {"length", "batch_size", "documents", "dtype", "shuffle"},
 }
@@ -39,8 +43,8 @@ def feed(
         str,
         typer.Argument(
             metavar="FILE.py:FUNCTION",
-            help="Function that makes the loader; packed:FOLDER, made by penstock pack; or tokens:FILES, a file, "
-            "a folder or a pattern of token files.",
+            help="Function that makes the loader; images:FOLDER; tokens:FILES, a file, a folder or a pattern "
+            "of token files; or packed:FOLDER, made by penstock pack.",
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="Name that trainers attach to.")],
@@ -98,6 +102,35 @@ def feed(
             rich_help_panel=_PACKED_PANEL,
         ),
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Side in pixels; 224 unless given.", rich_help_panel=_IMAGES_PANEL)
+    ] = None,
+    augment: Annotated[
+        str | None,
+        typer.Option(
+            help="rrc: random crops, half of them mirrored (the default); center: the middle.",
+            rich_help_panel=_IMAGES_PANEL,
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A path and its labels in each line; the class folders unless given.",
+            rich_help_panel=_IMAGES_PANEL,
+        ),
+    ] = None,
+    on_bad: Annotated[
+        str | None,
+        typer.Option(
+            help="fail: a bad image ends the feed (the default); skip: it comes black, with label -100.",
+            rich_help_panel=_IMAGES_PANEL,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that decode; one on each core unless given.", rich_help_panel=_IMAGES_PANEL),
+    ] = None,
     length: Annotated[
         int | None,
         typer.Option(help="Tokens that a row predicts; it has one more.", rich_help_panel=_TOKENS_PANEL),
@@ -128,6 +161,11 @@ def feed(
         "reader": reader,
         "depth": depth,
         "verify": verify,
+        "size": size,
+        "augment": augment,
+        "labels": labels,
+        "on_bad": on_bad,
+        "workers": workers,
         "length": length,
         "documents": documents,
         "dtype": dtype,
@@ -158,7 +196,7 @@ def feed(
         ),
         soft_wrap=True,
     )
-    if loader.startswith((PACKED, _TOKENS)):
+    if loader.startswith(tuple(_OPTIONS)):
         for note in _notes(source, segments, stands.window_bytes):
             shown.print(note, style="yellow", soft_wrap=True)
     try:
@@ -181,6 +219,10 @@ def _loader(where: str, options: dict[str, Any], settings: dict[str, Any]) -> An
         from penstock.sources.packed import PackedSource
 
         return PackedSource(path, **given, **settings)
+    if prefix == _IMAGES:
+        from penstock.sources.images.source import ImageSource
+
+        return ImageSource(path, **given, **settings)
     if prefix == _TOKENS:
         from penstock.sources.tokens import TokenSource
 
@@ -196,7 +238,9 @@ def _loader(where: str, options: dict[str, Any], settings: dict[str, Any]) -> An
     return call(function_at(where), where)
 
 
-def _notes(source: PackedSource | TokenSource, segments: int | None, window_bytes: int) -> Iterator[str]:
+def _notes(
+    source: ImageSource | PackedSource | TokenSource, segments: int | None, window_bytes: int
+) -> Iterator[str]:
     """Say what of the settings such a data set cannot have."""
     from penstock.feed.feeder.slot_pool import RING_SHARE
 
