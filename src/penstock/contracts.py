@@ -148,12 +148,25 @@ class Records(Protocol):
         ...
 
     @property
+    def labels(self) -> Sequence[str]:
+        """Labels that lie beside the samples; empty if none do."""
+        ...
+
+    @property
     def description(self) -> str:
         """The records in a few words, for a person."""
         ...
 
     def places(self, records: Ids) -> list[Place]:
         """Return where these samples lie."""
+        ...
+
+    def check_unchanged(self, records: Ids) -> None:
+        """Check that these samples still lie there, after they were read.
+
+        Raises:
+            ReadFailed: what holds them was written to or replaced.
+        """
         ...
 
 

@@ -27,13 +27,13 @@ class Labels(NamedTuple):
     classes: Sequence[str]
 
 
-def labels_of(names: Sequence[str], given: str | Path | Mapping[str, Any] | None) -> Labels | None:
+def labels_of(names: Sequence[str], given: str | Path | Mapping[str, Any] | Sequence[Any] | None) -> Labels | None:
     """Find the labels of images; None if they have none.
 
     Args:
         names: Paths of the images within their folder.
         given: A dict from these paths to a label or a list of labels; a file with a path and its labels in each
-            line, between commas, tabs or spaces; None for the folder that an image lies in.
+            line, between commas, tabs or spaces; a label for each image; None for the folder that it lies in.
 
     Raises:
         BadSetting: some images have a label, and others have none.
@@ -49,6 +49,10 @@ def labels_of(names: Sequence[str], given: str | Path | Mapping[str, Any] | None
                 f"as {alone}: move those into folders, or pass labels="
             )
         return _numbered([[folder] for folder in folders])
+    if not isinstance(given, (str, Path, Mapping)):
+        if len(given) != len(names):
+            raise BadSetting(f"labels= has {len(given):,} labels for {len(names):,} images")
+        return _numbered([_several(label) for label in given])
     told = given if isinstance(given, Mapping) else _read(Path(given))
     if missing := [name for name in names if name not in told]:
         raise BadSetting(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from penstock.contracts import ByteArray, Cursor, SourceBlock, Wanted
+from penstock.contracts import ByteArray, Cursor, Records, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.linux.cores import cores
 from penstock.linux.fork import close_in_children
@@ -29,6 +29,7 @@ from penstock.sources.images.labels import labels_of
 from penstock.sources.images.pool import WorkerPool
 from penstock.sources.order import Order, Planned, digest, planned
 from penstock.sources.records.folder import FolderRecords
+from penstock.sources.records.shards import SUFFIX, ShardRecords
 from penstock.terminal import say
 from penstock.tree import Array, array_nodes, build, describe, leaf_from_bytes
 
@@ -62,7 +63,9 @@ class ImageSource(Alone):
     in it: after a crash, a resume, or on another machine the same pixels come.
 
     Args:
-        images: Folder of JPEGs, PNGs and WebPs, in class folders or not.
+        images: Folder of JPEGs, PNGs and WebPs, in class folders or not; or tar files of them, such as
+            WebDataset's shards, with a label in a ``.cls`` beside each or not: one, a pattern
+            (``"train-{0000..0127}.tar"``, ``"*.tar"``), or several.
         size: Side of the square that comes out, in pixels.
         augment: ``"rrc"`` for random crops (RandomResizedCrop), half of them mirrored; ``"center"`` for the
             middle, as in validation, resized alike.
@@ -73,8 +76,9 @@ class ImageSource(Alone):
         crops: Crops of each image; several make images of shape ``(rows, crops, size, size, 3)``.
         shrink: ``"bilinear"``, which is fast, or ``"area"``, which aliases less where crops are much larger than
             ``size``.
-        labels: A dict from paths within the folder to labels, or a file with a path and its labels in each line;
-            None for the class folders. Where images have several labels, or none, a row of 0 and 1 for each class.
+        labels: A dict from paths within the folder to labels, a file with a path and its labels in each line, or a
+            label for each image in order of the paths; None for what lies beside them (``.cls``), or the class
+            folders. Where images have several labels, or none, a row of 0 and 1 for each class.
         decode: Function from a file's bytes to pixels, uint8 of shape ``(height, width, 3)``; None for JPEG, PNG
             and WebP.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
@@ -101,7 +105,7 @@ class ImageSource(Alone):
 
     def __init__(
         self,
-        images: str | Path,
+        images: str | Path | Sequence[str | Path],
         *,
         size: int = 224,
         augment: Literal["rrc", "center"] = "rrc",
@@ -111,7 +115,7 @@ class ImageSource(Alone):
         jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),
         crops: int = 1,
         shrink: Literal["bilinear", "area"] = "bilinear",
-        labels: str | Path | Mapping[str, Any] | None = None,
+        labels: str | Path | Mapping[str, Any] | Sequence[Any] | None = None,
         decode: Callable[[bytes], Any] | None = None,
         on_bad: Literal["fail", "skip"] = "fail",
         workers: int | None = None,
@@ -147,8 +151,8 @@ class ImageSource(Alone):
         if not all(0 <= each < math.inf for each in jitter) or hue > 0.5:
             raise BadSetting(f"jitter={jitter!r}: give four numbers from 0 on, the last (of the hue) at most 0.5")
         workers = max(1, int(cores())) if workers is None else whole_number("workers", workers, 1, 1024)
-        self._records = FolderRecords(images, SUFFIXES)
-        told = labels_of(self._records.names, labels)
+        self._records = _records(images)
+        told = labels_of(self._records.names, self._records.labels or None if labels is None else labels)
         self.classes: Sequence[str] = () if told is None else told.classes
         self._labels = None if told is None else told.values
         augmentation = Augmentation(
@@ -264,6 +268,7 @@ class ImageSource(Alone):
         """Write the labels of a block whose pixels are there; count the images that were skipped."""
         assert block.slot is not None
         assert block.placement is not None
+        self._records.check_unchanged(block.plan.ids)
         if self._labels is not None:
             lie = self._memories[block.memory][block.slot.offset :][block.placement.leaf_offsets[1] :]
             labels = self._labels[block.plan.ids]
@@ -290,6 +295,15 @@ class ImageSource(Alone):
             places = self._slots if block.memory == _RING else own
             assert places is not None
             places.offer(block.slot)
+
+
+def _records(images: str | Path | Sequence[str | Path]) -> Records:
+    some = [images] if isinstance(images, (str, Path)) else images
+    if all(str(each).endswith(SUFFIX) for each in some):
+        return ShardRecords(some, SUFFIXES)
+    if isinstance(images, (str, Path)):
+        return FolderRecords(images, SUFFIXES)
+    raise BadSetting(f"images={images!r}: give one folder, or tar files")
 
 
 def _release(pool: WorkerPool[Any, Any], files: list[FileIO]) -> None:

@@ -19,6 +19,7 @@ class FolderRecords:
 
     Attributes:
         names: Path of each sample within the folder.
+        labels: None lie beside them.
         description: The records in a few words, for a person.
 
     Raises:
@@ -29,6 +30,7 @@ class FolderRecords:
         self._folder = Path(os.path.expanduser(folder))
         if not self._folder.is_dir():
             raise BadSetting(f"{folder}: there is no such folder")
+        self.labels: Sequence[str] = ()
         self.names = sorted(_files(str(self._folder), tuple(suffixes)))
         if not self.names:
             raise BadSetting(
@@ -39,6 +41,9 @@ class FolderRecords:
     def places(self, records: Ids) -> list[Place]:
         chosen: list[int] = records.tolist()
         return [Place(os.path.join(self._folder, self.names[record])) for record in chosen]
+
+    def check_unchanged(self, records: Ids) -> None:
+        """A file that was replaced is another image, whole."""
 
 
 def _files(top: str, suffixes: tuple[str, ...]) -> list[str]:

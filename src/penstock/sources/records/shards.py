@@ -1,0 +1,168 @@
+"""Tar shards as records, with the labels that WebDataset puts beside an image."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from penstock.contracts import Ids, Place
+from penstock.errors import BadSetting, ReadFailed
+from penstock.sources.order import digest
+from penstock.sources.records.read import read
+from penstock.sources.records.tar import members
+
+SUFFIX = ".tar"
+_LABEL = ".cls"
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+class _Version(msgspec.Struct, frozen=True, array_like=True):
+    """What tells whether a shard was written to or replaced."""
+
+    inode: int
+    nbytes: int
+    mtime_ns: int
+
+
+class _Index(msgspec.Struct, array_like=True):
+    """The samples of one shard: names, offsets, sizes, and the labels that lie beside them (empty if none do)."""
+
+    names: list[str]
+    offsets: list[int]
+    nbytes: list[int]
+    labels: list[str]
+
+
+class ShardRecords:
+    """The members of tar files that end as asked, shard after shard in the order of their names.
+
+    A shard is walked through once, and its index kept in the user's cache.
+
+    Args:
+        shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
+        suffixes: Endings of members that are samples, in small letters.
+
+    Attributes:
+        names: Path of each sample within its shard.
+        labels: What the ``.cls`` beside each sample says; empty if there are none.
+
+    Raises:
+        BadSetting: there are no such files, one is no tar, or has no sample.
+    """
+
+    def __init__(self, shards: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> None:
+        patterns = [shards] if isinstance(shards, (str, Path)) else list(shards)
+        self._paths = [path for pattern in patterns for path in _found(str(pattern))]
+        self._versions = [_version(path) for path in self._paths]
+        indexes = [
+            _indexed(path, version, tuple(suffixes))
+            for path, version in zip(self._paths, self._versions, strict=True)
+        ]
+        self.names = [name for index in indexes for name in index.names]
+        self.labels = [label for index in indexes for label in index.labels]
+        if len(self.labels) not in (0, len(self.names)):
+            without = next(path for path, index in zip(self._paths, indexes, strict=True) if not index.labels)
+            raise BadSetting(f"{without} has no {_LABEL} beside its images, and other shards have: pass labels=")
+        self._shards = np.repeat(np.arange(len(indexes)), [len(index.names) for index in indexes])
+        self._offsets = [offset for index in indexes for offset in index.offsets]
+        self._nbytes = [nbytes for index in indexes for nbytes in index.nbytes]
+
+    @property
+    def description(self) -> str:
+        shards = f"{len(self._paths):,} tar files" if len(self._paths) > 1 else str(self._paths[0])
+        return f"{len(self.names):,} members of {shards}"
+
+    def places(self, records: Ids) -> list[Place]:
+        chosen: list[int] = records.tolist()
+        shards: list[int] = self._shards[records].tolist()
+        return [
+            Place(str(self._paths[shard]), self._offsets[i], self._nbytes[i])
+            for i, shard in zip(chosen, shards, strict=True)
+        ]
+
+    def check_unchanged(self, records: Ids) -> None:
+        touched: set[int] = set(self._shards[records].tolist())
+        for shard in touched:
+            if _version(self._paths[shard]) != self._versions[shard]:
+                path = str(self._paths[shard])
+                raise ReadFailed(
+                    f"{path} was written to or replaced since the feed began: its members lie elsewhere now. "
+                    "Start the feed again",
+                    path,
+                )
+
+
+def _found(pattern: str) -> list[Path]:
+    """Return the files that a pattern names, sorted."""
+    if "://" in pattern:
+        raise BadSetting(f"{pattern}: shards are read from files; copy them to a disk of this machine first")
+    if (match := _RANGE.search(pattern)) is not None:
+        first, last = match.groups()
+        numbers = (f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
+        return [path for number in numbers for path in _found(_RANGE.sub(number, pattern, count=1))]
+    text = os.path.expanduser(pattern)
+    found = [Path(text)] if os.path.exists(text) else sorted(map(Path, glob.glob(text, recursive=True)))
+    if not found:
+        raise BadSetting(f"{pattern}: there is no such tar file")
+    return found
+
+
+def _version(path: Path) -> _Version:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise ReadFailed(f"{path} cannot be read: {error.strerror}", str(path)) from None
+    return _Version(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _indexed(path: Path, version: _Version, suffixes: tuple[str, ...]) -> _Index:
+    """Return a shard's index, from the cache if it was walked through before."""
+    cached = _cache() / f"{digest(str(path.resolve()), suffixes, msgspec.to_builtins(version))}.msgpack"
+    try:
+        return msgspec.msgpack.decode(cached.read_bytes(), type=_Index)
+    except (OSError, msgspec.DecodeError):
+        index = _walked(path, suffixes)
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        half = cached.with_suffix(f".{os.getpid()}")
+        half.write_bytes(msgspec.msgpack.encode(index))
+        half.replace(cached)
+    except OSError:  # the next one walks through it again
+        pass
+    return index
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "shards"
+
+
+def _walked(path: Path, suffixes: tuple[str, ...]) -> _Index:
+    """Walk through a shard; samples are told apart by their path up to the first dot of its last part."""
+    index, labels = _Index([], [], [], []), dict[str, str]()
+    for name, offset, nbytes in members(path):
+        lower = name.lower()
+        if lower.endswith(suffixes) and not os.path.basename(name).startswith("."):
+            index.names.append(name)
+            index.offsets.append(offset)
+            index.nbytes.append(nbytes)
+        elif lower.endswith(_LABEL):
+            labels[_key(name)] = read(Place(str(path), offset, nbytes)).decode().strip()
+    if not index.names:
+        raise BadSetting(f"{path}: no member ends in {', '.join(sorted(suffixes))}")
+    if labels:
+        keys = list(map(_key, index.names))
+        if missing := [name for name, key in zip(index.names, keys, strict=True) if key not in labels]:
+            raise BadSetting(f"{path}: {len(missing):,} images have no {_LABEL} beside them, such as {missing[0]}")
+        index.labels = [labels[key] for key in keys]
+    return index
+
+
+def _key(name: str) -> str:
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/{file.split('.', 1)[0]}"

@@ -1,0 +1,107 @@
+"""Members of tar files, found by walking their headers once, and then read in any order.
+
+Format: POSIX.1-2001 (pax) and GNU tar's manual, "Basic Tar Format".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import BadSetting
+
+_BLOCK = 512
+_END = bytes(_BLOCK)
+_FILES = (b"0", b"\0", b"7")
+_LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
+_CHECKSUM = slice(148, 156)
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
+
+
+class Member(NamedTuple):
+    """A file within a tar: its name, and where its bytes lie."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+def members(path: Path) -> Iterator[Member]:
+    """Yield the files of a tar, in order; of several that were joined (``cat``), the files of each.
+
+    Raises:
+        BadSetting: it is no tar, is compressed or cut short, or has a sparse file.
+    """
+    try:
+        file = path.open("rb", buffering=0)
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
+    with file:
+        fd, size = file.fileno(), os.fstat(file.fileno()).st_size
+        at, ended, long_name, extended = 0, False, "", dict[str, str]()
+        while at < size:
+            header = os.pread(fd, _BLOCK, at)
+            if header == _END:
+                at, ended = at + _BLOCK, True
+                continue
+            kind, nbytes = header[156:157], _checked(path, header, at)
+            if "size" in extended:
+                nbytes = int(extended["size"])
+            start, at = at + _BLOCK, at + _BLOCK + -(-nbytes // _BLOCK) * _BLOCK
+            if at > size:
+                raise BadSetting(
+                    f"{path} was cut short: the member at byte {start - _BLOCK:,} ends at {start + nbytes:,}, and "
+                    f"the file at {size:,}"
+                )
+            ended = False
+            if kind == _LONG_NAME:
+                long_name = os.pread(fd, nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
+            elif kind == _PAX:
+                extended = _pax(os.pread(fd, nbytes, start))
+            else:
+                name = extended.get("path") or long_name or _name(header)
+                if kind == _SPARSE or any(key.startswith("GNU.sparse") for key in extended):
+                    raise BadSetting(f"{path}: {name} is stored as a sparse file; pack it again without --sparse")
+                if kind in _FILES and not name.endswith("/"):
+                    yield Member(name, start, nbytes)
+                long_name, extended = "", {}
+        if not ended:
+            raise BadSetting(f"{path} was cut short: it ends without the two empty blocks that end a tar")
+
+
+def _checked(path: Path, header: bytes, at: int) -> int:
+    """Return the size of the member whose header this is.
+
+    Raises:
+        BadSetting: it is no header.
+    """
+    if at == 0 and (how := _COMPRESSED.get(header[:2])):
+        raise BadSetting(f"{path} is compressed ({how}), so nothing in it can be read by itself: unpack it first")
+    try:
+        written = int(header[_CHECKSUM].rstrip(b"\0 ") or b"-1", 8)
+        field = header[124:136]
+        nbytes = int.from_bytes(field[1:]) if field[:1] == b"\x80" else int(field.rstrip(b"\0 ") or b"0", 8)
+    except ValueError:
+        written = nbytes = -1
+    if written != sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" "):
+        raise BadSetting(f"{path} is no tar, or is damaged: no header lies at byte {at:,}")
+    return nbytes
+
+
+def _name(header: bytes) -> str:
+    name = header[:100].split(b"\0", 1)[0]
+    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
+    return (prefix + b"/" + name if prefix else name).decode(errors="surrogateescape")
+
+
+def _pax(records: bytes) -> dict[str, str]:
+    """Read extended headers: ``length key=value`` and a line feed, again and again."""
+    found: dict[str, str] = {}
+    while records.strip(b"\0"):
+        length = int(records.split(b" ", 1)[0])
+        key, _, value = records[:length].split(b" ", 1)[1].rstrip(b"\n").partition(b"=")
+        found[key.decode()] = value.decode(errors="surrogateescape")
+        records = records[length:]
+    return found
