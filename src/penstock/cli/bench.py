@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli.bench_io import io
+from penstock.cli.bench_load import load
 from penstock.cli.bench_share import share
 from penstock.cli.command import Command, Group
 
@@ -18,3 +19,4 @@ def bench() -> None:
 
 app.command(cls=Command)(share)
 app.command(cls=Command)(io)
+app.command(cls=Command)(load)

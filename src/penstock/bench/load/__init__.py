@@ -1,0 +1,1 @@
+"""Which loader of images is the fastest on this machine, for one training."""
