@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -302,3 +303,20 @@ def test_a_pass_that_is_open_is_not_opened_again_and_one_that_is_closed_leaves_n
     with pytest.raises(penstock.SourceError, match="cannot be read: No such file"):
         list(source.open(Cursor(1, 0)))
     source.close()
+
+
+def test_workers_end_with_their_source_and_not_with_a_forked_childs_copy(folder):
+    source = made(folder)
+    first = pixels_of(source)
+    child = os.fork()
+    if not child:
+        del source
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    pids = [worker.pid for worker in source._pool._workers]
+    assert_equal(pixels_of(source), first)
+    assert [worker.pid for worker in source._pool._workers] == pids
+    del source
+    gc.collect()
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]

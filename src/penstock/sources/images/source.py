@@ -181,7 +181,7 @@ class ImageSource(Alone):
         self._memories: list[ByteArray] = []
         self._pool: WorkerPool[Any, Any] = WorkerPool(workers, "penstock.sources.images.worker")
         self._workers = workers
-        weakref.finalize(self, _release, self._pool, self._files)
+        weakref.finalize(self, _release, self._pool, self._files, os.getpid())
 
     @property
     def description(self) -> str:
@@ -220,7 +220,7 @@ class ImageSource(Alone):
         return self._pool.capacity + 1
 
     def close(self) -> None:
-        _release(self._pool, self._files)
+        _release(self._pool, self._files, os.getpid())
         self._memories = []
         self._own_slots = None
 
@@ -306,7 +306,9 @@ def _records(images: str | Path | Sequence[str | Path]) -> Records:
     raise BadSetting(f"images={images!r}: give one folder, or tar files")
 
 
-def _release(pool: WorkerPool[Any, Any], files: list[FileIO]) -> None:
+def _release(pool: WorkerPool[Any, Any], files: list[FileIO], pid: int) -> None:
+    if os.getpid() != pid:  # a forked child's copy
+        return
     pool.close()
     while files:
         files.pop().close()
