@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from statistics import median
+
+from claim import claim
 
 RESULTS = Path(__file__).parent / "results"
 IN_README = ("jpeg-together-4", "jpeg-each-8", "jpeg-cpu-8", "memory-window")
@@ -27,11 +28,11 @@ def readme() -> None:
         f"| `make demo`, {len(own['runs'])} runs: images/s together, own loaders → one feed | | "
         f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({ratio:.1f}×) |"
     )
-    claims = {claim["name"]: claim for claim in share["claims"]}
+    claims = {each["name"]: each for each in share["claims"]}
     for name in IN_README:
         print(claim_row(claims[name]))
-    judged = [claim for claim in every_claim() if claim["met"] is not None]
-    missed = sum(not claim["met"] for claim in judged)
+    judged = [each for each in every_claim() if each["met"] is not None]
+    missed = sum(not each["met"] for each in judged)
     print(
         f"\nAll {len(judged)} targets, of which {missed or 'none'} {'was' if missed < 2 else 'were'} missed, "
         "and how they are measured: [docs/benchmarks.md](docs/benchmarks.md)."
@@ -74,6 +75,15 @@ def page() -> None:
     )
     print("`python -m benchmarks.selecting`.\n")
     print_claims(parts["claims"])
+    print("\n## Loaders alone\n")
+    machine = read("load-regions")["machine"]
+    where = f"{machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}"
+    print(f"Real ImageNet JPEGs to one training, on {where}:")
+    print(
+        "`penstock bench load DIR --repeats 5`, and `python -m benchmarks.tokens`. tf.data and DALI decode only a"
+    )
+    print("window of each image, as Penstock does where libjpeg-turbo 3 is.\n")
+    print_claims([*load_claims(), *read("tokens")["claims"]])
     print("\n## The page\n")
     shown = read("page")
     machine = shown["machine"]
@@ -82,6 +92,14 @@ def page() -> None:
     print_claims(shown["claims"])
 
 
+OF_REGIONS = {
+    "tf.data": ("tf.data", 1.2),
+    "pillow": ("DataLoader and Pillow", 2.0),
+    "dali": ("DALI on the CPU", 1.6),
+    "simplejpeg": ("DataLoader, simplejpeg and OpenCV", 1.25),
+    "spdl": ("SPDL", 1.1),
+}
+OF_WHOLE_IMAGES = {"simplejpeg": ("DataLoader, simplejpeg and OpenCV", 1.05)}
 HOW = (
     "All arms run by turns in one run. "
     "[How it is measured](../benchmarks/README.md); `make bench` repeats the tables of sharing."
@@ -103,7 +121,24 @@ def conditions(share: dict) -> str:
 
 def every_claim() -> list[dict]:
     sharing = [*read("share")["claims"], *read("autosharing")["claims"], *fingerprint_claims(read("fingerprint"))]
-    return [*sharing, *reading_claims(), *read("selecting")["claims"], *read("page")["claims"]]
+    sources = [*load_claims(), *read("tokens")["claims"]]
+    return [*sharing, *reading_claims(), *read("selecting")["claims"], *sources, *read("page")["claims"]]
+
+
+def load_claims() -> list[dict]:
+    """Compare Penstock's ImageSource with other loaders, turn by turn, by each of two decoders."""
+    claims: list[dict] = []
+    for name, how, targets in (
+        ("regions", "ImageSource by regions", OF_REGIONS),
+        ("pip", "ImageSource as pip installs it", OF_WHOLE_IMAGES),
+    ):
+        measured = read(f"load-{name}")["measured"]
+        own = [one["images_per_s"] for one in measured["penstock"]]
+        for arm, (peer, target) in targets.items():
+            others = [one["images_per_s"] for one in measured[arm]]
+            ratios = [mine / other for mine, other in zip(own, others, strict=True)]
+            claims.append(claim(f"images/s of {how}, against {peer}", "x", ratios, least=target))
+    return claims
 
 
 def reading_claims() -> list[dict]:
@@ -121,20 +156,20 @@ def read(name: str) -> dict:
 def print_claims(claims: list[dict]) -> None:
     print("| | target | measured |")
     print("|---|---|---|")
-    for claim in claims:
-        if claim["met"] is not None or claim["measured"] is None:  # else for comparison only
-            print(claim_row(claim))
+    for each in claims:
+        if each["met"] is not None or each["measured"] is None:  # else for comparison only
+            print(claim_row(each))
 
 
-def claim_row(claim: dict) -> str:
-    sign = "≥" if claim["at_least"] else "≤"
-    target = f"{sign} {number(claim['target'])} {claim['unit']}".rstrip()
-    if claim["measured"] is None:
-        return f"| {claim['claim']} | {target} | not measured: {claim['note']} |"
-    least, most = claim["spread"] or (None, None)
-    measured = number(claim["measured"]) + ("" if least is None else f" ({number(least)}–{number(most)})")
-    measured += " **missed**" if claim["met"] is False else ""
-    return f"| {claim['claim']} | {target} | {measured} |"
+def claim_row(row: dict) -> str:
+    sign = "≥" if row["at_least"] else "≤"
+    target = f"{sign} {number(row['target'])} {row['unit']}".rstrip()
+    if row["measured"] is None:
+        return f"| {row['claim']} | {target} | not measured: {row['note']} |"
+    least, most = row["spread"] or (None, None)
+    measured = number(row["measured"]) + ("" if least is None else f" ({number(least)}–{number(most)})")
+    measured += " **missed**" if row["met"] is False else ""
+    return f"| {row['claim']} | {target} | {measured} |"
 
 
 def packed_claims(packed: dict, plain: str, what: str) -> list[dict]:
@@ -144,32 +179,14 @@ def packed_claims(packed: dict, plain: str, what: str) -> list[dict]:
     for reader in dict.fromkeys(one["reader"] for one in packed["measured"]):
         repeats = sorted({repeat for known, _, repeat in speeds if known == reader})
         ratios = [speeds[reader, "packed", r] / speeds[reader, plain, r] for r in repeats]
-        claims.append(
-            {
-                "claim": f"PackedSource to one trainer by `{reader}`, against {what}",
-                "target": 0.9,
-                "unit": "",
-                "at_least": True,
-                "measured": median(ratios),
-                "spread": (min(ratios), max(ratios)),
-                "met": median(ratios) >= 0.9,
-            }
-        )
+        claims.append(claim(f"PackedSource to one trainer by `{reader}`, against {what}", "", ratios, least=0.9))
     return claims
 
 
 def advice_claim(advise: dict) -> dict:
     asked = len(advise["needs"])
-    target = round(asked * 11 / 12)
-    return {
-        "claim": f"needs, of {asked}, for which `penstock advise` chooses within 10% of the best measured",
-        "target": target,
-        "unit": "",
-        "at_least": True,
-        "measured": advise["near"],
-        "spread": None,
-        "met": advise["near"] >= target,
-    }
+    what = f"needs, of {asked}, for which `penstock advise` chooses within 10% of the best measured"
+    return claim(what, "", [advise["near"]], least=round(asked * 11 / 12))
 
 
 def fingerprint_claims(measured: dict) -> list[dict]:

@@ -86,7 +86,8 @@ class Source(Protocol):
     A source with a third one, ``selects = True``, names its samples (``SourceBlock.ids``,
     from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted, salt)`` loads of
     each block only what is wanted. It asks once a block, in order, when it plans to load it.
-    A ``salt`` other than 0 is mixed into the seeds of random draws.
+    A ``salt`` other than 0 is mixed into the seeds of random draws, unless these belong to a sample's place in the
+    cycle.
     """
 
     @property

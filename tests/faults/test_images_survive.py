@@ -33,18 +33,22 @@ def given(loader: penstock.Loader, kill_after: int | None) -> dict[int, np.ndarr
 
 
 @pytest.mark.usefixtures("forks_feeders")
-def test_a_feeder_of_images_that_is_killed_is_replaced_and_no_pixel_differs(tmp_path):
+@pytest.mark.parametrize("part", [None, range(1, 40, 3)])
+def test_a_feeder_of_images_that_is_killed_is_replaced_and_no_pixel_differs(tmp_path, part):
     textures(tmp_path / "images")
     alone = make(tmp_path / "images")
-    with penstock.share(partial(make, tmp_path / "images"), "images", 5, linger=0.0, window="128KiB") as loader:
-        for cycle, kill_after in enumerate((0, None, 3)):
+    wanted = set(range(40) if part is None else part)
+    with penstock.share(
+        partial(make, tmp_path / "images"), "images", 3, select=part, linger=0.0, window="128KiB"
+    ) as loader:
+        for cycle, kill_after in enumerate((0, None, 2)):
             found = given(loader, kill_after)
             expected = {
                 image: pixels
                 for block in alone.open(Cursor(cycle, 0))
                 for image, pixels in zip(block.ids.tolist(), block.tree[0], strict=True)
             }
-            assert found.keys() == expected.keys() == set(range(40))
+            assert found.keys() == wanted
             assert all((found[image] == expected[image]).all() for image in found)
         assert loader.statistics().failovers >= 1
     alone.close()

@@ -268,6 +268,9 @@ def refused(match: str, files: Any, **options: Any) -> None:
 def test_what_is_no_file_of_tokens_is_refused_in_words(tmp_path):
     refused("no such file of tokens", tmp_path / "none.bin")
     refused("no such file of tokens", tmp_path)
+    (tmp_path / "prepare.py").write_text("no tokens")
+    refused("no such file of tokens", tmp_path / "prepare.py")
+    refused("no such file of tokens", str(tmp_path / "*"))
     refused("no files were named", [])
     refused("read from files", "s3://bucket/x.bin")
     (tmp_path / "empty.bin").touch()
@@ -278,10 +281,12 @@ def test_what_is_no_file_of_tokens_is_refused_in_words(tmp_path):
     os.truncate(cut, 1100)
     refused("header tells of 100 tokens .*cut short", cut)
     whole = llm_c(tmp_path / "whole.bin", document(100, 0))
+    wide = llm_c(tmp_path / "wide.bin", np.arange(100, dtype=np.uint32))
     refused("says that its tokens are uint16", whole, dtype="uint32")
     refused("named twice", [whole, whole])
+    refused("whole.bin is named twice", [tmp_path / "wide.bin", whole, os.path.relpath(whole)])
+    refused("whole.bin: 0 tokens|has 0 tokens", llm_c(tmp_path / "none.bin", document(0, 0)))
     refused("named twice", [whole, str(tmp_path / "who*.bin")])
-    wide = llm_c(tmp_path / "wide.bin", np.arange(100, dtype=np.uint32))
     refused("uint32 and .*uint16: files of one source", [whole, wide])
     refused("nothing tells where documents begin", whole, documents="packed")
     refused("100 tokens, and a row needs 101", whole, length=100)
@@ -322,3 +327,30 @@ def test_weights_that_make_no_mixture_are_refused(tmp_path):
         refused("must be a number above 0", {a: 1, b: weight})
     refused("mixed by shuffling", {a: 9, b: 1}, shuffle=False)
     refused("no files were named", {})
+
+
+def test_a_folder_of_nanogpts_is_not_taken_as_one(tmp_path):
+    for part in ("train", "val"):
+        document(100, 0).tofile(tmp_path / f"{part}.bin")
+    refused("files to train with and files to validate with", tmp_path)
+    assert TokenSource(tmp_path / "train.bin", length=9).samples == 11
+
+
+def test_the_same_mixture_in_another_folder_has_the_same_order(tmp_path):
+    def mixed(folder: str) -> TokenSource:
+        (tmp_path / folder).mkdir()
+        for name, size in (("a", 1000), ("b", 500)):
+            document(size, 0).tofile(tmp_path / folder / f"{name}.bin")
+        return TokenSource({tmp_path / folder / "a.bin": 1, tmp_path / folder / "b.bin": 2}, length=9)
+
+    assert mixed("one").order == mixed("other").order
+
+
+def test_a_source_that_was_fed_can_be_looped_over(serve, tmp_path):
+    document(1601, 0).tofile(tmp_path / "train.bin")
+    source = TokenSource(tmp_path / "train.bin", length=LENGTH)
+    feeder = serve(source)
+    with penstock.attach("feed") as loader:
+        assert sum(map(len, loader)) == 100
+    feeder.close()
+    assert sum(map(len, source)) == 100

@@ -215,6 +215,8 @@ def _loader(where: str, options: dict[str, Any], settings: dict[str, Any]) -> An
         having = " or ".join(f"{known}..." for known, own in _OPTIONS.items() if others & own)
         raise BadSetting(f"{names}: only for {having}; {where} has its own")
     path = os.path.expanduser(where.removeprefix(prefix))
+    if prefix in (_IMAGES, _TOKENS) and not path:
+        raise BadSetting(f"{where} names nothing: write {prefix}PATH")
     if prefix == PACKED:
         from penstock.sources.packed import PackedSource
 

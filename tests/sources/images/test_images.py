@@ -7,7 +7,9 @@ import os
 import random
 import shutil
 import signal
+import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import penstock
 from penstock import ImageSource
 from penstock.contracts import Cursor
 from penstock.sources.images.labels import labels_of
+from penstock.sources.images.whole import whole_image
 from penstock.testing.source import SourceContract
 
 SIZE = 16
@@ -219,7 +222,6 @@ def test_trainers_of_a_feed_get_each_image_once_and_a_part_has_the_same_pixels(f
     feeder = serve(source, expect=2, window="1MiB")
     got: dict[str, list[dict[int, np.ndarray]]] = {"all": [], "half": []}
     with penstock.attach("feed", 6) as every, penstock.attach("feed", 5, select=np.arange(0, 40, 2)) as half:
-        import threading
 
         def train(name: str, loader: penstock.Loader) -> None:
             for _ in range(2):
@@ -244,6 +246,15 @@ def test_labels_are_folders_numbers_names_or_several(tmp_path):
     found = labels_of(names, None)
     assert found is not None
     assert (found.values.tolist(), list(found.classes)) == ([0, 1, 0], ["a", "b"])
+    years = labels_of(["2024/1.jpg", "7/2.jpg"], None)
+    assert years is not None
+    assert (years.values.tolist(), list(years.classes)) == ([0, 1], ["2024", "7"])
+    unknown = labels_of(names, [3, -100, 10])
+    assert unknown is not None
+    assert unknown.values.tolist() == [3, -100, 10]
+    matrix = labels_of(names, np.array([[0, 1], [1, 1], [0, 0]]))
+    assert matrix is not None
+    assert matrix.values.tolist() == [[0, 1], [1, 1], [0, 0]]
     assert labels_of(["1.jpg", "2.jpg"], None) is None
     numbers = labels_of(names, dict(zip(names, [7, "2", np.int64(0)], strict=True)))
     assert numbers is not None
@@ -258,6 +269,11 @@ def test_labels_are_folders_numbers_names_or_several(tmp_path):
     for given, match in (
         (tmp_path / "none.txt", "cannot be read"),
         ({"a/x/1.jpg": 1}, "none for 2 of 3 images, such as b/2.jpg"),
+        ([0.5, 1, 2], "not whole"),
+        ([1, 2], "2 labels for 3 images"),
+        (3, "give a file, a dict, or a label for each image"),
+        ([[0, 1, 0], [1, 0, 0], [0, 0, 1]], "rows of 0 and 1: give them as an array"),
+        (np.zeros((2, 2)), "a row of 0 and 1 for each of 3 images"),
     ):
         with pytest.raises(penstock.BadSetting, match=match):
             labels_of(names, given)
@@ -273,6 +289,9 @@ def test_labels_are_folders_numbers_names_or_several(tmp_path):
         ({"scale": (0.5, 2)}, "above 0 and at most 1"),
         ({"ratio": (2, 1)}, r"ratio=\(2, 1\)"),
         ({"flip": 2}, "flip=2"),
+        ({"flip": "a"}, "flip=.*give 1 number"),
+        ({"jitter": 0.4}, "jitter=0.4: give 4 numbers"),
+        ({"scale": 0.5}, "scale=0.5: give 2 numbers"),
         ({"jitter": (0, 0, 0, 0.7)}, "jitter="),
         ({"on_bad": "ignore"}, "on_bad='ignore'"),
         ({"workers": 0}, "workers=0"),
@@ -320,3 +339,122 @@ def test_workers_end_with_their_source_and_not_with_a_forked_childs_copy(folder)
     del source
     gc.collect()
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_a_source_goes_on_after_an_interrupt_at_any_instant(folder):
+    """As it was found: slots were lost one by one, until an epoch came empty and in silence."""
+    source, choose = made(folder, workers=1), random.Random(0)
+    expected = set(range(40))
+
+    def ring(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        interrupted = 0
+        while interrupted < 12:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, choose.uniform(0.0005, 0.03))
+                for _ in source:
+                    pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    for cycle in range(2):
+        assert pixels_of(source, cycle).keys() == expected
+    source.close()
+
+
+def test_a_source_that_is_closed_amid_a_pass_says_so_and_begins_again(folder):
+    source = made(folder)
+    batches = iter(source)
+    next(batches)
+    source.close()
+    with pytest.raises(penstock.BadSetting, match="was closed while a pass"):
+        next(batches)
+    assert len(pixels_of(source)) == 40
+    source.close()
+
+
+def test_a_forked_child_has_workers_of_its_own(folder):
+    source = made(folder)
+    first = pixels_of(source)
+    child = os.fork()
+    if not child:
+        try:
+            assert_equal(pixels_of(source), first)
+            source.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_equal(pixels_of(source), first)
+    source.close()
+
+
+def fails(_data: bytes) -> np.ndarray:
+    raise OSError("cannot identify image file")
+
+
+class CannotTravel:
+    def __call__(self, data: bytes) -> np.ndarray:
+        return whole_image(data)
+
+    def __setstate__(self, state: Any) -> None:
+        raise RuntimeError("no such thing here")
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"some": 1}
+
+
+def test_a_users_decoder_may_fail_for_an_image_or_for_all(folder):
+    source = made(folder, decode=fails, on_bad="skip")
+    images, labels = next(iter(source))
+    source.close()
+    assert not images.any()
+    assert (labels == -100).all()
+    source = made(folder, decode=CannotTravel())
+    with pytest.raises(
+        penstock.SourceError, match="a worker process cannot start: RuntimeError: no such thing here"
+    ):
+        list(source)
+    source.close()
+    with pytest.raises(penstock.BadSetting, match="decode= cannot be sent"):
+        list(made(folder, decode=partial(fails, threading.Lock())))
+
+
+def test_other_formats_are_read_by_functions_of_the_users(tmp_path):
+    (tmp_path / "a.raw").write_bytes(noise(20, 20).tobytes())
+    source = made(
+        tmp_path, decode=lambda data: np.frombuffer(data, np.uint8).reshape(20, 20, 3), suffixes=(".raw",)
+    )
+    assert [len(images) for images in source] == [1]
+    source.close()
+
+
+def test_links_that_lead_round_in_a_circle_are_refused(folder):
+    (folder / "loop").symlink_to(folder)
+    with pytest.raises(penstock.BadSetting, match="is a link to a folder that it lies in"):
+        made(folder)
+
+
+def test_a_large_block_of_bad_images_comes_through(tmp_path):
+    """As it was found: a worker and its source waited for each other to read."""
+    deep = tmp_path / ("x" * 150)
+    deep.mkdir()
+    for i in range(3000):
+        (deep / f"{i}.jpg").touch()
+    source = made(tmp_path, batch_size=1000, workers=1, on_bad="skip", size=2)
+    assert [len(images) for images, _ in source] == [1000] * 3
+    source.close()
+
+
+def test_a_relative_path_means_where_the_source_was_made(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    source = made(Path(folder.name))
+    monkeypatch.chdir("/")
+    assert len(pixels_of(source)) == 40
+    source.close()

@@ -21,7 +21,12 @@ from penstock.sources.records.tar import members
 LONG = "/".join(["a-folder-with-a-long-name"] * 9) + "/ünlaut.jpg"
 
 
-def packed(path: Path, files: dict[str, bytes], tar_format: int = tarfile.PAX_FORMAT) -> Path:
+def packed(
+    path: Path,
+    files: dict[str, bytes],
+    tar_format: int = tarfile.PAX_FORMAT,
+    links: dict[str, bytes] | None = None,
+) -> Path:
     with tarfile.open(path, "w", format=tar_format) as tar:
         folder = tarfile.TarInfo("folder/")
         folder.type = tarfile.DIRTYPE
@@ -30,9 +35,10 @@ def packed(path: Path, files: dict[str, bytes], tar_format: int = tarfile.PAX_FO
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-        link = tarfile.TarInfo("link.jpg")
-        link.type, link.linkname = tarfile.SYMTYPE, "elsewhere"
-        tar.addfile(link)
+        for name, kind in (links or {}).items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, next(iter(files))
+            tar.addfile(link)
     return path
 
 
@@ -74,7 +80,8 @@ def test_sizes_above_8_gib_are_read(tmp_path, tar_format):
 
 
 def test_what_is_no_whole_tar_is_refused_in_words(tmp_path):
-    whole = packed(tmp_path / "x.tar", {"a.jpg": b"1" * 600, "b.jpg": b"2" * 600}).read_bytes()
+    files = {"a.jpg": b"1" * 600, "b.jpg": b"2" * 600}
+    whole = packed(tmp_path / "x.tar", files, links={"link": tarfile.SYMTYPE}).read_bytes()
     ends = whole.index(b"2" * 600) + 600
     bad = tmp_path / "bad.tar"
     for data, match in (
@@ -156,3 +163,31 @@ def test_a_shard_that_is_replaced_while_it_is_read_ends_the_feed(tmp_path):
     with pytest.raises(penstock.PenstockError, match=r"was written to or replaced|ended .* bytes too early"):
         list(batches)
     source.close()
+
+
+@pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_a_hard_link_is_the_file_that_it_links_to_and_a_symbolic_one_is_refused(tmp_path, tar_format):
+    path = packed(
+        tmp_path / "hard.tar", {LONG: b"data", "b.jpg": b"other"}, tar_format, {"a.jpg": tarfile.LNKTYPE}
+    )
+    assert contents(path) == {LONG: b"data", "b.jpg": b"other", "a.jpg": b"data"}
+    path = packed(tmp_path / "soft.tar", {"b.jpg": b"other"}, tar_format, {"a.jpg": tarfile.SYMTYPE})
+    with pytest.raises(penstock.BadSetting, match=r"a.jpg is a symbolic link; pack .* with --dereference"):
+        ShardRecords(path, (".jpg",))
+    assert ShardRecords(path, ("b.jpg",)).names == ["b.jpg"]
+
+
+@pytest.mark.parametrize("top", ["./", "photos/", "./photos/"])
+def test_the_folder_that_all_lie_in_is_no_class(tmp_path, top):
+    files = {f"{top}{'cats' if i % 2 else 'dogs'}/{i}.jpg": jpeg(noise(9, 9, i)) for i in range(4)}
+    source = penstock.ImageSource(packed(tmp_path / "x.tar", files), size=8, workers=1)
+    assert list(source.classes) == ["cats", "dogs"]
+    flat = penstock.ImageSource(packed(tmp_path / "y.tar", {f"{top}{i}.jpg": b"" for i in range(4)}), workers=1)
+    assert not flat.classes
+
+
+def test_a_shard_that_is_named_twice_is_refused(tmp_path):
+    path = shard(tmp_path / "x.tar", 0)
+    for again in (path, tmp_path / "*.tar"):
+        with pytest.raises(penstock.BadSetting, match=r"x\.tar is named twice"):
+            ShardRecords([path, again], (".jpg",))

@@ -79,12 +79,12 @@ class Augmentation(msgspec.Struct, frozen=True):
             to[:] = image
 
 
-def draws_of(seed: int, cycle: int, sample: int, salt: int, rows: int, crops: int) -> Draws:
+def draws_of(seed: int, cycle: int, sample: int, rows: int, crops: int) -> Draws:
     """Draw the numbers for the rows of a block, from 0 up to 1: rows x crops x numbers of a crop.
 
     They are the raw words of PCG64, which are fixed across versions of NumPy (NEP 19).
     """
-    words = np.random.SeedSequence((seed % 2**64, _AUGMENT, cycle, sample, *([salt] if salt else [])))
+    words = np.random.SeedSequence((_AUGMENT, cycle, sample, seed % 2**64))
     raw = np.random.PCG64(words).random_raw(rows * crops * _DRAWS)
     return (raw >> np.uint64(11)).astype(np.float64).reshape(rows, crops, _DRAWS) * 2.0**-53
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -13,6 +14,8 @@ import numpy.typing as npt
 from penstock.errors import BadSetting
 
 _SHOWN = 3
+_MOST_CLASSES = 10_000_000
+_WHOLE = re.compile(r"-?\d+")
 
 
 class Labels(NamedTuple):
@@ -48,18 +51,36 @@ def labels_of(names: Sequence[str], given: str | Path | Mapping[str, Any] | Sequ
                 f"{len(folders):,} images lie in class folders, and {len(names) - len(folders):,} in none, such "
                 f"as {alone}: move those into folders, or pass labels="
             )
-        return _numbered([[folder] for folder in folders])
+        return _by_name([[folder] for folder in folders])
+    if getattr(given, "ndim", 1) == 2:
+        rows: npt.NDArray[Any] = np.asarray(given)
+        if len(rows) != len(names) or not np.isin(rows, (0, 1)).all():
+            raise BadSetting(
+                f"labels= has shape {rows.shape}: give a row of 0 and 1 for each of {len(names):,} images"
+            )
+        return Labels(rows.astype(np.uint8), list(map(str, range(rows.shape[1]))))
     if not isinstance(given, (str, Path, Mapping)):
-        if len(given) != len(names):
-            raise BadSetting(f"labels= has {len(given):,} labels for {len(names):,} images")
-        return _numbered([_several(label) for label in given])
-    told = given if isinstance(given, Mapping) else _read(Path(given))
+        every = list(_listed(given))
+        if len(every) != len(names):
+            raise BadSetting(f"labels= has {len(every):,} labels for {len(names):,} images")
+        return _numbered([_several(label) for label in every])
+    told = given if isinstance(given, Mapping) else _read(Path(given), names)
     if missing := [name for name in names if name not in told]:
         raise BadSetting(
             f"labels= has none for {len(missing):,} of {len(names):,} images, such as "
             f"{', '.join(missing[:_SHOWN])}: paths are those within the folder"
         )
+    if len(set(names)) < len(names):
+        raise BadSetting("labels=: some images have equal paths, so paths do not tell them apart; give a list")
     return _numbered([_several(told[name]) for name in names])
+
+
+def _listed(given: Any) -> Any:
+    """Return labels, one for each image, as Python's own numbers where they are an array's or a tensor's."""
+    try:
+        return given.tolist() if hasattr(given, "tolist") else iter(given)
+    except TypeError:
+        raise BadSetting(f"labels={given!r}: give a file, a dict, or a label for each image") from None
 
 
 def _several(label: Any) -> list[Any]:
@@ -67,26 +88,54 @@ def _several(label: Any) -> list[Any]:
 
 
 def _numbered(labels: list[list[Any]]) -> Labels:
-    """Number the classes: whole numbers stay as they are, names are sorted."""
-    every = {label for several in labels for label in several}
-    whole = all(str(label).isdecimal() for label in every)
-    classes = list(map(str, range(1 + max(map(int, every), default=-1)))) if whole else sorted(map(str, every))
+    """Keep whole numbers as they are; number other labels in the order of their names."""
+    if any(isinstance(label, (float, np.floating)) for several in labels for label in several):
+        raise BadSetting("labels= has numbers that are not whole; labels are classes")
+    texts = [[str(label) for label in several] for several in labels]
+    if not all(_WHOLE.fullmatch(text) for several in texts for text in several):
+        return _by_name(texts)
+    numbers = [[int(text) for text in several] for several in texts]
+    least, most = min(map(min, filter(None, numbers)), default=0), max(map(max, filter(None, numbers)), default=-1)
+    if all(len(several) == 1 for several in numbers):
+        classes = list(map(str, range(most + 1))) if 0 <= least and most < _MOST_CLASSES else []
+        return Labels(np.array(numbers, np.int64)[:, 0], classes)
+    if least < 0 or most >= _MOST_CLASSES:
+        raise BadSetting(f"labels= has classes from {least:,} to {most:,}; several of an image are from 0 on")
+    if len({len(several) for several in numbers}) == 1 and len(numbers[0]) > 2 and (least, most) == (0, 1):
+        raise BadSetting(
+            "labels= has rows of 0 and 1: give them as an array of two axes, or the numbers of classes"
+        )
+    return _of_several(numbers, list(map(str, range(most + 1))))
+
+
+def _by_name(labels: list[list[str]]) -> Labels:
+    classes = sorted({label for several in labels for label in several})
     number = {name: i for i, name in enumerate(classes)}
-    rows = [[number[str(int(label) if whole else label)] for label in several] for several in labels]
-    if all(len(row) == 1 for row in rows):
-        return Labels(np.array(rows, np.int64)[:, 0], classes)
-    values = np.zeros((len(rows), len(classes)), np.uint8)
-    for row, several in zip(values, rows, strict=True):
+    numbers = [[number[label] for label in several] for several in labels]
+    if all(len(several) == 1 for several in numbers):
+        return Labels(np.array(numbers, np.int64)[:, 0], classes)
+    return _of_several(numbers, classes)
+
+
+def _of_several(numbers: list[list[int]], classes: list[str]) -> Labels:
+    values = np.zeros((len(numbers), len(classes)), np.uint8)
+    for row, several in zip(values, numbers, strict=True):
         row[several] = 1
     return Labels(values, classes)
 
 
-def _read(path: Path) -> dict[str, list[str]]:
-    """Read a file of labels."""
+def _read(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Read a file of labels; fields are parted by what makes most paths those of images."""
     try:
         lines = [line for line in path.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise BadSetting(f"labels={path}: it cannot be read: {error}") from None
-    between = next((each for each in (",", "\t") if lines and each in lines[0]), " ")
-    rows = csv.reader(lines, delimiter=between, skipinitialspace=True)
-    return {row[0]: [label for label in row[1:] if label] for row in rows}
+    known = set(names)
+    read = [list(csv.reader(lines, delimiter=between, skipinitialspace=True)) for between in (",", "\t", " ")]
+    rows = max(read, key=lambda rows: sum(row[0] in known for row in rows))
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        if row[0] in told and row[0] in known:
+            raise BadSetting(f"labels={path}: {row[0]} stands in two lines; put all of its labels into one")
+        told[row[0]] = [label for label in row[1:] if label]
+    return told

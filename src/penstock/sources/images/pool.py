@@ -6,6 +6,7 @@ They are not forked: a process that has used OpenCV leaves its children locks th
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-from penstock.errors import PenstockError, SourceError
+from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.linux.exit_status import in_words
 from penstock.linux.fork import close_in_children
 from penstock.packages import import_path
@@ -34,6 +35,8 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 _QUEUED = 2
 """Tasks that a worker has: the one at hand, and the next."""
 _MOST_DEATHS = 3
+_SMALL_BYTES = 32 << 10
+_CANNOT_START = -1
 _FINISH_S = 10.0
 
 
@@ -70,6 +73,9 @@ class WorkerPool(Generic[Task, Result]):
         self._module = module
         self._setup = b""
         self._files: Sequence[int] = ()
+        self._pid = os.getpid()
+        self._broken: SourceError | None = None  # why processes cannot start
+        self._vain = 0  # deaths since the last result
         self._workers: list[_Worker] = []
         self._waiting: deque[int] = deque()  # numbers of tasks that no worker has
         self._tasks: dict[int, Task] = {}  # those that are not done
@@ -83,7 +89,13 @@ class WorkerPool(Generic[Task, Result]):
 
     def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:
         """Tell what processes that start from now on are given: arguments for ``serve``, and open files."""
-        self._setup = cloudpickle.dumps(setup)  # pyright: ignore[reportUnknownMemberType]
+        try:
+            self._setup = cloudpickle.dumps(setup)  # pyright: ignore[reportUnknownMemberType]
+        except Exception as error:  # whatever a user's object raises
+            raise BadSetting(
+                f"decode= cannot be sent to the worker processes: {error}. Make it a function that holds no "
+                "locks, files or connections"
+            ) from None
         self._files = files
 
     def submit(self, number: int, task: Task) -> None:
@@ -96,9 +108,11 @@ class WorkerPool(Generic[Task, Result]):
         """Wait for a task's result.
 
         Raises:
-            SourceError: the task raised that, or killed three processes.
+            SourceError: the task raised that, or killed three processes; or processes cannot start.
         """
         while number not in self._results:
+            if self._broken is not None:
+                raise self._broken
             self._hear(None)
         done, result = self._results.pop(number)
         if not done:
@@ -110,17 +124,23 @@ class WorkerPool(Generic[Task, Result]):
 
         Processes that take longer than ten seconds are killed.
         """
-        for number in self._waiting:
-            del self._tasks[number]
-        self._waiting.clear()
-        while self._tasks:
-            if not self._hear(_FINISH_S):
-                self.close()
+        try:
+            for number in self._waiting:
+                del self._tasks[number]
+            self._waiting.clear()
+            while self._tasks:
+                if self._broken is not None or not self._hear(_FINISH_S):
+                    self.close()
+        except BaseException:  # another Ctrl-C
+            self.close()
+            raise
         self._results.clear()
         self._deaths.clear()
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, if they are this process's; a forked child's copy only forgets them."""
+        if os.getpid() != self._pid:
+            self._workers.clear()
         for worker in self._workers:
             with suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
@@ -129,6 +149,9 @@ class WorkerPool(Generic[Task, Result]):
         self._workers.clear()
         self._tasks.clear()
         self._waiting.clear()
+        self._results.clear()
+        self._deaths.clear()
+        self._broken, self._vain = None, 0
 
     def _hand_out(self) -> None:
         """Give tasks to the processes that have the fewest."""
@@ -136,12 +159,15 @@ class WorkerPool(Generic[Task, Result]):
             self._workers.append(self._started())
         while self._waiting:
             worker = min(self._workers, key=lambda each: len(each.has))
-            if len(worker.has) >= _QUEUED:
+            number = self._waiting[0]
+            message = pickle.dumps((number, self._tasks[number]))
+            # One that is at work reads no large message, and the process that sends it would wait.
+            if len(worker.has) >= (_QUEUED if len(message) <= _SMALL_BYTES else 1):
                 return
-            number = self._waiting.popleft()
+            self._waiting.popleft()
             worker.has.append(number)
             with suppress(OSError):  # it has died, as the next wait finds
-                worker.connection.send((number, self._tasks[number]))
+                worker.connection.send_bytes(message)
 
     def _hear(self, most_s: float | None) -> bool:
         """Wait for a result or the end of a process; return whether anything came in time."""
@@ -152,10 +178,15 @@ class WorkerPool(Generic[Task, Result]):
             except (EOFError, OSError):
                 self._bury(worker)
                 continue
+            if number == _CANNOT_START:
+                self._broken = result
+                continue
+            self._vain = 0
             worker.has.remove(number)
             del self._tasks[number]
             self._results[number] = done, result
-        self._hand_out()
+        if self._broken is None:
+            self._hand_out()
         return bool(ready)
 
     def _bury(self, worker: _Worker) -> None:
@@ -170,6 +201,9 @@ class WorkerPool(Generic[Task, Result]):
                 said = f"{_MOST_DEATHS} worker processes died at one block, {self._tasks.pop(first)}"
                 self._results[first] = False, SourceError(f"{said}: the last (process {worker.pid}) {how}")
         self._waiting.extendleft(reversed(worker.has))
+        self._vain += 1
+        if self._vain > _MOST_DEATHS * self._count and self._broken is None:
+            self._broken = SourceError(f"{self._vain} worker processes died one after another: the last {how}")
 
     def _started(self) -> _Worker:
         ours, theirs = socket.socketpair()
@@ -199,14 +233,20 @@ def serve(fd: int, make: Callable[..., Callable[[Any], Any]]) -> None:
     """
     connection: Connection[Any, Any] = Connection(fd)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        work = make(*cloudpickle.loads(connection.recv_bytes()))
+        setup = connection.recv_bytes()
+        try:
+            work = make(*cloudpickle.loads(setup))
+        except Exception as error:  # such as a user's function that cannot be found here
+            said = f"a worker process cannot start: {type(error).__name__}: {error}"
+            connection.send((_CANNOT_START, False, SourceError(said, traceback.format_exc())))
+            os._exit(0)
         while True:
             number, task = connection.recv()
             try:
                 answer = number, True, work(task)
-            except PenstockError as error:
+            except (SourceError, ReadFailed) as error:
                 answer = number, False, error
-            except Exception as error:  # a user's function may raise anything, even what cannot travel
+            except Exception as error:  # which may be one that cannot travel
                 said = SourceError(f"{type(error).__name__}: {error}", traceback.format_exc())
                 answer = number, False, said
             connection.send(answer)

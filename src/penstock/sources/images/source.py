@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 _OWN, _RING = 0, 1
+_MOST_OWN_BYTES = 1 << 30
 _NAMED = 3
 """Skipped images that are named on stderr; all are counted."""
 
@@ -81,6 +82,7 @@ class ImageSource(Alone):
             folders. Where images have several labels, or none, a row of 0 and 1 for each class.
         decode: Function from a file's bytes to pixels, uint8 of shape ``(height, width, 3)``; None for JPEG, PNG
             and WebP.
+        suffixes: Endings of the names of images, in small letters.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
         workers: Processes that decode; None for one on each core.
@@ -117,6 +119,7 @@ class ImageSource(Alone):
         shrink: Literal["bilinear", "area"] = "bilinear",
         labels: str | Path | Mapping[str, Any] | Sequence[Any] | None = None,
         decode: Callable[[bytes], Any] | None = None,
+        suffixes: Sequence[str] = SUFFIXES,
         on_bad: Literal["fail", "skip"] = "fail",
         workers: int | None = None,
         batch_size: int = 128,
@@ -144,14 +147,14 @@ class ImageSource(Alone):
             if value not in known:
                 raise BadSetting(f"{name}={value!r}: it must be one of {', '.join(known)}")
         scale, ratio = _range("scale", scale, 1.0), _range("ratio", ratio, math.inf)
-        flip = (0.5 if augment == "rrc" else 0.0) if flip is None else flip
+        (flip,) = _numbers("flip", [(0.5 if augment == "rrc" else 0.0) if flip is None else flip], 1)
         if not 0 <= flip <= 1:
             raise BadSetting(f"flip={flip!r}: it must be a probability, from 0 to 1")
-        brightness, contrast, saturation, hue = jitter
+        brightness, contrast, saturation, hue = _numbers("jitter", jitter, 4)
         if not all(0 <= each < math.inf for each in jitter) or hue > 0.5:
             raise BadSetting(f"jitter={jitter!r}: give four numbers from 0 on, the last (of the hue) at most 0.5")
         workers = max(1, int(cores())) if workers is None else whole_number("workers", workers, 1, 1024)
-        self._records = _records(images)
+        self._records = _records(images, suffixes)
         told = labels_of(self._records.names, self._records.labels or None if labels is None else labels)
         self.classes: Sequence[str] = () if told is None else told.classes
         self._labels = None if told is None else told.values
@@ -174,14 +177,9 @@ class ImageSource(Alone):
         self.slot_bytes = self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
         self._decoder_name = decoder().name if decode is None else "a function of yours"
         self._skipped = 0
-        self._is_open = False
-        self._slots: Slots | None = None
-        self._own_slots: OwnSlots | None = None
-        self._files: list[FileIO] = []
-        self._memories: list[ByteArray] = []
-        self._pool: WorkerPool[Any, Any] = WorkerPool(workers, "penstock.sources.images.worker")
         self._workers = workers
-        weakref.finalize(self, _release, self._pool, self._files, os.getpid())
+        self._slots: Slots | None = None
+        self._forget()
 
     @property
     def description(self) -> str:
@@ -189,30 +187,39 @@ class ImageSource(Alone):
         return f"{said}; {self._skipped:,} bad ones came as black images" if self._skipped else said
 
     def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
+        # No salt: a draw belongs to a place in the cycle, where always the same image is.
+        if self._pid != os.getpid():  # a forked child's copy, whose workers are its parent's
+            self._forget()
         if self._is_open:
             raise BadSetting("a pass over these images is still open: close it before the next")
         self._is_open = True
-        own = self._prepared()
         begun: deque[_Begun] = deque()
-        plans = planned(self._order.blocks(at), wanted)
-        plan, numbers = next(plans, None), count()
+        own = OwnSlots(0, 0)
         try:
-            while True:
-                while plan is not None and (block := self._begin(plan, next(numbers), at.cycle, salt, own, begun)):
+            own = self._prepared()
+            plans = planned(self._order.blocks(at), wanted)
+            plan, numbers, memories = next(plans, None), count(), self._memories
+            while plan is not None or begun:
+                while plan is not None and len(begun) <= self._pool.capacity:
+                    if (block := self._begin(plan, next(numbers), at.cycle, own, begun)) is None:
+                        break
                     begun.append(block)
                     plan = next(plans, None)
-                if not begun:
-                    return
                 first = begun[0]
                 if first.slot is not None:
                     self._finish(first, self._pool.result(first.number))
+                tree = self._given(first, own)
                 begun.popleft()
-                yield first.plan.block(self._given(first, own))
+                yield first.plan.block(tree)
+                if self._memories is not memories:
+                    raise BadSetting("the source was closed while a pass over it was open")
         finally:
-            self._pool.settle()
-            for block in begun:
-                self._offer(block, own)
-            self._is_open = False
+            try:
+                self._pool.settle()
+            finally:
+                for block in begun:
+                    self._offer(block, own)
+                self._is_open = False
 
     def fill(self, slots: Slots) -> int:
         self.close()
@@ -220,30 +227,41 @@ class ImageSource(Alone):
         return self._pool.capacity + 1
 
     def close(self) -> None:
-        _release(self._pool, self._files, os.getpid())
-        self._memories = []
-        self._own_slots = None
+        if self._pid == os.getpid():
+            _release(self._pool, self._files, self._pid)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget workers and memory, to begin again."""
+        self._pid = os.getpid()
+        self._is_open = False
+        self._slots = None
+        self._memories: list[ByteArray] = []
+        self._files: list[FileIO] = []
+        self._pool: WorkerPool[Any, Any] = WorkerPool(self._workers, "penstock.sources.images.worker")
+        weakref.finalize(self, _release, self._pool, self._files, self._pid)
 
     def _prepared(self) -> OwnSlots:
-        """Make the memory that workers write to, before they start."""
-        if self._own_slots is None:
-            spare = 1 if self._slots is not None else self._pool.capacity + 1
+        """Return slots in memory of this process's own; workers learn of all memory before they start."""
+        most = max(2, _MOST_OWN_BYTES // self.slot_bytes)
+        spare = 1 if self._slots is not None else min(self._pool.capacity + 1, most)
+        if not self._memories:
             nbytes = spare * self.slot_bytes
             file = FileIO(os.memfd_create("penstock-images", os.MFD_CLOEXEC), "r+")
             self._files.append(file)
             close_in_children(file)
             file.truncate(nbytes)
             files = [(file.fileno(), nbytes)]
-            self._memories = [np.frombuffer(mmap.mmap(*files[0]), np.uint8)]
+            memories = [np.frombuffer(mmap.mmap(*files[0]), np.uint8)]
             if self._slots is not None:
                 files.append(self._slots.ring_file)
-                self._memories.append(self._slots.ring_memory)
+                memories.append(self._slots.ring_memory)
             self._pool.prepare((self._recipe, files), [fd for fd, _ in files])
-            self._own_slots = OwnSlots(spare, self.slot_bytes)
-        return self._own_slots
+            self._memories = memories
+        return OwnSlots(spare, self.slot_bytes)
 
     def _begin(
-        self, plan: Planned, number: int, cycle: int, salt: int, own: OwnSlots, begun: Sequence[_Begun]
+        self, plan: Planned, number: int, cycle: int, own: OwnSlots, begun: Sequence[_Begun]
     ) -> _Begun | None:
         """Have a block prepared; None if that must wait for a slot."""
         from penstock.sources.images.worker import Task
@@ -260,7 +278,7 @@ class ImageSource(Alone):
                 return None
         placement = place(self._layout, [nbytes * rows for nbytes in self._row_bytes])
         places = self._records.places(plan.ids)
-        task = Task(memory, slot.offset, cycle, plan.sample, plan.rows, salt, places, plan.kept)
+        task = Task(memory, slot.offset, cycle, plan.sample, plan.rows, places, plan.kept)
         self._pool.submit(number, task)
         return _Begun(plan, number, memory, slot, placement)
 
@@ -293,16 +311,16 @@ class ImageSource(Alone):
     def _offer(self, block: _Begun, own: OwnSlots) -> None:
         if block.slot is not None:
             places = self._slots if block.memory == _RING else own
-            assert places is not None
-            places.offer(block.slot)
+            if places is not None:  # the source was closed amid the pass
+                places.offer(block.slot)
 
 
-def _records(images: str | Path | Sequence[str | Path]) -> Records:
+def _records(images: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> Records:
     some = [images] if isinstance(images, (str, Path)) else images
     if all(str(each).endswith(SUFFIX) for each in some):
-        return ShardRecords(some, SUFFIXES)
+        return ShardRecords(some, suffixes)
     if isinstance(images, (str, Path)):
-        return FolderRecords(images, SUFFIXES)
+        return FolderRecords(images, suffixes)
     raise BadSetting(f"images={images!r}: give one folder, or tar files")
 
 
@@ -315,8 +333,18 @@ def _release(pool: WorkerPool[Any, Any], files: list[FileIO], pid: int) -> None:
 
 
 def _range(name: str, given: Any, most: float) -> tuple[float, float]:
-    least, greatest = given
+    least, greatest = _numbers(name, given, 2)
     if not 0 < least <= greatest <= most:
         highest = f" and at most {most:g}" if most < math.inf else ""
         raise BadSetting(f"{name}={given!r}: give the least and the most, above 0{highest}")
-    return float(least), float(greatest)
+    return least, greatest
+
+
+def _numbers(name: str, given: Any, count: int) -> list[float]:
+    try:
+        numbers = [float(each) for each in given]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != count:
+        raise BadSetting(f"{name}={given!r}: give {count} number{'s' * (count > 1)}")
+    return numbers

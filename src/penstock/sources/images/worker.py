@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from penstock.sources.images.pool import serve
 from penstock.sources.images.whole import whole_image, whole_jpeg
 from penstock.sources.records.read import read
 
-_JPEG = b"\xff\xd8"
+_JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_PIXELS = 178_956_970
 """As for Pillow: an image that says that it has more is taken for a decompression bomb."""
@@ -34,7 +35,6 @@ class Task(NamedTuple):
         cycle: Its cycle.
         sample: Its first sample.
         rows: How many rows it has when all are wanted.
-        salt: Mixed into the seed.
         places: Where the images lie that are wanted.
         kept: Which of the rows these are; None for all.
     """
@@ -44,7 +44,6 @@ class Task(NamedTuple):
     cycle: int
     sample: int
     rows: int
-    salt: int
     places: Sequence[Place]
     kept: Ids | None
 
@@ -105,7 +104,7 @@ class Preparer:
         size, count = recipe.augmentation.size, len(task.places)
         shape = count, recipe.crops, size, size, 3
         pixels = self._memories[task.memory][task.offset : task.offset + math.prod(shape)].reshape(shape)
-        draws = draws_of(recipe.seed, task.cycle, task.sample, task.salt, task.rows, recipe.crops)
+        draws = draws_of(recipe.seed, task.cycle, task.sample, task.rows, recipe.crops)
         if task.kept is not None:
             draws = draws[task.kept]
         for row, place in enumerate(task.places):
@@ -115,7 +114,8 @@ class Preparer:
                 where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
                 why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
                 if not recipe.skips:
-                    raise SourceError(f'{why}. Remove or replace it, or pass on_bad="skip"') from None
+                    said = f'{why}. Remove or replace it, or pass on_bad="skip"'
+                    raise SourceError(said, _own_traceback(error)) from None
                 bad.append(Bad(row, where, why))
                 pixels[row] = 0
         return bad
@@ -128,8 +128,12 @@ class Preparer:
             regions = [augmentation.region(height, width, each) for each in draws]
             box = union(regions)
             try:
+                if not encoded.endswith(_JPEG_END):
+                    raise ValueError(
+                        "only a whole decode sees, whatever the crop, whether the image was cut short"
+                    )
                 pixels = self._decoder.decode(encoded, box)
-            except ValueError:  # a kind that this decoder does not know, or damage
+            except ValueError:  # or a kind that this decoder does not know, or damage
                 pixels = _part(whole_jpeg(encoded), box)
         else:
             pixels = self._whole(encoded)
@@ -145,13 +149,21 @@ class Preparer:
             if encoded.startswith(_PNG) and len(encoded) > 24:
                 _checked(int.from_bytes(encoded[20:24]), int.from_bytes(encoded[16:20]))
             return whole_image(encoded)
-        pixels = np.asarray(self._recipe.decode(encoded))
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise SourceError(
+        try:
+            pixels = np.asarray(self._recipe.decode(encoded))
+        except Exception as error:  # whatever a user's decoder raises for a bad image
+            raise ValueError(f"decode= raised {type(error).__name__}: {error}") from error
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+            raise ValueError(
                 f"decode= returned {pixels.dtype} of shape {pixels.shape}; it must return uint8 of shape "
                 "(height, width, 3), RGB"
             )
         return pixels
+
+
+def _own_traceback(error: Exception) -> str:
+    """Return the traceback of what a user's decoder raised, if that is behind an error."""
+    return "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
 
 
 def _part(pixels: ByteArray, region: Region) -> ByteArray:

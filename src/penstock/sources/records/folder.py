@@ -27,7 +27,7 @@ class FolderRecords:
     """
 
     def __init__(self, folder: str | Path, suffixes: Sequence[str]) -> None:
-        self._folder = Path(os.path.expanduser(folder))
+        self._folder = Path(os.path.abspath(os.path.expanduser(folder)))
         if not self._folder.is_dir():
             raise BadSetting(f"{folder}: there is no such folder")
         self.labels: Sequence[str] = ()
@@ -47,9 +47,25 @@ class FolderRecords:
 
 
 def _files(top: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the paths within ``top`` of its files; links are followed, hidden files and folders left out."""
+    """Return the paths within ``top`` of its files; links are followed, hidden files and folders left out.
+
+    Raises:
+        BadSetting: a folder cannot be listed, or links lead round in a circle.
+    """
     found: list[str] = []
-    for folder, folders, files in os.walk(top, followlinks=True):
+    above: dict[str, set[tuple[int, int]]] = {}  # of each folder: those on its path
+
+    def refuse(error: OSError) -> None:
+        raise BadSetting(f"{error.filename} cannot be listed: {error.strerror}")
+
+    for folder, folders, files in os.walk(top, followlinks=True, onerror=refuse):
+        status = os.stat(folder)
+        me, on_path = (status.st_dev, status.st_ino), above.get(os.path.dirname(folder), set())
+        if me in on_path:
+            raise BadSetting(
+                f"{folder} is a link to a folder that it lies in: its images would come again and again"
+            )
+        above[folder] = on_path | {me}
         folders[:] = [name for name in folders if not name.startswith(".")]
         within = os.path.relpath(folder, top)
         found += (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from penstock.sources.records.tar import members
 
 SUFFIX = ".tar"
 _LABEL = ".cls"
+_FORMAT = 1
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
@@ -49,7 +51,7 @@ class ShardRecords:
         suffixes: Endings of members that are samples, in small letters.
 
     Attributes:
-        names: Path of each sample within its shard.
+        names: Path of each sample within its shard, and within the folder that all of them lie in.
         labels: What the ``.cls`` beside each sample says; empty if there are none.
 
     Raises:
@@ -58,13 +60,15 @@ class ShardRecords:
 
     def __init__(self, shards: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> None:
         patterns = [shards] if isinstance(shards, (str, Path)) else list(shards)
-        self._paths = [path for pattern in patterns for path in _found(str(pattern))]
+        self._paths = [path.resolve() for pattern in patterns for path in _found(str(pattern))]
+        if twice := [path for path, times in Counter(self._paths).items() if times > 1]:
+            raise BadSetting(f"{twice[0]} is named twice, so its samples would come twice in each epoch")
         self._versions = [_version(path) for path in self._paths]
         indexes = [
             _indexed(path, version, tuple(suffixes))
             for path, version in zip(self._paths, self._versions, strict=True)
         ]
-        self.names = [name for index in indexes for name in index.names]
+        self.names = _within([name for index in indexes for name in index.names])
         self.labels = [label for index in indexes for label in index.labels]
         if len(self.labels) not in (0, len(self.names)):
             without = next(path for path, index in zip(self._paths, indexes, strict=True) if not index.labels)
@@ -123,7 +127,7 @@ def _version(path: Path) -> _Version:
 
 def _indexed(path: Path, version: _Version, suffixes: tuple[str, ...]) -> _Index:
     """Return a shard's index, from the cache if it was walked through before."""
-    cached = _cache() / f"{digest(str(path.resolve()), suffixes, msgspec.to_builtins(version))}.msgpack"
+    cached = _cache() / f"{digest(_FORMAT, str(path), suffixes, msgspec.to_builtins(version))}.msgpack"
     try:
         return msgspec.msgpack.decode(cached.read_bytes(), type=_Index)
     except (OSError, msgspec.DecodeError):
@@ -133,7 +137,7 @@ def _indexed(path: Path, version: _Version, suffixes: tuple[str, ...]) -> _Index
         half = cached.with_suffix(f".{os.getpid()}")
         half.write_bytes(msgspec.msgpack.encode(index))
         half.replace(cached)
-    except OSError:  # the next one walks through it again
+    except (OSError, UnicodeEncodeError):  # the next one walks through it again
         pass
     return index
 
@@ -148,11 +152,13 @@ def _walked(path: Path, suffixes: tuple[str, ...]) -> _Index:
     for name, offset, nbytes in members(path):
         lower = name.lower()
         if lower.endswith(suffixes) and not os.path.basename(name).startswith("."):
+            if offset < 0:
+                raise BadSetting(f"{path}: {name} is a symbolic link; pack the files again with --dereference")
             index.names.append(name)
             index.offsets.append(offset)
             index.nbytes.append(nbytes)
         elif lower.endswith(_LABEL):
-            labels[_key(name)] = read(Place(str(path), offset, nbytes)).decode().strip()
+            labels[_key(name)] = read(Place(str(path), offset, nbytes)).decode(errors="replace").strip()
     if not index.names:
         raise BadSetting(f"{path}: no member ends in {', '.join(sorted(suffixes))}")
     if labels:
@@ -161,6 +167,12 @@ def _walked(path: Path, suffixes: tuple[str, ...]) -> _Index:
             raise BadSetting(f"{path}: {len(missing):,} images have no {_LABEL} beside them, such as {missing[0]}")
         index.labels = [labels[key] for key in keys]
     return index
+
+
+def _within(names: list[str]) -> list[str]:
+    """Return paths within the folder that all of them lie in, which is no class: ``tar cf x.tar photos``."""
+    common = os.path.commonpath([os.path.dirname(os.path.normpath(name)) for name in names])
+    return [os.path.relpath(name, common or ".") for name in names]
 
 
 def _key(name: str) -> str:

@@ -15,13 +15,13 @@ from penstock.errors import BadSetting
 _BLOCK = 512
 _END = bytes(_BLOCK)
 _FILES = (b"0", b"\0", b"7")
-_LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
+_LONG_NAME, _LONG_LINK, _PAX, _SPARSE, _HARD_LINK, _SYMBOLIC_LINK = b"L", b"K", b"x", b"S", b"1", b"2"
 _CHECKSUM = slice(148, 156)
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
 
 
 class Member(NamedTuple):
-    """A file within a tar: its name, and where its bytes lie."""
+    """A file within a tar: its name, and where its bytes lie; ``offset`` is -1 for a symbolic link."""
 
     name: str
     offset: int
@@ -40,7 +40,8 @@ def members(path: Path) -> Iterator[Member]:
         raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
     with file:
         fd, size = file.fileno(), os.fstat(file.fileno()).st_size
-        at, ended, long_name, extended = 0, False, "", dict[str, str]()
+        at, ended, long_name, long_link, extended = 0, False, "", "", dict[str, str]()
+        seen: dict[str, Member] = {}  # which hard links may name
         while at < size:
             header = os.pread(fd, _BLOCK, at)
             if header == _END:
@@ -58,6 +59,8 @@ def members(path: Path) -> Iterator[Member]:
             ended = False
             if kind == _LONG_NAME:
                 long_name = os.pread(fd, nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
+            elif kind == _LONG_LINK:
+                long_link = os.pread(fd, nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
             elif kind == _PAX:
                 extended = _pax(os.pread(fd, nbytes, start))
             else:
@@ -65,8 +68,16 @@ def members(path: Path) -> Iterator[Member]:
                 if kind == _SPARSE or any(key.startswith("GNU.sparse") for key in extended):
                     raise BadSetting(f"{path}: {name} is stored as a sparse file; pack it again without --sparse")
                 if kind in _FILES and not name.endswith("/"):
-                    yield Member(name, start, nbytes)
-                long_name, extended = "", {}
+                    seen[name] = Member(name, start, nbytes)
+                    yield seen[name]
+                elif kind == _HARD_LINK:
+                    target = extended.get("linkpath") or long_link or _text(header[157:257])
+                    if target not in seen:
+                        raise BadSetting(f"{path}: {name} is a link to {target}, which does not come before it")
+                    yield seen[target]._replace(name=name)
+                elif kind == _SYMBOLIC_LINK:
+                    yield Member(name, -1, 0)
+                long_name, long_link, extended = "", "", {}
         if not ended:
             raise BadSetting(f"{path} was cut short: it ends without the two empty blocks that end a tar")
 
@@ -91,9 +102,12 @@ def _checked(path: Path, header: bytes, at: int) -> int:
 
 
 def _name(header: bytes) -> str:
-    name = header[:100].split(b"\0", 1)[0]
-    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
-    return (prefix + b"/" + name if prefix else name).decode(errors="surrogateescape")
+    prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""
+    return f"{prefix}/{_text(header[:100])}" if prefix else _text(header[:100])
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0", 1)[0].decode(errors="surrogateescape")
 
 
 def _pax(records: bytes) -> dict[str, str]:

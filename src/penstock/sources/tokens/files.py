@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import mmap
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from penstock.errors import BadSetting, ReadFailed
 from penstock.sources.tokens import megatron
 
 _HEADER_INTS = 256
+_SUFFIXES = (".bin", ".npy")
 _LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 """Magic number and version of llm.c's files, and what their tokens are (its dev/data/data_common.py)."""
 
@@ -90,7 +92,7 @@ class TokenFile:
             return self._of_npy(dtype)
         header = np.frombuffer(self._mapped[: 4 * _HEADER_INTS].ljust(12, b"\0"), "<i4", count=3)
         magic, version, count = header.tolist()
-        if (kind := _LLM_C.get((magic, version))) is not None and self._version.nbytes > 4 * _HEADER_INTS:
+        if (kind := _LLM_C.get((magic, version))) is not None and self._version.nbytes >= 4 * _HEADER_INTS:
             self._check_size(4 * _HEADER_INTS, count, kind, "its header")
             return self._agreed(kind, dtype), count, 4 * _HEADER_INTS
         kind = dtype or "uint16"
@@ -129,25 +131,29 @@ class TokenFile:
 
 
 def files_at(pattern: str | Path) -> list[Path]:
-    """Return the files that a path, a folder or a pattern (``*``, ``?``, ``[a-z]``, ``**``) names, sorted.
+    """Return the ``.bin`` and ``.npy`` files that a path, a folder or a pattern (``*``, ``**``) names, sorted.
 
     Raises:
         BadSetting: there are none.
     """
-    text = os.path.expanduser(str(pattern))
-    if "://" in text:
-        raise BadSetting(f"{text}: tokens are read from files; copy them to a disk of this machine first")
+    text = os.path.abspath(os.path.expanduser(str(pattern)))
+    if "://" in str(pattern):
+        raise BadSetting(f"{pattern}: tokens are read from files; copy them to a disk of this machine first")
     path = Path(text)
     if path.is_dir():
-        found = [child for child in path.iterdir() if child.suffix in (".bin", ".npy")]
+        found = list(path.iterdir())
     else:
         # Megatron names the two without their endings.
         beside = path.with_suffix(".bin") if path.suffix == ".idx" else Path(f"{text}.bin")
         one = next((file for file in (beside, path) if file.exists()), None)
         found = [Path(match) for match in glob.glob(text, recursive=True)] if one is None else [one]
+    found = sorted(file for file in found if file.suffix in _SUFFIXES)
     if not found:
-        raise BadSetting(f"{text}: no such file of tokens (.bin or .npy)")
-    return sorted(found)
+        raise BadSetting(f"{pattern}: no such file of tokens (.bin or .npy)")
+    parts = {part for part in ("train", "val") if any(part in file.stem for file in found)}
+    if path.is_dir() and len(parts) > 1:
+        raise BadSetting(f"{pattern} holds files to train with and files to validate with: name one, or a pattern")
+    return found
 
 
 def opened(patterns: Sequence[str | Path], dtype: str | None) -> dict[str, list[TokenFile]]:
@@ -157,10 +163,9 @@ def opened(patterns: Sequence[str | Path], dtype: str | None) -> dict[str, list[
         BadSetting: there are none, one is no file of tokens or is named twice, or they differ in type.
     """
     paths = {str(pattern): files_at(pattern) for pattern in patterns}
-    every = [path for found in paths.values() for path in found]
-    if len(paths) < len(patterns) or len(set(every)) < len(every):
-        twice = next(path for path in [*every, *every[:1]] if every.count(path) != 1 or len(paths) < len(patterns))
-        raise BadSetting(f"{twice} is named twice, so its tokens would come twice in each epoch")
+    named = [path for pattern in patterns for path in paths[str(pattern)]]
+    if twice := [path for path, times in Counter(named).items() if times > 1]:
+        raise BadSetting(f"{twice[0]} is named twice, so its tokens would come twice in each epoch")
     files = {pattern: [TokenFile(path, dtype) for path in found] for pattern, found in paths.items()}
     first, *others = (file for found in files.values() for file in found)
     for file in others:

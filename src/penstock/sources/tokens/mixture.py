@@ -52,6 +52,7 @@ class Mixture:
             for i, (part, count) in enumerate(zip(self._parts, counts, strict=True))
         ]
         self.count = int(self._ends[-1])
+        self.counts = counts
         told = (
             f"{share:.1%} {name} ({count / part.count:.2f} times {part.description})"
             for share, count, (name, part) in zip(shares, counts, parts.items(), strict=True)

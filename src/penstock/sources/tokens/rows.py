@@ -22,6 +22,11 @@ class Rows(Protocol):
         ...
 
     @property
+    def counts(self) -> Sequence[int]:
+        """How many of them each data set has."""
+        ...
+
+    @property
     def description(self) -> str:
         """What they are, for a person."""
         ...
@@ -77,6 +82,7 @@ class Windows:
         self._windows = [_windows(file.tokens, length) for file in files]
         self._ends = np.cumsum([len(windows) for windows in self._windows], dtype=np.int64)
         self.count = int(self._ends[-1])
+        self.counts = [self.count]
         self.description = f"{self.count:,} windows of {length:,}"
 
     def files_of(self, rows: Ids) -> Sequence[TokenFile]:
@@ -137,6 +143,7 @@ class Documents:
         else:
             self._order, self._firsts = np.arange(len(sizes)), np.arange(len(sizes) + 1)
         self.count = len(self._firsts) - 1
+        self.counts = [self.count]
         full = sizes.sum() / (self.count * (length + 1))
         documents = sum(len(file.documents) - 1 for file in files if file.documents is not None)
         how = "packed" if together else "split"

@@ -103,7 +103,7 @@ class TokenSource(Alone):
         self.batches = self._order.batches
         self.segment_starts = self._order.segment_starts
         self.drop_last = drop_last
-        self.order = digest("tokens", self._order.digest, length, documents, self._rows.description)
+        self.order = digest("tokens", self._order.digest, length, documents, tuple(self._rows.counts))
         tokens = np.empty((1, length + 1), self._files[0].tokens.dtype)
         numbers = np.empty((1, length + 1), np.int32)
         example: Any = tokens if documents is None else {"tokens": tokens, "documents": numbers}
@@ -141,7 +141,7 @@ class TokenSource(Alone):
         return _SLOTS
 
     def close(self) -> None:
-        """There is nothing to release: a mapping ends with its last array."""
+        self._slots = None
 
     def _block(self, plan: Planned) -> SourceBlock:
         rows = len(plan.ids)
