@@ -341,6 +341,7 @@ def test_workers_end_with_their_source_and_not_with_a_forked_childs_copy(folder)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a socket that was just made
 def test_a_source_goes_on_after_an_interrupt_at_any_instant(folder):
     """As it was found: slots were lost one by one, until an epoch came empty and in silence."""
     source, choose = made(folder, workers=1), random.Random(0)
@@ -366,6 +367,7 @@ def test_a_source_goes_on_after_an_interrupt_at_any_instant(folder):
     for cycle in range(2):
         assert pixels_of(source, cycle).keys() == expected
     source.close()
+    gc.collect()
 
 
 def test_a_source_that_is_closed_amid_a_pass_says_so_and_begins_again(folder):

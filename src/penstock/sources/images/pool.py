@@ -75,7 +75,7 @@ class WorkerPool(Generic[Task, Result]):
         self._files: Sequence[int] = ()
         self._pid = os.getpid()
         self._broken: SourceError | None = None  # why processes cannot start
-        self._vain = 0  # deaths since the last result
+        self._vain = 0  # processes that died without a task, since the last result
         self._workers: list[_Worker] = []
         self._waiting: deque[int] = deque()  # numbers of tasks that no worker has
         self._tasks: dict[int, Task] = {}  # those that are not done
@@ -200,14 +200,15 @@ class WorkerPool(Generic[Task, Result]):
                 worker.has.popleft()
                 said = f"{_MOST_DEATHS} worker processes died at one block, {self._tasks.pop(first)}"
                 self._results[first] = False, SourceError(f"{said}: the last (process {worker.pid}) {how}")
-        self._waiting.extendleft(reversed(worker.has))
+            self._waiting.extendleft(reversed(worker.has))
+            return
         self._vain += 1
         if self._vain > _MOST_DEATHS * self._count and self._broken is None:
-            self._broken = SourceError(f"{self._vain} worker processes died one after another: the last {how}")
+            self._broken = SourceError(f"{self._vain} worker processes died before they had work: the last {how}")
 
     def _started(self) -> _Worker:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ours:
             passed = [theirs.fileno(), *self._files]
             pid = os.posix_spawn(
                 sys.executable,
@@ -217,7 +218,7 @@ class WorkerPool(Generic[Task, Result]):
                 setsid=True,  # a Ctrl-C in the terminal is not for it
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM],
             )
-        connection: Connection[Any, Any] = Connection(ours.detach())
+            connection: Connection[Any, Any] = Connection(ours.detach())
         close_in_children(connection)
         with suppress(OSError):  # it has died, as the next wait finds
             connection.send_bytes(self._setup)
