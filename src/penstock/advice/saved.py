@@ -12,6 +12,7 @@ import msgspec
 from penstock.advice.measurement import Measurement
 from penstock.errors import BadSetting
 from penstock.io.files import open_file
+from penstock.linux.cache_folder import cache_folder
 
 
 class Benchmark(msgspec.Struct, frozen=True):
@@ -54,8 +55,7 @@ def saved_at(data: str | Path) -> Path:
 
     One file for each machine and file system, in ``$XDG_CACHE_HOME/penstock``.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "penstock" / f"io-{platform.node()}-{_file_system_id(data)}.json"
+    return cache_folder() / f"io-{platform.node()}-{_file_system_id(data)}.json"
 
 
 def _file_system_id(data: str | Path) -> str:

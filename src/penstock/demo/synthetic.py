@@ -19,6 +19,8 @@ import psutil
 import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
+from penstock.linux.cache_folder import cache_folder
+
 F32 = NDArray[np.float32]
 
 CLASSES = (
@@ -45,8 +47,7 @@ def cached_images(on_made: Callable[[int, int], None] = lambda done, of: None) -
     Args:
         on_made: Called with the number of images made, and of all.
     """
-    cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = cache_dir / "penstock" / "demo-images"
+    root = cache_folder() / "demo-images"
     if not root.is_dir():
         make_images(root, on_made=on_made)
     return root

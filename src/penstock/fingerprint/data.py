@@ -32,6 +32,11 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
     ctime_ns: int = 0
     etag: str = ""
 
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileVersion:
+        """Return the version of a file that ``os.stat`` tells of."""
+        return cls(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
     def difference(self, now: FileVersion) -> str:
         """Describe how its bytes have changed; empty if they have not.
 
@@ -92,4 +97,4 @@ def _version(path: str) -> FileVersion | None:
         return None
     if not stat.S_ISREG(seen.st_mode):
         return None
-    return FileVersion(seen.st_size, seen.st_ino, seen.st_mtime_ns, seen.st_ctime_ns)
+    return FileVersion.of(seen)

@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme.queue_memory import Array, QueueMemory
+from penstock.linux.cache_folder import cache_folder
 
 HEADER = Path(__file__).with_name("queues.cuh")
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC")
@@ -96,7 +97,7 @@ def library() -> Path:
             "install one, or read with mech='uring'",
         )
     key = hashlib.sha256(repr((compiler, _FLAGS, platform.machine())).encode() + HEADER.read_bytes()).hexdigest()
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+    folder = cache_folder()
     compiled = folder / f"nvme-{key[:16]}.so"
     if not compiled.exists():
         try:

@@ -159,10 +159,12 @@ class WorkerPool(Generic[Task, Result]):
             self._workers.append(self._started())
         while self._waiting:
             worker = min(self._workers, key=lambda each: len(each.has))
+            if len(worker.has) >= _QUEUED:
+                return
             number = self._waiting[0]
             message = pickle.dumps((number, self._tasks[number]))
             # One that is at work reads no large message, and the process that sends it would wait.
-            if len(worker.has) >= (_QUEUED if len(message) <= _SMALL_BYTES else 1):
+            if worker.has and len(message) > _SMALL_BYTES:
                 return
             self._waiting.popleft()
             worker.has.append(number)

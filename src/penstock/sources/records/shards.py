@@ -14,22 +14,16 @@ import numpy as np
 
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
+from penstock.fingerprint.data import FileVersion
+from penstock.linux.cache_folder import cache_folder
 from penstock.sources.order import digest
 from penstock.sources.records.read import read
 from penstock.sources.records.tar import members
 
 SUFFIX = ".tar"
 _LABEL = ".cls"
-_FORMAT = 1
+_FORMAT = 2
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-
-
-class _Version(msgspec.Struct, frozen=True, array_like=True):
-    """What tells whether a shard was written to or replaced."""
-
-    inode: int
-    nbytes: int
-    mtime_ns: int
 
 
 class _Index(msgspec.Struct, array_like=True):
@@ -93,7 +87,7 @@ class ShardRecords:
     def check_unchanged(self, records: Ids) -> None:
         touched: set[int] = set(self._shards[records].tolist())
         for shard in touched:
-            if _version(self._paths[shard]) != self._versions[shard]:
+            if self._versions[shard].difference(_version(self._paths[shard])):
                 path = str(self._paths[shard])
                 raise ReadFailed(
                     f"{path} was written to or replaced since the feed began: its members lie elsewhere now. "
@@ -117,17 +111,17 @@ def _found(pattern: str) -> list[Path]:
     return found
 
 
-def _version(path: Path) -> _Version:
+def _version(path: Path) -> FileVersion:
     try:
-        status = os.stat(path)
+        return FileVersion.of(os.stat(path))
     except OSError as error:
         raise ReadFailed(f"{path} cannot be read: {error.strerror}", str(path)) from None
-    return _Version(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _indexed(path: Path, version: _Version, suffixes: tuple[str, ...]) -> _Index:
+def _indexed(path: Path, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
     """Return a shard's index, from the cache if it was walked through before."""
-    cached = _cache() / f"{digest(_FORMAT, str(path), suffixes, msgspec.to_builtins(version))}.msgpack"
+    key = digest(_FORMAT, str(path), suffixes, msgspec.to_builtins(version))
+    cached = cache_folder() / "shards" / f"{key}.msgpack"
     try:
         return msgspec.msgpack.decode(cached.read_bytes(), type=_Index)
     except (OSError, msgspec.DecodeError):
@@ -140,10 +134,6 @@ def _indexed(path: Path, version: _Version, suffixes: tuple[str, ...]) -> _Index
     except (OSError, UnicodeEncodeError):  # the next one walks through it again
         pass
     return index
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "shards"
 
 
 def _walked(path: Path, suffixes: tuple[str, ...]) -> _Index:

@@ -8,13 +8,14 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import Numbers
 from penstock.errors import BadSetting, ReadFailed
+from penstock.fingerprint.data import FileVersion
 from penstock.sources.tokens import megatron
 
 _HEADER_INTS = 256
@@ -23,14 +24,6 @@ _LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 """Magic number and version of llm.c's files, and what their tokens are (its dev/data/data_common.py)."""
 
 Tokens = npt.NDArray[Any]
-
-
-class Version(NamedTuple):
-    """What tells whether a file was written to or replaced."""
-
-    inode: int
-    nbytes: int
-    mtime_ns: int
 
 
 class TokenFile:
@@ -53,7 +46,7 @@ class TokenFile:
         self.documents: Numbers | None = None
         try:
             with path.open("rb") as file:
-                self._version = _version(os.fstat(file.fileno()))
+                self._version = FileVersion.of(os.fstat(file.fileno()))
                 if not self._version.nbytes:
                     raise BadSetting(f"{path} is empty")
                 self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -65,10 +58,10 @@ class TokenFile:
     def check_unchanged(self) -> None:
         """Raise ReadFailed if the file was written to, replaced or removed since it was mapped."""
         try:
-            now = _version(os.stat(self.path))
+            now = FileVersion.of(os.stat(self.path))
         except OSError as error:
             raise ReadFailed(f"{self.path} cannot be read any more: {error.strerror}", str(self.path)) from None
-        if now != self._version:
+        if self._version.difference(now):
             raise ReadFailed(
                 f"{self.path} has changed since the feed began ({self._version.nbytes:,} bytes then, "
                 f"{now.nbytes:,} now): its epochs would mix old tokens with new ones. Start the feed again",
@@ -93,7 +86,7 @@ class TokenFile:
         header = np.frombuffer(self._mapped[: 4 * _HEADER_INTS].ljust(12, b"\0"), "<i4", count=3)
         magic, version, count = header.tolist()
         if (kind := _LLM_C.get((magic, version))) is not None and self._version.nbytes >= 4 * _HEADER_INTS:
-            self._check_size(4 * _HEADER_INTS, count, kind, "its header")
+            self._check_size(count, kind)
             return self._agreed(kind, dtype), count, 4 * _HEADER_INTS
         kind = dtype or "uint16"
         count, rest = divmod(self._version.nbytes, np.dtype(kind).itemsize)
@@ -115,12 +108,12 @@ class TokenFile:
             )
         return self._agreed(array.dtype.str, dtype), len(array), array.offset
 
-    def _check_size(self, header_bytes: int, count: int, kind: str, who: str) -> None:
-        wanted = header_bytes + count * np.dtype(kind).itemsize
+    def _check_size(self, count: int, kind: str) -> None:
+        wanted = 4 * _HEADER_INTS + count * np.dtype(kind).itemsize
         if wanted != self._version.nbytes:
             raise BadSetting(
-                f"{self.path} has {self._version.nbytes:,} bytes, but {who} tells of {count:,} tokens ({kind}), "
-                f"which makes {wanted:,}: it was cut short, or is still being written"
+                f"{self.path} has {self._version.nbytes:,} bytes, but its header tells of {count:,} tokens "
+                f"({kind}), which makes {wanted:,}: it was cut short, or is still being written"
             )
 
     def _agreed(self, found: str, asked: str | None) -> str:
@@ -175,7 +168,3 @@ def opened(patterns: Sequence[str | Path], dtype: str | None) -> dict[str, list[
                 "files of one source have tokens of one type"
             )
     return files
-
-
-def _version(status: os.stat_result) -> Version:
-    return Version(status.st_ino, status.st_size, status.st_mtime_ns)

@@ -47,6 +47,8 @@ class Mixture:
                 f"at most {_MOST_REPEATS} times make sense. Give {name} a smaller weight"
             )
         self._ends = np.cumsum(counts, dtype=np.int64)
+        # Rows of each that come before the first of those that come once more than others.
+        self._whole = [count // part.count * part.count for part, count in zip(self._parts, counts, strict=True)]
         self._again = [
             permutation(part.count, seed % 2**64, _EXTRA, i)[: count % part.count]
             for i, (part, count) in enumerate(zip(self._parts, counts, strict=True))
@@ -76,15 +78,10 @@ class Mixture:
         for i in distinct(of):
             part, which = self._parts[i], np.flatnonzero(of == i)
             within = rows[which] - (self._ends[i - 1] if i else 0)
-            again = within - self._ends_of_whole(i)
+            again = within - self._whole[i]
             own = within % part.count
             own[again >= 0] = self._again[i][again[again >= 0]]
             yield part, own, which
-
-    def _ends_of_whole(self, i: int) -> int:
-        """Return how many rows of a data set come before the first that comes once more than others."""
-        count = int(self._ends[i] - (self._ends[i - 1] if i else 0))
-        return count // self._parts[i].count * self._parts[i].count
 
 
 def _shares(weights: Mapping[str, float]) -> list[float]:
