@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.feed.launch.feeds import stop as stop
     from penstock.feed.launch.share import share as share
     from penstock.feed.trainer.loader import Loader as Loader
+    from penstock.io.cache.cache import Cache as Cache
     from penstock.packing.packing import pack as pack
     from penstock.runs.inside import log as log
     from penstock.runs.inside import run as run
@@ -89,6 +90,7 @@ _ERRORS = (
 )
 _HOMES = {
     "ArraySource": "penstock.sources.arrays",
+    "Cache": "penstock.io.cache.cache",
     "Feeder": "penstock.feed.feeder.feeder",
     "ImageSource": "penstock.sources.images.source",
     "Loader": "penstock.feed.trainer.loader",

@@ -133,11 +133,19 @@ class Source(Protocol):
 
 
 class Place(NamedTuple):
-    """Where a sample's bytes lie: a part of a file, or all of it if ``nbytes`` is None."""
+    """Where a sample's bytes lie: a part of a file or object, or all of it if ``nbytes`` is None.
+
+    Attributes:
+        path: The file, or the object's URL.
+        offset: First byte.
+        nbytes: Number of bytes.
+        etag: Version of an object; empty for a file.
+    """
 
     path: str
     offset: int = 0
     nbytes: int | None = None
+    etag: str = ""
 
 
 class Records(Protocol):
@@ -146,6 +154,11 @@ class Records(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """A name for each sample: its path within a folder, or its key in a shard."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """The folder or the shards that they lie in: the name of the data set in a cache."""
         ...
 
     @property

@@ -11,6 +11,8 @@ import numpy as np
 
 from penstock.contracts import Cursor, Records, SourceBlock, Wanted
 from penstock.errors import BadSetting
+from penstock.io.cache.cache import Cache
+from penstock.io.cache.tiers import Counts
 from penstock.linux.cores import cores
 from penstock.memory.slots import Slots
 from penstock.packages import require
@@ -51,6 +53,7 @@ class ImageSource(Alone):
         decode: Function from a file's bytes to pixels, uint8 of shape ``(height, width, 3)``; None for JPEG, PNG
             and WebP.
         suffixes: Endings of the names of images, in small letters.
+        cache: Where images are kept that are far away, or dear to decode; None for nowhere.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
         workers: Processes that decode; None for one on each core.
@@ -88,6 +91,7 @@ class ImageSource(Alone):
         labels: str | Path | Mapping[str, Any] | Sequence[Any] | None = None,
         decode: Callable[[bytes], Any] | None = None,
         suffixes: Sequence[str] = SUFFIXES,
+        cache: Cache | None = None,
         on_bad: Literal["fail", "skip"] = "fail",
         workers: int | None = None,
         batch_size: int = 128,
@@ -99,6 +103,7 @@ class ImageSource(Alone):
         require("ImageSource", "images", "simplejpeg", "cv2")
         from penstock.sources.images.choose import decoder
         from penstock.sources.images.crops import Augmentation
+        from penstock.sources.images.keeping import Keeping
         from penstock.sources.images.worker import Recipe
         from penstock.sources.images.workshop import Workshop
 
@@ -141,7 +146,8 @@ class ImageSource(Alone):
         example = pixels if values is None else (pixels, values[:1])
         recipe = Recipe(augmentation, crops, seed, decode, on_bad == "skip")
         rows = min(self.batch_size, self.samples)
-        self._workshop = Workshop(self._records, values, recipe, example, rows, workers)
+        self._keeping = Keeping(cache, self._records, workers, decodes=decode is not None)
+        self._workshop = Workshop(self._records, values, recipe, example, rows, workers, self._keeping)
         self.slot_bytes = self.block_bytes = self._workshop.block_bytes
         self._decoded_by = "a function of yours" if decode is not None else decoder().name
         self._workers = workers
@@ -150,7 +156,13 @@ class ImageSource(Alone):
     def description(self) -> str:
         said = f"{self._records.description}, decoded by {self._decoded_by} in {self._workers} workers"
         skipped = self._workshop.skipped
-        return f"{said}; {skipped:,} bad ones came as black images" if skipped else said
+        black = f"{skipped:,} bad ones came as black images" if skipped else ""
+        return "; ".join(filter(None, (said, black, self._keeping.description)))
+
+    @property
+    def cached(self) -> Counts:
+        """How many images came from the cache so far, and how many did not."""
+        return self._keeping.counts
 
     def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
         # No salt: a draw belongs to a place in the cycle, where always the same image is.

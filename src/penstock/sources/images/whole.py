@@ -26,6 +26,18 @@ class WholeDecoder:
         return whole_jpeg(encoded)[top : top + height, left : left + width]
 
 
+def size_of(encoded: bytes) -> tuple[int, int]:
+    """Return height and width of an image.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if encoded.startswith(b"\xff\xd8"):
+        return WholeDecoder().size(encoded)
+    height, width, _ = whole_image(encoded).shape
+    return height, width
+
+
 def whole_jpeg(encoded: bytes) -> ByteArray:
     """Decode a JPEG of any kind; of damage, only a missing end is an error, as with Pillow.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import mmap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import cv2
@@ -14,11 +15,12 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Ids, Place, Region
 from penstock.errors import ReadFailed, SourceError
+from penstock.io.cache.tiers import Admitted, Counts, Layout, Tiers
+from penstock.sources.images.cached import CachedBlock
 from penstock.sources.images.choose import decoder
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.pool import serve
 from penstock.sources.images.whole import whole_image, whole_jpeg
-from penstock.sources.records.read import read
 
 _JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -37,6 +39,8 @@ class Task(NamedTuple):
         rows: How many rows it has when all are wanted.
         places: Where the images lie that are wanted.
         kept: Which of the rows these are; None for all.
+        caches: What is kept of images: one of the layouts that the worker knows; empty for nothing.
+        admitted: Which part of all images is kept.
     """
 
     memory: int
@@ -46,6 +50,8 @@ class Task(NamedTuple):
     rows: int
     places: Sequence[Place]
     kept: Ids | None
+    caches: str = ""
+    admitted: Admitted = Admitted(0.0, 0.0)
 
     def __str__(self) -> str:
         return f"rows {self.sample:,} to {self.sample + self.rows - 1:,} of cycle {self.cycle}"
@@ -57,6 +63,40 @@ class Bad(NamedTuple):
     row: int
     where: str
     why: str
+
+
+class Costs(msgspec.Struct):
+    """What images took, in seconds of a worker.
+
+    Attributes:
+        images: How many were prepared.
+        decoded: How many of them were read and decoded.
+        read_s: Time that reading them took.
+        read_bytes: Their bytes.
+        pixel_bytes: Size of these, decoded as a whole.
+        decode_s: Time that decoding took.
+        finish_s: Time that resizing and all else took.
+    """
+
+    images: int = 0
+    decoded: int = 0
+    read_s: float = 0.0
+    read_bytes: int = 0
+    pixel_bytes: int = 0
+    decode_s: float = 0.0
+    finish_s: float = 0.0
+
+    def add(self, other: Costs) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Prepared(NamedTuple):
+    """What became of a block."""
+
+    bad: list[Bad]
+    cached: Counts
+    costs: Costs
 
 
 class Memory(NamedTuple):
@@ -90,16 +130,19 @@ class Preparer:
     Args:
         recipe: How.
         memories: Where tasks lie.
+        layouts: Where images may be kept, by what is kept of them.
     """
 
-    def __init__(self, recipe: Recipe, memories: Sequence[Memory]) -> None:
+    def __init__(self, recipe: Recipe, memories: Sequence[Memory], layouts: Mapping[str, Layout]) -> None:
         cv2.setNumThreads(1)
         self._recipe = recipe
         self._decoder = decoder()
         self._memories = [np.frombuffer(mmap.mmap(*each), np.uint8) for each in memories]
+        self._layouts = layouts
+        self._tiers: dict[str, Tiers] = {}
 
-    def __call__(self, task: Task) -> list[Bad]:
-        """Write the pixels of a block; return the images that were skipped."""
+    def __call__(self, task: Task) -> Prepared:
+        """Write the pixels of a block."""
         recipe, bad = self._recipe, list[Bad]()
         size, count = recipe.augmentation.size, len(task.places)
         shape = count, recipe.crops, size, size, 3
@@ -107,9 +150,13 @@ class Preparer:
         draws = draws_of(recipe.seed, task.cycle, task.sample, task.rows, recipe.crops)
         if task.kept is not None:
             draws = draws[task.kept]
+        if task.caches and task.caches not in self._tiers:
+            self._tiers[task.caches] = Tiers(self._layouts[task.caches])
+        self._costs = Costs()
+        images = CachedBlock(self._tiers.get(task.caches), task.caches, task.places, task.admitted)
         for row, place in enumerate(task.places):
             try:
-                self._write(read(place), draws[row], pixels[row])
+                self._write(images, row, draws[row], pixels[row])
             except (ValueError, ReadFailed) as error:
                 where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
                 why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
@@ -118,31 +165,53 @@ class Preparer:
                     raise SourceError(said, _own_traceback(error)) from None
                 bad.append(Bad(row, where, why))
                 pixels[row] = 0
-        return bad
+        images.flush()
+        return Prepared(bad, images.counts, self._costs)
 
-    def _write(self, encoded: bytes, draws: Draws, to: ByteArray) -> None:
+    def _write(self, images: CachedBlock, row: int, draws: Draws, to: ByteArray) -> None:
         """Write the crops of one image."""
-        augmentation = self._recipe.augmentation
-        if self._recipe.decode is None and encoded.startswith(_JPEG):
-            height, width = _checked(*self._decoder.size(encoded))
-            regions = [augmentation.region(height, width, each) for each in draws]
-            box = union(regions)
-            try:
-                if not encoded.endswith(_JPEG_END):
-                    raise ValueError(
-                        "only a whole decode sees, whatever the crop, whether the image was cut short"
-                    )
-                pixels = self._decoder.decode(encoded, box)
-            except ValueError:  # or a kind that this decoder does not know, or damage
-                pixels = _part(whole_jpeg(encoded), box)
+        augmentation, costs = self._recipe.augmentation, self._costs
+        began = perf_counter()
+        pixels = images.pixels(row)
+        if pixels is None:
+            encoded = images.encoded(row)
+            read = perf_counter()
+            pixels, regions, box = self._decoded(encoded, draws, whole=images.keeps_pixels(row))
+            if images.keeps_pixels(row):
+                images.keep_pixels(row, pixels)
+            decoded = perf_counter()
+            costs.decoded += 1
+            costs.read_bytes += len(encoded)
+            costs.read_s += read - began
+            costs.decode_s += decoded - read
+            began = decoded
         else:
-            pixels = self._whole(encoded)
-            height, width = pixels.shape[:2]
-            regions = [augmentation.region(height, width, each) for each in draws]
-            box = Region(0, 0, height, width)
+            box = Region(0, 0, *pixels.shape[:2])
+            regions = [augmentation.region(box.height, box.width, each) for each in draws]
         for region, each, crop in zip(regions, draws, to, strict=True):
             within = region._replace(top=region.top - box.top, left=region.left - box.left)
             augmentation.finish(_part(pixels, within), each, crop)
+        costs.images += 1
+        costs.finish_s += perf_counter() - began
+
+    def _decoded(self, encoded: bytes, draws: Draws, *, whole: bool) -> tuple[ByteArray, list[Region], Region]:
+        """Return pixels, the regions of the image that its crops take, and the region that the pixels are."""
+        augmentation = self._recipe.augmentation
+        if self._recipe.decode is not None or not encoded.startswith(_JPEG):
+            pixels = self._whole(encoded)
+            box = Region(0, 0, *pixels.shape[:2])
+            self._costs.pixel_bytes += pixels.nbytes
+            return pixels, [augmentation.region(box.height, box.width, each) for each in draws], box
+        height, width = _checked(*self._decoder.size(encoded))
+        self._costs.pixel_bytes += height * width * 3
+        regions = [augmentation.region(height, width, each) for each in draws]
+        box = Region(0, 0, height, width) if whole else union(regions)
+        try:
+            if not encoded.endswith(_JPEG_END):
+                raise ValueError("only a whole decode sees, whatever the crop, whether the image was cut short")
+            return self._decoder.decode(encoded, box), regions, box
+        except ValueError:  # or a kind that this decoder does not know, or damage
+            return _part(whole_jpeg(encoded), box), regions, box
 
     def _whole(self, encoded: bytes) -> ByteArray:
         if self._recipe.decode is None:

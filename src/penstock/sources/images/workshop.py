@@ -20,8 +20,9 @@ from penstock.linux.fork import close_in_children
 from penstock.memory.placement import Placement, place
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, OwnSlots, Slot, Slots
+from penstock.sources.images.keeping import Keeping
 from penstock.sources.images.pool import WorkerPool
-from penstock.sources.images.worker import Bad, Memory, Recipe, Task
+from penstock.sources.images.worker import Bad, Memory, Prepared, Recipe, Task
 from penstock.sources.order import Planned
 from penstock.terminal import say
 from penstock.tree import Array, array_nodes, build, describe, leaf_from_bytes
@@ -55,6 +56,7 @@ class Workshop:
         example: A block of one row.
         rows: Rows of a full block.
         workers: How many processes.
+        keeping: What is kept of the images.
 
     Attributes:
         block_bytes: Size of a full block.
@@ -69,7 +71,9 @@ class Workshop:
         example: Tree,
         rows: int,
         workers: int,
+        keeping: Keeping,
     ) -> None:
+        self._keeping = keeping
         self._records = records
         self._labels = labels
         self._recipe = recipe
@@ -138,7 +142,7 @@ class Workshop:
         self._slots: Slots | None = None
         self._memories: list[ByteArray] = []
         self._files: list[FileIO] = []
-        self._pool: WorkerPool[Task, list[Bad]] = WorkerPool(self._workers, Recipe.__module__)
+        self._pool: WorkerPool[Task, Prepared] = WorkerPool(self._workers, Recipe.__module__)
         weakref.finalize(self, _release, self._pool, self._files, self._pid)
 
     def _prepared(self) -> OwnSlots:
@@ -149,14 +153,18 @@ class Workshop:
             nbytes = spare * self.block_bytes
             file = FileIO(os.memfd_create("penstock-images", os.MFD_CLOEXEC), "r+")
             self._files.append(file)
-            close_in_children(file)
             file.truncate(nbytes)
             files = [Memory(file.fileno(), nbytes)]
             memories = [np.frombuffer(mmap.mmap(*files[0]), np.uint8)]
+            self._files += self._keeping.open()
+            for each in self._files:
+                close_in_children(each)
+            passed = [each.fileno() for each in self._files]
             if self._slots is not None:
                 files.append(Memory(*self._slots.ring_file))
                 memories.append(self._slots.ring_memory)
-            self._pool.prepare((self._recipe, files), [fd for fd, _ in files])
+                passed.append(files[-1].fd)
+            self._pool.prepare((self._recipe, files, self._keeping.layouts), passed)
             self._memories = memories
         return OwnSlots(spare, self.block_bytes)
 
@@ -176,19 +184,20 @@ class Workshop:
                 return None
         placement = place(self._layout, [nbytes * rows for nbytes in self._row_bytes])
         places = self._records.places(plan.ids)
-        task = Task(memory, slot.offset, cycle, plan.sample, plan.rows, places, plan.kept)
+        task = Task(memory, slot.offset, cycle, plan.sample, plan.rows, places, plan.kept, *self._keeping.plan())
         self._pool.submit(number, task)
         return _Begun(plan, number, memory, slot, placement)
 
     def _result(self, block: _Begun) -> list[Bad]:
         """Wait until a block's pixels are there; return the images that were skipped."""
         try:
-            bad = self._pool.result(block.number)
+            prepared = self._pool.result(block.number)
         except SourceError:
             self._records.check_unchanged(block.plan.ids)  # a shard that was replaced explains it
             raise
         self._records.check_unchanged(block.plan.ids)
-        return bad
+        self._keeping.learn(prepared)
+        return prepared.bad
 
     def _finish(self, block: _Begun, bad: Sequence[Bad]) -> None:
         """Write the labels of a block whose pixels are there; count the images that were skipped."""

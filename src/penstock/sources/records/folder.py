@@ -19,6 +19,7 @@ class FolderRecords:
 
     Attributes:
         names: Path of each sample within the folder.
+        root: The folder.
         labels: None lie beside them.
         description: The records in a few words, for a person.
 
@@ -30,6 +31,7 @@ class FolderRecords:
         self._folder = Path(os.path.abspath(os.path.expanduser(folder)))
         if not self._folder.is_dir():
             raise BadSetting(f"{folder}: there is no such folder")
+        self.root = str(self._folder)
         self.labels: Sequence[str] = ()
         self.names = sorted(_files(str(self._folder), tuple(suffixes)))
         if not self.names:

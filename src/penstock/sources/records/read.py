@@ -14,7 +14,7 @@ def read(place: Place) -> bytes:
     Raises:
         ReadFailed: they cannot be read, or the file ended too early.
     """
-    path, offset, nbytes = place
+    path, offset, nbytes, _ = place
     try:
         with open(path, "rb", buffering=0) as file:
             if nbytes is None:

@@ -46,6 +46,7 @@ class ShardRecords:
 
     Attributes:
         names: Path of each sample within its shard, and within the folder that all of them lie in.
+        root: The folder that all shards lie in.
         labels: What the ``.cls`` beside each sample says; empty if there are none.
 
     Raises:
@@ -67,6 +68,7 @@ class ShardRecords:
         if len(self.labels) not in (0, len(self.names)):
             without = next(path for path, index in zip(self._paths, indexes, strict=True) if not index.labels)
             raise BadSetting(f"{without} has no {_LABEL} beside its images, and other shards have: pass labels=")
+        self.root = os.path.commonpath([path.parent for path in self._paths])
         self._shards = np.repeat(np.arange(len(indexes)), [len(index.names) for index in indexes])
         self._offsets = [offset for index in indexes for offset in index.offsets]
         self._nbytes = [nbytes for index in indexes for nbytes in index.nbytes]

@@ -1,0 +1,81 @@
+"""What a user says of a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from penstock.errors import BadSetting
+from penstock.io.cache.folder import CacheFolder, reads_direct
+from penstock.io.cache.tiers import Files, Layout
+from penstock.sizes import size_from
+
+KEEPS = ("auto", "bytes", "pixels")
+
+
+class Cache:
+    """Keeps samples that are far away, or dear to decode, in a folder and in memory.
+
+    A sample that was kept stays: if the data are larger than the cache, the same part of them is found in every
+    cycle. All feeds may use one folder; to make room, whole data sets are dropped that nobody reads, the one that
+    was opened longest ago first. It may be deleted, or its processes killed, at any time.
+
+    Args:
+        folder: Folder on a local disk; ``penstock cache`` shows what is in it.
+        size: Most bytes in the folder, of all data sets together: ``"200GB"``.
+        memory: Most bytes in memory, which last as long as the feed; 0 for none.
+        keep: ``"bytes"`` as they are stored; ``"pixels"``, which take more room and need not be decoded again; or
+            ``"auto"``: what makes later cycles faster here, measured in the first.
+        shared: Whether others of the folder's group may use it, too. They can write to it, so trust them.
+        node: Name of this machine, if several share what they keep.
+        others: Cache folders of the other machines as this one sees them, by their names. Each machine keeps its
+            part of the samples, and reads the others' parts from them.
+
+    Raises:
+        BadSetting: the folder cannot be used, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        size: int | str,
+        *,
+        memory: int | str = 0,
+        keep: Literal["auto", "bytes", "pixels"] = "auto",
+        shared: bool = False,
+        node: str = "",
+        others: Mapping[str, str | Path] | None = None,
+    ) -> None:
+        if keep not in KEEPS:
+            raise BadSetting(f"keep={keep!r}: it must be one of {', '.join(KEEPS)}")
+        if others and not node:
+            raise BadSetting("others= names other machines; node= must name this one, as they name it")
+        if node in (others or {}):
+            raise BadSetting(f"others= has a folder for {node}, which is this machine's own name")
+        self.limit = size_from("size", size)
+        self.memory_bytes = 0 if memory in (0, "0") else size_from("memory", memory)
+        self.keep = keep
+        self._shared = shared
+        self._node = node
+        self._others = {name: str(folder) for name, folder in (others or {}).items()}
+        self.folder = str(CacheFolder(folder, self.limit, shared=shared).path)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the folder is read past the kernel's page cache, which it does not fit."""
+        return reads_direct(self.limit)
+
+    def layout(self, root: str, kind: str, memory: Files | None) -> Layout:
+        """Return where samples of a data set are kept."""
+        return Layout(
+            root=root,
+            kind=kind,
+            folder=self.folder,
+            limit=self.limit,
+            shared=self._shared,
+            memory_bytes=self.memory_bytes,
+            memory=memory,
+            node=self._node,
+            others=self._others,
+        )

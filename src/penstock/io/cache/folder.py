@@ -1,0 +1,252 @@
+"""A folder of slabs, one for each data set, within a size.
+
+Only whole data sets go to make room: those that were not opened for longest, first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import mmap
+import os
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import msgspec
+import psutil
+
+from penstock.errors import BadSetting
+from penstock.io.cache.keys import hash64
+from penstock.io.cache.slab import Room, Slab
+from penstock.sizes import size_text
+
+_FORMAT = 1
+_NAME = re.compile(r"penstock-[0-9a-f]{16}-[a-z]+")
+_DATA, _INDEX, _OPEN, _ABOUT = _FILES = ("data", "index", "open", "about.json")
+_LOCK = "penstock.lock"
+_PROBE_BYTES = 8 << 20
+
+
+class About(msgspec.Struct, frozen=True):
+    """What the slab of a data set says of itself.
+
+    Attributes:
+        root: What the samples are read from.
+        kind: ``"bytes"`` as they are stored, ``"pixels"``, or ``"rows"`` of a packed data set.
+    """
+
+    root: str
+    kind: str
+    format: int = _FORMAT
+
+
+class DataSet(NamedTuple):
+    """A data set in a cache.
+
+    Attributes:
+        path: Folder of its slab.
+        about: What it says of itself.
+        nbytes: Size of its files.
+        opened_s: When it was opened last, as ``time.time()``.
+        in_use: Whether a process has it open.
+    """
+
+    path: Path
+    about: About
+    nbytes: int
+    opened_s: float
+    in_use: bool
+
+
+class CacheFolder:
+    """A folder that holds slabs; files of others in it are left alone.
+
+    Args:
+        path: The folder, which is made if there is none.
+        limit: Most bytes of all slabs together.
+        shared: Whether others of the folder's group may read and add.
+
+    Raises:
+        BadSetting: it cannot be made or entered, or is no folder.
+    """
+
+    def __init__(self, path: str | Path, limit: int, *, shared: bool = False) -> None:
+        self.path = Path(os.path.abspath(os.path.expanduser(path)))
+        self._limit = limit
+        self._shared = shared
+        try:
+            if not self.path.is_dir():
+                self.path.mkdir(parents=True, exist_ok=True)
+                self.path.chmod(0o2770 if shared else 0o700)
+            os.listdir(self.path)
+        except PermissionError as error:
+            raise BadSetting(
+                f"{self.path} cannot be used as a cache: {error.strerror}. Its owner may share it "
+                "(Cache(..., shared=True)), or name a folder of yours"
+            ) from None
+        except OSError as error:
+            raise BadSetting(f"{self.path} cannot be used as a cache: {error.strerror}") from None
+
+    def open(self, root: str, kind: str) -> Slab | None:
+        """Open the slab of a data set, which is made if there is none; None if the folder may only be read."""
+        path = _path(self.path, root, kind)
+        exists = (path / _INDEX).exists()
+        writes = os.access(path / _INDEX if exists else self.path, os.W_OK)
+        if not writes and not exists:
+            return None
+        flags = os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if writes else os.O_RDONLY)
+        with self._locked():
+            if writes:
+                path.mkdir(mode=0o2770 if self._shared else 0o700, exist_ok=True)
+                if self._shared:
+                    with suppress(PermissionError):  # another user's, who has done so
+                        path.chmod(0o2770)
+                self._tell(path, About(root, kind))
+            try:
+                held, data, index = (self._descriptor(path / name, flags) for name in (_OPEN, _DATA, _INDEX))
+            except OSError as error:
+                raise BadSetting(f"{path} cannot be opened: {error.strerror}") from None
+            fcntl.flock(held, fcntl.LOCK_SH)
+            with suppress(PermissionError):
+                os.utime(held)
+        lock = self._descriptor(self.path / _LOCK, flags) if writes else None
+        direct = None
+        if reads_direct(self._limit):
+            with suppress(OSError):  # a file system without it
+                direct = os.open(path / _DATA, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        return Slab(data, index, lock, partial(self.room, path), direct, held)
+
+    def room(self, own: Path, wanted: int) -> Room:
+        """Make room by dropping data sets that nobody has open; to be called while the folder is locked."""
+        sets = list(self.data_sets())
+        free = self._limit - sum(each.nbytes for each in sets)
+        for each in sorted(sets, key=lambda each: each.opened_s):
+            if free < wanted and each.path != own and _drop(each.path):
+                free += each.nbytes
+        others = [each for each in sets if each.path != own and each.path.exists()]
+        beside = f", of which others have {size_text(sum(each.nbytes for each in others))}" if others else ""
+        return Room(max(0, free), f"its {size_text(self._limit)} are full{beside}")
+
+    def data_sets(self) -> Iterator[DataSet]:
+        """Yield the data sets that lie here."""
+        for path in sorted(self.path.iterdir()):
+            if not _NAME.fullmatch(path.name):
+                continue
+            try:
+                about = msgspec.json.decode((path / _ABOUT).read_bytes(), type=About)
+                nbytes = sum((path / name).stat().st_size for name in (_DATA, _INDEX))
+                yield DataSet(path, about, nbytes, (path / _OPEN).stat().st_mtime, _is_open(path))
+            except (OSError, msgspec.DecodeError):  # none of ours, or just being dropped
+                continue
+
+    def drop(self, path: Path) -> bool:
+        """Delete a data set's slab, unless a process has it open."""
+        with self._locked():
+            return _drop(path)
+
+    def _tell(self, path: Path, about: About) -> None:
+        if not (path / _ABOUT).exists():
+            half = path / f"{_ABOUT}.{os.getpid()}"
+            half.write_bytes(msgspec.json.encode(about))
+            half.replace(path / _ABOUT)
+
+    def _descriptor(self, path: Path, flags: int) -> int:
+        fd = os.open(path, flags, 0o660 if self._shared else 0o600)
+        if self._shared and flags & os.O_CREAT:
+            with suppress(PermissionError):  # another user's, who has done so
+                os.fchmod(fd, 0o660)
+        return fd
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        try:
+            fd = self._descriptor(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        except OSError:  # it may only be read, so nobody drops what lies here
+            yield
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def reads_direct(limit: int) -> bool:
+    """Whether a cache of this size is read past the kernel's page cache.
+
+    That keeps what was read last, of which a cycle finds nothing if not all of it fits.
+    """
+    return limit > psutil.virtual_memory().available // 2
+
+
+def read_rate(folder: str, *, direct: bool) -> float:
+    """Measure how fast a new file in a folder is read, in bytes per second; infinite if none can be made."""
+    memory = mmap.mmap(-1, _PROBE_BYTES)
+    memory.write(os.urandom(_PROBE_BYTES))
+    try:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError:
+        return math.inf
+    try:
+        os.pwrite(fd, memory, 0)
+        if direct:
+            os.fsync(fd)
+            with suppress(OSError):  # a file system without it
+                fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
+        began = perf_counter()
+        for at in range(0, _PROBE_BYTES, _PROBE_BYTES // 8):
+            os.preadv(fd, [memoryview(memory)[: _PROBE_BYTES // 8]], at)
+        return _PROBE_BYTES / (perf_counter() - began)
+    except OSError:
+        return math.inf
+    finally:
+        os.close(fd)
+
+
+def open_to_read(folder: str, root: str, kind: str) -> Slab | None:
+    """Open a data set's slab in another node's folder; None if there is none yet."""
+    path = _path(Path(folder), root, kind)
+    opened: list[int] = []
+    try:
+        opened.extend(os.open(path / name, os.O_RDONLY | os.O_CLOEXEC) for name in (_OPEN, _DATA, _INDEX))
+        fcntl.flock(opened[0], fcntl.LOCK_SH)
+    except OSError:
+        for fd in opened:
+            os.close(fd)
+        return None
+    held, data, index = opened
+    return Slab(data, index, None, lambda _: Room(0, ""), held=held)
+
+
+def _path(folder: Path, root: str, kind: str) -> Path:
+    return folder / f"penstock-{hash64(root):016x}-{kind}"
+
+
+def _is_open(path: Path) -> bool:
+    fd = os.open(path / _OPEN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _drop(path: Path) -> bool:
+    """Delete the files of a slab that nobody has open; whatever else lies in its folder stays."""
+    try:
+        if _is_open(path):
+            return False
+        for name in _FILES:
+            (path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # something of others lies there
+            path.rmdir()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,302 @@
+"""A slab: a file of records that only grows, and an index whose frames commit them.
+
+A frame is written after the bytes that it tells of, and has a CRC of its own: what a crash leaves is no frame.
+Bytes that were committed are never written to again, so who reads needs no lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.contracts import ByteArray, Ids
+from penstock.crc32 import crc32
+from penstock.io.cache.keys import Keys
+from penstock.io.files import DIRECT_ALIGNMENT
+
+_FRAME = struct.Struct("<4sII")
+"""Mark, number of records, and CRC of the records that follow."""
+_MARK = b"PSC1"
+RECORD = np.dtype(
+    [
+        ("key", "<u8"),
+        ("origin", "<u8"),
+        ("offset", "<u8"),
+        ("nbytes", "<u4"),
+        ("height", "<u2"),
+        ("width", "<u2"),
+        ("crc", "<u4"),
+    ]
+)
+_MOST_RECENT = 1024
+_DAMAGED = "its files were damaged; penstock cache drop deletes them"
+
+
+class Item(NamedTuple):
+    """What is to be kept.
+
+    Attributes:
+        key: What it is found by.
+        origin: Version of what it was read from.
+        content: Its bytes, in one piece.
+        height: Rows of its pixels; 0 if it has none.
+        width: Columns of its pixels.
+    """
+
+    key: int
+    origin: int
+    content: bytes | ByteArray
+    height: int = 0
+    width: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.nbytes
+
+
+class Room(NamedTuple):
+    """How many bytes may be added, and if none, why."""
+
+    nbytes: int
+    full: str
+
+
+class Slab:
+    """Records of one data set, which several processes read and add to.
+
+    Args:
+        data: Descriptor of the file of records.
+        index: Descriptor of its index.
+        lock: Descriptor of the file that is locked by who adds; opened by this process itself. None if nothing can
+            be added.
+        room: Says, while the lock is held, how many bytes may be added where so many are asked for.
+        direct: Descriptor of the file of records under O_DIRECT; None to read through ``data``.
+        held: Descriptor whose lock says that this slab is in use. All are closed with the slab.
+
+    Attributes:
+        full: Why nothing is added any more; empty while it is.
+    """
+
+    def __init__(
+        self,
+        data: int,
+        index: int,
+        lock: int | None,
+        room: Callable[[int], Room],
+        direct: int | None = None,
+        held: int | None = None,
+    ) -> None:
+        self._data, self._index, self._lock, self._room = data, index, lock, room
+        self._direct, self._held = direct, held
+        self._parsed = 0
+        self._records = np.zeros(0, RECORD)
+        self._keys: Keys = np.zeros(0, np.uint64)  # sorted
+        self._rows = np.zeros(0, np.int64)  # record of each
+        self._recent: dict[int, int] = {}  # those not sorted yet
+        self._known = bytearray()  # whether each is of the version that its origin had here
+        self._bad: set[int] = set()
+        self._buffer = mmap.mmap(-1, DIRECT_ALIGNMENT)
+        self.full = "" if lock is not None else "it may only be read"
+        self.refresh()
+
+    @property
+    def records(self) -> npt.NDArray[np.void]:
+        """All records, of which later ones replace earlier ones with the same key."""
+        return self._records
+
+    def refresh(self) -> None:
+        """Learn of the records that were added since."""
+        size = os.fstat(self._index).st_size
+        if size <= self._parsed:
+            return
+        tail, at = os.pread(self._index, size - self._parsed, self._parsed), 0
+        found: list[npt.NDArray[np.void]] = []
+        while len(tail) - at >= _FRAME.size:
+            mark, count, crc = _FRAME.unpack_from(tail, at)
+            body = tail[at + _FRAME.size : at + _FRAME.size + count * RECORD.itemsize]
+            if mark == _MARK and len(body) < count * RECORD.itemsize:  # it is being written, or never was
+                break
+            if mark != _MARK or crc32(body) != crc:
+                self.full = _DAMAGED
+                break
+            found.append(np.frombuffer(body, RECORD))
+            at += _FRAME.size + len(body)
+        self._parsed += at
+        if found:
+            first = len(self._records)
+            self._records = np.concatenate([self._records, *found])
+            self._known.extend(bytes(len(self._records) - first))
+            keys: list[int] = self._records["key"][first:].tolist()
+            self._recent.update(zip(keys, range(first, len(self._records)), strict=True))
+            if len(self._recent) > max(_MOST_RECENT, len(self._keys) // 4):
+                self._sort()
+
+    def find(self, keys: Keys) -> Ids:
+        """Return the number of each key's record; -1 for none."""
+        rows = np.full(len(keys), -1, np.int64)
+        if len(self._keys):
+            last = np.searchsorted(self._keys, keys, side="right") - 1
+            same = (last >= 0) & (self._keys[last] == keys)
+            rows[same] = self._rows[last[same]]
+        if self._recent:
+            recent = [self._recent.get(key, -1) for key in keys.tolist()]
+            rows = np.maximum(rows, recent)
+        for row in self._bad:
+            rows[rows == row] = -1
+        return rows
+
+    def origin(self, row: int) -> int:
+        """Return the version of what a record was read from."""
+        return int(self._records["origin"][row])
+
+    def is_of(self, row: int, origin: Callable[[], int]) -> bool:
+        """Whether a record was read from this version of its origin, which is asked for once for each record."""
+        self._known[row] = self._known[row] or self.origin(row) == origin()
+        return bool(self._known[row])
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Return where a record's bytes lie in the file: offset and size."""
+        record = self._records[row]
+        return int(record["offset"]), int(record["nbytes"])
+
+    def shape(self, row: int) -> tuple[int, int]:
+        """Return height and width of a record's pixels; 0 and 0 if it has none."""
+        record = self._records[row]
+        return int(record["height"]), int(record["width"])
+
+    def read(self, row: int) -> ByteArray | None:
+        """Return a record's bytes, which the next call reuses; None if they are not those that were kept."""
+        offset, nbytes = self.place(row)
+        span = -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
+        if len(self._buffer) < span:
+            self._buffer = mmap.mmap(-1, span)
+        memory = memoryview(self._buffer)[:span]
+        try:
+            if self._direct is None:
+                came = os.preadv(self._data, [memory[:nbytes]], offset)
+            else:
+                came = os.preadv(self._direct, [memory], offset)
+        except OSError:
+            came = 0
+        content = np.frombuffer(memory, np.uint8, nbytes)
+        return content if came >= nbytes and self.is_whole(row, content) else self._left_out(row)
+
+    def is_whole(self, row: int, content: ByteArray) -> bool:
+        """Whether bytes are those that were kept."""
+        return crc32(content) == int(self._records["crc"][row])
+
+    def append(self, items: Sequence[Item]) -> int:
+        """Keep items for which there is room, and which nobody has kept meanwhile; return how many.
+
+        It is safe to be killed at any point: at worst the bytes lie there without a record.
+        """
+        assert self._lock is not None
+        with self._locked(self._lock):
+            end = os.fstat(self._data).st_size
+            self._cut()
+            if len(self._records) and end < sum(self.place(-1)):
+                self.full = _DAMAGED
+            if self.full:
+                return 0
+            items = self._new(items)
+            # One page more: what lies there may end within one.
+            wanted = (
+                sum(_aligned(item.nbytes) + RECORD.itemsize for item in items) + _FRAME.size + DIRECT_ALIGNMENT
+            )
+            room = self._room(wanted)
+            chosen: list[Item] = []
+            offsets: list[int] = []
+            at = _aligned(end)
+            for item in items:
+                adds = at + _aligned(item.nbytes) - end + _FRAME.size + (len(chosen) + 1) * RECORD.itemsize
+                if adds <= room.nbytes:
+                    chosen.append(item)
+                    offsets.append(at)
+                    at += _aligned(item.nbytes)
+            if len(chosen) < len(items):
+                self.full = room.full
+            if not chosen:
+                return 0
+            try:
+                self._write(chosen, _aligned(end))
+                self._commit(chosen, offsets)
+            except OSError as error:
+                os.ftruncate(self._data, end)
+                self.full = f"its disk gives no more room ({error.strerror})"
+                return 0
+            self.refresh()
+            return len(chosen)
+
+    def close(self) -> None:
+        for fd in (self._data, self._index, self._lock, self._direct, self._held):
+            if fd is not None:
+                os.close(fd)
+
+    def _left_out(self, row: int) -> None:
+        """Find a record no more."""
+        self._bad.add(row)
+
+    def _new(self, items: Sequence[Item]) -> list[Item]:
+        once = {item.key: item for item in items}
+        rows = self.find(np.array(list(once), np.uint64)).tolist()
+        return [
+            item
+            for item, row in zip(once.values(), rows, strict=True)
+            if row < 0 or self.origin(row) != item.origin
+        ]
+
+    def _write(self, items: Sequence[Item], at: int) -> None:
+        parts: list[memoryview] = []
+        for item in items:
+            parts.append(memoryview(cast("Any", item.content)).cast("B"))
+            parts.append(memoryview(bytes(_aligned(item.nbytes) - item.nbytes)))
+        parts = [part for part in parts if len(part)]
+        for first in range(0, len(parts), os.sysconf("SC_IOV_MAX")):
+            some = parts[first : first + os.sysconf("SC_IOV_MAX")]
+            wanted = sum(map(len, some))
+            if os.pwritev(self._data, some, at) < wanted:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            at += wanted
+
+    def _commit(self, items: Sequence[Item], offsets: Sequence[int]) -> None:
+        rows = [
+            (item.key, item.origin, offset, item.nbytes, item.height, item.width, crc32(item.content))
+            for item, offset in zip(items, offsets, strict=True)
+        ]
+        body = np.array(rows, RECORD).tobytes()
+        frame = _FRAME.pack(_MARK, len(rows), crc32(body)) + body
+        if os.pwrite(self._index, frame, self._parsed) < len(frame):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _cut(self) -> None:
+        """Learn of what was added, and cut off what a process that died left half-written."""
+        self.refresh()
+        if not self.full and os.fstat(self._index).st_size > self._parsed:
+            os.ftruncate(self._index, self._parsed)
+
+    def _sort(self) -> None:
+        keys = self._records["key"]
+        self._rows = np.argsort(keys, kind="stable").astype(np.int64)
+        self._keys = keys[self._rows]
+        self._recent.clear()
+
+    @contextmanager
+    def _locked(self, lock: int) -> Generator[None]:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT

@@ -1,0 +1,257 @@
+"""What one process reads of a cache and adds to it: memory first, then the folder, then other nodes' folders."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from penstock.contracts import ByteArray
+from penstock.io.cache.folder import CacheFolder, open_to_read
+from penstock.io.cache.keys import Keys, owners, parts_of
+from penstock.io.cache.slab import Item, Room, Slab
+from penstock.sizes import size_text
+
+_BATCH_BYTES = 4 << 20
+
+MEMORY, DISK = 0, 1
+
+
+class Files(NamedTuple):
+    """A slab in memory, by its descriptors."""
+
+    data_fd: int
+    index_fd: int
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where the samples of one data set are kept; it may be sent to other processes.
+
+    Attributes:
+        root: What the samples are read from.
+        kind: What is kept of them.
+        folder: The cache's folder.
+        limit: Most bytes there.
+        shared: Whether others of its group may use it.
+        memory_bytes: Most bytes in memory.
+        memory: The slab in memory; None without one.
+        node: Name of this node.
+        others: Folders of other nodes, by name.
+    """
+
+    root: str
+    kind: str
+    folder: str
+    limit: int
+    shared: bool
+    memory_bytes: int = 0
+    memory: Files | None = None
+    node: str = ""
+    others: dict[str, str] = {}
+
+
+class Admitted(NamedTuple):
+    """Which part of the samples is kept in memory, and which part there or in the folder."""
+
+    memory: float
+    all: float
+
+    @classmethod
+    def of(cls, layout: Layout, data_bytes: float) -> Admitted:
+        """Return the parts that there is room for, of data of so many bytes."""
+        own = max(data_bytes, 1.0) / (1 + len(layout.others))
+        return cls(min(1.0, layout.memory_bytes / own), min(1.0, (layout.memory_bytes + layout.limit) / own))
+
+
+class Counts(msgspec.Struct):
+    """What became of samples, so far.
+
+    Attributes:
+        memory: Read from memory.
+        disk: Read from the folder.
+        nodes: Read from other nodes' folders.
+        missed: Read from where they lie.
+        kept: Added to the cache.
+        damaged: Found in the cache with other bytes than were kept; they were read from where they lie.
+        full: Why nothing is added any more; empty while it is.
+    """
+
+    memory: int = 0
+    disk: int = 0
+    nodes: int = 0
+    missed: int = 0
+    kept: int = 0
+    damaged: int = 0
+    full: str = ""
+
+    @property
+    def hits(self) -> int:
+        return self.memory + self.disk + self.nodes
+
+    def add(self, other: Counts) -> None:
+        """Count what another counts, too."""
+        for name in ("memory", "disk", "nodes", "missed", "kept", "damaged"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.full = other.full or self.full
+
+
+class Found(NamedTuple):
+    """A sample in one of the slabs."""
+
+    tier: int
+    row: int
+
+
+class Hit(NamedTuple):
+    """What was kept of a sample; ``content`` may be reused by the next ``read``."""
+
+    content: ByteArray
+    height: int
+    width: int
+
+
+class Tiers:
+    """The slabs of one data set.
+
+    Args:
+        layout: Where they lie.
+
+    Attributes:
+        counts: What became of samples since it was set anew.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        folder = CacheFolder(layout.folder, layout.limit, shared=layout.shared)
+        self._others = list(layout.others.values())
+        self._slabs = [
+            _slab_in_memory(layout),
+            folder.open(layout.root, layout.kind),
+            *(None for _ in self._others),
+        ]
+        self._nodes = sorted([layout.node, *layout.others])
+        self._own = self._nodes.index(layout.node)
+        self._mapped: ByteArray = np.zeros(0, np.uint8)
+        self._waiting: tuple[list[Item], list[Item]] = [], []
+        self._waiting_bytes = [0, 0]
+        self.counts = Counts()
+
+    @property
+    def folder(self) -> Slab | None:
+        """The slab in the folder; None if it may only be read, and has none."""
+        return self._slabs[DISK]
+
+    def find(self, keys: Keys) -> list[Found | None]:
+        """Return where each key was kept; ``read`` gives its bytes."""
+        for i, other in enumerate(self._others, DISK + 1):
+            if self._slabs[i] is None:
+                self._slabs[i] = open_to_read(other, self._layout.root, self._layout.kind)
+        found: list[Found | None] = [None] * len(keys)
+        for tier in reversed(range(len(self._slabs))):
+            if (slab := self._slabs[tier]) is not None:
+                slab.refresh()
+                rows: list[int] = slab.find(keys).tolist()
+                found = [was if row < 0 else Found(tier, row) for row, was in zip(rows, found, strict=True)]
+        return found
+
+    def read(self, found: Found, origin: Callable[[], int]) -> Hit | None:
+        """Return what was kept; None if it is damaged, or of another version of its origin.
+
+        Args:
+            found: Which.
+            origin: Tells the version of its origin as it is now; asked once in each process.
+        """
+        tier, row = found
+        slab = self._slabs[tier]
+        assert slab is not None
+        if not slab.is_of(row, origin):
+            return None
+        if tier == MEMORY:
+            offset, nbytes = slab.place(row)
+            content = self._in_memory(offset, nbytes)
+        else:
+            content = slab.read(row)
+        if content is None:
+            self.counts.damaged += 1
+            return None
+        name = ("memory", "disk")[tier] if tier < len(("memory", "disk")) else "nodes"
+        setattr(self.counts, name, getattr(self.counts, name) + 1)
+        return Hit(content, *slab.shape(row))
+
+    def wanted(self, keys: Keys, admitted: Admitted) -> list[int | None]:
+        """Return for each key the tier that keeps it, MEMORY or DISK; None if it is another node's, or none's."""
+        owned = owners(keys, self._nodes) == self._own
+        parts = parts_of(keys)
+        in_memory = parts < (admitted.memory if self._adds(MEMORY) else 0.0)
+        on_disk = parts < (admitted.all if self._adds(DISK) else 0.0)
+        tiers = np.where(in_memory, MEMORY, DISK).tolist()
+        return [
+            tier if kept else None
+            for tier, kept in zip(tiers, (owned & (in_memory | on_disk)).tolist(), strict=True)
+        ]
+
+    def keep(self, item: Item, tier: int) -> None:
+        """Add a sample, soon; ``flush`` adds what waits."""
+        self._waiting[tier].append(item)
+        self._waiting_bytes[tier] += item.nbytes
+        if self._waiting_bytes[tier] >= _BATCH_BYTES:
+            self._append(tier)
+
+    def flush(self) -> None:
+        for tier in (MEMORY, DISK):
+            self._append(tier)
+
+    def close(self) -> None:
+        for slab in self._slabs:
+            if slab is not None:
+                slab.close()
+
+    def _in_memory(self, offset: int, nbytes: int) -> ByteArray:
+        if offset + nbytes > len(self._mapped):
+            assert self._layout.memory is not None
+            self._mapped = np.frombuffer(mmap.mmap(self._layout.memory.data_fd, 0), np.uint8)
+        return self._mapped[offset : offset + nbytes]
+
+    def _adds(self, tier: int) -> bool:
+        slab = self._slabs[tier]
+        return slab is not None and not slab.full
+
+    def _append(self, tier: int) -> None:
+        slab = self._slabs[tier]
+        if slab is not None and self._waiting[tier] and not slab.full:
+            self.counts.kept += slab.append(self._waiting[tier])
+            self.counts.full = slab.full or self.counts.full
+        self._waiting[tier].clear()
+        self._waiting_bytes[tier] = 0
+
+
+def kept_bytes(layout: Layout) -> int:
+    """Return how many bytes a data set's slab in the folder has by now."""
+    slab = CacheFolder(layout.folder, layout.limit, shared=layout.shared).open(layout.root, layout.kind)
+    if slab is None:
+        return 0
+    nbytes = int(slab.records["nbytes"].sum())
+    slab.close()
+    return nbytes
+
+
+def memory_files() -> Files:
+    """Make the files of a slab in memory, which last while somebody has them open."""
+    return Files(*(os.memfd_create(f"penstock-cache-{part}", os.MFD_CLOEXEC) for part in ("data", "index")))
+
+
+def _slab_in_memory(layout: Layout) -> Slab | None:
+    if layout.memory is None:
+        return None
+    data, index = layout.memory
+
+    def room(wanted: int) -> Room:
+        return Room(layout.memory_bytes - os.fstat(data).st_size, f"its {size_text(layout.memory_bytes)} are full")
+
+    # A lock belongs to what was opened, and what is inherited was opened once for all processes.
+    lock = os.open(f"/proc/self/fd/{index}", os.O_RDWR | os.O_CLOEXEC)
+    return Slab(os.dup(data), os.dup(index), lock, room)

@@ -1,0 +1,112 @@
+"""Images that were kept: what a worker finds in a cache and adds to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from time import time_ns
+
+from penstock.contracts import ByteArray, Place
+from penstock.errors import ReadFailed
+from penstock.fingerprint.data import FileVersion
+from penstock.io.cache.keys import hash64, keys_of, origin_of
+from penstock.io.cache.slab import Item
+from penstock.io.cache.tiers import Admitted, Counts, Found, Tiers
+from penstock.sources.records.read import read
+
+PIXELS, BYTES = "pixels", "bytes"
+_JUST_WRITTEN_NS = 100_000_000
+_MOST_SIDE = 2**16 - 1
+
+
+class CachedBlock:
+    """The images of one block, as far as they were kept.
+
+    Args:
+        tiers: Where images are kept; None for nowhere.
+        kind: What is kept of them.
+        places: Where they lie.
+        admitted: Which part of all images is kept.
+    """
+
+    def __init__(self, tiers: Tiers | None, kind: str, places: Sequence[Place], admitted: Admitted) -> None:
+        self._tiers, self.kind, self._places = tiers, kind, places
+        self._found: list[Found | None] = [None] * len(places)
+        self._wanted: list[int | None] = [None] * len(places)
+        if tiers is not None:
+            tiers.counts = Counts()
+            self._keys = keys_of([hash64(each.path) for each in places], [each.offset for each in places])
+            self._found = tiers.find(self._keys)
+            self._wanted = tiers.wanted(self._keys, admitted)
+
+    @property
+    def counts(self) -> Counts:
+        return Counts() if self._tiers is None else self._tiers.counts
+
+    def pixels(self, row: int) -> ByteArray | None:
+        """Return an image's pixels, if they were kept."""
+        if self.kind != PIXELS or (hit := self._hit(row)) is None:
+            return None
+        return hit[0].reshape(hit[1], hit[2], 3)
+
+    def encoded(self, row: int) -> bytes:
+        """Return an image's bytes as they are stored: those that were kept, or else read where they lie.
+
+        Raises:
+            ReadFailed: they cannot be read.
+        """
+        if self.kind == BYTES and (hit := self._hit(row)) is not None:
+            return hit[0].tobytes()
+        place = self._places[row]
+        self._origin = 0 if self._tiers is None or self._wanted[row] is None else _origin(place)
+        encoded = read(place)
+        if self._tiers is not None:
+            self._tiers.counts.missed += 1
+            if self.kind == BYTES and self._origin:
+                self._keep(row, encoded, 0, 0)
+        return encoded
+
+    def keeps_pixels(self, row: int) -> bool:
+        """Whether the pixels of the image that was read last are to be kept, all of them."""
+        return self.kind == PIXELS and self._wanted[row] is not None and self._origin != 0
+
+    def keep_pixels(self, row: int, pixels: ByteArray) -> None:
+        height, width = pixels.shape[:2]
+        if max(height, width) <= _MOST_SIDE:
+            self._keep(row, pixels.copy().reshape(-1), height, width)
+
+    def flush(self) -> None:
+        """Add to the cache what was read."""
+        if self._tiers is not None:
+            self._tiers.flush()
+
+    def _keep(self, row: int, content: bytes | ByteArray, height: int, width: int) -> None:
+        tier = self._wanted[row]
+        assert self._tiers is not None
+        assert tier is not None
+        self._tiers.keep(Item(int(self._keys[row]), self._origin, content, height, width), tier)
+
+    def _hit(self, row: int) -> tuple[ByteArray, int, int] | None:
+        found = self._found[row]
+        if found is None or self._tiers is None:
+            return None
+        return self._tiers.read(found, lambda: _origin(self._places[row]))
+
+
+def _origin(place: Place) -> int:
+    """Return the version of what a place lies in; 0 if it was written just now, and may be again at the same time.
+
+    Raises:
+        ReadFailed: it is not there any more.
+    """
+    if place.etag:
+        return hash64(place.etag)
+    try:
+        status = os.stat(place.path)
+    except OSError as error:
+        raise ReadFailed(
+            f"{place.path} cannot be read: {error.strerror}", place.path, 0, error.errno or 0
+        ) from None
+    if abs(time_ns() - status.st_ctime_ns) < _JUST_WRITTEN_NS:
+        return 0
+    return origin_of(FileVersion.of(status))

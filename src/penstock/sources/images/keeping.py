@@ -1,0 +1,166 @@
+"""Decides what is kept of images, and tells what came of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from io import FileIO
+
+import numpy as np
+
+from penstock.advice.caching import CacheChoice, ImageCosts, choose_kept
+from penstock.contracts import Place, Records
+from penstock.errors import BadSetting, PenstockError
+from penstock.io.cache.cache import Cache
+from penstock.io.cache.folder import read_rate
+from penstock.io.cache.tiers import Admitted, Counts, Layout, kept_bytes, memory_files
+from penstock.sources.images.cached import BYTES, PIXELS
+from penstock.sources.images.whole import size_of
+from penstock.sources.images.worker import Costs, Prepared
+from penstock.sources.order import permutation
+from penstock.sources.records.read import read
+from penstock.terminal import say
+
+_ASKED = 1024
+_DECODED = 64
+_LEAST_MEASURED = 64
+_MOST_MEASURED = 1000
+_MORE = 1.05
+"""More is admitted than there is room for by the estimate, so that the cache gets full."""
+
+
+class Keeping:
+    """What is kept of the images of one source.
+
+    Args:
+        cache: What the user says; None for nothing.
+        records: The images.
+        workers: Processes that prepare them.
+        decodes: Whether a user's function decodes, of whose pixels nothing is known from one run to the next.
+
+    Attributes:
+        counts: What became of images, so far.
+
+    Raises:
+        BadSetting: pixels of a user's function are to be kept.
+    """
+
+    def __init__(self, cache: Cache | None, records: Records, workers: int, *, decodes: bool) -> None:
+        if cache is not None and cache.keep == PIXELS and decodes:
+            raise BadSetting(
+                'keep="pixels" cannot be used with decode=: another function would be given the pixels of this '
+                'one. Pass keep="bytes"'
+            )
+        self._cache, self._records, self._workers = cache, records, workers
+        self._samples = len(records.names)
+        self._measured = Costs()
+        self._later = Costs()
+        self._kind = ""
+        self._image_bytes: dict[str, float] = {BYTES: 0.0, PIXELS: 0.0}
+        self._choice: CacheChoice | None = None
+        self.counts = Counts()
+        self.layouts: dict[str, Layout] = {}
+        if cache is not None and (cache.keep != "auto" or decodes):
+            self._kind = BYTES if decodes else cache.keep
+
+    def open(self) -> list[FileIO]:
+        """Learn what was kept before; return files of the memory, which last while somebody has them open."""
+        if self._cache is None:
+            return []
+        memory = memory_files() if self._cache.memory_bytes else None
+        kinds = (self._kind,) if self._kind else (BYTES, PIXELS)
+        self.layouts = {kind: self._cache.layout(self._records.root, kind, memory) for kind in kinds}
+        if not self._kind:
+            sizes = {kind: kept_bytes(layout) for kind, layout in self.layouts.items()}
+            best = max(sizes, key=lambda kind: sizes[kind])
+            self._kind = best if sizes[best] else ""
+        if not self._image_bytes[BYTES]:
+            self._estimate()
+        return [] if memory is None else [FileIO(fd, "r+") for fd in memory]
+
+    def plan(self) -> tuple[str, Admitted]:
+        """Return what the next block's images are kept as, and which part of them."""
+        if not self._kind:
+            return "", Admitted(0.0, 0.0)
+        nbytes = self._image_bytes[self._kind] * self._samples / _MORE
+        return self._kind, Admitted.of(self.layouts[self._kind], nbytes)
+
+    def learn(self, prepared: Prepared) -> None:
+        """Take in what became of a block."""
+        if self._cache is None:
+            return
+        if prepared.cached.damaged and not self.counts.damaged:
+            say("a cached image was not what had been kept, and was read again; penstock cache check finds all")
+        self.counts.add(prepared.cached)
+        (self._later if self.counts.hits > self.counts.missed else self._measured).add(prepared.costs)
+        if self._measured.decoded and self._kind != BYTES:
+            self._image_bytes[PIXELS] = self._measured.pixel_bytes / self._measured.decoded
+        enough = min(max(_LEAST_MEASURED, self._samples // 20), _MOST_MEASURED)
+        if not self._kind and self._measured.decoded >= min(enough, self._samples):
+            self._choose(self._cache)
+
+    @property
+    def description(self) -> str:
+        """What is kept, and what came of it, in words; empty without a cache."""
+        if self._cache is None:
+            return ""
+        if not self._kind:
+            return "measuring what to keep"
+        seen = self.counts.hits + self.counts.missed
+        told = (
+            f"{self.counts.hits / seen:.0%} of {seen:,} images came from {self._kind} in the cache" if seen else ""
+        )
+        if self._choice is not None:
+            came = self._later.images / max(self._later.read_s + self._later.decode_s + self._later.finish_s, 1e-9)
+            told += f" (of {self._choice.part:.0%} it keeps {self._kind}: "
+            told += f"{self._choice.images_per_s:,.0f} images/s expected"
+            told += f", {came * self._workers:,.0f} come)" if self._later.images else ")"
+        if self.counts.damaged:
+            told += f"; {self.counts.damaged:,} were damaged and read again"
+        return told + (f"; nothing more is kept: {self.counts.full}" if self.counts.full else "")
+
+    def _choose(self, cache: Cache) -> None:
+        seen, count = self._measured, self._measured.decoded
+        costs = ImageCosts(
+            seen.read_bytes / count,
+            max(1.0, seen.pixel_bytes / count),
+            seen.read_s / count,
+            seen.decode_s / count,
+            seen.finish_s / seen.images,
+        )
+        self._choice = choose_kept(
+            costs,
+            images=self._samples,
+            workers=self._workers,
+            memory_bytes=cache.memory_bytes,
+            disk_bytes=cache.limit,
+            disk_bytes_per_s=read_rate(cache.folder, direct=cache.is_direct),
+        )
+        self._kind = self._choice.kind
+        self._image_bytes = {BYTES: costs.nbytes, PIXELS: costs.pixel_bytes}
+        say(f"the cache keeps {self._kind} of {self._choice.part:.0%} of the images")
+
+    def _estimate(self) -> None:
+        """Estimate the mean size of what is kept, from some images drawn at random."""
+        some = self._records.places(np.sort(permutation(self._samples, 0)[:_ASKED]))
+        self._image_bytes[BYTES] = _mean(some, _stored_bytes)
+        if self._kind == PIXELS:
+            self._image_bytes[PIXELS] = _mean(some[:: -(-len(some) // _DECODED)], _pixel_bytes)
+
+
+def _mean(places: list[Place], of: Callable[[Place], int]) -> float:
+    sizes: list[int] = []
+    for place in places:
+        with suppress(OSError, ValueError, PenstockError):  # a bad image, which its worker names
+            sizes.append(of(place))
+    return sum(sizes) / len(sizes) if sizes else 1.0
+
+
+def _stored_bytes(place: Place) -> int:
+    return os.stat(place.path).st_size if place.nbytes is None else place.nbytes
+
+
+def _pixel_bytes(place: Place) -> int:
+    height, width = size_of(read(place))
+    return 3 * height * width

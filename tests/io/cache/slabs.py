@@ -1,0 +1,40 @@
+"""Slabs to test with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from penstock.contracts import ByteArray
+from penstock.io.cache.slab import Item, Room, Slab
+
+ORIGIN = 7
+
+
+def opened(folder: Path, limit: int = 1 << 30) -> Slab:
+    """Open the slab of a folder."""
+    data, index, lock = (
+        os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) for name in ("data", "index", "lock")
+    )
+    return Slab(data, index, lock, lambda _: Room(limit - os.fstat(data).st_size, "full"))
+
+
+def content(key: int, nbytes: int = 5000) -> bytes:
+    """Return bytes that tell which key they are of."""
+    return np.random.default_rng(key).bytes(nbytes)
+
+
+def items(*keys: int, nbytes: int = 5000) -> list[Item]:
+    return [Item(key, ORIGIN, content(key, nbytes), key % 7, key % 11) for key in keys]
+
+
+def read(slab: Slab, key: int) -> bytes | None:
+    """Return what was kept of a key; None for nothing."""
+    slab.refresh()
+    (row,) = slab.find(np.array([key], np.uint64)).tolist()
+    if row < 0:
+        return None
+    found: ByteArray | None = slab.read(row)
+    return None if found is None else found.tobytes()

@@ -1,0 +1,295 @@
+"""Images from a cache have the pixels that they have without it, whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from tests.sources.images.pictures import encoded, jpeg, noise, textures
+
+from penstock import BadSetting, Cache, ImageSource
+from penstock.contracts import Cursor
+from penstock.sources.images.worker import Preparer
+
+SIZE = 16
+COUNT = 50
+KINDS = ("bytes", "pixels")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    textures(tmp_path / "images", COUNT)
+    for i in range(8):
+        (tmp_path / "images" / "class-0" / f"p{i}.png").write_bytes(encoded(noise(40 + i, 50, i), ".png"))
+        (tmp_path / "images" / "class-1" / f"w{i}.webp").write_bytes(encoded(noise(50, 40 + i, i), ".webp"))
+    long_ago = 1_000_000_000
+    for path in (tmp_path / "images").rglob("*.*"):
+        os.utime(path, (long_ago, long_ago))
+    return tmp_path / "images"
+
+
+def made(folder: Path, cache: Cache | None, **options: Any) -> ImageSource:
+    return ImageSource(
+        folder, cache=cache, **{"size": SIZE, "batch_size": 8, "workers": 2, "segments": 2, **options}
+    )
+
+
+def cycles(source: ImageSource, numbers: Sequence[int]) -> list[np.ndarray]:
+    return [block.tree[0].copy() for cycle in numbers for block in source.open(Cursor(cycle, 0))]
+
+
+def equal(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
+
+
+@pytest.fixture
+def plain(folder: Path) -> list[list[np.ndarray]]:
+    """The blocks of cycles 0, 1 and 2, without a cache."""
+    source = made(folder, None)
+    try:
+        return [cycles(source, [cycle]) for cycle in range(3)]
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("memory", [0, "150KB", "50MB"])
+def test_pixels_are_the_same_from_memory_from_disk_and_from_the_images(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, memory: Any
+) -> None:
+    source = made(folder, Cache(tmp_path / "cache", "50MB", memory=memory, keep=kind))
+    for cycle in range(3):
+        assert equal(cycles(source, [cycle]), plain[cycle])
+    counts, samples = source.cached, source.samples
+    assert counts.hits + counts.missed == 3 * samples
+    assert counts.kept == samples
+    assert (counts.memory > 0, counts.disk > 0) == (memory != 0, memory != "50MB")
+    source.close()
+    assert equal(cycles(source, [1]), plain[1])  # of memory, only the folder's part is left
+    if not memory:
+        assert source.cached.missed == samples
+    source.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_source_finds_what_was_kept(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any
+) -> None:
+    first = made(folder, Cache(tmp_path / "cache", "50MB", keep=kind))
+    cycles(first, [0])
+    first.close()
+    # "auto" goes on with what is there.
+    second = made(folder, Cache(tmp_path / "cache", "50MB"), batch_size=16, seed=5)
+    assert equal(cycles(second, [4]), cycles(made(folder, None, batch_size=16, seed=5), [4]))
+    assert (second.cached.disk, second.cached.missed) == (second.samples, 0)
+    assert f"from {kind} in the cache" in second.description
+    second.close()
+
+
+@pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
+def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path: Path, part: float) -> None:
+    image = jpeg(noise(40, 40))
+    count = 1000
+    (tmp_path / "images").mkdir()
+    for i in range(count):
+        (tmp_path / "images" / f"{i}.jpg").write_bytes(image)
+    record = 4096 * -(-len(image) // 4096) + 36
+    source = ImageSource(
+        tmp_path / "images",
+        size=8,
+        batch_size=50,
+        workers=2,
+        cache=Cache(tmp_path / "cache", round(part * count * record) + 20_000, keep="bytes"),
+    )
+    before = 0
+    for cycle in range(4):
+        cycles(source, [cycle])
+        if cycle:
+            assert abs((source.cached.hits - before) / count - part) <= 0.01
+        before = source.cached.hits
+    source.close()
+
+
+def test_an_image_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) -> None:
+    source = made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"))
+    cycles(source, [0])
+    source.close()
+    changed = folder / "class-0" / "000.jpg"
+    status = changed.stat()
+    other = jpeg(noise(60, 110, 99))[: status.st_size]
+    changed.write_bytes(other.ljust(status.st_size, b"\0"))  # as long, and as old
+    os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert equal(cycles(source, [1]), cycles(made(folder, None), [1]))
+    assert source.cached.missed == source.samples + 1
+    source.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flipped_bits_come_from_the_images_again_and_are_named(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = made(folder, Cache(tmp_path / "cache", "50MB", keep=kind))
+    cycles(source, [0])
+    (data,) = (tmp_path / "cache").glob("*/data")
+    damaged = bytearray(data.read_bytes())
+    for at in range(100, len(damaged), 3 * 4096):
+        damaged[at] ^= 16
+    data.write_bytes(damaged)  # beneath workers that have read it
+    assert equal(cycles(source, [1]), plain[1])
+    assert source.cached.damaged > 10
+    assert "were damaged and read again" in source.description
+    assert "a cached image was not what had been kept" in capfd.readouterr().err
+    assert equal(cycles(source, [2]), plain[2])
+    source.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kills", [4, pytest.param(300, marks=pytest.mark.soak)])
+def test_workers_killed_while_they_fill_it_change_no_pixel(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, kills: int
+) -> None:
+    stop, choose, killed = threading.Event(), random.Random(kills), 0
+
+    def kill() -> None:
+        nonlocal killed
+        while not stop.is_set():
+            for child in psutil.Process().children()[:1]:
+                child.send_signal(signal.SIGKILL)
+                killed += 1
+            stop.wait(choose.uniform(0.2, 0.6))
+
+    turn = 0
+    while killed < kills:
+        cache = Cache(tmp_path / f"cache-{turn}", "50MB", memory="250KB", keep=kind)
+        turn += 1
+        source = made(folder, cache, batch_size=4)
+        source_plain = made(folder, None, batch_size=4)
+        wanted = cycles(source_plain, [0, 1])
+        source_plain.close()
+        stop.clear()
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            assert equal(cycles(source, [0, 1]), wanted)
+        finally:
+            stop.set()
+            thread.join()
+        assert equal(cycles(source, [0, 1]), wanted)
+        source.close()
+
+
+def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
+) -> None:
+    source = made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"))
+    cycles(source, [0])
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    assert equal(cycles(source, [1]), plain[1])
+    source.close()
+    assert equal(cycles(source, [2]), plain[2])
+    source.close()
+
+
+def test_a_cache_that_is_full_says_so_and_the_feed_goes_on(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
+) -> None:
+    source = made(folder, Cache(tmp_path / "cache", "300KB", keep="pixels"))
+    for cycle in range(3):
+        assert equal(cycles(source, [cycle]), plain[cycle])
+    assert "nothing more is kept: its 300 KB are full" in source.description
+    assert 0 < source.cached.kept < source.samples
+    source.close()
+
+
+def test_nodes_keep_their_part_and_read_the_others(folder: Path, tmp_path: Path) -> None:
+    names = ["a", "b", "c"]
+    folders = {name: tmp_path / name for name in names}
+    sources = [
+        made(
+            folder,
+            Cache(
+                folders[name],
+                "50MB",
+                keep="bytes",
+                node=name,
+                others={other: folders[other] for other in names if other != name},
+            ),
+            workers=1,
+        )
+        for name in names
+    ]
+    wanted = cycles(made(folder, None), [1])
+    for source in sources:
+        cycles(source, [0])
+    kept = [source.cached.kept for source in sources]
+    assert sum(kept) == sources[0].samples  # none twice, and none by nobody
+    assert min(kept) > sources[0].samples / 6
+    before = [source.cached.missed for source in sources]
+    for source, own, missed in zip(sources, kept, before, strict=True):
+        assert equal(cycles(source, [1]), wanted)
+        assert source.cached.missed == missed
+        assert source.cached.disk >= own
+        assert source.cached.nodes >= source.samples - own
+        source.close()
+
+
+def test_it_chooses_by_what_it_measures_and_says_what_came(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = made(folder, Cache(tmp_path / "cache", "50MB"))
+    assert "measuring what to keep" in source.description
+    for cycle in range(3):
+        assert equal(cycles(source, [cycle]), plain[cycle])
+    assert "the cache keeps pixels of 100% of the images" in capfd.readouterr().err
+    cycles(source, [0, 1])
+    assert "images/s expected, " in source.description
+    assert source.cached.hits > source.samples
+    source.close()
+
+
+def test_a_users_decoder_gets_kept_bytes_and_no_kept_pixels(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"keep=.pixels. cannot be used with decode="):
+        made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"), decode=grey)
+    source = made(folder, Cache(tmp_path / "cache", "50MB"), decode=grey)
+    for cycle in range(2):
+        assert all((block == 128).all() for block in cycles(source, [cycle]))
+    assert source.cached.disk == source.samples
+    source.close()
+
+
+def grey(encoded: bytes) -> np.ndarray:
+    return np.full((20, 20, 3), 128, np.uint8)
+
+
+def test_a_bad_image_is_named_from_the_cache_too(folder: Path, tmp_path: Path) -> None:
+    (folder / "class-2" / "bad.jpg").write_bytes(b"\xff\xd8 no image")
+    os.utime(folder / "class-2" / "bad.jpg", (1, 1))
+    for kind in KINDS:
+        source = made(folder, Cache(tmp_path / kind, "50MB", keep=kind), on_bad="skip")
+        cycles(source, [0, 1])
+        assert "2 bad ones came as black images" in source.description
+        source.close()
+
+
+def test_what_was_written_just_now_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Preparer  # the workers' own module, which reads the clock
+    from penstock.sources.images import cached
+
+    path = tmp_path / "new.jpg"
+    path.write_bytes(b"x")
+    place = cached.Place(str(path))
+    now = path.stat().st_ctime_ns
+    monkeypatch.setattr(cached, "time_ns", lambda: now + 50_000_000)
+    assert cached._origin(place) == 0  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(cached, "time_ns", lambda: now + 500_000_000)
+    assert cached._origin(place) != 0  # pyright: ignore[reportPrivateUsage]
