@@ -119,7 +119,7 @@ class CacheFolder:
         if reads_direct(self._limit):
             with suppress(OSError):  # a file system without it
                 direct = os.open(path / _DATA, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-        return Slab(data, index, lock, partial(self.room, path), direct, held)
+        return Slab(data, index, lock, partial(self.room, path), direct, held, str(path / _DATA))
 
     def room(self, own: Path, wanted: int) -> Room:
         """Make room by dropping data sets that nobody has open; to be called while the folder is locked."""

@@ -80,6 +80,7 @@ class Slab:
             be added.
         room: Says, while the lock is held, how many bytes may be added where so many are asked for.
         direct: Descriptor of the file of records under O_DIRECT; None to read through ``data``.
+        path: Path of the file of records; None if it has none.
         held: Descriptor whose lock says that this slab is in use. All are closed with the slab.
 
     Attributes:
@@ -94,9 +95,10 @@ class Slab:
         room: Callable[[int], Room],
         direct: int | None = None,
         held: int | None = None,
+        path: str | None = None,
     ) -> None:
         self._data, self._index, self._lock, self._room = data, index, lock, room
-        self._direct, self._held = direct, held
+        self._direct, self._held, self.path = direct, held, path
         self._parsed = 0
         self._records = np.zeros(0, RECORD)
         self._keys: Keys = np.zeros(0, np.uint64)  # sorted
@@ -188,11 +190,14 @@ class Slab:
         except OSError:
             came = 0
         content = np.frombuffer(memory, np.uint8, nbytes)
-        return content if came >= nbytes and self.is_whole(row, content) else self._left_out(row)
+        return content if came >= nbytes and self.is_whole(row, content) else self._leave_out(row)
 
     def is_whole(self, row: int, content: ByteArray) -> bool:
-        """Whether bytes are those that were kept."""
-        return crc32(content) == int(self._records["crc"][row])
+        """Whether bytes are those that were kept; a record of which they are not is found no more."""
+        if crc32(content) == int(self._records["crc"][row]):
+            return True
+        self._leave_out(row)
+        return False
 
     def append(self, items: Sequence[Item]) -> int:
         """Keep items for which there is room, and which nobody has kept meanwhile; return how many.
@@ -241,7 +246,7 @@ class Slab:
             if fd is not None:
                 os.close(fd)
 
-    def _left_out(self, row: int) -> None:
+    def _leave_out(self, row: int) -> None:
         """Find a record no more."""
         self._bad.add(row)
 

@@ -141,9 +141,10 @@ class Tiers:
         self.counts = Counts()
 
     @property
-    def folder(self) -> Slab | None:
-        """The slab in the folder; None if it may only be read, and has none."""
-        return self._slabs[DISK]
+    def data_path(self) -> str | None:
+        """The file in the folder that ``place`` tells of; None if there is none, and none can be made."""
+        slab = self._slabs[DISK]
+        return None if slab is None else slab.path
 
     def find(self, keys: Keys) -> list[Found | None]:
         """Return where each key was kept; ``read`` gives its bytes."""
@@ -165,22 +166,26 @@ class Tiers:
             found: Which.
             origin: Tells the version of its origin as it is now; asked once in each process.
         """
-        tier, row = found
-        slab = self._slabs[tier]
-        assert slab is not None
-        if not slab.is_of(row, origin):
+        if not self.is_of(found, origin):
             return None
-        if tier == MEMORY:
-            offset, nbytes = slab.place(row)
-            content = self._in_memory(offset, nbytes)
-        else:
-            content = slab.read(row)
-        if content is None:
-            self.counts.damaged += 1
-            return None
-        name = ("memory", "disk")[tier] if tier < len(("memory", "disk")) else "nodes"
-        setattr(self.counts, name, getattr(self.counts, name) + 1)
-        return Hit(content, *slab.shape(row))
+        slab = self._slab(found)
+        content = self._in_memory(*slab.place(found.row)) if found.tier == MEMORY else slab.read(found.row)
+        self._count(found, whole=content is not None)
+        return None if content is None else Hit(content, *slab.shape(found.row))
+
+    def is_of(self, found: Found, origin: Callable[[], int]) -> bool:
+        """Whether a sample is of this version of its origin."""
+        return self._slab(found).is_of(found.row, origin)
+
+    def place(self, found: Found) -> tuple[int, int]:
+        """Return offset and size of a sample in the folder's file, for readers of their own."""
+        return self._slab(found).place(found.row)
+
+    def took(self, found: Found, content: ByteArray) -> bool:
+        """Say what was read at its ``place``; return whether it is what was kept."""
+        whole = self._slab(found).is_whole(found.row, content)
+        self._count(found, whole=whole)
+        return whole
 
     def wanted(self, keys: Keys, admitted: Admitted) -> list[int | None]:
         """Return for each key the tier that keeps it, MEMORY or DISK; None if it is another node's, or none's."""
@@ -209,6 +214,21 @@ class Tiers:
         for slab in self._slabs:
             if slab is not None:
                 slab.close()
+
+    def _slab(self, found: Found) -> Slab:
+        slab = self._slabs[found.tier]
+        assert slab is not None
+        return slab
+
+    def _count(self, found: Found, *, whole: bool) -> None:
+        if not whole:
+            self.counts.damaged += 1
+        elif found.tier == MEMORY:
+            self.counts.memory += 1
+        elif found.tier == DISK:
+            self.counts.disk += 1
+        else:
+            self.counts.nodes += 1
 
     def _in_memory(self, offset: int, nbytes: int) -> ByteArray:
         if offset + nbytes > len(self._mapped):

@@ -31,9 +31,11 @@ class PackedFiles:
         folder: Where they lie.
         keep_bytes: Bytes that may be kept in memory.
         verify: Compare each row's checksum the first time it is read.
+        runs: Read rows that lie side by side at once.
     """
 
-    def __init__(self, folder: Path, *, keep_bytes: int, verify: bool) -> None:
+    def __init__(self, folder: Path, *, keep_bytes: int, verify: bool, runs: bool = True) -> None:
+        self._run_bytes = _EXTENT_BYTES if runs else 0
         self.manifest = manifest = read_set(folder)
         self.layout = manifest.layout
         self.nodes = list(array_nodes(manifest.layout))
@@ -90,7 +92,7 @@ class PackedFiles:
 
     def runs(self, leaf: int, indices: Ids) -> tuple[Ids, Ids]:
         """Find runs of a block's rows that can be read at once; return where each begins, and its rows."""
-        most = max(1, _EXTENT_BYTES // self.row_bytes[leaf])
+        most = max(1, self._run_bytes // self.row_bytes[leaf])
         at = np.arange(len(indices))
         breaks = np.diff(indices, prepend=indices[0] - 2) != 1
         within = at - np.maximum.accumulate(np.where(breaks, at, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,12 @@ from penstock.advice.reader_choice import choose_reader
 from penstock.advice.saved import saved_rows
 from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock, Wanted
 from penstock.errors import BadSetting, ReaderUnavailable
+from penstock.io.cache.cache import Cache
+from penstock.io.cache.reader import CachedReader
+from penstock.io.cache.tiers import Admitted, Counts, Files, Tiers, memory_files
 from penstock.io.memory import host_memory
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
+from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots
 from penstock.sizes import size_text, whole_number
@@ -44,8 +49,12 @@ class PackedSource:
         seed: Random seed of the order.
         depth: Reads under way at once; None for the advised number, or 128.
         verify: Compare each row with its checksum when it is first read.
+        cache: Where rows are kept that are far away; None for nowhere.
         keep_bytes: Memory for leaves whose rows are smaller than 4 KiB, which are read once and kept while they
             fit.
+
+    Attributes:
+        cached: How many rows came from the cache so far, and how many did not.
 
     Raises:
         BadSetting: the folder holds no packed data set, or an argument is out of range.
@@ -68,6 +77,7 @@ class PackedSource:
         seed: int = 0,
         depth: int | None = None,
         verify: bool = True,
+        cache: Cache | None = None,
         keep_bytes: int = 1 << 30,
     ) -> None:
         if not str(folder):
@@ -77,12 +87,17 @@ class PackedSource:
             segments = whole_number("segments", segments, 1)
         seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
         keep_bytes = whole_number("keep_bytes", keep_bytes, 0)
+        if cache is not None and cache.keep != "auto":
+            raise BadSetting(f"keep={cache.keep!r}: packed rows are kept as they are; leave keep out")
         if depth is not None:
             depth = whole_number("depth", depth, 1, MAX_DEPTH)
         if not callable(reader) and reader not in ("auto", *FILE_MECHANISMS):
             raise BadSetting(f"reader={reader!r}: it must be one of auto, {', '.join(FILE_MECHANISMS)}")
         self._folder = folder_at(folder)
-        self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify)
+        self._cache = cache
+        self._memory: list[FileIO] = []  # of the cache
+        self.cached = Counts()
+        self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify, runs=cache is None)
         rows = self._files.manifest.rows
         self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle)
         self.samples = self._order.samples
@@ -119,7 +134,9 @@ class PackedSource:
             return f"{size}, kept in memory"
         shelf = self._ring or self._scratch
         path_taken = f": {shelf.reader.path_taken}" if shelf is not None and shelf.reader is not None else ""
-        return f"{size}, {self._reads_by}{path_taken}"
+        seen = self.cached.hits + self.cached.missed
+        hits = f"; {self.cached.hits / seen:.0%} of {seen:,} rows came from the cache" if seen else ""
+        return f"{size}, {self._reads_by}{path_taken}{hits}"
 
     def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
         self._files.load()
@@ -146,6 +163,8 @@ class PackedSource:
             if shelf is not None:
                 shelf.close()
         self._ring = self._scratch = None
+        while self._memory:
+            self._memory.pop().close()
 
     def _own_shelf(self) -> Shelf:
         """Return memory outside the ring, from which blocks are copied."""
@@ -160,13 +179,28 @@ class PackedSource:
         """Make a shelf whose reader has the files open."""
         if not self._files.read:
             return Shelf(memory, places, None, (), gives_slots=gives_slots)
-        reader = self._make_reader(memory)
+        reader = self._cached(self._make_reader(memory), memory)
         try:
             files = [reader.open(path).file for path in self._files.paths_read]
         except BaseException:
             reader.close()
             raise
         return Shelf(memory, places, reader, files, gives_slots=gives_slots)
+
+    def _cached(self, reader: Reader, memory: ByteArray) -> Reader:
+        """Return a reader that looks into the cache first, if there is one."""
+        if self._cache is None:
+            return reader
+        if self._cache.memory_bytes and not self._memory:
+            self._memory = [FileIO(fd, "r+") for fd in memory_files()]
+            for file in self._memory:
+                close_in_children(file)
+        files = Files(*(file.fileno() for file in self._memory)) if self._memory else None
+        layout = self._cache.layout(str(self._folder), "rows", files)
+        tiers = Tiers(layout)
+        tiers.counts = self.cached
+        of_files = self._files.manifest.rows * sum(self._files.row_bytes[leaf] for leaf in self._files.read)
+        return CachedReader(reader, memory, tiers, Admitted.of(layout, of_files))
 
     def _advised(self, depth: int | None) -> str:
         """Take the best reader that works here and can read the files; return its name, and why it was taken.
@@ -193,4 +227,10 @@ class PackedSource:
 
     def _try_reader(self) -> None:
         """Raise ReaderUnavailable if the reader does not work here, or cannot read the files."""
-        self._shelf(np.zeros(1, np.uint8), OwnSlots(0, 0), gives_slots=False).close()
+        if self._files.read:
+            reader = self._make_reader(np.zeros(1, np.uint8))
+            try:
+                for path in self._files.paths_read:
+                    reader.open(path)
+            finally:
+                reader.close()
