@@ -71,12 +71,14 @@ import simplejpeg
 for i in range(3):
     whole = simplejpeg.encode_jpeg(np.full((9, 9, 3), i, np.uint8))
     (pathlib.Path(sys.argv[1]) / "images" / f"{i}.jpg").write_bytes(whole)
-assert [len(images) for images in penstock.ImageSource(sys.argv[1] + "/images", size=8, workers=1)] == [3]
+cache = penstock.Cache(sys.argv[1] + "/cache", "1GB")
+images = penstock.ImageSource(sys.argv[1] + "/images", size=8, workers=1, cache=cache)
+assert [len(batch) for batch in images] == [3]
 penstock.log(loss=1.0)
 penstock.autoshare()
 assert penstock.run() is None
 used = "Selection SelectionSampler autoshare log run pack Feeder PackedSource attach Loader feeds stop".split()
-used += "share ArraySource ImageSource TokenSource __version__".split()
+used += "share ArraySource Cache ImageSource TokenSource __version__".split()
 assert isinstance(penstock.__version__, str)
 for name in set(dir(penstock)) - set(used):
     error = getattr(penstock, name)("what")

@@ -188,6 +188,8 @@ def test_what_an_extra_brings_is_asked_for_in_one_line(tmp_path: Path, monkeypat
 VERBS = [
     "feed",
     "pack",
+    "cache",
+    "cache check",
     "status",
     "top",
     "stop",

@@ -10,7 +10,10 @@ import typer
 from penstock._version import __version__
 from penstock.cli.command import Command, Group
 
-_VERBS = ("run", "runs", "web", "feed", "pack", "status", "top", "stop", "doctor", "advise", "demo", "bench")
+_VERBS = (
+    *("run", "runs", "web", "feed", "pack", "cache", "status", "top", "stop"),
+    *("doctor", "advise", "demo", "bench"),
+)
 """Verbs in the order of the help; the module of each has its name."""
 
 

@@ -20,6 +20,7 @@ from penstock.sources.seeds import seed_process
 from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
+    from penstock.io.cache.cache import Cache
     from penstock.sources.images.source import ImageSource
     from penstock.sources.packed import PackedSource
     from penstock.sources.tokens import TokenSource
@@ -29,10 +30,11 @@ _TOKENS = "tokens:"
 _PACKED_PANEL = "Options of packed:FOLDER"
 _TOKENS_PANEL = "Options of tokens:FILES"
 _IMAGES_PANEL = "Options of images:FOLDER"
+_CACHE_PANEL = "Options of images: and packed:"
 _BOTH_PANEL = "Options of images:, packed: and tokens:"
 _OPTIONS = {
-    _IMAGES: {"size", "augment", "labels", "on_bad", "workers", "batch_size", "shuffle"},
-    PACKED: {"reader", "batch_size", "depth", "shuffle", "verify"},
+    _IMAGES: {"size", "augment", "labels", "on_bad", "workers", "batch_size", "shuffle", "cache"},
+    PACKED: {"reader", "cache", "batch_size", "depth", "shuffle", "verify"},
     _TOKENS: {"length", "batch_size", "documents", "dtype", "shuffle"},
 }
 """Which options the loaders have that are named by a prefix."""
@@ -84,6 +86,14 @@ def feed(
         bool | None,
         typer.Option(
             "--shuffle/--in-order", help="Order of the rows; shuffled unless given.", rich_help_panel=_BOTH_PANEL
+        ),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER=SIZE",
+            help="Local folder that keeps what was read, such as /scratch/cache=200GB.",
+            rich_help_panel=_CACHE_PANEL,
         ),
     ] = None,
     reader: Annotated[
@@ -169,6 +179,7 @@ def feed(
         "length": length,
         "documents": documents,
         "dtype": dtype,
+        "cache": None if cache is None else _cache(cache),
     }
     source = _loader(loader, options, {"segments": segments, "seed": seed})
     feeder = Feeder(
@@ -238,6 +249,15 @@ def _loader(where: str, options: dict[str, Any], settings: dict[str, Any]) -> An
         )
     seed_process(settings["seed"])  # a list that FUNCTION shuffles has one order in every feeder
     return call(function_at(where), where)
+
+
+def _cache(text: str) -> Cache:
+    from penstock.io.cache.cache import Cache
+
+    folder, equals, size = text.rpartition("=")
+    if not equals:
+        raise BadSetting(f"--cache={text!r}: give a folder and its size, such as {text}=200GB")
+    return Cache(folder, size)
 
 
 def _notes(

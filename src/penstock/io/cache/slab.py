@@ -115,6 +115,11 @@ class Slab:
         """All records, of which later ones replace earlier ones with the same key."""
         return self._records
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether its index ends where it was damaged; what came after that is not found."""
+        return self.full == _DAMAGED
+
     def refresh(self) -> None:
         """Learn of the records that were added since."""
         size = os.fstat(self._index).st_size

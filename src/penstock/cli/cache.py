@@ -1,0 +1,111 @@
+"""``penstock cache``: what lies in a cache's folder, whether it is whole, and how to get rid of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from penstock.cli.command import Command, Group
+from penstock.errors import BadSetting
+from penstock.sizes import size_text
+from penstock.terminal import console, printable
+
+if TYPE_CHECKING:
+    from penstock.io.cache.folder import CacheFolder, DataSet
+
+app = typer.Typer(cls=Group, help="Look after a cache's folder.", no_args_is_help=True)
+
+_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a cache.")]
+_NO_LIMIT = 2**63
+
+
+@app.callback()
+def cache() -> None:
+    """Look after a cache's folder."""
+
+
+@app.command(cls=Command)
+def status(folder: _Folder) -> None:
+    """Show the data sets that are kept in a folder."""
+    found = list(_opened(folder).data_sets())
+    if not found:
+        console().print(f"Nothing is kept in {escape(printable(str(folder)))}.", soft_wrap=True)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading, justify in (("data set", "left"), ("keeps", "left"), ("size", "right"), ("opened", "right")):
+        table.add_column(heading, justify=justify, overflow="fold")  # pyright: ignore[reportArgumentType]
+    for each in found:
+        opened = "in use" if each.in_use else f"{_ago(time.time() - each.opened_s)} ago"
+        table.add_row(escape(printable(each.about.root)), each.about.kind, size_text(each.nbytes), opened)
+    table.add_row("", "", size_text(sum(each.nbytes for each in found)), "")
+    console().print(table, soft_wrap=True)
+
+
+@app.command(cls=Command)
+def check(folder: _Folder) -> None:
+    """Compare all that is kept with its checksums."""
+    from penstock.io.cache.folder import open_to_read
+
+    shown, damaged = console(), 0
+    found = list(_opened(folder).data_sets())
+    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
+        for each in found:
+            slab = open_to_read(str(folder), each.about.root, each.about.kind)
+            if slab is None:
+                continue
+            rows = range(len(slab.records))
+            bad = sum(slab.read(row) is None for row in progress.track(rows, description=each.about.root))
+            said = f"{bad:,} of {len(rows):,} records are damaged" if bad else "whole"
+            if slab.is_damaged:
+                said = f"the index is damaged after {len(rows):,} records; {said}"
+            damaged += slab.is_damaged or bad > 0
+            shown.print(f"{escape(printable(each.about.root))}, {each.about.kind}: {said}", soft_wrap=True)
+            slab.close()
+    if damaged:
+        shown.print("What is damaged is never delivered, but read again. penstock cache drop makes room for it.")
+        raise typer.Exit(1)
+
+
+@app.command(cls=Command)
+def drop(
+    folder: _Folder,
+    data_set: Annotated[
+        str | None, typer.Argument(metavar="DATA_SET", help="As status names it; all unless given.")
+    ] = None,
+) -> None:
+    """Delete what is kept of a data set, or of all, unless a process uses it."""
+    cached = _opened(folder)
+    found = [each for each in cached.data_sets() if data_set in (None, each.about.root)]
+    if data_set is not None and not found:
+        names = ", ".join(sorted({each.about.root for each in cached.data_sets()}))
+        raise BadSetting(f"{folder} keeps nothing of {data_set}; it keeps {names or 'nothing'}")
+    for each in found:
+        console().print(_dropped(cached, each), soft_wrap=True, markup=False)
+
+
+def _dropped(cached: CacheFolder, each: DataSet) -> str:
+    name = f"{printable(each.about.root)}, {each.about.kind}"
+    if cached.drop(each.path):
+        return f"{name}: {size_text(each.nbytes)} given back"
+    return f"{name}: kept, because a process uses it" if each.in_use else f"{name}: kept, because it is not yours"
+
+
+def _opened(folder: Path) -> CacheFolder:
+    from penstock.io.cache.folder import CacheFolder
+
+    if not folder.is_dir():
+        raise BadSetting(f"{folder}: there is no such folder")
+    return CacheFolder(folder, _NO_LIMIT)
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
