@@ -212,3 +212,12 @@ def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeG
     yield machine
     nvml.cache_clear()
     sys.modules.pop("pynvml", None)
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a local S3 server, to which the environment points."""
+    from tests.object_store import serving
+
+    with serving(tmp_path_factory.mktemp("s3") / "errors") as url:
+        yield url

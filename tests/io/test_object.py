@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-import obstore
 import psutil
 import pytest
-from obstore.store import S3Store
 from tests.io.faulty_store import CONTENT, FaultyStore, faulty_store
+from tests.object_store import put, set_environment
 
 from penstock.contracts import ByteArray, Completed, Reader
 from penstock.errors import ReaderUnavailable, ReadFailed
@@ -27,46 +22,11 @@ from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import ReaderContract, extents_of, new_memory, read_all
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a local S3 server, to which the environment points."""
-    command = [sys.executable, str(Path(__file__).parent / "moto_store.py")]
-    errors = tmp_path_factory.mktemp("s3") / "errors"
-    with errors.open("w") as file:
-        server = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, bufsize=1
-        )
-    with pytest.MonkeyPatch.context() as patch:
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
-        assert url, errors.read_text()
-        set_environment(patch, url)
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT")):
-            pass
-        yield url
-    server.communicate()
-
-
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
     with faulty_store() as faulty:
         set_environment(monkeypatch, faulty.url)
         yield faulty
-
-
-def set_environment(patch: pytest.MonkeyPatch, place: str) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        patch.delenv(name)
-    patch.setenv("AWS_ENDPOINT_URL", place)
-    patch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    patch.setenv("AWS_REGION", "us-east-1")
-
-
-def put(key: str, content: bytes) -> str:
-    """Store an object in the bucket of the S3 server; gives its path."""
-    obstore.put(S3Store("bucket", client_options={"allow_http": True}), key, content)
-    return f"s3://bucket/{key}"
 
 
 @pytest.mark.usefixtures("s3")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from time import time_ns
 
 from penstock.contracts import ByteArray, Place
@@ -12,11 +14,13 @@ from penstock.fingerprint.data import FileVersion
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item
 from penstock.io.cache.tiers import Admitted, Counts, Found, Tiers
-from penstock.sources.records.read import read
+from penstock.sources.records.read import is_remote, read
 
 PIXELS, BYTES = "pixels", "bytes"
 _JUST_WRITTEN_NS = 100_000_000
 _MOST_SIDE = 2**16 - 1
+_REQUESTS = 32
+"""Objects that a worker asks for at once."""
 
 
 class CachedBlock:
@@ -38,6 +42,11 @@ class CachedBlock:
             self._keys = keys_of([hash64(each.path) for each in places], [each.offset for each in places])
             self._found = tiers.find(self._keys)
             self._wanted = tiers.wanted(self._keys, admitted)
+        self._coming: dict[int, Future[bytes]] = {
+            row: _fetchers().submit(read, place)
+            for row, place in enumerate(places)
+            if self._found[row] is None and is_remote(place.path)
+        }
 
     @property
     def counts(self) -> Counts:
@@ -59,7 +68,7 @@ class CachedBlock:
             return hit[0].tobytes()
         place = self._places[row]
         self._origin = 0 if self._tiers is None or self._wanted[row] is None else _origin(place)
-        encoded = read(place)
+        encoded = self._coming.pop(row).result() if row in self._coming else read(place)
         if self._tiers is not None:
             self._tiers.counts.missed += 1
             if self.kind == BYTES and self._origin:
@@ -75,8 +84,10 @@ class CachedBlock:
         if max(height, width) <= _MOST_SIDE:
             self._keep(row, pixels.copy().reshape(-1), height, width)
 
-    def flush(self) -> None:
-        """Add to the cache what was read."""
+    def finish(self) -> None:
+        """Add to the cache what was read; forget what is still coming."""
+        for each in self._coming.values():
+            each.cancel()
         if self._tiers is not None:
             self._tiers.flush()
 
@@ -91,6 +102,12 @@ class CachedBlock:
         if found is None or self._tiers is None:
             return None
         return self._tiers.read(found, lambda: _origin(self._places[row]))
+
+
+@cache
+def _fetchers() -> ThreadPoolExecutor:
+    """Return the threads that wait for object stores."""
+    return ThreadPoolExecutor(_REQUESTS)
 
 
 def _origin(place: Place) -> int:

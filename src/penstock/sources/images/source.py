@@ -20,7 +20,9 @@ from penstock.sizes import whole_number
 from penstock.sources.alone import Alone
 from penstock.sources.images.labels import labels_of
 from penstock.sources.order import Order, digest, planned
+from penstock.sources.records.bucket import BucketRecords
 from penstock.sources.records.folder import FolderRecords
+from penstock.sources.records.read import is_remote
 from penstock.sources.records.shards import SUFFIX, ShardRecords
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -36,7 +38,8 @@ class ImageSource(Alone):
     Args:
         images: Folder of JPEGs, PNGs and WebPs, in class folders or not; or tar files of them, such as
             WebDataset's shards, with a label in a ``.cls`` beside each or not: one, a pattern
-            (``"train-{0000..0127}.tar"``, ``"*.tar"``), or several.
+            (``"train-{0000..0127}.tar"``, ``"*.tar"``), or several. Both may lie in an object store
+            (``"s3://bucket/prefix"``, ``"s3://bucket/*.tar"``).
         size: Side of the square that comes out, in pixels.
         augment: ``"rrc"`` for random crops (RandomResizedCrop), half of them mirrored; ``"center"`` for the
             middle, as in validation, resized alike.
@@ -56,7 +59,7 @@ class ImageSource(Alone):
         cache: Where images are kept that are far away, or dear to decode; None for nowhere.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
-        workers: Processes that decode; None for one on each core.
+        workers: Processes that decode; None for one on each core, or two for an object store.
         batch_size: Rows of a block.
         shuffle: Draw a new random order in each cycle; False keeps the order of the paths.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
@@ -127,8 +130,10 @@ class ImageSource(Alone):
         brightness, contrast, saturation, hue = _numbers("jitter", jitter, 4)
         if not all(0 <= each < math.inf for each in (brightness, contrast, saturation, hue)) or hue > 0.5:
             raise BadSetting(f"jitter={jitter!r}: give four numbers from 0 on, the last (of the hue) at most 0.5")
-        workers = max(1, int(cores())) if workers is None else whole_number("workers", workers, 1, 1024)
         self._records = _records(images, suffixes)
+        # While one waits for a store, another decodes.
+        usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
+        workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
         told = labels_of(self._records.names, self._records.labels or None if labels is None else labels)
         self.classes: Sequence[str] = () if told is None else told.classes
         augmentation = Augmentation(
@@ -177,8 +182,12 @@ class ImageSource(Alone):
 
 def _records(images: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> Records:
     some = [images] if isinstance(images, (str, Path)) else images
+    if any(is_remote(str(each)) for each in some):
+        require("ImageSource of a URL", "s3", "obstore")
     if all(str(each).endswith(SUFFIX) for each in some):
         return ShardRecords(some, suffixes)
+    if isinstance(images, str) and is_remote(images):
+        return BucketRecords(images, suffixes)
     if isinstance(images, (str, Path)):
         return FolderRecords(images, suffixes)
     raise BadSetting(f"images={images!r}: give one folder, or tar files")

@@ -6,6 +6,7 @@ import math
 import mmap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from errno import ENOENT
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from penstock.sources.images.choose import decoder
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.pool import serve
 from penstock.sources.images.whole import whole_image, whole_jpeg
+from penstock.sources.records.read import is_remote
 
 _JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -160,12 +162,12 @@ class Preparer:
             except (ValueError, ReadFailed) as error:
                 where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
                 why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
-                if not recipe.skips:
+                if not recipe.skips or _is_outage(error):
                     said = f'{why}. Remove or replace it, or pass on_bad="skip"'
                     raise SourceError(said, _own_traceback(error)) from None
                 bad.append(Bad(row, where, why))
                 pixels[row] = 0
-        images.flush()
+        images.finish()
         return Prepared(bad, images.counts, self._costs)
 
     def _write(self, images: CachedBlock, row: int, draws: Draws, to: ByteArray) -> None:
@@ -228,6 +230,11 @@ class Preparer:
                 "(height, width, 3), RGB"
             )
         return pixels
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether a store does not answer, which is no fault of the image."""
+    return isinstance(error, ReadFailed) and is_remote(error.path) and error.errno != ENOENT
 
 
 def _own_traceback(error: Exception) -> str:

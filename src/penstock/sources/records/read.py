@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import cache
 
 from penstock.contracts import Place
 from penstock.errors import ReadFailed
+from penstock.io.object_store import ObjectStores
+
+_AHEAD_BYTES = 16 << 10
+
+
+@cache
+def stores() -> ObjectStores:
+    """Return this process's connections to object stores.
+
+    Raises:
+        ReaderUnavailable: obstore is not installed.
+    """
+    return ObjectStores()
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is the URL of an object."""
+    return "://" in path
 
 
 def read(place: Place) -> bytes:
@@ -14,8 +34,10 @@ def read(place: Place) -> bytes:
     Raises:
         ReadFailed: they cannot be read, or the file ended too early.
     """
-    path, offset, nbytes, _ = place
+    path, offset, nbytes, etag = place
     try:
+        if is_remote(path):
+            return stores().read(path, offset, nbytes or 0, etag)
         with open(path, "rb", buffering=0) as file:
             if nbytes is None:
                 return file.read()
@@ -25,3 +47,18 @@ def read(place: Place) -> bytes:
     if len(data) < nbytes:
         raise ReadFailed(f"{path} ended {nbytes - len(data):,} bytes too early", path, offset)
     return data
+
+
+def read_ahead(whole: Place) -> Callable[[int, int], bytes]:
+    """Return a function of (size, offset) that reads parts of an object, one after another, with few requests."""
+    assert whole.nbytes is not None
+    end, held, start = whole.nbytes, b"", 0
+
+    def pread(nbytes: int, at: int) -> bytes:
+        nonlocal held, start
+        if not start <= at <= at + nbytes <= start + len(held):
+            start = at
+            held = read(whole._replace(offset=at, nbytes=min(max(nbytes, _AHEAD_BYTES), end - at)))
+        return held[at - start : at - start + nbytes]
+
+    return pread

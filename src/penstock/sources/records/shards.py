@@ -6,7 +6,9 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,12 +19,14 @@ from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
 from penstock.linux.cache_folder import cache_folder
 from penstock.sources.order import digest
-from penstock.sources.records.read import read
-from penstock.sources.records.tar import members
+from penstock.sources.records.read import is_remote, read, read_ahead, stores
+from penstock.sources.records.tar import Member, members, walk
 
 SUFFIX = ".tar"
 _LABEL = ".cls"
 _FORMAT = 2
+_AT_ONCE = 64
+"""Shards that are walked through at once: of objects, each member costs a round trip."""
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
@@ -55,42 +59,40 @@ class ShardRecords:
 
     def __init__(self, shards: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> None:
         patterns = [shards] if isinstance(shards, (str, Path)) else list(shards)
-        self._paths = [path.resolve() for pattern in patterns for path in _found(str(pattern))]
+        self._paths = [path for pattern in patterns for path in _found(str(pattern))]
         if twice := [path for path, times in Counter(self._paths).items() if times > 1]:
             raise BadSetting(f"{twice[0]} is named twice, so its samples would come twice in each epoch")
-        self._versions = [_version(path) for path in self._paths]
-        indexes = [
-            _indexed(path, version, tuple(suffixes))
-            for path, version in zip(self._paths, self._versions, strict=True)
-        ]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            self._versions = list(pool.map(_version, self._paths))
+            indexes = list(pool.map(partial(_indexed, suffixes=tuple(suffixes)), self._paths, self._versions))
         self.names = _within([name for index in indexes for name in index.names])
         self.labels = [label for index in indexes for label in index.labels]
         if len(self.labels) not in (0, len(self.names)):
             without = next(path for path, index in zip(self._paths, indexes, strict=True) if not index.labels)
             raise BadSetting(f"{without} has no {_LABEL} beside its images, and other shards have: pass labels=")
-        self.root = os.path.commonpath([path.parent for path in self._paths])
+        self.root = _root(self._paths)
         self._shards = np.repeat(np.arange(len(indexes)), [len(index.names) for index in indexes])
         self._offsets = [offset for index in indexes for offset in index.offsets]
         self._nbytes = [nbytes for index in indexes for nbytes in index.nbytes]
 
     @property
     def description(self) -> str:
-        shards = f"{len(self._paths):,} tar files" if len(self._paths) > 1 else str(self._paths[0])
+        shards = f"{len(self._paths):,} tar files" if len(self._paths) > 1 else self._paths[0]
         return f"{len(self.names):,} members of {shards}"
 
     def places(self, records: Ids) -> list[Place]:
         chosen: list[int] = records.tolist()
         shards: list[int] = self._shards[records].tolist()
         return [
-            Place(str(self._paths[shard]), self._offsets[i], self._nbytes[i])
+            Place(self._paths[shard], self._offsets[i], self._nbytes[i], self._versions[shard].etag)
             for i, shard in zip(chosen, shards, strict=True)
         ]
 
     def check_unchanged(self, records: Ids) -> None:
         touched: set[int] = set(self._shards[records].tolist())
         for shard in touched:
-            if self._versions[shard].difference(_version(self._paths[shard])):
-                path = str(self._paths[shard])
+            path = self._paths[shard]  # of an object, the store compares the version
+            if not is_remote(path) and self._versions[shard].difference(_version(path)):
                 raise ReadFailed(
                     f"{path} was written to or replaced since the feed began: its members lie elsewhere now. "
                     "Start the feed again",
@@ -98,36 +100,53 @@ class ShardRecords:
                 )
 
 
-def _found(pattern: str) -> list[Path]:
-    """Return the files that a pattern names, sorted."""
-    if "://" in pattern:
-        raise BadSetting(f"{pattern}: shards are read from files; copy them to a disk of this machine first")
+def _found(pattern: str) -> list[str]:
+    """Return the files or objects that a pattern names, sorted."""
     if (match := _RANGE.search(pattern)) is not None:
         first, last = match.groups()
         numbers = (f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
         return [path for number in numbers for path in _found(_RANGE.sub(number, pattern, count=1))]
+    if is_remote(pattern):
+        return _objects(pattern) if "*" in pattern else [pattern]
     text = os.path.expanduser(pattern)
-    found = [Path(text)] if os.path.exists(text) else sorted(map(Path, glob.glob(text, recursive=True)))
+    found = [text] if os.path.exists(text) else sorted(glob.glob(text, recursive=True))
     if not found:
         raise BadSetting(f"{pattern}: there is no such tar file")
+    return list(map(os.path.realpath, found))
+
+
+def _objects(pattern: str) -> list[str]:
+    """Return the objects that a pattern names; ``*`` stands for anything but a slash."""
+    fixed = pattern[: pattern.index("*")].rpartition("/")[0]
+    parts = ("[^/]*".join(map(re.escape, part.split("*"))) for part in pattern.split("**"))
+    like = re.compile(".*".join(parts))
+    try:
+        found = sorted(each.url for each in stores().listed(f"{fixed}/") if like.fullmatch(each.url))
+    except OSError as error:
+        raise BadSetting(f"{pattern} cannot be listed: {error.strerror}") from None
+    if not found:
+        raise BadSetting(f"{pattern}: there is no such object")
     return found
 
 
-def _version(path: Path) -> FileVersion:
+def _version(path: str) -> FileVersion:
     try:
+        if is_remote(path):
+            found = stores().head(path)
+            return FileVersion(found.nbytes, etag=found.etag)
         return FileVersion.of(os.stat(path))
     except OSError as error:
-        raise ReadFailed(f"{path} cannot be read: {error.strerror}", str(path)) from None
+        raise ReadFailed(f"{path} cannot be read: {error.strerror}", path) from None
 
 
-def _indexed(path: Path, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
+def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
     """Return a shard's index, from the cache if it was walked through before."""
-    key = digest(_FORMAT, str(path), suffixes, msgspec.to_builtins(version))
+    key = digest(_FORMAT, path, suffixes, msgspec.to_builtins(version))
     cached = cache_folder() / "shards" / f"{key}.msgpack"
     try:
         return msgspec.msgpack.decode(cached.read_bytes(), type=_Index)
     except (OSError, msgspec.DecodeError):
-        index = _walked(path, suffixes)
+        index = _walked(path, version, suffixes)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         half = cached.with_suffix(f".{os.getpid()}")
@@ -138,10 +157,10 @@ def _indexed(path: Path, version: FileVersion, suffixes: tuple[str, ...]) -> _In
     return index
 
 
-def _walked(path: Path, suffixes: tuple[str, ...]) -> _Index:
+def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
     """Walk through a shard; samples are told apart by their path up to the first dot of its last part."""
     index, labels = _Index([], [], [], []), dict[str, str]()
-    for name, offset, nbytes in members(path):
+    for name, offset, nbytes in _members(path, version):
         lower = name.lower()
         if lower.endswith(suffixes) and not os.path.basename(name).startswith("."):
             if offset < 0:
@@ -150,7 +169,7 @@ def _walked(path: Path, suffixes: tuple[str, ...]) -> _Index:
             index.offsets.append(offset)
             index.nbytes.append(nbytes)
         elif lower.endswith(_LABEL):
-            labels[_key(name)] = read(Place(str(path), offset, nbytes)).decode(errors="replace").strip()
+            labels[_key(name)] = read(Place(path, offset, nbytes, version.etag)).decode(errors="replace").strip()
     if not index.names:
         raise BadSetting(f"{path}: no member ends in {', '.join(sorted(suffixes))}")
     if labels:
@@ -161,10 +180,26 @@ def _walked(path: Path, suffixes: tuple[str, ...]) -> _Index:
     return index
 
 
+def _members(path: str, version: FileVersion) -> Iterator[Member]:
+    if is_remote(path):
+        return walk(path, version.nbytes, read_ahead(Place(path, 0, version.nbytes, version.etag)))
+    return members(path)
+
+
 def _within(names: list[str]) -> list[str]:
     """Return paths within the folder that all of them lie in, which is no class: ``tar cf x.tar photos``."""
     common = os.path.commonpath([os.path.dirname(os.path.normpath(name)) for name in names])
     return [os.path.relpath(name, common or ".") for name in names]
+
+
+def _root(paths: list[str]) -> str:
+    """Return the folder, or the URL, that all shards lie below."""
+    scheme, between, _ = paths[0].rpartition("://")
+    return (
+        scheme
+        + between
+        + os.path.commonpath([os.path.dirname(path.removeprefix(scheme + between)) for path in paths])
+    )
 
 
 def _key(name: str) -> str:

@@ -6,7 +6,8 @@ Format: POSIX.1-2001 (pax) and GNU tar's manual, "Basic Tar Format".
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,61 +29,75 @@ class Member(NamedTuple):
     nbytes: int
 
 
-def members(path: Path) -> Iterator[Member]:
+def members(path: str | Path) -> Iterator[Member]:
     """Yield the files of a tar, in order; of several that were joined (``cat``), the files of each.
 
     Raises:
         BadSetting: it is no tar, is compressed or cut short, or has a sparse file.
     """
+    where = Path(path)
     try:
-        file = path.open("rb", buffering=0)
+        file = where.open("rb", buffering=0)
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
     with file:
-        fd, size = file.fileno(), os.fstat(file.fileno()).st_size
-        at, ended, long_name, long_link, extended = 0, False, "", "", dict[str, str]()
-        seen: dict[str, Member] = {}  # which hard links may name
-        while at < size:
-            header = os.pread(fd, _BLOCK, at)
-            if header == _END:
-                at, ended = at + _BLOCK, True
-                continue
-            kind, nbytes = header[156:157], _checked(path, header, at)
-            if "size" in extended:
-                nbytes = int(extended["size"])
-            start, at = at + _BLOCK, at + _BLOCK + -(-nbytes // _BLOCK) * _BLOCK
-            if at > size:
-                raise BadSetting(
-                    f"{path} was cut short: the member at byte {start - _BLOCK:,} ends at {start + nbytes:,}, and "
-                    f"the file at {size:,}"
-                )
-            ended = False
-            if kind == _LONG_NAME:
-                long_name = os.pread(fd, nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
-            elif kind == _LONG_LINK:
-                long_link = os.pread(fd, nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
-            elif kind == _PAX:
-                extended = _pax(os.pread(fd, nbytes, start))
-            else:
-                name = extended.get("path") or long_name or _name(header)
-                if kind == _SPARSE or any(key.startswith("GNU.sparse") for key in extended):
-                    raise BadSetting(f"{path}: {name} is stored as a sparse file; pack it again without --sparse")
-                if kind in _FILES and not name.endswith("/"):
-                    seen[name] = Member(name, start, nbytes)
-                    yield seen[name]
-                elif kind == _HARD_LINK:
-                    target = extended.get("linkpath") or long_link or _text(header[157:257])
-                    if target not in seen:
-                        raise BadSetting(f"{path}: {name} is a link to {target}, which does not come before it")
-                    yield seen[target]._replace(name=name)
-                elif kind == _SYMBOLIC_LINK:
-                    yield Member(name, -1, 0)
-                long_name, long_link, extended = "", "", {}
-        if not ended:
-            raise BadSetting(f"{path} was cut short: it ends without the two empty blocks that end a tar")
+        yield from walk(str(path), os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno()))
 
 
-def _checked(path: Path, header: bytes, at: int) -> int:
+def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[Member]:
+    """Yield the files of a tar that lies anywhere, as ``members`` does.
+
+    Args:
+        path: Its name, for errors.
+        size: Its size in bytes.
+        pread: Reads a number of bytes at an offset.
+
+    Raises:
+        BadSetting: it is no tar, is compressed or cut short, or has a sparse file.
+    """
+    at, ended, long_name, long_link, extended = 0, False, "", "", dict[str, str]()
+    seen: dict[str, Member] = {}  # which hard links may name
+    while at < size:
+        header = pread(_BLOCK, at)
+        if header == _END:
+            at, ended = at + _BLOCK, True
+            continue
+        kind, nbytes = header[156:157], _checked(path, header, at)
+        if "size" in extended:
+            nbytes = int(extended["size"])
+        start, at = at + _BLOCK, at + _BLOCK + -(-nbytes // _BLOCK) * _BLOCK
+        if at > size:
+            raise BadSetting(
+                f"{path} was cut short: the member at byte {start - _BLOCK:,} ends at {start + nbytes:,}, and "
+                f"the file at {size:,}"
+            )
+        ended = False
+        if kind == _LONG_NAME:
+            long_name = pread(nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
+        elif kind == _LONG_LINK:
+            long_link = pread(nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
+        elif kind == _PAX:
+            extended = _pax(pread(nbytes, start))
+        else:
+            name = extended.get("path") or long_name or _name(header)
+            if kind == _SPARSE or any(key.startswith("GNU.sparse") for key in extended):
+                raise BadSetting(f"{path}: {name} is stored as a sparse file; pack it again without --sparse")
+            if kind in _FILES and not name.endswith("/"):
+                seen[name] = Member(name, start, nbytes)
+                yield seen[name]
+            elif kind == _HARD_LINK:
+                target = extended.get("linkpath") or long_link or _text(header[157:257])
+                if target not in seen:
+                    raise BadSetting(f"{path}: {name} is a link to {target}, which does not come before it")
+                yield seen[target]._replace(name=name)
+            elif kind == _SYMBOLIC_LINK:
+                yield Member(name, -1, 0)
+            long_name, long_link, extended = "", "", {}
+    if not ended:
+        raise BadSetting(f"{path} was cut short: it ends without the two empty blocks that end a tar")
+
+
+def _checked(path: str, header: bytes, at: int) -> int:
     """Return the size of the member whose header this is.
 
     Raises:

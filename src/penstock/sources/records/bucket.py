@@ -1,0 +1,54 @@
+"""Objects in a store as records: those below ``s3://bucket/prefix``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.contracts import Ids, Place
+from penstock.errors import BadSetting
+from penstock.sources.records.read import stores
+
+
+class BucketRecords:
+    """The objects below a prefix, in order of their keys.
+
+    Args:
+        url: ``s3://bucket/prefix``.
+        suffixes: Endings of keys that are samples, in small letters; others are left out.
+
+    Attributes:
+        names: Path of each sample below the prefix.
+        root: The prefix's URL.
+        labels: None lie beside them.
+        description: The records in a few words, for a person.
+
+    Raises:
+        BadSetting: it is no such URL, the store refuses, or nothing lies there.
+        ReaderUnavailable: obstore is not installed.
+    """
+
+    def __init__(self, url: str, suffixes: Sequence[str]) -> None:
+        self.root = url.rstrip("/")
+        if not url.startswith("s3://") or not self.root.removeprefix("s3:"):
+            raise BadSetting(f"{url}: give s3://bucket/prefix for a folder of objects, or the URLs of tar files")
+        try:
+            found = [each for each in stores().listed(f"{self.root}/") if _is_sample(each.url, tuple(suffixes))]
+        except OSError as error:
+            raise BadSetting(f"{url} cannot be listed: {error.strerror}") from None
+        if not found:
+            raise BadSetting(f"{url}: no objects below it end in {', '.join(sorted(suffixes))}")
+        self._objects = sorted(found)
+        self.labels: Sequence[str] = ()
+        self.names = [each.url.removeprefix(f"{self.root}/") for each in self._objects]
+        self.description = f"{len(found):,} objects of {self.root}"
+
+    def places(self, records: Ids) -> list[Place]:
+        chosen: list[int] = records.tolist()
+        return [Place(url, 0, nbytes, etag) for url, nbytes, etag in (self._objects[i] for i in chosen)]
+
+    def check_unchanged(self, records: Ids) -> None:
+        """An object that was replaced is not read: the store compares its version."""
+
+
+def _is_sample(url: str, suffixes: tuple[str, ...]) -> bool:
+    return url.lower().endswith(suffixes) and not url.rpartition("/")[2].startswith(".")
