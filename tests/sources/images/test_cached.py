@@ -187,10 +187,10 @@ def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(
 def test_a_cache_that_is_full_says_so_and_the_feed_goes_on(
     folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
 ) -> None:
-    source = made(folder, Cache(tmp_path / "cache", "300KB", keep="pixels"))
+    source = made(folder, Cache(tmp_path / "cache", "1MB", keep="pixels"))
     for cycle in range(3):
         assert equal(cycles(source, [cycle]), plain[cycle])
-    assert "nothing more is kept: its 300 KB are full" in source.description
+    assert "nothing more is kept: its 1 MB are full" in source.description
     assert 0 < source.cached.kept < source.samples
     source.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from penstock.io.cache.slab import Item, Room, Slab
 from penstock.sizes import size_text
 
 _BATCH_BYTES = 4 << 20
+_MORE, _SPREADS = 1.05, 4
 
 MEMORY, DISK = 0, 1
 
@@ -61,10 +63,13 @@ class Admitted(NamedTuple):
     all: float
 
     @classmethod
-    def of(cls, layout: Layout, data_bytes: float) -> Admitted:
-        """Return the parts that there is room for, of data of so many bytes."""
-        own = max(data_bytes, 1.0) / (1 + len(layout.others))
-        return cls(min(1.0, layout.memory_bytes / own), min(1.0, (layout.memory_bytes + layout.limit) / own))
+    def of(cls, layout: Layout, samples: int, sample_bytes: float) -> Admitted:
+        """Return the parts that there is room for, and a little more, so that all of the room is used."""
+        own = max(1.0, samples * sample_bytes / (1 + len(layout.others)))
+        memory, both = layout.memory_bytes / own, (layout.memory_bytes + layout.limit) / own
+        # Hashes do not admit that part exactly, but one that varies as a binomial share does.
+        spread = _SPREADS * math.sqrt(max(0.0, 1 - both) / max(1e-9, both * samples))
+        return cls(min(1.0, memory), min(1.0, both * (_MORE + spread)))
 
 
 class Counts(msgspec.Struct):

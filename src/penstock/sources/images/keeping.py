@@ -26,8 +26,6 @@ _ASKED = 1024
 _DECODED = 64
 _LEAST_MEASURED = 64
 _MOST_MEASURED = 1000
-_MORE = 1.05
-"""More is admitted than there is room for by the estimate, so that the cache gets full."""
 
 
 class Keeping:
@@ -83,8 +81,7 @@ class Keeping:
         """Return what the next block's images are kept as, and which part of them."""
         if not self._kind:
             return "", Admitted(0.0, 0.0)
-        nbytes = self._image_bytes[self._kind] * self._samples / _MORE
-        return self._kind, Admitted.of(self.layouts[self._kind], nbytes)
+        return self._kind, Admitted.of(self.layouts[self._kind], self._samples, self._image_bytes[self._kind])
 
     def learn(self, prepared: Prepared) -> None:
         """Take in what became of a block."""

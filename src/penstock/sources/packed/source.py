@@ -199,8 +199,8 @@ class PackedSource:
         layout = self._cache.layout(str(self._folder), "rows", files)
         tiers = Tiers(layout)
         tiers.counts = self.cached
-        of_files = self._files.manifest.rows * sum(self._files.row_bytes[leaf] for leaf in self._files.read)
-        return CachedReader(reader, memory, tiers, Admitted.of(layout, of_files))
+        row_bytes = sum(self._files.row_bytes[leaf] for leaf in self._files.read)
+        return CachedReader(reader, memory, tiers, Admitted.of(layout, self.samples, row_bytes))
 
     def _advised(self, depth: int | None) -> str:
         """Take the best reader that works here and can read the files; return its name, and why it was taken.
