@@ -15,9 +15,9 @@ class ImageCosts(NamedTuple):
     Attributes:
         nbytes: Its size as it is stored.
         pixel_bytes: Its size when decoded.
-        read_s: Time of a worker to read it where it lies, in seconds.
-        decode_s: Time to decode what its crops need.
-        finish_s: Time for all else.
+        read_s: Time for which a worker waits for it where it lies, in seconds.
+        decode_s: CPU time to decode what its crops need.
+        finish_s: CPU time for all else.
     """
 
     nbytes: float
@@ -46,15 +46,28 @@ def choose_kept(
     *,
     images: int,
     workers: int,
+    cores: float,
+    reads_ahead: bool,
     memory_bytes: float,
     disk_bytes: float,
     disk_bytes_per_s: float,
 ) -> CacheChoice:
     """Choose what makes cycles shortest once the cache is full.
 
-    An image takes a worker the mean of what it takes from the cache and from where it lies; what is read from the
-    disk takes at least what the disk takes for it, whatever the number of workers.
+    A cycle takes what the slowest of these takes: the workers, the cores, the disk, and the store, which gives no
+    more than it gave when nothing was kept.
+
+    Args:
+        costs: What was measured when nothing was kept.
+        images: Images in a cycle.
+        workers: Processes that prepare them.
+        cores: Cores that they have.
+        reads_ahead: Whether workers decode while they wait for the store.
+        memory_bytes: Room in memory.
+        disk_bytes: Room on the disk.
+        disk_bytes_per_s: What the disk gives.
     """
+    first_s = costs.read_s + costs.decode_s + costs.finish_s
     choices: list[CacheChoice] = []
     for kind, nbytes, prepare_s in (
         ("bytes", costs.nbytes, costs.decode_s + costs.finish_s),
@@ -63,7 +76,9 @@ def choose_kept(
         in_memory = min(1.0, memory_bytes / (images * nbytes))
         on_disk = min(1.0 - in_memory, disk_bytes / (images * nbytes))
         part, disk_s = in_memory + on_disk, on_disk * nbytes / disk_bytes_per_s
-        missed_s = (1 - part) * (costs.read_s + costs.decode_s + costs.finish_s)
-        image_s = max((missed_s + part * prepare_s + disk_s) / workers, disk_s)
+        cpu_s = (1 - part) * (costs.decode_s + costs.finish_s) + part * prepare_s
+        store_s = (1 - part) * (first_s if reads_ahead else costs.read_s)
+        wait_s = 0.0 if reads_ahead else store_s
+        image_s = max((cpu_s + wait_s + disk_s) / workers, cpu_s / cores, store_s / workers, disk_s)
         choices.append(CacheChoice(kind, part, 1 / image_s))
     return max(choices, key=lambda choice: choice.images_per_s)

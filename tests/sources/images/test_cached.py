@@ -20,6 +20,7 @@ from penstock.sources.images.worker import Preparer
 SIZE = 16
 COUNT = 50
 KINDS = ("bytes", "pixels")
+PAST_THE_PAGE_CACHE = "100TB"  # larger than half of any memory
 
 
 @pytest.fixture
@@ -59,11 +60,13 @@ def plain(folder: Path) -> list[list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("memory", [0, "150KB", "50MB"])
+@pytest.mark.parametrize(
+    ("memory", "size"), [(0, "50MB"), (0, PAST_THE_PAGE_CACHE), ("150KB", "50MB"), ("50MB", "50MB")]
+)
 def test_pixels_are_the_same_from_memory_from_disk_and_from_the_images(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, memory: Any
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, memory: Any, size: str
 ) -> None:
-    source = made(folder, Cache(tmp_path / "cache", "50MB", memory=memory, keep=kind))
+    source = made(folder, Cache(tmp_path / "cache", size, memory=memory, keep=kind))
     for cycle in range(3):
         assert equal(cycles(source, [cycle]), plain[cycle])
     counts, samples = source.cached, source.samples
@@ -130,11 +133,17 @@ def test_an_image_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) 
     source.close()
 
 
+@pytest.mark.parametrize("size", ["50MB", PAST_THE_PAGE_CACHE])
 @pytest.mark.parametrize("kind", KINDS)
 def test_flipped_bits_come_from_the_images_again_and_are_named(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, capfd: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    plain: list[list[np.ndarray]],
+    kind: Any,
+    size: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    source = made(folder, Cache(tmp_path / "cache", "50MB", keep=kind))
+    source = made(folder, Cache(tmp_path / "cache", size, keep=kind))
     cycles(source, [0])
     (data,) = (tmp_path / "cache").glob("*/data")
     damaged = bytearray(data.read_bytes())

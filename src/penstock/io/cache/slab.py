@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from penstock.contracts import ByteArray, Ids
 from penstock.crc32 import crc32
 from penstock.io.cache.keys import Keys
+from penstock.io.cache.pieces import Pieces
 from penstock.io.files import DIRECT_ALIGNMENT
 
 _FRAME = struct.Struct("<4sII")
@@ -106,7 +106,7 @@ class Slab:
         self._recent: dict[int, int] = {}  # those not sorted yet
         self._known = bytearray()  # whether each is of the version that its origin had here
         self._bad: set[int] = set()
-        self._buffer = mmap.mmap(-1, DIRECT_ALIGNMENT)
+        self._pieces = Pieces(data if direct is None else direct, direct=direct is not None)
         self.full = "" if lock is not None else "it may only be read"
         self.refresh()
 
@@ -180,28 +180,22 @@ class Slab:
         record = self._records[row]
         return int(record["height"]), int(record["width"])
 
+    def expect(self, rows: Iterable[int]) -> None:
+        """Read records ahead, which ``read`` is asked for in this order."""
+        self._pieces.expect(map(self.place, rows))
+
     def read(self, row: int) -> ByteArray | None:
         """Return a record's bytes, which the next call reuses; None if they are not those that were kept."""
-        offset, nbytes = self.place(row)
-        span = -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
-        if len(self._buffer) < span:
-            self._buffer = mmap.mmap(-1, span)
-        memory = memoryview(self._buffer)[:span]
-        try:
-            if self._direct is None:
-                came = os.preadv(self._data, [memory[:nbytes]], offset)
-            else:
-                came = os.preadv(self._direct, [memory], offset)
-        except OSError:
-            came = 0
-        content = np.frombuffer(memory, np.uint8, nbytes)
-        return content if came >= nbytes and self.is_whole(row, content) else self._leave_out(row)
+        content = self._pieces.read(*self.place(row))
+        if content is None:
+            self._bad.add(row)
+        return content if content is not None and self.is_whole(row, content) else None
 
     def is_whole(self, row: int, content: ByteArray) -> bool:
         """Whether bytes are those that were kept; a record of which they are not is found no more."""
         if crc32(content) == int(self._records["crc"][row]):
             return True
-        self._leave_out(row)
+        self._bad.add(row)
         return False
 
     def append(self, items: Sequence[Item]) -> int:
@@ -250,10 +244,6 @@ class Slab:
         for fd in (self._data, self._index, self._lock, self._direct, self._held):
             if fd is not None:
                 os.close(fd)
-
-    def _leave_out(self, row: int) -> None:
-        """Find a record no more."""
-        self._bad.add(row)
 
     def _new(self, items: Sequence[Item]) -> list[Item]:
         once = {item.key: item for item in items}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -177,6 +177,11 @@ class Tiers:
         content = self._in_memory(*slab.place(found.row)) if found.tier == MEMORY else slab.read(found.row)
         self._count(found, whole=content is not None)
         return None if content is None else Hit(content, *slab.shape(found.row))
+
+    def expect(self, found: Sequence[Found | None]) -> None:
+        """Read samples ahead from the folder, which ``read`` is asked for in this order."""
+        if (slab := self._slabs[DISK]) is not None:
+            slab.expect(each.row for each in found if each is not None and each.tier == DISK)
 
     def is_of(self, found: Found, origin: Callable[[], int]) -> bool:
         """Whether a sample is of this version of its origin."""

@@ -41,6 +41,7 @@ class CachedBlock:
             tiers.counts = Counts()
             self._keys = keys_of([hash64(each.path) for each in places], [each.offset for each in places])
             self._found = tiers.find(self._keys)
+            tiers.expect(self._found)
             self._wanted = tiers.wanted(self._keys, admitted)
         self._coming: dict[int, Future[bytes]] = {
             row: _fetchers().submit(read, place)

@@ -15,11 +15,12 @@ from penstock.errors import BadSetting, PenstockError
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
 from penstock.io.cache.tiers import Admitted, Counts, Layout, kept_bytes, memory_files
+from penstock.linux.cores import cores
 from penstock.sources.images.cached import BYTES, PIXELS
 from penstock.sources.images.whole import size_of
 from penstock.sources.images.worker import Costs, Prepared
 from penstock.sources.order import permutation
-from penstock.sources.records.read import read
+from penstock.sources.records.read import is_remote, read
 from penstock.terminal import say
 
 _ASKED = 1024
@@ -109,7 +110,7 @@ class Keeping:
             f"{self.counts.hits / seen:.0%} of {seen:,} images came from {self._kind} in the cache" if seen else ""
         )
         if self._choice is not None:
-            came = self._later.images / max(self._later.read_s + self._later.decode_s + self._later.finish_s, 1e-9)
+            came = self._later.images / max(self._later.busy_s, 1e-9)
             told += f" (of {self._choice.part:.0%} it keeps {self._kind}: "
             told += f"{self._choice.images_per_s:,.0f} images/s expected"
             told += f", {came * self._workers:,.0f} come)" if self._later.images else ")"
@@ -130,6 +131,8 @@ class Keeping:
             costs,
             images=self._samples,
             workers=self._workers,
+            cores=cores(),
+            reads_ahead=is_remote(self._records.root),
             memory_bytes=cache.memory_bytes,
             disk_bytes=cache.limit,
             disk_bytes_per_s=read_rate(cache.folder, direct=cache.is_direct),

@@ -7,7 +7,7 @@ import mmap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from errno import ENOENT
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 import cv2
@@ -75,15 +75,17 @@ class Costs(msgspec.Struct):
         decoded: How many of them were read and decoded.
         read_s: Time that reading them took.
         read_bytes: Their bytes.
+        busy_s: Time that whole blocks took.
         pixel_bytes: Size of these, decoded as a whole.
-        decode_s: Time that decoding took.
-        finish_s: Time that resizing and all else took.
+        decode_s: CPU time that decoding took.
+        finish_s: CPU time that resizing and all else took.
     """
 
     images: int = 0
     decoded: int = 0
     read_s: float = 0.0
     read_bytes: int = 0
+    busy_s: float = 0.0
     pixel_bytes: int = 0
     decode_s: float = 0.0
     finish_s: float = 0.0
@@ -145,7 +147,7 @@ class Preparer:
 
     def __call__(self, task: Task) -> Prepared:
         """Write the pixels of a block."""
-        recipe, bad = self._recipe, list[Bad]()
+        began, recipe, bad = perf_counter(), self._recipe, list[Bad]()
         size, count = recipe.augmentation.size, len(task.places)
         shape = count, recipe.crops, size, size, 3
         pixels = self._memories[task.memory][task.offset : task.offset + math.prod(shape)].reshape(shape)
@@ -168,23 +170,25 @@ class Preparer:
                 bad.append(Bad(row, where, why))
                 pixels[row] = 0
         images.finish()
+        self._costs.busy_s = perf_counter() - began
         return Prepared(bad, images.counts, self._costs)
 
     def _write(self, images: CachedBlock, row: int, draws: Draws, to: ByteArray) -> None:
         """Write the crops of one image."""
         augmentation, costs = self._recipe.augmentation, self._costs
-        began = perf_counter()
+        began = thread_time()
         pixels = images.pixels(row)
         if pixels is None:
+            asked = perf_counter()
             encoded = images.encoded(row)
-            read = perf_counter()
+            costs.read_s += perf_counter() - asked
+            read = thread_time()
             pixels, regions, box = self._decoded(encoded, draws, whole=images.keeps_pixels(row))
             if images.keeps_pixels(row):
                 images.keep_pixels(row, pixels)
-            decoded = perf_counter()
+            decoded = thread_time()
             costs.decoded += 1
             costs.read_bytes += len(encoded)
-            costs.read_s += read - began
             costs.decode_s += decoded - read
             began = decoded
         else:
@@ -194,7 +198,7 @@ class Preparer:
             within = region._replace(top=region.top - box.top, left=region.left - box.left)
             augmentation.finish(_part(pixels, within), each, crop)
         costs.images += 1
-        costs.finish_s += perf_counter() - began
+        costs.finish_s += thread_time() - began
 
     def _decoded(self, encoded: bytes, draws: Draws, *, whole: bool) -> tuple[ByteArray, list[Region], Region]:
         """Return pixels, the regions of the image that its crops take, and the region that the pixels are."""
