@@ -15,7 +15,7 @@ GB = 1e9
 
 
 def chosen(costs: ImageCosts = COSTS, **given: Any) -> str:
-    return choose_kept(costs, **settings(**given)).kind
+    return choose_kept(costs, **settings(**given))[0].kind
 
 
 def settings(**given: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_it_expects_no_less_than_without_a_cache_and_takes_no_more_room_than_the
 ) -> None:
     costs = COSTS._replace(read_s=read_s)
     given = settings(disk_bytes=room, disk_bytes_per_s=disk, memory_bytes=memory, reads_ahead=reads_ahead)
-    choice = choose_kept(costs, **given)
+    choice = choose_kept(costs, **given)[0]
     nbytes = costs.nbytes if choice.kind == "bytes" else costs.pixel_bytes
     assert choice.part * 100_000 * nbytes <= (room + memory) * 1.000001
     if disk > 8 * GB:

@@ -51,8 +51,8 @@ def choose_kept(
     memory_bytes: float,
     disk_bytes: float,
     disk_bytes_per_s: float,
-) -> CacheChoice:
-    """Choose what makes cycles shortest once the cache is full.
+) -> list[CacheChoice]:
+    """Return what may be kept, first what makes cycles shortest once the cache is full.
 
     A cycle takes what the slowest of these takes: the workers, the cores, the disk, and the store, which gives no
     more than it gave when nothing was kept.
@@ -81,4 +81,4 @@ def choose_kept(
         wait_s = 0.0 if reads_ahead else store_s
         image_s = max((cpu_s + wait_s + disk_s) / workers, cpu_s / cores, store_s / workers, disk_s)
         choices.append(CacheChoice(kind, part, 1 / image_s))
-    return max(choices, key=lambda choice: choice.images_per_s)
+    return sorted(choices, key=lambda choice: choice.images_per_s, reverse=True)

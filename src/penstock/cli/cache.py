@@ -17,6 +17,7 @@ from penstock.sizes import size_text
 from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
+    from penstock.io.cache.cache import Cache
     from penstock.io.cache.folder import CacheFolder, DataSet
 
 app = typer.Typer(cls=Group, help="Look after a cache's folder.", no_args_is_help=True)
@@ -87,6 +88,20 @@ def drop(
         raise BadSetting(f"{folder} keeps nothing of {data_set}; it keeps {names or 'nothing'}")
     for each in found:
         console().print(_dropped(cached, each), soft_wrap=True, markup=False)
+
+
+def cache_of(text: str) -> Cache:
+    """Return the cache that ``FOLDER=SIZE`` names.
+
+    Raises:
+        BadSetting: it names none.
+    """
+    from penstock.io.cache.cache import Cache
+
+    folder, equals, size = text.rpartition("=")
+    if not equals:
+        raise BadSetting(f"--cache={text!r}: give a folder and its size, such as {text}=200GB")
+    return Cache(folder, size)
 
 
 def _dropped(cached: CacheFolder, each: DataSet) -> str:

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from penstock.cli import INTERRUPTED
+from penstock.cli.cache import cache_of
 from penstock.errors import BadSetting
 from penstock.feed.launch.function import call, function_at
 from penstock.feed.settings import DEFAULT_WINDOW
@@ -20,7 +21,6 @@ from penstock.sources.seeds import seed_process
 from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
-    from penstock.io.cache.cache import Cache
     from penstock.sources.images.source import ImageSource
     from penstock.sources.packed import PackedSource
     from penstock.sources.tokens import TokenSource
@@ -179,7 +179,7 @@ def feed(
         "length": length,
         "documents": documents,
         "dtype": dtype,
-        "cache": None if cache is None else _cache(cache),
+        "cache": None if cache is None else cache_of(cache),
     }
     source = _loader(loader, options, {"segments": segments, "seed": seed})
     feeder = Feeder(
@@ -249,15 +249,6 @@ def _loader(where: str, options: dict[str, Any], settings: dict[str, Any]) -> An
         )
     seed_process(settings["seed"])  # a list that FUNCTION shuffles has one order in every feeder
     return call(function_at(where), where)
-
-
-def _cache(text: str) -> Cache:
-    from penstock.io.cache.cache import Cache
-
-    folder, equals, size = text.rpartition("=")
-    if not equals:
-        raise BadSetting(f"--cache={text!r}: give a folder and its size, such as {text}=200GB")
-    return Cache(folder, size)
 
 
 def _notes(

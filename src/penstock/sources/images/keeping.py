@@ -87,6 +87,7 @@ class Keeping:
     def learn(self, prepared: Prepared) -> None:
         """Take in what became of a block."""
         if self._cache is None:
+            self._measured.add(prepared.costs)
             return
         if prepared.cached.damaged and not self.counts.damaged:
             say("a cached image was not what had been kept, and was read again; penstock cache check finds all")
@@ -118,17 +119,22 @@ class Keeping:
             told += f"; {self.counts.damaged:,} were damaged and read again"
         return told + (f"; nothing more is kept: {self.counts.full}" if self.counts.full else "")
 
-    def _choose(self, cache: Cache) -> None:
-        seen, count = self._measured, self._measured.decoded
-        costs = ImageCosts(
+    @property
+    def costs(self) -> ImageCosts:
+        """What images took that were read where they lie."""
+        seen, count = self._measured, max(1, self._measured.decoded)
+        return ImageCosts(
             seen.read_bytes / count,
             max(1.0, seen.pixel_bytes / count),
             seen.read_s / count,
             seen.decode_s / count,
-            seen.finish_s / seen.images,
+            seen.finish_s / max(1, seen.images),
         )
-        self._choice = choose_kept(
-            costs,
+
+    def choices(self, cache: Cache) -> list[CacheChoice]:
+        """Return what a cache could keep, the best first, by what was measured so far."""
+        return choose_kept(
+            self.costs,
             images=self._samples,
             workers=self._workers,
             cores=cores(),
@@ -137,6 +143,10 @@ class Keeping:
             disk_bytes=cache.limit,
             disk_bytes_per_s=read_rate(cache.folder, direct=cache.is_direct),
         )
+
+    def _choose(self, cache: Cache) -> None:
+        costs = self.costs
+        self._choice = self.choices(cache)[0]
         self._kind = self._choice.kind
         self._image_bytes = {BYTES: costs.nbytes, PIXELS: costs.pixel_bytes}
         say(f"the cache keeps {self._kind} of {self._choice.part:.0%} of the images")

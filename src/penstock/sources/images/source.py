@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from penstock.advice.caching import CacheChoice, ImageCosts
 from penstock.contracts import Cursor, Records, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
@@ -70,6 +71,8 @@ class ImageSource(Alone):
 
     Attributes:
         classes: Names of the classes; empty if there are no labels.
+        decoder: What decodes JPEGs, in words.
+        workers: Processes that decode.
 
     Raises:
         BadSetting: there is no such folder, or an argument is out of range.
@@ -154,12 +157,12 @@ class ImageSource(Alone):
         self._keeping = Keeping(cache, self._records, workers, decodes=decode is not None)
         self._workshop = Workshop(self._records, values, recipe, example, rows, workers, self._keeping)
         self.slot_bytes = self.block_bytes = self._workshop.block_bytes
-        self._decoded_by = "a function of yours" if decode is not None else decoder().name
-        self._workers = workers
+        self.decoder = "a function of yours" if decode is not None else decoder().name
+        self.workers = workers
 
     @property
     def description(self) -> str:
-        said = f"{self._records.description}, decoded by {self._decoded_by} in {self._workers} workers"
+        said = f"{self._records.description}, decoded by {self.decoder} in {self.workers} workers"
         skipped = self._workshop.skipped
         black = f"{skipped:,} bad ones came as black images" if skipped else ""
         return "; ".join(filter(None, (said, black, self._keeping.description)))
@@ -168,6 +171,15 @@ class ImageSource(Alone):
     def cached(self) -> Counts:
         """How many images came from the cache so far, and how many did not."""
         return self._keeping.counts
+
+    @property
+    def costs(self) -> ImageCosts:
+        """What images took so far that were read where they lie."""
+        return self._keeping.costs
+
+    def choices(self, cache: Cache) -> list[CacheChoice]:
+        """Return what a cache could keep of these images, the best first, by what was measured so far."""
+        return self._keeping.choices(cache)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
         # No salt: a draw belongs to a place in the cycle, where always the same image is.
