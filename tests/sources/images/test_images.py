@@ -102,7 +102,7 @@ def test_regions_and_whole_images_give_equal_batches(folder, monkeypatch, reques
 
 @pytest.mark.parametrize("kills", [6, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_workers_killed_at_random_change_no_pixel_and_lose_no_image(folder, kills):
-    choose, killed, cycle = random.Random(kills), 0, 0
+    choose, killed, cycle, before = random.Random(kills), 0, 0, set(psutil.Process().children())
     plain, source = made(folder), made(folder)
     while killed < kills:
         expected, found = pixels_of(plain, cycle), {}
@@ -115,7 +115,7 @@ def test_workers_killed_at_random_change_no_pixel_and_lose_no_image(folder, kill
         cycle += 1
     plain.close()
     source.close()
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= before  # other tests' servers
 
 
 def dies(_data: bytes) -> np.ndarray:
