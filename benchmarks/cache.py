@@ -35,7 +35,7 @@ from penstock.io.open import open_reader
 from penstock.measure.machine import describe
 from penstock.testing.reader import extents_of, read_all
 
-REPEATS = 1
+REPEATS = 5
 BATCH = 128
 STORE_BYTES_PER_S = 50e6
 PARTS = (0.5, 0.8, 0.95)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from statistics import median
 
 from claim import claim
 
@@ -27,6 +28,18 @@ def readme() -> None:
     print(
         f"| `make demo`, {len(own['runs'])} runs: images/s together, own loaders → one feed | | "
         f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({ratio:.1f}×) |"
+    )
+    loaded = {
+        arm: median(one["images_per_s"] for one in runs) for arm, runs in read("load-pip")["measured"].items()
+    }
+    print(
+        "| one training alone: images/s of a `DataLoader` with Pillow → `ImageSource`, as pip installs it | | "
+        f"{loaded['pillow']:,.0f} → {loaded['penstock']:,.0f} ({loaded['penstock'] / loaded['pillow']:.1f}×) |"
+    )
+    pixels = {arm: median(rates) for arm, rates in read("cache")["pixels"].items()}
+    print(
+        "| the same with `Cache(..., memory=)`: first epoch → later ones, from pixels in memory | | "
+        f"{pixels['first']:,.0f} → {pixels['memory']:,.0f} ({pixels['memory'] / pixels['first']:.1f}×) |"
     )
     claims = {each["name"]: each for each in share["claims"]}
     for name in IN_README:
@@ -84,6 +97,12 @@ def page() -> None:
     )
     print("window of each image, as Penstock does where libjpeg-turbo 3 is.\n")
     print_claims([*load_claims(), *read("tokens")["claims"]])
+    print("\n## The cache\n")
+    cached = read("cache")
+    machine = cached["machine"]
+    print(f"Of ImageNet JPEGs, as pip installs it, on {machine['cores']} cores of an {machine['cpu']},")
+    print(f"{machine['date'][:10]}: `python -m benchmarks.cache FOLDER`.\n")
+    print_claims(cached["claims"])
     print("\n## The page\n")
     shown = read("page")
     machine = shown["machine"]
@@ -121,7 +140,7 @@ def conditions(share: dict) -> str:
 
 def every_claim() -> list[dict]:
     sharing = [*read("share")["claims"], *read("autosharing")["claims"], *fingerprint_claims(read("fingerprint"))]
-    sources = [*load_claims(), *read("tokens")["claims"]]
+    sources = [*load_claims(), *read("tokens")["claims"], *read("cache")["claims"]]
     return [*sharing, *reading_claims(), *read("selecting")["claims"], *sources, *read("page")["claims"]]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.contracts import ByteArray
 from penstock.io.files import DIRECT_ALIGNMENT
 
-_AHEAD = 8
+_AHEAD = 16
 """Reads of one process that a disk works on at once."""
 
 
