@@ -11,6 +11,7 @@ from penstock.contracts import ByteArray
 from penstock.io.cache.slab import Item, Room, Slab
 
 ORIGIN = 7
+OPENED: list[Slab] = []
 
 
 def opened(folder: Path, limit: int = 1 << 30) -> Slab:
@@ -18,7 +19,18 @@ def opened(folder: Path, limit: int = 1 << 30) -> Slab:
     data, index, lock = (
         os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) for name in ("data", "index", "lock")
     )
-    return Slab(data, index, lock, lambda _: Room(limit - os.fstat(data).st_size, "full"))
+    return closed_later(Slab(data, index, lock, lambda _: Room(limit - os.fstat(data).st_size, "full")))
+
+
+def closed_later(slab: Slab) -> Slab:
+    """Close it after the test."""
+    OPENED.append(slab)
+    return slab
+
+
+def close_all() -> None:
+    while OPENED:
+        OPENED.pop().close()
 
 
 def content(key: int, nbytes: int = 5000) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.io.cache.slabs import content, items, read
+from tests.io.cache.slabs import closed_later, content, items, read
 
 from penstock import BadSetting, Cache
 from penstock.io.cache.folder import CacheFolder
@@ -24,7 +24,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two user
 def opened(folder: CacheFolder, root: str, kind: str = "bytes") -> Slab:
     slab = folder.open(root, kind)
     assert slab is not None
-    return slab
+    return closed_later(slab)
 
 
 def let_in(path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.io.cache.slabs import ORIGIN, content, items, opened, read
+from tests.io.cache.slabs import ORIGIN, close_all, content, items, opened, read
 
 from penstock.io.cache.slab import Item
 
@@ -32,7 +32,8 @@ def test_what_was_kept_is_found_by_others_and_later(tmp_path: Path) -> None:
     slab, other = opened(tmp_path), opened(tmp_path)
     assert slab.append(items(1, 2, 3)) == 3
     assert [read(other, key) for key in (1, 2, 3, 4)] == [content(1), content(2), content(3), None]
-    assert [read(opened(tmp_path), key) for key in (3, 2)] == [content(3), content(2)]
+    again = opened(tmp_path)
+    assert [read(again, key) for key in (3, 2)] == [content(3), content(2)]
     slab.refresh()
     assert slab.shape(2) == (3, 3)
 
@@ -66,7 +67,8 @@ def test_there_is_room_for_so_much(tmp_path: Path) -> None:
     slab = opened(tmp_path, limit=5 * 8192 + 1000)
     assert slab.append(items(*range(20))) == 5
     assert slab.full == "full"
-    assert [read(opened(tmp_path), key) is not None for key in range(6)] == [True] * 5 + [False]
+    again = opened(tmp_path)
+    assert [read(again, key) is not None for key in range(6)] == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize("call", ["pwritev", "pwrite", "ftruncate", "refresh"])
@@ -100,7 +102,8 @@ def test_whoever_is_killed_at_any_point_leaves_what_was_kept_and_nothing_else(
     for key in (3, 4):
         assert read(after, key) in (None, content(key))
     assert after.append(items(3, 4, 5)) >= 1
-    assert [read(opened(tmp_path), key) for key in range(1, 6)] == [content(key) for key in range(1, 6)]
+    again = opened(tmp_path)
+    assert [read(again, key) for key in range(1, 6)] == [content(key) for key in range(1, 6)]
 
 
 def test_what_was_half_written_is_cut_off_by_who_adds_next(tmp_path: Path) -> None:
@@ -110,7 +113,8 @@ def test_what_was_half_written_is_cut_off_by_who_adds_next(tmp_path: Path) -> No
     slab = opened(tmp_path)
     assert read(slab, 1) == content(1)
     slab.append(items(2))
-    assert [read(opened(tmp_path), key) for key in (1, 2)] == [content(1), content(2)]
+    again = opened(tmp_path)
+    assert [read(again, key) for key in (1, 2)] == [content(1), content(2)]
 
 
 @given(data=st.data())
@@ -135,11 +139,14 @@ def test_flipped_bits_are_never_delivered(tmp_path_factory: pytest.TempPathFacto
             assert read(slab, key) in (None, content(key, 700))
     if {name for name, _ in flips} == {"data"}:
         late.append(items(*KEYS, nbytes=700))  # what was lost is kept again
-        assert [read(opened(folder), key) for key in KEYS] == [content(key, 700) for key in KEYS]
+        again = opened(folder)
+        assert [read(again, key) for key in KEYS] == [content(key, 700) for key in KEYS]
     else:
         late.append(items(*KEYS, nbytes=700))
-        assert all(read(opened(folder), key) in (None, content(key, 700)) for key in KEYS)
+        again = opened(folder)
+        assert all(read(again, key) in (None, content(key, 700)) for key in KEYS)
     assert all(read(long_open, key) in (None, content(key, 700)) for key in KEYS)
+    close_all()
 
 
 def test_a_file_that_was_cut_short_is_added_to_no_more(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -177,6 +178,21 @@ def test_workers_killed_while_they_fill_it_change_no_pixel(
         assert equal(cycles(source, [2]), plain[2])
         source.close()
         turn += 1
+
+
+def test_a_cache_whose_folder_is_gone_changes_nothing(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
+) -> None:
+    source = made(folder, Cache(tmp_path / "cache", "50MB", keep="bytes"))
+    blocks = source.open(Cursor(0, 0))
+    next(blocks)
+    shutil.rmtree(tmp_path / "cache")
+    for _ in blocks:
+        pass
+    assert equal(cycles(source, [1]), plain[1])
+    source.close()
+    with pytest.raises(BadSetting, match=r"give penstock.Cache\(folder, size\)"):
+        made(folder, "/scratch")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(

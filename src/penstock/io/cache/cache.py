@@ -61,6 +61,12 @@ class Cache:
         self._others = {name: str(folder) for name, folder in (others or {}).items()}
         self.folder = str(CacheFolder(folder, self.limit, shared=shared).path)
 
+    @staticmethod
+    def check(cache: object) -> None:
+        """Raise BadSetting if ``cache=`` is something else."""
+        if cache is not None and not isinstance(cache, Cache):
+            raise BadSetting(f"cache={cache!r}: give penstock.Cache(folder, size)")
+
     @property
     def is_direct(self) -> bool:
         """Whether the folder is read past the kernel's page cache, which it does not fit."""

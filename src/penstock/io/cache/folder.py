@@ -5,6 +5,7 @@ Only whole data sets go to make room: those that were not opened for longest, fi
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import mmap
@@ -27,7 +28,8 @@ from penstock.sizes import size_text
 
 _FORMAT = 1
 _NAME = re.compile(r"penstock-[0-9a-f]{16}-[a-z]+")
-_DATA, _INDEX, _OPEN, _ABOUT = _FILES = ("data", "index", "open", "about.json")
+_INDEX, _DATA, _OPEN, _ABOUT = _FILES = ("index", "data", "open", "about.json")
+"""In the order in which they are deleted: bytes without an index are found by nobody."""
 _LOCK = "penstock.lock"
 _PROBE_BYTES = 8 << 20
 
@@ -93,7 +95,10 @@ class CacheFolder:
             raise BadSetting(f"{self.path} cannot be used as a cache: {error.strerror}") from None
 
     def open(self, root: str, kind: str) -> Slab | None:
-        """Open the slab of a data set, which is made if there is none; None if the folder may only be read."""
+        """Open the slab of a data set, which is made if there is none; None if that cannot be.
+
+        The folder may only be read, or its disk is full.
+        """
         path = _path(self.path, root, kind)
         exists = (path / _INDEX).exists()
         writes = os.access(path / _INDEX if exists else self.path, os.W_OK)
@@ -101,15 +106,13 @@ class CacheFolder:
             return None
         flags = os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if writes else os.O_RDONLY)
         with self._locked():
-            if writes:
-                path.mkdir(mode=0o2770 if self._shared else 0o700, exist_ok=True)
-                if self._shared:
-                    with suppress(PermissionError):  # another user's, who has done so
-                        path.chmod(0o2770)
-                self._tell(path, About(root, kind))
             try:
+                if writes:
+                    self._make(path, About(root, kind))
                 held, data, index = (self._descriptor(path / name, flags) for name in (_OPEN, _DATA, _INDEX))
             except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    return None
                 raise BadSetting(f"{path} cannot be opened: {error.strerror}") from None
             fcntl.flock(held, fcntl.LOCK_SH)
             with suppress(PermissionError):
@@ -123,7 +126,10 @@ class CacheFolder:
 
     def room(self, own: Path, wanted: int) -> Room:
         """Make room by dropping data sets that nobody has open; to be called while the folder is locked."""
-        sets = list(self.data_sets())
+        try:
+            sets = list(self.data_sets())
+        except OSError as error:
+            return Room(0, f"its folder cannot be listed ({error.strerror})")
         free = self._limit - sum(each.nbytes for each in sets)
         for each in sorted(sets, key=lambda each: each.opened_s):
             if free < wanted and each.path != own and _drop(each.path):
@@ -149,7 +155,11 @@ class CacheFolder:
         with self._locked():
             return _drop(path)
 
-    def _tell(self, path: Path, about: About) -> None:
+    def _make(self, path: Path, about: About) -> None:
+        path.mkdir(mode=0o2770 if self._shared else 0o700, exist_ok=True)
+        if self._shared:
+            with suppress(PermissionError):  # another user's, who has done so
+                path.chmod(0o2770)
         if not (path / _ABOUT).exists():
             half = path / f"{_ABOUT}.{os.getpid()}"
             half.write_bytes(msgspec.json.encode(about))

@@ -98,9 +98,10 @@ class Slab:
         path: str | None = None,
     ) -> None:
         self._data, self._index, self._lock, self._room = data, index, lock, room
-        self._direct, self._held, self.path = direct, held, path
+        self._fds = [fd for fd in (data, index, lock, direct, held) if fd is not None]
+        self.path = path
         self._parsed = 0
-        self._records = np.zeros(0, RECORD)
+        self._records = self._grown = np.zeros(0, RECORD)
         self._keys: Keys = np.zeros(0, np.uint64)  # sorted
         self._rows = np.zeros(0, np.int64)  # record of each
         self._recent: dict[int, int] = {}  # those not sorted yet
@@ -139,8 +140,11 @@ class Slab:
             at += _FRAME.size + len(body)
         self._parsed += at
         if found:
-            first = len(self._records)
-            self._records = np.concatenate([self._records, *found])
+            first, last = len(self._records), len(self._records) + sum(map(len, found))
+            if last > len(self._grown):
+                self._grown = np.concatenate([self._records, np.zeros(2 * last, RECORD)])
+            np.concatenate(found, out=self._grown[first:last])
+            self._records = self._grown[:last]
             self._known.extend(bytes(len(self._records) - first))
             keys: list[int] = self._records["key"][first:].tolist()
             self._recent.update(zip(keys, range(first, len(self._records)), strict=True))
@@ -241,9 +245,8 @@ class Slab:
             return len(chosen)
 
     def close(self) -> None:
-        for fd in (self._data, self._index, self._lock, self._direct, self._held):
-            if fd is not None:
-                os.close(fd)
+        while self._fds:
+            os.close(self._fds.pop())
 
     def _new(self, items: Sequence[Item]) -> list[Item]:
         once = {item.key: item for item in items}

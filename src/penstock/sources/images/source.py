@@ -133,6 +133,7 @@ class ImageSource(Alone):
         brightness, contrast, saturation, hue = _numbers("jitter", jitter, 4)
         if not all(0 <= each < math.inf for each in (brightness, contrast, saturation, hue)) or hue > 0.5:
             raise BadSetting(f"jitter={jitter!r}: give four numbers from 0 on, the last (of the hue) at most 0.5")
+        Cache.check(cache)
         self._records = _records(images, suffixes)
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)

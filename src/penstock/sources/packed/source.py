@@ -87,6 +87,7 @@ class PackedSource:
             segments = whole_number("segments", segments, 1)
         seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
         keep_bytes = whole_number("keep_bytes", keep_bytes, 0)
+        Cache.check(cache)
         if cache is not None and cache.keep != "auto":
             raise BadSetting(f"keep={cache.keep!r}: packed rows are kept as they are; leave keep out")
         if depth is not None:
