@@ -139,7 +139,7 @@ class Place(NamedTuple):
         path: The file, or the object's URL.
         offset: First byte.
         nbytes: Number of bytes.
-        etag: Version of an object; empty for a file.
+        etag: Version of what it is a part of, if that is known; of an object, its ETag.
     """
 
     path: str

@@ -61,12 +61,13 @@ def check(folder: _Folder) -> None:
             if slab is None:
                 continue
             rows = range(len(slab.records))
-            bad = sum(slab.read(row) is None for row in progress.track(rows, description=each.about.root))
+            name = escape(printable(each.about.root))
+            bad = sum(slab.read(row) is None for row in progress.track(rows, description=name))
             said = f"{bad:,} of {len(rows):,} records are damaged" if bad else "whole"
             if slab.is_damaged:
                 said = f"the index is damaged after {len(rows):,} records; {said}"
             damaged += slab.is_damaged or bad > 0
-            shown.print(f"{escape(printable(each.about.root))}, {each.about.kind}: {said}", soft_wrap=True)
+            shown.print(f"{name}, {each.about.kind}: {said}", soft_wrap=True)
             slab.close()
     if damaged:
         shown.print("What is damaged is never delivered, but read again. penstock cache drop makes room for it.")

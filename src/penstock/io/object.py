@@ -48,16 +48,7 @@ class ObjectQueue(BlockingQueue):
 
     def open(self, path: str) -> Opened:
         store, key = self._stores.at(path)
-        with self._stores.told():
-            try:
-                # Not HEAD: a store says only in a body why it refuses.
-                result = self._stores.obstore.get(store, key, options={"range": (0, 1)})
-                result.bytes()
-                meta = result.meta
-            except Exception as error:
-                if status_of(error) != PAST_THE_END:
-                    raise
-                meta = self._stores.obstore.head(store, key)
+        meta = self._stores.meta(store, key)
         tag = meta["e_tag"]
         # A weak tag matches nothing (RFC 9110, 13.1.1).
         match = {} if tag is None or tag.startswith("W/") else {"if_match": tag}

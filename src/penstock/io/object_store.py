@@ -51,7 +51,7 @@ class ObjectStores:
             import obstore
         except ImportError:
             raise ReaderUnavailable(
-                'mech="object" reads with obstore, which is not installed', 'pip install "penstock[s3]"'
+                "object stores are read with obstore, which is not installed", 'pip install "penstock[s3]"'
             ) from None
         self.obstore: Any = obstore
         self._timeout_s = timeout_s
@@ -93,18 +93,21 @@ class ObjectStores:
         Raises:
             OSError: there is none, or the store refuses.
         """
-        store, key = self.at(url)
+        meta = self.meta(*self.at(url))
+        return Object(url, meta["size"], etag_of(meta))
+
+    def meta(self, store: Any, key: str) -> Any:
+        """Return what a store tells of an object."""
         with self.told():
             # Not HEAD: a store says only in a body why it refuses.
             try:
                 result = self.obstore.get(store, key, options={"range": (0, 1)})
                 result.bytes()
-                meta = result.meta
+                return result.meta
             except Exception as error:
                 if status_of(error) != PAST_THE_END:
                     raise
-                meta = self.obstore.head(store, key)
-        return Object(url, meta["size"], etag_of(meta))
+                return self.obstore.head(store, key)
 
     def read(self, url: str, offset: int, nbytes: int, etag: str) -> bytes:
         """Return a part of an object of this version.

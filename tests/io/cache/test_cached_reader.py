@@ -96,7 +96,7 @@ def test_packed_rows_come_from_the_cache(packed: Path, tmp_path: Path, mech: str
     assert source.cached.kept == ROWS
     assert source.cached.hits >= 2 * ROWS
     assert (source.cached.memory > 0) == (memory != 0)
-    assert "rows came from the cache" in source.description
+    assert "reads came from the cache" in source.description
     plain.close()
     source.close()
 

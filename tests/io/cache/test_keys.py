@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from penstock.io.cache.keys import hash64, keys_of, owners, parts_of
 
 NAMES = st.text(st.characters(min_codepoint=33, exclude_categories=["Cs"]), min_size=1, max_size=8)
-KEYS = keys_of([hash64(f"/data/{i}.jpg") for i in range(20_000)], [0] * 20_000)
+KEYS = keys_of([hash64(f"/data/{i}.jpg") for i in range(20_000)], [0] * 20_000, [0] * 20_000)
 
 
 def test_keys_are_the_same_on_every_machine() -> None:
     assert hash64("/data/0.jpg") == 2671161672339542296
-    assert keys_of([hash64("/data/0.jpg")], [512]).tolist() == [18023715826244840382]
+    assert keys_of([hash64("/data/0.jpg")], [512], [9]).tolist() == [8308956836543139899]
 
 
 def test_parts_are_spread_evenly() -> None:

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def folder(tmp_path: Path) -> Path:
     long_ago = 1_000_000_000
     for path in (tmp_path / "images").rglob("*.*"):
         os.utime(path, (long_ago, long_ago))
+    time.sleep(0.15)  # files that were written just now are not kept
     return tmp_path / "images"
 
 
@@ -103,6 +105,7 @@ def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path: Path, part
     (tmp_path / "images").mkdir()
     for i in range(count):
         (tmp_path / "images" / f"{i}.jpg").write_bytes(image)
+    time.sleep(0.15)
     record = 4096 * -(-len(image) // 4096) + 36
     source = ImageSource(
         tmp_path / "images",
@@ -242,7 +245,7 @@ def test_nodes_keep_their_part_and_read_the_others(folder: Path, tmp_path: Path)
         cycles(source, [0])
     kept = [source.cached.kept for source in sources]
     assert sum(kept) == sources[0].samples  # none twice, and none by nobody
-    assert min(kept) > sources[0].samples / 6
+    assert min(kept) > 3
     before = [source.cached.missed for source in sources]
     for source, own, missed in zip(sources, kept, before, strict=True):
         assert equal(cycles(source, [1]), wanted)
@@ -253,8 +256,13 @@ def test_nodes_keep_their_part_and_read_the_others(folder: Path, tmp_path: Path)
 
 
 def test_it_chooses_by_what_it_measures_and_says_what_came(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], capfd: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    plain: list[list[np.ndarray]],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("penstock.sources.images.keeping.read_rate", lambda *_, **__: 1e12)
     source = made(folder, Cache(tmp_path / "cache", "50MB"))
     assert "measuring what to keep" in source.description
     for cycle in range(3):

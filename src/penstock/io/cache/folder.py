@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import re
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -105,24 +106,30 @@ class CacheFolder:
         if not writes and not exists:
             return None
         flags = os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if writes else os.O_RDONLY)
+        opened: list[int] = []
         with self._locked():
             try:
                 if writes:
-                    self._make(path, About(root, kind))
-                held, data, index = (self._descriptor(path / name, flags) for name in (_OPEN, _DATA, _INDEX))
+                    self._make(path, About(os.fsencode(root).decode(errors="backslashreplace"), kind))
+                names = [path / _OPEN, path / _DATA, path / _INDEX, *([self.path / _LOCK] if writes else [])]
+                opened.extend(self._descriptor(name, flags) for name in names)
             except OSError as error:
+                for fd in opened:
+                    os.close(fd)
                 if error.errno == errno.ENOSPC:
                     return None
                 raise BadSetting(f"{path} cannot be opened: {error.strerror}") from None
+            held, data, index, *lock = opened
             fcntl.flock(held, fcntl.LOCK_SH)
             with suppress(PermissionError):
                 os.utime(held)
-        lock = self._descriptor(self.path / _LOCK, flags) if writes else None
         direct = None
         if reads_direct(self._limit):
             with suppress(OSError):  # a file system without it
                 direct = os.open(path / _DATA, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-        return Slab(data, index, lock, partial(self.room, path), direct, held, str(path / _DATA))
+        return Slab(
+            data, index, lock[0] if lock else None, partial(self.room, path), direct, held, str(path / _DATA)
+        )
 
     def room(self, own: Path, wanted: int) -> Room:
         """Make room by dropping data sets that nobody has open; to be called while the folder is locked."""
@@ -162,7 +169,9 @@ class CacheFolder:
                 path.chmod(0o2770)
         if not (path / _ABOUT).exists():
             half = path / f"{_ABOUT}.{os.getpid()}"
-            half.write_bytes(msgspec.json.encode(about))
+            fd = self._descriptor(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.write(fd, msgspec.json.encode(about))
+            os.close(fd)
             half.replace(path / _ABOUT)
 
     def _descriptor(self, path: Path, flags: int) -> int:
@@ -199,9 +208,10 @@ def read_rate(folder: str, *, direct: bool) -> float:
     memory = mmap.mmap(-1, _PROBE_BYTES)
     memory.write(os.urandom(_PROBE_BYTES))
     try:
-        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
     except OSError:
         return math.inf
+    fd = file.fileno()
     try:
         os.pwrite(fd, memory, 0)
         if direct:
@@ -215,7 +225,7 @@ def read_rate(folder: str, *, direct: bool) -> float:
     except OSError:
         return math.inf
     finally:
-        os.close(fd)
+        file.close()
 
 
 def open_to_read(folder: str, root: str, kind: str) -> Slab | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from penstock.contracts import Numbers
 from penstock.fingerprint.data import FileVersion
 
 Keys = npt.NDArray[np.uint64]
@@ -18,9 +19,13 @@ def hash64(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest(), "little")
 
 
-def keys_of(files: Sequence[int] | Keys, offsets: Sequence[int] | npt.NDArray[np.int64]) -> Keys:
-    """Return keys of parts of files: of the hash of each file's path, and the part's offset in it."""
-    return _mixed(np.asarray(files, np.uint64) ^ _mixed(np.asarray(offsets, np.int64).view(np.uint64)))
+def keys_of(
+    files: Sequence[int] | Keys, offsets: Sequence[int] | Numbers, nbytes: Sequence[int] | Numbers
+) -> Keys:
+    """Return keys of parts of files: of the hash of each file's path, and the part's offset and size in it."""
+    key = _mixed(np.asarray(nbytes, np.int64).view(np.uint64))
+    key = _mixed(key ^ np.asarray(offsets, np.int64).view(np.uint64))
+    return _mixed(key ^ np.asarray(files, np.uint64))
 
 
 def origin_of(version: FileVersion) -> int:

@@ -53,6 +53,7 @@ class CachedReader:
         self._origins: dict[int, int] = {}  # of each file: its version
         self._asked: dict[int, _Asked] = {}
         self._copied: list[int] = []  # tags of extents that came from memory
+        self._new: list[tuple[Item, int]] = []  # what was given last, which the caller may still refuse
 
     @property
     def path_taken(self) -> str:
@@ -68,8 +69,11 @@ class CachedReader:
         return opened
 
     def submit(self, extents: Extents) -> int:
+        self._accept()
+        if not self._asked:  # a pass begins
+            self._tiers.flush()
         extents = extents.part(0, self.depth - len(self._asked) - len(self._copied))
-        keys = keys_of([self._hashes[file] for file in extents.files.tolist()], extents.offsets)
+        keys = keys_of([self._hashes[file] for file in extents.files.tolist()], extents.offsets, extents.nbytes)
         wanted, found = self._tiers.wanted(keys, self._admitted), self._tiers.find(keys)
         files, offsets = extents.files.copy(), extents.offsets.copy()
         copied: list[int] = []
@@ -81,9 +85,7 @@ class CachedReader:
                     copied.append(i)
                     continue
             elif hit is not None and self._tiers.is_of(hit, partial(self._origin, extents, i)):
-                offset, nbytes = self._tiers.place(hit)
-                if nbytes == extents.nbytes[i]:
-                    row, files[i], offsets[i] = hit.row, self._slab, offset
+                row, files[i], offsets[i] = hit.row, self._slab, self._tiers.place(hit)[0]
             asked.append(_Asked(extents.part(i, i + 1), key, row, wanted[i]))
         through = np.ones(len(keys), bool)
         through[copied] = False
@@ -95,6 +97,7 @@ class CachedReader:
         return stop
 
     def completed(self, at_least: int = 1) -> Completed:
+        self._accept()
         done, self._copied = self._copied, []
         failures: dict[int, ReadFailed] = {}
         while len(done) < at_least and self._asked:
@@ -114,14 +117,18 @@ class CachedReader:
                 done.append(tag)
             if again:
                 self._reader.submit(Extents(*(np.concatenate(field) for field in zip(*again, strict=True))))
-        if not self._asked:
-            self._tiers.flush()
         return Completed(np.array(done, np.int64), failures)
 
     def close(self) -> None:
         self._reader.close()
         self._tiers.flush()
         self._tiers.close()
+
+    def _accept(self) -> None:
+        """Keep what was given before: who asks for more has found no fault in it."""
+        for item, tier in self._new:
+            self._tiers.keep(item, tier)
+        self._new.clear()
 
     def _origin(self, extents: Extents, i: int) -> int:
         return self._origins[int(extents.files[i])]
@@ -132,7 +139,7 @@ class CachedReader:
 
     def _copy(self, found: Found, extents: Extents, i: int) -> bool:
         hit = self._tiers.read(found, partial(self._origin, extents, i))
-        if hit is None or len(hit.content) != extents.nbytes[i]:
+        if hit is None:
             return False
         self._place(extents, i)[:] = hit.content
         return True
@@ -145,4 +152,4 @@ class CachedReader:
         self._tiers.counts.missed += 1
         origin = self._origin(asked.extent, 0)
         if asked.tier is not None and origin:
-            self._tiers.keep(Item(asked.key, origin, self._place(asked.extent).copy()), asked.tier)
+            self._new.append((Item(asked.key, origin, self._place(asked.extent).copy()), asked.tier))

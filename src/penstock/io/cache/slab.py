@@ -38,6 +38,7 @@ RECORD = np.dtype(
     ]
 )
 _MOST_RECENT = 1024
+_INDEX_BYTES = 64 << 20
 _DAMAGED = "its files were damaged; penstock cache drop deletes them"
 
 
@@ -106,7 +107,7 @@ class Slab:
         self._rows = np.zeros(0, np.int64)  # record of each
         self._recent: dict[int, int] = {}  # those not sorted yet
         self._known = bytearray()  # whether each is of the version that its origin had here
-        self._bad: set[int] = set()
+        self._usable = np.ones(0, np.bool_)
         self._pieces = Pieces(data if direct is None else direct, direct=direct is not None)
         self.full = "" if lock is not None else "it may only be read"
         self.refresh()
@@ -123,10 +124,12 @@ class Slab:
 
     def refresh(self) -> None:
         """Learn of the records that were added since."""
-        size = os.fstat(self._index).st_size
-        if size <= self._parsed:
-            return
-        tail, at = os.pread(self._index, size - self._parsed, self._parsed), 0
+        while os.fstat(self._index).st_size > self._parsed and self._learn():
+            pass
+
+    def _learn(self) -> bool:
+        """Learn of some more records; return whether there were any."""
+        tail, at = os.pread(self._index, _INDEX_BYTES, self._parsed), 0
         found: list[npt.NDArray[np.void]] = []
         while len(tail) - at >= _FRAME.size:
             mark, count, crc = _FRAME.unpack_from(tail, at)
@@ -143,6 +146,7 @@ class Slab:
             first, last = len(self._records), len(self._records) + sum(map(len, found))
             if last > len(self._grown):
                 self._grown = np.concatenate([self._records, np.zeros(2 * last, RECORD)])
+                self._usable = np.concatenate([self._usable[:first], np.ones(2 * last, np.bool_)])
             np.concatenate(found, out=self._grown[first:last])
             self._records = self._grown[:last]
             self._known.extend(bytes(len(self._records) - first))
@@ -150,6 +154,7 @@ class Slab:
             self._recent.update(zip(keys, range(first, len(self._records)), strict=True))
             if len(self._recent) > max(_MOST_RECENT, len(self._keys) // 4):
                 self._sort()
+        return bool(found)
 
     def find(self, keys: Keys) -> Ids:
         """Return the number of each key's record; -1 for none."""
@@ -160,9 +165,9 @@ class Slab:
             rows[same] = self._rows[last[same]]
         if self._recent:
             recent = [self._recent.get(key, -1) for key in keys.tolist()]
-            rows = np.maximum(rows, recent)
-        for row in self._bad:
-            rows[rows == row] = -1
+            rows = np.maximum(rows, np.array(recent, np.int64))
+        if len(self._records):
+            rows[~self._usable[rows]] = -1
         return rows
 
     def origin(self, row: int) -> int:
@@ -171,7 +176,8 @@ class Slab:
 
     def is_of(self, row: int, origin: Callable[[], int]) -> bool:
         """Whether a record was read from this version of its origin, which is asked for once for each record."""
-        self._known[row] = self._known[row] or self.origin(row) == origin()
+        if not self._known[row]:
+            self._known[row] = self._usable[row] = self.origin(row) == origin()
         return bool(self._known[row])
 
     def place(self, row: int) -> tuple[int, int]:
@@ -192,14 +198,14 @@ class Slab:
         """Return a record's bytes, which the next call reuses; None if they are not those that were kept."""
         content = self._pieces.read(*self.place(row))
         if content is None:
-            self._bad.add(row)
+            self._usable[row] = False
         return content if content is not None and self.is_whole(row, content) else None
 
     def is_whole(self, row: int, content: ByteArray) -> bool:
         """Whether bytes are those that were kept; a record of which they are not is found no more."""
         if crc32(content) == int(self._records["crc"][row]):
             return True
-        self._bad.add(row)
+        self._usable[row] = False
         return False
 
     def append(self, items: Sequence[Item]) -> int:
@@ -213,6 +219,8 @@ class Slab:
             self._cut()
             if len(self._records) and end < sum(self.place(-1)):
                 self.full = _DAMAGED
+            if self.path is not None and not os.fstat(self._data).st_nlink:
+                self.full = "its files were deleted"
             if self.full:
                 return 0
             items = self._new(items)

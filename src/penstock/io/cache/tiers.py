@@ -15,9 +15,11 @@ from penstock.contracts import ByteArray
 from penstock.io.cache.folder import CacheFolder, open_to_read
 from penstock.io.cache.keys import Keys, owners, parts_of
 from penstock.io.cache.slab import Item, Room, Slab
+from penstock.linux.fork import close_in_children
 from penstock.sizes import size_text
 
 _BATCH_BYTES = 4 << 20
+_MOST_BYTES = 1 << 30
 _MORE, _SPREADS = 1.05, 4
 
 MEMORY, DISK = 0, 1
@@ -82,6 +84,7 @@ class Counts(msgspec.Struct):
         missed: Read from where they lie.
         kept: Added to the cache.
         damaged: Found in the cache with other bytes than were kept; they were read from where they lie.
+        stale: Found there as they were before their files changed; they were read again, too.
         full: Why nothing is added any more; empty while it is.
     """
 
@@ -91,6 +94,7 @@ class Counts(msgspec.Struct):
     missed: int = 0
     kept: int = 0
     damaged: int = 0
+    stale: int = 0
     full: str = ""
 
     @property
@@ -99,7 +103,7 @@ class Counts(msgspec.Struct):
 
     def add(self, other: Counts) -> None:
         """Count what another counts, too."""
-        for name in ("memory", "disk", "nodes", "missed", "kept", "damaged"):
+        for name in ("memory", "disk", "nodes", "missed", "kept", "damaged", "stale"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.full = other.full or self.full
 
@@ -144,6 +148,7 @@ class Tiers:
         self._waiting: tuple[list[Item], list[Item]] = [], []
         self._waiting_bytes = [0, 0]
         self.counts = Counts()
+        close_in_children(self)
 
     @property
     def data_path(self) -> str | None:
@@ -158,11 +163,20 @@ class Tiers:
                 self._slabs[i] = open_to_read(other, self._layout.root, self._layout.kind)
         found: list[Found | None] = [None] * len(keys)
         for tier in reversed(range(len(self._slabs))):
-            if (slab := self._slabs[tier]) is not None:
-                slab.refresh()
+            if (slab := self._refreshed(tier)) is not None:
                 rows: list[int] = slab.find(keys).tolist()
                 found = [was if row < 0 else Found(tier, row) for row, was in zip(rows, found, strict=True)]
         return found
+
+    def _refreshed(self, tier: int) -> Slab | None:
+        slab = self._slabs[tier]
+        if slab is not None:
+            try:
+                slab.refresh()
+            except OSError:  # such as of another node's disk that is gone
+                slab.close()
+                slab = self._slabs[tier] = None
+        return slab
 
     def read(self, found: Found, origin: Callable[[], int]) -> Hit | None:
         """Return what was kept; None if it is damaged, or of another version of its origin.
@@ -184,8 +198,10 @@ class Tiers:
             slab.expect(each.row for each in found if each is not None and each.tier == DISK)
 
     def is_of(self, found: Found, origin: Callable[[], int]) -> bool:
-        """Whether a sample is of this version of its origin."""
-        return self._slab(found).is_of(found.row, origin)
+        """Whether a sample is of this version of its origin; one that is not is found no more."""
+        same = self._slab(found).is_of(found.row, origin)
+        self.counts.stale += not same
+        return same
 
     def place(self, found: Found) -> tuple[int, int]:
         """Return offset and size of a sample in the folder's file, for readers of their own."""
@@ -211,6 +227,8 @@ class Tiers:
 
     def keep(self, item: Item, tier: int) -> None:
         """Add a sample, soon; ``flush`` adds what waits."""
+        if not 0 < item.nbytes <= _MOST_BYTES:
+            return
         self._waiting[tier].append(item)
         self._waiting_bytes[tier] += item.nbytes
         if self._waiting_bytes[tier] >= _BATCH_BYTES:
@@ -254,14 +272,15 @@ class Tiers:
         slab = self._slabs[tier]
         if slab is not None and self._waiting[tier] and not slab.full:
             self.counts.kept += slab.append(self._waiting[tier])
-            self.counts.full = slab.full or self.counts.full
+            if not self._adds(MEMORY) and not self._adds(DISK):
+                self.counts.full = slab.full
         self._waiting[tier].clear()
         self._waiting_bytes[tier] = 0
 
 
 def kept_bytes(layout: Layout) -> int:
     """Return how many bytes a data set's slab in the folder has by now."""
-    slab = CacheFolder(layout.folder, layout.limit, shared=layout.shared).open(layout.root, layout.kind)
+    slab = open_to_read(layout.folder, layout.root, layout.kind)
     if slab is None:
         return 0
     nbytes = int(slab.records["nbytes"].sum())

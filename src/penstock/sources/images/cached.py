@@ -37,9 +37,14 @@ class CachedBlock:
         self._tiers, self.kind, self._places = tiers, kind, places
         self._found: list[Found | None] = [None] * len(places)
         self._wanted: list[int | None] = [None] * len(places)
+        self._origins: dict[int, int] = {}  # of images that were read where they lie
         if tiers is not None:
             tiers.counts = Counts()
-            self._keys = keys_of([hash64(each.path) for each in places], [each.offset for each in places])
+            self._keys = keys_of(
+                [hash64(each.path) for each in places],
+                [each.offset for each in places],
+                [each.nbytes or 0 for each in places],
+            )
             self._found = tiers.find(self._keys)
             tiers.expect(self._found)
             self._wanted = tiers.wanted(self._keys, admitted)
@@ -68,22 +73,34 @@ class CachedBlock:
         if self.kind == BYTES and (hit := self._hit(row)) is not None:
             return hit[0].tobytes()
         place = self._places[row]
-        self._origin = 0 if self._tiers is None or self._wanted[row] is None else _origin(place)
+        if self._wanted[row] is not None:
+            self._origins[row] = _origin(place)
         encoded = self._coming.pop(row).result() if row in self._coming else read(place)
         if self._tiers is not None:
             self._tiers.counts.missed += 1
-            if self.kind == BYTES and self._origin:
-                self._keep(row, encoded, 0, 0)
         return encoded
 
-    def keeps_pixels(self, row: int) -> bool:
-        """Whether the pixels of the image that was read last are to be kept, all of them."""
-        return self.kind == PIXELS and self._wanted[row] is not None and self._origin != 0
+    def forget(self, row: int) -> bool:
+        """Take an image from where it lies from now on; return whether it came from the cache."""
+        was, self._found[row] = self._found[row], None
+        return was is not None and row not in self._origins
 
-    def keep_pixels(self, row: int, pixels: ByteArray) -> None:
-        height, width = pixels.shape[:2]
-        if max(height, width) <= _MOST_SIDE:
-            self._keep(row, pixels.copy().reshape(-1), height, width)
+    def keeps_pixels(self, row: int) -> bool:
+        """Whether the pixels of an image that was just read are to be kept, all of them."""
+        return self.kind == PIXELS and self._origins.get(row, 0) != 0
+
+    def keep(self, row: int, encoded: bytes, pixels: ByteArray) -> None:
+        """Keep an image that was just read and decoded, if it is to be kept."""
+        origin, tier = self._origins.get(row, 0), self._wanted[row]
+        if not origin or tier is None or self._tiers is None:
+            return
+        item = Item(int(self._keys[row]), origin, encoded)
+        if self.kind == PIXELS:
+            height, width = pixels.shape[:2]
+            if max(height, width) > _MOST_SIDE:
+                return
+            item = Item(item.key, origin, pixels.copy().reshape(-1), height, width)
+        self._tiers.keep(item, tier)
 
     def finish(self) -> None:
         """Add to the cache what was read; forget what is still coming."""
@@ -91,12 +108,6 @@ class CachedBlock:
             each.cancel()
         if self._tiers is not None:
             self._tiers.flush()
-
-    def _keep(self, row: int, content: bytes | ByteArray, height: int, width: int) -> None:
-        tier = self._wanted[row]
-        assert self._tiers is not None
-        assert tier is not None
-        self._tiers.keep(Item(int(self._keys[row]), self._origin, content, height, width), tier)
 
     def _hit(self, row: int) -> tuple[ByteArray, int, int] | None:
         found = self._found[row]

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 
+import cv2
 import numpy as np
+import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
 from penstock.advice.caching import CacheChoice, ImageCosts, choose_kept
 from penstock.contracts import Place, Records
@@ -15,6 +17,7 @@ from penstock.errors import BadSetting, PenstockError
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
 from penstock.io.cache.tiers import Admitted, Counts, Layout, kept_bytes, memory_files
+from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.linux.cores import cores
 from penstock.sources.images.cached import BYTES, PIXELS
 from penstock.sources.images.whole import size_of
@@ -23,6 +26,8 @@ from penstock.sources.order import permutation
 from penstock.sources.records.read import is_remote, read
 from penstock.terminal import say
 
+_DECODERS = f"OpenCV {cv2.__version__}, simplejpeg {simplejpeg.__version__}"
+"""What whole images are decoded by, whose versions may differ in pixels; regions are equal to whole images."""
 _ASKED = 1024
 _DECODED = 64
 _LEAST_MEASURED = 64
@@ -69,7 +74,8 @@ class Keeping:
             return []
         memory = memory_files() if self._cache.memory_bytes else None
         kinds = (self._kind,) if self._kind else (BYTES, PIXELS)
-        self.layouts = {kind: self._cache.layout(self._records.root, kind, memory) for kind in kinds}
+        names = {BYTES: self._records.root, PIXELS: f"{self._records.root} ({_DECODERS})"}
+        self.layouts = {kind: self._cache.layout(names[kind], kind, memory) for kind in kinds}
         if not self._kind:
             sizes = {kind: kept_bytes(layout) for kind, layout in self.layouts.items()}
             best = max(sizes, key=lambda kind: sizes[kind])
@@ -82,7 +88,8 @@ class Keeping:
         """Return what the next block's images are kept as, and which part of them."""
         if not self._kind:
             return "", Admitted(0.0, 0.0)
-        return self._kind, Admitted.of(self.layouts[self._kind], self._samples, self._image_bytes[self._kind])
+        nbytes = self._image_bytes[self._kind] + DIRECT_ALIGNMENT / 2  # records end within a page
+        return self._kind, Admitted.of(self.layouts[self._kind], self._samples, nbytes)
 
     def learn(self, prepared: Prepared) -> None:
         """Take in what became of a block."""
@@ -117,6 +124,8 @@ class Keeping:
             told += f", {came * self._workers:,.0f} come)" if self._later.images else ")"
         if self.counts.damaged:
             told += f"; {self.counts.damaged:,} were damaged and read again"
+        if self.counts.stale:
+            told += f"; {self.counts.stale:,} were of files that have changed since"
         return told + (f"; nothing more is kept: {self.counts.full}" if self.counts.full else "")
 
     @property

@@ -183,9 +183,14 @@ class Preparer:
             encoded = images.encoded(row)
             costs.read_s += perf_counter() - asked
             read = thread_time()
-            pixels, regions, box = self._decoded(encoded, draws, whole=images.keeps_pixels(row))
-            if images.keeps_pixels(row):
-                images.keep_pixels(row, pixels)
+            try:
+                pixels, regions, box = self._decoded(encoded, draws, whole=images.keeps_pixels(row))
+            except ValueError:
+                if not images.forget(row):
+                    raise
+                encoded = images.encoded(row)
+                pixels, regions, box = self._decoded(encoded, draws, whole=False)
+            images.keep(row, encoded, pixels)
             decoded = thread_time()
             costs.decoded += 1
             costs.read_bytes += len(encoded)

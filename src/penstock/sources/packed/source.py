@@ -16,6 +16,7 @@ from penstock.errors import BadSetting, ReaderUnavailable
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
 from penstock.io.cache.tiers import Admitted, Counts, Files, Tiers, memory_files
+from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.io.memory import host_memory
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.linux.fork import close_in_children
@@ -95,7 +96,7 @@ class PackedSource:
         if not callable(reader) and reader not in ("auto", *FILE_MECHANISMS):
             raise BadSetting(f"reader={reader!r}: it must be one of auto, {', '.join(FILE_MECHANISMS)}")
         self._folder = folder_at(folder)
-        self._cache = cache
+        self._cache, self._verify = cache, verify
         self._memory: list[FileIO] = []  # of the cache
         self.cached = Counts()
         self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify, runs=cache is None)
@@ -136,7 +137,7 @@ class PackedSource:
         shelf = self._ring or self._scratch
         path_taken = f": {shelf.reader.path_taken}" if shelf is not None and shelf.reader is not None else ""
         seen = self.cached.hits + self.cached.missed
-        hits = f"; {self.cached.hits / seen:.0%} of {seen:,} rows came from the cache" if seen else ""
+        hits = f"; {self.cached.hits / seen:.0%} of {seen:,} reads came from the cache" if seen else ""
         return f"{size}, {self._reads_by}{path_taken}{hits}"
 
     def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
@@ -197,10 +198,12 @@ class PackedSource:
             for file in self._memory:
                 close_in_children(file)
         files = Files(*(file.fileno() for file in self._memory)) if self._memory else None
-        layout = self._cache.layout(str(self._folder), "rows", files)
+        layout = self._cache.layout(str(self._folder), "rows" if self._verify else "unverified", files)
         tiers = Tiers(layout)
         tiers.counts = self.cached
-        row_bytes = sum(self._files.row_bytes[leaf] for leaf in self._files.read)
+        row_bytes = sum(
+            -(-self._files.row_bytes[leaf] // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT for leaf in self._files.read
+        )
         return CachedReader(reader, memory, tiers, Admitted.of(layout, self.samples, row_bytes))
 
     def _advised(self, depth: int | None) -> str:

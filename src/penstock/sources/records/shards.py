@@ -70,6 +70,7 @@ class ShardRecords:
         if len(self.labels) not in (0, len(self.names)):
             without = next(path for path, index in zip(self._paths, indexes, strict=True) if not index.labels)
             raise BadSetting(f"{without} has no {_LABEL} beside its images, and other shards have: pass labels=")
+        self._tokens = [version.etag or repr(version) for version in self._versions]
         self.root = _root(self._paths)
         self._shards = np.repeat(np.arange(len(indexes)), [len(index.names) for index in indexes])
         self._offsets = [offset for index in indexes for offset in index.offsets]
@@ -84,7 +85,7 @@ class ShardRecords:
         chosen: list[int] = records.tolist()
         shards: list[int] = self._shards[records].tolist()
         return [
-            Place(self._paths[shard], self._offsets[i], self._nbytes[i], self._versions[shard].etag)
+            Place(self._paths[shard], self._offsets[i], self._nbytes[i], self._tokens[shard])
             for i, shard in zip(chosen, shards, strict=True)
         ]
 
@@ -193,13 +194,14 @@ def _within(names: list[str]) -> list[str]:
 
 
 def _root(paths: list[str]) -> str:
-    """Return the folder, or the URL, that all shards lie below."""
-    scheme, between, _ = paths[0].rpartition("://")
-    return (
-        scheme
-        + between
-        + os.path.commonpath([os.path.dirname(path.removeprefix(scheme + between)) for path in paths])
-    )
+    """Return the folder, or the URL, that all shards lie below; if there is none, all of them in a few words."""
+    scheme = "".join(paths[0].rpartition("://")[:2])
+    folders = [os.path.dirname(path.removeprefix(scheme)) for path in paths]
+    try:
+        common = os.path.commonpath(folders)
+    except ValueError:  # files and objects
+        common = ""
+    return scheme + common if common.strip("/") else f"{paths[0]} and {len(paths) - 1} more ({digest(*paths)})"
 
 
 def _key(name: str) -> str:
