@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,14 +37,14 @@ def status(folder: _Folder) -> None:
     """Show the data sets that are kept in a folder."""
     found = list(_opened(folder).data_sets())
     if not found:
-        console().print(f"Nothing is kept in {escape(printable(str(folder)))}.", soft_wrap=True)
+        console().print(f"Nothing is kept in {printable(str(folder))}.", soft_wrap=True)
         return
     table = Table(box=None, pad_edge=False)
     for heading, justify in (("data set", "left"), ("keeps", "left"), ("size", "right"), ("opened", "right")):
         table.add_column(heading, justify=justify, overflow="fold")  # pyright: ignore[reportArgumentType]
     for each in found:
         opened = "in use" if each.in_use else f"{_ago(time.time() - each.opened_s)} ago"
-        table.add_row(escape(printable(each.about.root)), each.about.kind, size_text(each.nbytes), opened)
+        table.add_row(printable(each.about.root), each.about.kind, size_text(each.nbytes), opened)
     table.add_row("", "", size_text(sum(each.nbytes for each in found)), "")
     console().print(table, soft_wrap=True)
 
@@ -55,14 +56,16 @@ def check(folder: _Folder) -> None:
 
     shown, damaged = console(), 0
     found = list(_opened(folder).data_sets())
+    if not found:
+        shown.print(f"Nothing is kept in {printable(str(folder))}.", soft_wrap=True)
     with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
         for each in found:
             slab = open_to_read(str(folder), each.about.root, each.about.kind)
             if slab is None:
                 continue
             rows = range(len(slab.records))
-            name = escape(printable(each.about.root))
-            bad = sum(slab.read(row) is None for row in progress.track(rows, description=name))
+            name = printable(each.about.root)
+            bad = sum(slab.read(row) is None for row in progress.track(rows, description=escape(name)))
             said = f"{bad:,} of {len(rows):,} records are damaged" if bad else "whole"
             if slab.is_damaged:
                 said = f"the index is damaged after {len(rows):,} records; {said}"
@@ -83,12 +86,15 @@ def drop(
 ) -> None:
     """Delete what is kept of a data set, or of all, unless a process uses it."""
     cached = _opened(folder)
-    found = [each for each in cached.data_sets() if data_set in (None, each.about.root)]
+    asked = {data_set, os.path.abspath(data_set or "")}
+    found = [each for each in cached.data_sets() if data_set is None or each.about.root in asked]
     if data_set is not None and not found:
         names = ", ".join(sorted({each.about.root for each in cached.data_sets()}))
         raise BadSetting(f"{folder} keeps nothing of {data_set}; it keeps {names or 'nothing'}")
+    if not found:
+        console().print(f"Nothing is kept in {printable(str(folder))}.", soft_wrap=True)
     for each in found:
-        console().print(_dropped(cached, each), soft_wrap=True, markup=False)
+        console().print(_dropped(cached, each), soft_wrap=True)
 
 
 def cache_of(text: str) -> Cache:

@@ -148,3 +148,22 @@ def test_what_is_not_of_this_version_is_read_again(tmp_path: Path) -> None:
 def test_keep_is_not_for_packed_rows(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="packed rows are kept as they are"):
         PackedSource(packed, cache=Cache(tmp_path / "c", "1MB", keep="pixels"))
+
+
+def test_a_row_that_fails_its_checksum_is_not_kept(packed: Path, tmp_path: Path) -> None:
+    (file,) = [path for path in packed.iterdir() if path.stat().st_size > ROWS * 4000]
+    whole = file.read_bytes()
+    damaged = bytearray(whole)
+    damaged[-100] ^= 1
+    status = file.stat()
+    file.write_bytes(damaged)
+    source = PackedSource(packed, batch_size=ROWS, cache=Cache(tmp_path / "c", "20MB"))
+    with pytest.raises(penstock.PackDamaged):
+        cycle_of(source, 0)
+    source.close()
+    file.write_bytes(whole)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    source = PackedSource(packed, batch_size=16, cache=Cache(tmp_path / "c", "20MB"))
+    for cycle in range(2):
+        assert len(cycle_of(source, cycle)) == 19
+    source.close()

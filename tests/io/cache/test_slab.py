@@ -50,8 +50,8 @@ def test_a_new_version_replaces_the_old_one(tmp_path: Path) -> None:
     slab.append(items(1))
     assert slab.append([Item(1, ORIGIN + 1, b"newer")]) == 1
     assert read(slab, 1) == b"newer"
-    assert slab.is_of(1, lambda: ORIGIN + 1)
-    assert not slab.is_of(0, lambda: ORIGIN + 1)
+    assert slab.is_of(1, ORIGIN + 1)
+    assert not slab.is_of(0, ORIGIN + 1)
 
 
 def test_thousands_of_records_are_found(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from tests.sources.images.pictures import encoded, jpeg, noise, textures
 
 from penstock import BadSetting, Cache, ImageSource
 from penstock.contracts import Cursor
+from penstock.io.cache.folder import CacheFolder, open_to_read
+from penstock.io.cache.slab import Item
 from penstock.sources.images.worker import Preparer
 
 SIZE = 16
@@ -121,6 +123,47 @@ def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path: Path, part
             assert abs((source.cached.hits - before) / count - part) <= 0.01
         before = source.cached.hits
     source.close()
+
+
+def test_images_that_are_replaced_while_a_source_lives_come_new(folder: Path, tmp_path: Path) -> None:
+    """Whichever worker has seen the old ones."""
+    for kind in KINDS:
+        source, plain = (made(folder, cache) for cache in (Cache(tmp_path / kind, "50MB", keep=kind), None))
+        cycles(source, [0, 1])
+        for i, path in enumerate(sorted(folder.rglob("*.jpg"))):
+            other = path.with_suffix(".new")
+            other.write_bytes(jpeg(noise(40, 50, 100 + i)))
+            other.replace(path)
+        time.sleep(0.15)
+        for cycle in (1, 2, 3):
+            assert equal(cycles(source, [cycle]), cycles(plain, [cycle]))
+        source.close()
+        plain.close()
+
+
+def test_one_image_larger_than_the_cache_keeps_no_other_out(folder: Path, tmp_path: Path) -> None:
+    (folder / "class-0" / "huge.png").write_bytes(
+        encoded(np.random.default_rng(0).integers(0, 255, (900, 900, 3), np.uint8), ".png")
+    )
+    time.sleep(0.15)
+    source = made(folder, Cache(tmp_path / "c", "2MB", keep="bytes"))
+    for cycle in range(2):
+        cycles(source, [cycle])
+    assert source.cached.kept == source.samples - 1
+    source.close()
+
+
+def test_a_damaged_index_is_begun_anew_by_the_next_run(folder: Path, tmp_path: Path) -> None:
+    for name in ("index", "data"):
+        source = made(folder, Cache(tmp_path / "c", "50MB", keep="bytes"))
+        cycles(source, [0])
+        source.close()
+        (path,) = (tmp_path / "c").glob(f"*/{name}")
+        path.write_bytes(b"nonsense" if name == "index" else path.read_bytes()[:5000])
+        again = made(folder, Cache(tmp_path / "c", "50MB", keep="bytes"))
+        cycles(again, [0, 1])
+        assert again.cached.disk == again.samples
+        again.close()
 
 
 def test_an_image_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) -> None:
@@ -310,3 +353,74 @@ def test_what_was_written_just_now_is_not_kept(tmp_path: Path, monkeypatch: pyte
     assert cached._origin(place) == 0  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(cached, "time_ns", lambda: now + 500_000_000)
     assert cached._origin(place) != 0  # pyright: ignore[reportPrivateUsage]
+
+
+def test_an_empty_file_is_bad_in_every_cycle_and_harms_no_other(folder: Path, tmp_path: Path) -> None:
+    (folder / "class-0" / "000a.jpg").write_bytes(b"")
+    time.sleep(0.15)
+    source, plain = (
+        made(folder, cache, on_bad="skip") for cache in (Cache(tmp_path / "c", "50MB", keep="bytes"), None)
+    )
+    for cycle in range(3):
+        assert equal(cycles(source, [cycle]), cycles(plain, [cycle]))
+    assert source.cached.kept == source.samples - 1
+    source.close()
+    plain.close()
+
+
+def test_what_cannot_be_decoded_is_not_kept_and_a_kept_image_that_cannot_is_read_again(
+    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
+) -> None:
+    bad = folder / "class-2" / "bad.jpg"
+    bad.write_bytes(b"\xff\xd8 no image")
+    time.sleep(0.15)
+    source = made(folder, Cache(tmp_path / "c", "50MB", keep="bytes"), on_bad="skip")
+    cycles(source, [0])
+    assert source.cached.kept == source.samples - 1
+    source.close()
+    bad.unlink()
+    # A kept copy of another file's bytes, with the version and the checksum of the image.
+    (path,) = (tmp_path / "c").glob("*/index")
+    slab = open_to_read(str(tmp_path / "c"), str(folder), "bytes")
+    assert slab is not None
+    first = slab.records[0]
+    content = b"\xff\xd8 no image, either"
+    slab.close()
+    forged = CacheFolder(tmp_path / "c", 1 << 30).open(str(folder), "bytes")
+    assert forged is not None
+    forged._usable[:] = False  # pyright: ignore[reportPrivateUsage]
+    assert forged.append([Item(int(first["key"]), int(first["origin"]), content)]) == 1
+    forged.close()
+    source = made(folder, Cache(tmp_path / "c", "50MB", keep="bytes"))
+    assert equal(cycles(source, [1]), plain[1])
+    source.close()
+    assert path.exists()
+
+
+def test_a_node_whose_folder_fails_costs_reads_alone(folder: Path, tmp_path: Path) -> None:
+    a, b = (
+        made(
+            folder,
+            Cache(tmp_path / name, "50MB", keep="bytes", node=name, others={other: tmp_path / other}),
+            workers=1,
+        )
+        for name, other in (("a", "b"), ("b", "a"))
+    )
+    wanted = cycles(made(folder, None), [2])
+    for source in (a, b, a):
+        cycles(source, [0])
+    shutil.rmtree(tmp_path / "b")
+    assert equal(cycles(a, [2]), wanted)
+    a.close()
+    assert equal(cycles(a, [2]), wanted)  # and of a folder that is not there
+    a.close()
+    b.close()
+
+
+def test_the_disk_goes_on_where_memory_is_full(folder: Path, tmp_path: Path) -> None:
+    source = made(folder, Cache(tmp_path / "c", "50MB", memory="30KB", keep="bytes"))
+    for cycle in range(3):
+        cycles(source, [cycle])
+    assert source.cached.kept == source.samples
+    assert "nothing more is kept" not in source.description
+    source.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder, reads_direct
@@ -47,6 +47,11 @@ class Cache:
         node: str = "",
         others: Mapping[str, str | Path] | None = None,
     ) -> None:
+        asked = cast("object", folder)
+        if not isinstance(asked, (str, Path)) or not str(asked) or "://" in str(asked):
+            raise BadSetting(f"folder={folder!r}: give a folder on a local disk")
+        if others is not None and not isinstance(cast("object", others), Mapping):
+            raise BadSetting(f"others={others!r}: give a dict of the other machines' folders by their names")
         if keep not in KEEPS:
             raise BadSetting(f"keep={keep!r}: it must be one of {', '.join(KEEPS)}")
         if others and not node:

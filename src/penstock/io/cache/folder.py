@@ -105,31 +105,41 @@ class CacheFolder:
         writes = os.access(path / _INDEX if exists else self.path, os.W_OK)
         if not writes and not exists:
             return None
+        with self._locked():
+            if writes:
+                self.room(path, 0)  # less may be asked for than lies there
+            alone = writes and exists and not _is_open(path)
+            slab = self._opened(path, About(_text(root), kind), writes=writes)
+            if alone and slab is not None and slab.is_worn_out:
+                slab.close()
+                _drop(path)
+                slab = self._opened(path, About(_text(root), kind), writes=writes)
+            return slab
+
+    def _opened(self, path: Path, about: About, *, writes: bool) -> Slab | None:
         flags = os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if writes else os.O_RDONLY)
         opened: list[int] = []
-        with self._locked():
-            try:
-                if writes:
-                    self._make(path, About(os.fsencode(root).decode(errors="backslashreplace"), kind))
-                names = [path / _OPEN, path / _DATA, path / _INDEX, *([self.path / _LOCK] if writes else [])]
-                opened.extend(self._descriptor(name, flags) for name in names)
-            except OSError as error:
-                for fd in opened:
-                    os.close(fd)
-                if error.errno == errno.ENOSPC:
-                    return None
-                raise BadSetting(f"{path} cannot be opened: {error.strerror}") from None
-            held, data, index, *lock = opened
-            fcntl.flock(held, fcntl.LOCK_SH)
-            with suppress(PermissionError):
-                os.utime(held)
+        try:
+            if writes:
+                self._make(path, about)
+            names = [path / _OPEN, path / _DATA, path / _INDEX, *([self.path / _LOCK] if writes else [])]
+            opened.extend(self._descriptor(name, flags) for name in names)
+        except OSError as error:
+            for fd in opened:
+                os.close(fd)
+            if error.errno == errno.ENOSPC:
+                return None
+            raise BadSetting(f"{path} cannot be opened: {error.strerror}") from None
+        held, data, index, *locks = opened
+        fcntl.flock(held, fcntl.LOCK_SH)
+        with suppress(PermissionError):
+            os.utime(held)
         direct = None
         if reads_direct(self._limit):
             with suppress(OSError):  # a file system without it
                 direct = os.open(path / _DATA, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-        return Slab(
-            data, index, lock[0] if lock else None, partial(self.room, path), direct, held, str(path / _DATA)
-        )
+        lock = locks[0] if locks else None
+        return Slab(data, index, lock, partial(self.room, path), direct, held, str(path / _DATA))
 
     def room(self, own: Path, wanted: int) -> Room:
         """Make room by dropping data sets that nobody has open; to be called while the folder is locked."""
@@ -241,6 +251,11 @@ def open_to_read(folder: str, root: str, kind: str) -> Slab | None:
         return None
     held, data, index = opened
     return Slab(data, index, None, lambda _: Room(0, ""), held=held)
+
+
+def _text(path: str) -> str:
+    """Return a path as valid Unicode, which Linux's need not be."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _path(folder: Path, root: str, kind: str) -> Path:

@@ -106,11 +106,11 @@ class Slab:
         self._keys: Keys = np.zeros(0, np.uint64)  # sorted
         self._rows = np.zeros(0, np.int64)  # record of each
         self._recent: dict[int, int] = {}  # those not sorted yet
-        self._known = bytearray()  # whether each is of the version that its origin had here
         self._usable = np.ones(0, np.bool_)
         self._pieces = Pieces(data if direct is None else direct, direct=direct is not None)
         self.full = "" if lock is not None else "it may only be read"
         self.refresh()
+        self._check_size()
 
     @property
     def records(self) -> npt.NDArray[np.void]:
@@ -121,6 +121,11 @@ class Slab:
     def is_damaged(self) -> bool:
         """Whether its index ends where it was damaged; what came after that is not found."""
         return self.full == _DAMAGED
+
+    @property
+    def is_worn_out(self) -> bool:
+        """Whether it is damaged, or most of its records were replaced by later ones."""
+        return self.is_damaged or len(np.unique(self._records["key"])) < len(self._records) // 2
 
     def refresh(self) -> None:
         """Learn of the records that were added since."""
@@ -149,7 +154,6 @@ class Slab:
                 self._usable = np.concatenate([self._usable[:first], np.ones(2 * last, np.bool_)])
             np.concatenate(found, out=self._grown[first:last])
             self._records = self._grown[:last]
-            self._known.extend(bytes(len(self._records) - first))
             keys: list[int] = self._records["key"][first:].tolist()
             self._recent.update(zip(keys, range(first, len(self._records)), strict=True))
             if len(self._recent) > max(_MOST_RECENT, len(self._keys) // 4):
@@ -174,11 +178,10 @@ class Slab:
         """Return the version of what a record was read from."""
         return int(self._records["origin"][row])
 
-    def is_of(self, row: int, origin: Callable[[], int]) -> bool:
-        """Whether a record was read from this version of its origin, which is asked for once for each record."""
-        if not self._known[row]:
-            self._known[row] = self._usable[row] = self.origin(row) == origin()
-        return bool(self._known[row])
+    def is_of(self, row: int, origin: int) -> bool:
+        """Whether a record was read from this version of its origin; one that was not is found no more."""
+        self._usable[row] = self._usable[row] and self.origin(row) == origin
+        return bool(self._usable[row])
 
     def place(self, row: int) -> tuple[int, int]:
         """Return where a record's bytes lie in the file: offset and size."""
@@ -217,8 +220,7 @@ class Slab:
         with self._locked(self._lock):
             end = os.fstat(self._data).st_size
             self._cut()
-            if len(self._records) and end < sum(self.place(-1)):
-                self.full = _DAMAGED
+            self._check_size()
             if self.path is not None and not os.fstat(self._data).st_nlink:
                 self.full = "its files were deleted"
             if self.full:
@@ -238,7 +240,8 @@ class Slab:
                     chosen.append(item)
                     offsets.append(at)
                     at += _aligned(item.nbytes)
-            if len(chosen) < len(items):
+            left = room.nbytes - (at - end)
+            if len(chosen) < len(items) and left < np.median([_aligned(item.nbytes) for item in items]):
                 self.full = room.full
             if not chosen:
                 return 0
@@ -255,6 +258,10 @@ class Slab:
     def close(self) -> None:
         while self._fds:
             os.close(self._fds.pop())
+
+    def _check_size(self) -> None:
+        if len(self._records) and os.fstat(self._data).st_size < sum(self.place(-1)):
+            self.full = _DAMAGED
 
     def _new(self, items: Sequence[Item]) -> list[Item]:
         once = {item.key: item for item in items}

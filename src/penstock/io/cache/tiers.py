@@ -20,6 +20,8 @@ from penstock.sizes import size_text
 
 _BATCH_BYTES = 4 << 20
 _MOST_BYTES = 1 << 30
+LEAST_RECORDS = 8
+"""A sample that takes more than this part of the room is not kept, so that it keeps no others out."""
 _MORE, _SPREADS = 1.05, 4
 
 MEMORY, DISK = 0, 1
@@ -183,7 +185,7 @@ class Tiers:
 
         Args:
             found: Which.
-            origin: Tells the version of its origin as it is now; asked once in each process.
+            origin: Tells the version of its origin as it is now.
         """
         if not self.is_of(found, origin):
             return None
@@ -199,7 +201,7 @@ class Tiers:
 
     def is_of(self, found: Found, origin: Callable[[], int]) -> bool:
         """Whether a sample is of this version of its origin; one that is not is found no more."""
-        same = self._slab(found).is_of(found.row, origin)
+        same = self._slab(found).is_of(found.row, origin())
         self.counts.stale += not same
         return same
 
@@ -215,6 +217,9 @@ class Tiers:
 
     def wanted(self, keys: Keys, admitted: Admitted) -> list[int | None]:
         """Return for each key the tier that keeps it, MEMORY or DISK; None if it is another node's, or none's."""
+        if not self._adds(MEMORY) and not self._adds(DISK):
+            slab = self._slabs[DISK] or self._slabs[MEMORY]
+            self.counts.full = "its folder may only be read, or is full" if slab is None else slab.full
         owned = owners(keys, self._nodes) == self._own
         parts = parts_of(keys)
         in_memory = parts < (admitted.memory if self._adds(MEMORY) else 0.0)
@@ -227,7 +232,10 @@ class Tiers:
 
     def keep(self, item: Item, tier: int) -> None:
         """Add a sample, soon; ``flush`` adds what waits."""
-        if not 0 < item.nbytes <= _MOST_BYTES:
+        if tier == MEMORY and item.nbytes > self._layout.memory_bytes // LEAST_RECORDS and self._adds(DISK):
+            tier = DISK
+        room = self._layout.memory_bytes if tier == MEMORY else self._layout.limit
+        if not 0 < item.nbytes <= min(_MOST_BYTES, room // LEAST_RECORDS):
             return
         self._waiting[tier].append(item)
         self._waiting_bytes[tier] += item.nbytes
@@ -272,8 +280,6 @@ class Tiers:
         slab = self._slabs[tier]
         if slab is not None and self._waiting[tier] and not slab.full:
             self.counts.kept += slab.append(self._waiting[tier])
-            if not self._adds(MEMORY) and not self._adds(DISK):
-                self.counts.full = slab.full
         self._waiting[tier].clear()
         self._waiting_bytes[tier] = 0
 

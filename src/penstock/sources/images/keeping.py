@@ -16,7 +16,7 @@ from penstock.contracts import Place, Records
 from penstock.errors import BadSetting, PenstockError
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
-from penstock.io.cache.tiers import Admitted, Counts, Layout, kept_bytes, memory_files
+from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, Counts, Layout, kept_bytes, memory_files
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.linux.cores import cores
 from penstock.sources.images.cached import BYTES, PIXELS
@@ -81,7 +81,7 @@ class Keeping:
             best = max(sizes, key=lambda kind: sizes[kind])
             self._kind = best if sizes[best] else ""
         if not self._image_bytes[BYTES]:
-            self._estimate()
+            self._estimate(max(self._cache.limit, self._cache.memory_bytes) // LEAST_RECORDS)
         return [] if memory is None else [FileIO(fd, "r+") for fd in memory]
 
     def plan(self) -> tuple[str, Admitted]:
@@ -126,6 +126,8 @@ class Keeping:
             told += f"; {self.counts.damaged:,} were damaged and read again"
         if self.counts.stale:
             told += f"; {self.counts.stale:,} were of files that have changed since"
+            if self.counts.full:
+                told += " (penstock cache drop makes room)"
         return told + (f"; nothing more is kept: {self.counts.full}" if self.counts.full else "")
 
     @property
@@ -160,20 +162,21 @@ class Keeping:
         self._image_bytes = {BYTES: costs.nbytes, PIXELS: costs.pixel_bytes}
         say(f"the cache keeps {self._kind} of {self._choice.part:.0%} of the images")
 
-    def _estimate(self) -> None:
-        """Estimate the mean size of what is kept, from some images drawn at random."""
+    def _estimate(self, most: int) -> None:
+        """Estimate the mean size of what is kept, from some random images that are not larger than this."""
         some = self._records.places(np.sort(permutation(self._samples, 0)[:_ASKED]))
-        self._image_bytes[BYTES] = _mean(some, _stored_bytes)
+        self._image_bytes[BYTES] = _mean(some, _stored_bytes, most)
         if self._kind == PIXELS:
-            self._image_bytes[PIXELS] = _mean(some[:: -(-len(some) // _DECODED)], _pixel_bytes)
+            self._image_bytes[PIXELS] = _mean(some[:: -(-len(some) // _DECODED)], _pixel_bytes, most)
 
 
-def _mean(places: list[Place], of: Callable[[Place], int]) -> float:
+def _mean(places: list[Place], of: Callable[[Place], int], most: int) -> float:
     sizes: list[int] = []
     for place in places:
         with suppress(OSError, ValueError, PenstockError):  # a bad image, which its worker names
             sizes.append(of(place))
-    return sum(sizes) / len(sizes) if sizes else 1.0
+    kept = [size for size in sizes if size <= most]
+    return sum(kept) / len(kept) if kept else 1.0
 
 
 def _stored_bytes(place: Place) -> int:

@@ -165,7 +165,8 @@ class Preparer:
                 where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
                 why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
                 if not recipe.skips or _is_outage(error):
-                    said = f'{why}. Remove or replace it, or pass on_bad="skip"'
+                    remedy = "" if _is_outage(error) else '. Remove or replace it, or pass on_bad="skip"'
+                    said = why + remedy
                     raise SourceError(said, _own_traceback(error)) from None
                 bad.append(Bad(row, where, why))
                 pixels[row] = 0
