@@ -196,3 +196,46 @@ def test_two_users_of_a_group_share_what_they_keep(tmp_path: Path) -> None:
 
     as_nobody(adds)
     assert read(mine, 2) == content(2)
+
+
+def test_four_who_add_at_once_keep_nothing_twice_and_stay_within_the_limit(tmp_path: Path) -> None:
+    limit = 100 * 8192 + 20_000
+    children: list[int] = []
+    for child in range(4):
+        if (pid := os.fork()) == 0:
+            status = 2
+            try:
+                slab = CacheFolder(tmp_path, limit).open("data", "bytes")
+                assert slab is not None
+                order = np.random.default_rng(child).permutation(150).tolist()
+                for first in range(0, 150, 6):
+                    slab.append(items(*order[first : first + 6]))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+    folder = CacheFolder(tmp_path, limit)
+    slab = opened(folder, "data")
+    keys: list[int] = slab.records["key"].tolist()
+    assert len(keys) == len(set(keys)) >= 95
+    assert all(read(slab, key) == content(key) for key in keys)
+    (data_set,) = folder.data_sets()
+    assert data_set.nbytes <= limit
+
+
+def test_two_nodes_never_keep_the_same(tmp_path: Path) -> None:
+    keys = np.arange(1000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    names = ["a", "b", "c"]
+    kept: list[set[int]] = []
+    for name in names:
+        others = {other: str(tmp_path / other) for other in names if other != name}
+        tiers = Tiers(
+            Layout("data", "bytes", str(tmp_path / name), 1 << 20, shared=False, node=name, others=others)
+        )
+        kept.append({i for i, tier in enumerate(tiers.wanted(keys, Admitted(0.0, 1.0))) if tier is not None})
+        tiers.close()
+    assert set.union(*kept) == set(range(1000))
+    assert sum(map(len, kept)) == 1000
