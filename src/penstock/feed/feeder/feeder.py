@@ -215,9 +215,7 @@ class Feeder:
                 self._play(at)
             reason = ""
         except Exception as error:
-            if isinstance(
-                error.__context__, KeyboardInterrupt
-            ):  # it came amid a lock's own code, which then failed
+            if isinstance(error.__context__, KeyboardInterrupt):  # amid a lock's own code, which then failed
                 raise KeyboardInterrupt from None
             reason = ""
             raise self._failure(error) from error
