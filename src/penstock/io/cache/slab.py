@@ -85,7 +85,7 @@ class Slab:
         held: Descriptor whose lock says that this slab is in use. All are closed with the slab.
 
     Attributes:
-        full: Why nothing is added any more; empty while it is.
+        full: Why nothing is added any more; empty as long as there is room.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ class Counts(msgspec.Struct):
         kept: Added to the cache.
         damaged: Found in the cache with other bytes than were kept; they were read from where they lie.
         stale: Found there as they were before their files changed; they were read again, too.
-        full: Why nothing is added any more; empty while it is.
+        full: Why nothing is added any more; empty as long as there is room.
     """
 
     memory: int = 0
