@@ -210,7 +210,11 @@ def pixels(chart, colour):
 def test_a_value_without_neighbours_is_a_point(tab, store):
     [run] = group(store, "first", series={"lone": [3.0], "gap": [1.0, float("nan"), 2.0]})
     page = tab().view(f"compare?run={run.id}")
-    shown = page.locator(".dot").first.evaluate("dot => getComputedStyle(dot).backgroundColor")
+    # Of a dot that was just redrawn, a browser knows no colour.
+    colour_of = (
+        "() => { const dot = document.querySelector('.dot'); return dot && getComputedStyle(dot).backgroundColor }"
+    )
+    shown = page.wait_for_function(colour_of).json_value()
     colour = [int(each) for each in shown[4:-1].split(",")]
     for name, points in (("lone", 1), ("gap", 2)):
         chart = page.locator(f".chart[data-name={name}]")
