@@ -96,7 +96,7 @@ def page() -> None:
         "`penstock bench load DIR --repeats 5`, and `python -m benchmarks.tokens`. tf.data and DALI decode only a"
     )
     print("window of each image, as Penstock does where libjpeg-turbo 3 is.\n")
-    print_claims([*load_claims(), *read("tokens")["claims"]])
+    print_claims([*load_claims(), *read("tokens")["claims"], *read("records")["claims"]])
     print("\n## The cache\n")
     cached = read("cache")
     machine = cached["machine"]
@@ -140,7 +140,7 @@ def conditions(share: dict) -> str:
 
 def every_claim() -> list[dict]:
     sharing = [*read("share")["claims"], *read("autosharing")["claims"], *fingerprint_claims(read("fingerprint"))]
-    sources = [*load_claims(), *read("tokens")["claims"], *read("cache")["claims"]]
+    sources = [*load_claims(), *read("tokens")["claims"], *read("records")["claims"], *read("cache")["claims"]]
     return [*sharing, *reading_claims(), *read("selecting")["claims"], *sources, *read("page")["claims"]]
 
 

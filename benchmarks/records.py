@@ -29,11 +29,11 @@ BATCH = 128
 
 
 def packed(folder: Path, to: Path) -> list[Path]:
-    """Write the images of a folder into shards; return these."""
+    """Write the images of a folder into shards as GNU tar does, without pax headers; return these."""
     shards = [to / f"{shard:04}.tar" for shard in range(SHARDS)]
     images = sorted(folder.rglob("*.jpeg"))
     for i, shard in enumerate(shards):
-        with tarfile.open(shard, "w", dereference=True) as tar:
+        with tarfile.open(shard, "w", format=tarfile.GNU_FORMAT, dereference=True) as tar:
             for path in images[i::SHARDS]:
                 tar.add(path, str(path.relative_to(folder)))
     return shards
