@@ -9,7 +9,6 @@ on this machine that gives 50 MB/s.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -23,16 +22,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from benchmarks.claim import claim
+from benchmarks.report import report
 from rich.console import Console
 
 import penstock
 from penstock.contracts import Cursor
 from penstock.io.memory import host_memory
 from penstock.io.open import open_reader
-from penstock.measure.machine import describe
 from penstock.testing.reader import extents_of, read_all
 
 REPEATS = 5
@@ -258,18 +256,7 @@ def main() -> None:
         claim("store of 50 MB/s, half of the data cached: time of a cycle against LRU", "x", ratios, most=0.55),
         claim("settings of 12 in which keep=auto is within 10% of the best choice", "", [float(close)], least=11),
     ]
-    for one in claims:
-        said(f"{one['claim']}: {one['measured']:.3g}, target {one['target']}: {'met' if one['met'] else 'missed'}")
-    if arguments.json:
-        results = {
-            "claims": claims,
-            "pixels": rates,
-            "hits": hits,
-            "store_s": seconds,
-            "choices": choices,
-            "machine": msgspec.to_builtins(describe()),
-        }
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    report(claims, arguments.json, pixels=rates, hits=hits, store_s=seconds, choices=choices)
 
 
 if __name__ == "__main__":

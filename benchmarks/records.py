@@ -8,18 +8,16 @@ FOLDER holds JPEGs; each comes several times. All lie in the page cache. Arms ta
 from __future__ import annotations
 
 import argparse
-import json
 import tarfile
 import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 from benchmarks.cache import images_per_s, links
 from benchmarks.claim import claim
+from benchmarks.report import report
 
 import penstock
-from penstock.measure.machine import describe
 from penstock.sources.records.tar import members
 
 COUNT = 8000
@@ -74,13 +72,7 @@ def main() -> None:
         claim("images/s from tar shards, against the same images in a folder", "x", ratios, least=0.95),
         claim("index of a tar, a member", "us", walked, most=8),
     ]
-    for one in claims:
-        print(
-            f"{one['claim']}: {one['measured']:.3g}, target {one['target']}: {'met' if one['met'] else 'missed'}"
-        )
-    if arguments.json:
-        results = {"claims": claims, "images_per_s": rates, "machine": msgspec.to_builtins(describe())}
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    report(claims, arguments.json, images_per_s=rates)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ the ring. NanoGPT's batches are its own: 64 windows of 1,024 tokens, in int64; a
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from benchmarks.claim import claim
+from benchmarks.report import report
 
 import penstock
-from penstock.measure.machine import describe
 
 TOKENS = 200_000_000
 LENGTH = 1024
@@ -100,14 +98,8 @@ def main() -> None:
         claim("thousands of millions of tokens a second into the ring", "", billions, least=1),
         claim("tokens a second into the ring, against nanoGPT's get_batch", "x", ratios, least=15),
     ]
-    for one in claims:
-        print(
-            f"{one['claim']}: {one['measured']:.2f}, target {one['target']}: {'met' if one['met'] else 'missed'}"
-        )
     print("medians, M tokens/s:", {arm: round(median(found) / 1e6) for arm, found in rates.items()})
-    if arguments.json:
-        results = {"claims": claims, "tokens_per_s": rates, "machine": msgspec.to_builtins(describe())}
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    report(claims, arguments.json, tokens_per_s=rates)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,8 @@ def cache() -> None:
 @app.command(cls=Command)
 def status(folder: _Folder) -> None:
     """Show the data sets that are kept in a folder."""
-    found = list(_opened(folder).data_sets())
+    found = _data_sets(folder)
     if not found:
-        console().print(f"Nothing is kept in {printable(str(folder))}.", soft_wrap=True)
         return
     table = Table(box=None, pad_edge=False)
     for heading, justify in (("data set", "left"), ("keeps", "left"), ("size", "right"), ("opened", "right")):
@@ -52,15 +51,13 @@ def status(folder: _Folder) -> None:
 @app.command(cls=Command)
 def check(folder: _Folder) -> None:
     """Compare all that is kept with its checksums."""
-    from penstock.io.cache.folder import open_to_read
+    from penstock.io.cache.folder import slab_to_read
 
     shown, damaged = console(), 0
-    found = list(_opened(folder).data_sets())
-    if not found:
-        shown.print(f"Nothing is kept in {printable(str(folder))}.", soft_wrap=True)
+    found = _data_sets(folder)
     with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
         for each in found:
-            slab = open_to_read(str(folder), each.about.root, each.about.kind)
+            slab = slab_to_read(each.path)
             if slab is None:
                 continue
             rows = range(len(slab.records))
@@ -86,14 +83,14 @@ def drop(
 ) -> None:
     """Delete what is kept of a data set, or of all, unless a process uses it."""
     cached = _opened(folder)
-    asked = {data_set, os.path.abspath(data_set or "")}
-    found = [each for each in cached.data_sets() if data_set is None or each.about.root in asked]
-    if data_set is not None and not found:
-        names = ", ".join(sorted({each.about.root for each in cached.data_sets()}))
-        raise BadSetting(f"{folder} keeps nothing of {data_set}; it keeps {names or 'nothing'}")
-    if not found:
-        console().print(f"Nothing is kept in {printable(str(folder))}.", soft_wrap=True)
-    for each in found:
+    found = _data_sets(folder)
+    chosen = [
+        each for each in found if data_set is None or each.about.root in {data_set, os.path.abspath(data_set)}
+    ]
+    if found and not chosen:
+        names = ", ".join(sorted({each.about.root for each in found}))
+        raise BadSetting(f"{folder} keeps nothing of {data_set}; it keeps {names}")
+    for each in chosen:
         console().print(_dropped(cached, each), soft_wrap=True)
 
 
@@ -109,6 +106,14 @@ def cache_of(text: str) -> Cache:
     if not equals:
         raise BadSetting(f"--cache={text!r}: give a folder and its size, such as {text}=200GB")
     return Cache(folder, size)
+
+
+def _data_sets(folder: Path) -> list[DataSet]:
+    """Return what lies in a folder; say so if that is nothing."""
+    found = list(_opened(folder).data_sets())
+    if not found:
+        console().print(f"Nothing is kept in {printable(str(folder))}.", soft_wrap=True)
+    return found
 
 
 def _dropped(cached: CacheFolder, each: DataSet) -> str:

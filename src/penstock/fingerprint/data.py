@@ -79,11 +79,11 @@ def may_name_data(value: object) -> bool:
 
 def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
     """Compute the fingerprint of the first 16 of these paths that are files now."""
-    found = ((path, version) for path in paths if (version := _version(path)) is not None)
-    return DataFingerprint({_text(os.path.abspath(path)): version for path, version in islice(found, _MOST_FILES)})
+    found = ((path_text(os.path.abspath(path)), version) for path in paths if (version := _version(path)))
+    return DataFingerprint(dict(islice(found, _MOST_FILES)))
 
 
-def _text(path: str) -> str:
+def path_text(path: str) -> str:
     """Return a path as valid Unicode, which Linux's need not be."""
     return os.fsencode(path).decode(errors="backslashreplace")
 

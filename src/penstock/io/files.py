@@ -17,6 +17,12 @@ from penstock.io.disk_names import refuse_disk
 DIRECT_ALIGNMENT = 4096
 """An alignment that suits O_DIRECT on every disk: Linux mounts none with larger logical blocks."""
 
+
+def direct_aligned(nbytes: int) -> int:
+    """Round a size up to what O_DIRECT reads."""
+    return -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
+
+
 _NO_FILES = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",

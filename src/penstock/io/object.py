@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.contracts import Opened
 from penstock.io.blocking import BlockingQueue
-from penstock.io.object_store import PAST_THE_END, ObjectStores, status_of, version_text
+from penstock.io.object_store import PAST_THE_END, ObjectStores, etag_of, status_of, version_text
 
 MAX_REQUESTS = 256
 
@@ -49,19 +49,14 @@ class ObjectQueue(BlockingQueue):
     def open(self, path: str) -> Opened:
         store, key = self._stores.at(path)
         meta = self._stores.meta(store, key)
-        tag = meta["e_tag"]
-        # A weak tag matches nothing (RFC 9110, 13.1.1).
-        match = {} if tag is None or tag.startswith("W/") else {"if_match": tag}
-        self._objects.append(_Object(store, key, version_text(meta), match))
+        self._objects.append(_Object(store, key, version_text(meta), etag_of(meta)))
         return Opened(len(self._objects) - 1, meta["size"])
 
     def read(self, file: int, offset: int, nbytes: int, address: int) -> int:
-        store, key, opened, match = self._objects[file]
+        store, key, opened, etag = self._objects[file]
         with self._stores.told():
             try:
-                result = self._stores.obstore.get(
-                    store, key, options={"range": (offset, offset + nbytes), **match}
-                )
+                result = self._stores.get(store, key, offset, nbytes, etag)
                 body = np.frombuffer(result.bytes(), np.uint8)
             except Exception as error:
                 if status_of(error) == PAST_THE_END:
@@ -86,4 +81,4 @@ class _Object(NamedTuple):
     store: Any
     key: str
     version: str
-    match: dict[str, str]
+    etag: str

@@ -66,7 +66,7 @@ def plain(folder: Path) -> list[list[np.ndarray]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("memory", "size"), [(0, "50MB"), (0, PAST_THE_PAGE_CACHE), ("150KB", "50MB"), ("50MB", "50MB")]
+    ("memory", "size"), [(0, "50MB"), (0, PAST_THE_PAGE_CACHE), ("200KB", "50MB"), ("50MB", "50MB")]
 )
 def test_pixels_are_the_same_from_memory_from_disk_and_from_the_images(
     folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, memory: Any, size: str

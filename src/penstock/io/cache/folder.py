@@ -23,6 +23,7 @@ import msgspec
 import psutil
 
 from penstock.errors import BadSetting
+from penstock.fingerprint.data import path_text
 from penstock.io.cache.keys import hash64
 from penstock.io.cache.slab import Room, Slab
 from penstock.sizes import size_text
@@ -56,14 +57,17 @@ class DataSet(NamedTuple):
         about: What it says of itself.
         nbytes: Size of its files.
         opened_s: When it was opened last, as ``time.time()``.
-        in_use: Whether a process has it open.
     """
 
     path: Path
     about: About
     nbytes: int
     opened_s: float
-    in_use: bool
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process has it open now."""
+        return _is_open(self.path)
 
 
 class CacheFolder:
@@ -109,11 +113,12 @@ class CacheFolder:
             if writes:
                 self.room(path, 0)  # less may be asked for than lies there
             alone = writes and exists and not _is_open(path)
-            slab = self._opened(path, About(_text(root), kind), writes=writes)
+            about = About(path_text(root), kind)
+            slab = self._opened(path, about, writes=writes)
             if alone and slab is not None and slab.is_worn_out:
                 slab.close()
                 _drop(path)
-                slab = self._opened(path, About(_text(root), kind), writes=writes)
+                slab = self._opened(path, about, writes=writes)
             return slab
 
     def _opened(self, path: Path, about: About, *, writes: bool) -> Slab | None:
@@ -147,12 +152,14 @@ class CacheFolder:
             sets = list(self.data_sets())
         except OSError as error:
             return Room(0, f"its folder cannot be listed ({error.strerror})")
+        others = {each.path: each.nbytes for each in sorted(sets, key=lambda each: each.opened_s)}
+        others.pop(own, None)
         free = self._limit - sum(each.nbytes for each in sets)
-        for each in sorted(sets, key=lambda each: each.opened_s):
-            if free < wanted and each.path != own and _drop(each.path):
-                free += each.nbytes
-        others = [each for each in sets if each.path != own and each.path.exists()]
-        beside = f", of which others have {size_text(sum(each.nbytes for each in others))}" if others else ""
+        for path, nbytes in list(others.items()):
+            if free < wanted and _drop(path):
+                free += nbytes
+                del others[path]
+        beside = f", of which others have {size_text(sum(others.values()))}" if others else ""
         return Room(max(0, free), f"its {size_text(self._limit)} are full{beside}")
 
     def data_sets(self) -> Iterator[DataSet]:
@@ -163,7 +170,7 @@ class CacheFolder:
             try:
                 about = msgspec.json.decode((path / _ABOUT).read_bytes(), type=About)
                 nbytes = sum((path / name).stat().st_size for name in (_DATA, _INDEX))
-                yield DataSet(path, about, nbytes, (path / _OPEN).stat().st_mtime, _is_open(path))
+                yield DataSet(path, about, nbytes, (path / _OPEN).stat().st_mtime)
             except (OSError, msgspec.DecodeError):  # none of ours, or just being dropped
                 continue
 
@@ -240,7 +247,11 @@ def read_rate(folder: str, *, direct: bool) -> float:
 
 def open_to_read(folder: str, root: str, kind: str) -> Slab | None:
     """Open a data set's slab in another node's folder; None if there is none yet."""
-    path = _path(Path(folder), root, kind)
+    return slab_to_read(_path(Path(folder), root, kind))
+
+
+def slab_to_read(path: Path) -> Slab | None:
+    """Open the slab in a folder of its own; None if there is none."""
     opened: list[int] = []
     try:
         opened.extend(os.open(path / name, os.O_RDONLY | os.O_CLOEXEC) for name in (_OPEN, _DATA, _INDEX))
@@ -253,17 +264,15 @@ def open_to_read(folder: str, root: str, kind: str) -> Slab | None:
     return Slab(data, index, None, lambda _: Room(0, ""), held=held)
 
 
-def _text(path: str) -> str:
-    """Return a path as valid Unicode, which Linux's need not be."""
-    return os.fsencode(path).decode(errors="backslashreplace")
-
-
 def _path(folder: Path, root: str, kind: str) -> Path:
     return folder / f"penstock-{hash64(root):016x}-{kind}"
 
 
 def _is_open(path: Path) -> bool:
-    fd = os.open(path / _OPEN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(path / _OPEN, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # just dropped
+        return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

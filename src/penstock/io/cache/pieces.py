@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from penstock.contracts import ByteArray
-from penstock.io.files import DIRECT_ALIGNMENT
+from penstock.io.files import direct_aligned
 
 _AHEAD = 16
 """Reads of one process that a disk works on at once."""
@@ -55,7 +55,7 @@ class Pieces:
         return np.frombuffer(buffer, np.uint8, nbytes) if came.result() >= nbytes else None
 
     def _begin(self, offset: int, nbytes: int) -> None:
-        span = -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
+        span = direct_aligned(nbytes)
         at = next((i for i, free in enumerate(self._free) if len(free) >= span), None)
         buffer = mmap.mmap(-1, span) if at is None else self._free.pop(at)
         if at is None and self._free:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +83,7 @@ class CachedReader:
                 if self._copy(hit, extents, i):
                     copied.append(i)
                     continue
-            elif hit is not None and self._tiers.is_of(hit, partial(self._origin, extents, i)):
+            elif hit is not None and self._tiers.is_of(hit, self._origin(extents, i)):
                 row, files[i], offsets[i] = hit.row, self._slab, self._tiers.place(hit)[0]
             asked.append(_Asked(extents.part(i, i + 1), key, row, wanted[i]))
         through = np.ones(len(keys), bool)
@@ -130,15 +129,15 @@ class CachedReader:
             self._tiers.keep(item, tier)
         self._new.clear()
 
-    def _origin(self, extents: Extents, i: int) -> int:
+    def _origin(self, extents: Extents, i: int = 0) -> int:
         return self._origins[int(extents.files[i])]
 
-    def _place(self, extent: Extents, i: int = 0) -> ByteArray:
-        to = int(extent.to[i])
-        return self._memory[to : to + int(extent.nbytes[i])]
+    def _place(self, extents: Extents, i: int = 0) -> ByteArray:
+        to = int(extents.to[i])
+        return self._memory[to : to + int(extents.nbytes[i])]
 
     def _copy(self, found: Found, extents: Extents, i: int) -> bool:
-        hit = self._tiers.read(found, partial(self._origin, extents, i))
+        hit = self._tiers.read(found, self._origin(extents, i))
         if hit is None:
             return False
         self._place(extents, i)[:] = hit.content
@@ -150,6 +149,6 @@ class CachedReader:
 
     def _missed(self, asked: _Asked) -> None:
         self._tiers.counts.missed += 1
-        origin = self._origin(asked.extent, 0)
+        origin = self._origin(asked.extent)
         if asked.tier is not None and origin:
             self._new.append((Item(asked.key, origin, self._place(asked.extent).copy()), asked.tier))

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +21,7 @@ from penstock.contracts import ByteArray, Ids
 from penstock.crc32 import crc32
 from penstock.io.cache.keys import Keys
 from penstock.io.cache.pieces import Pieces
-from penstock.io.files import DIRECT_ALIGNMENT
+from penstock.io.files import DIRECT_ALIGNMENT, direct_aligned
 
 _FRAME = struct.Struct("<4sII")
 """Mark, number of records, and CRC of the records that follow."""
@@ -62,6 +62,11 @@ class Item(NamedTuple):
     @property
     def nbytes(self) -> int:
         return len(self.content) if isinstance(self.content, bytes) else self.content.nbytes
+
+    @property
+    def span(self) -> int:
+        """Bytes that it takes in the file."""
+        return direct_aligned(self.nbytes)
 
 
 class Room(NamedTuple):
@@ -217,6 +222,7 @@ class Slab:
         It is safe to be killed at any point: at worst the bytes lie there without a record.
         """
         assert self._lock is not None
+        crcs = {item.key: crc32(item.content) for item in items}
         with self._locked(self._lock):
             end = os.fstat(self._data).st_size
             self._cut()
@@ -227,27 +233,25 @@ class Slab:
                 return 0
             items = self._new(items)
             # One page more: what lies there may end within one.
-            wanted = (
-                sum(_aligned(item.nbytes) + RECORD.itemsize for item in items) + _FRAME.size + DIRECT_ALIGNMENT
-            )
+            wanted = sum(item.span + RECORD.itemsize for item in items) + _FRAME.size + DIRECT_ALIGNMENT
             room = self._room(wanted)
             chosen: list[Item] = []
             offsets: list[int] = []
-            at = _aligned(end)
+            at = direct_aligned(end)
             for item in items:
-                adds = at + _aligned(item.nbytes) - end + _FRAME.size + (len(chosen) + 1) * RECORD.itemsize
+                adds = at + item.span - end + _FRAME.size + (len(chosen) + 1) * RECORD.itemsize
                 if adds <= room.nbytes:
                     chosen.append(item)
                     offsets.append(at)
-                    at += _aligned(item.nbytes)
+                    at += item.span
             left = room.nbytes - (at - end)
-            if len(chosen) < len(items) and left < np.median([_aligned(item.nbytes) for item in items]):
+            if len(chosen) < len(items) and left < np.median([item.span for item in items]):
                 self.full = room.full
             if not chosen:
                 return 0
             try:
-                self._write(chosen, _aligned(end))
-                self._commit(chosen, offsets)
+                self._write(chosen, direct_aligned(end))
+                self._commit(chosen, offsets, crcs)
             except OSError as error:
                 os.ftruncate(self._data, end)
                 self.full = f"its disk gives no more room ({error.strerror})"
@@ -276,7 +280,7 @@ class Slab:
         parts: list[memoryview] = []
         for item in items:
             parts.append(memoryview(cast("Any", item.content)).cast("B"))
-            parts.append(memoryview(bytes(_aligned(item.nbytes) - item.nbytes)))
+            parts.append(memoryview(bytes(item.span - item.nbytes)))
         parts = [part for part in parts if len(part)]
         for first in range(0, len(parts), os.sysconf("SC_IOV_MAX")):
             some = parts[first : first + os.sysconf("SC_IOV_MAX")]
@@ -285,9 +289,9 @@ class Slab:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             at += wanted
 
-    def _commit(self, items: Sequence[Item], offsets: Sequence[int]) -> None:
+    def _commit(self, items: Sequence[Item], offsets: Sequence[int], crcs: Mapping[int, int]) -> None:
         rows = [
-            (item.key, item.origin, offset, item.nbytes, item.height, item.width, crc32(item.content))
+            (item.key, item.origin, offset, item.nbytes, item.height, item.width, crcs[item.key])
             for item, offset in zip(items, offsets, strict=True)
         ]
         body = np.array(rows, RECORD).tobytes()
@@ -314,7 +318,3 @@ class Slab:
             yield
         finally:
             fcntl.flock(lock, fcntl.LOCK_UN)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT

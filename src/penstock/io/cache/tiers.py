@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -105,9 +105,10 @@ class Counts(msgspec.Struct):
 
     def add(self, other: Counts) -> None:
         """Count what another counts, too."""
-        for name in ("memory", "disk", "nodes", "missed", "kept", "damaged", "stale"):
+        full = other.full or self.full
+        for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.full = other.full or self.full
+        self.full = full
 
 
 class Found(NamedTuple):
@@ -180,13 +181,8 @@ class Tiers:
                 slab = self._slabs[tier] = None
         return slab
 
-    def read(self, found: Found, origin: Callable[[], int]) -> Hit | None:
-        """Return what was kept; None if it is damaged, or of another version of its origin.
-
-        Args:
-            found: Which.
-            origin: Tells the version of its origin as it is now.
-        """
+    def read(self, found: Found, origin: int) -> Hit | None:
+        """Return what was kept; None if it is damaged, or of another version of its origin than this."""
         if not self.is_of(found, origin):
             return None
         slab = self._slab(found)
@@ -199,9 +195,9 @@ class Tiers:
         if (slab := self._slabs[DISK]) is not None:
             slab.expect(each.row for each in found if each is not None and each.tier == DISK)
 
-    def is_of(self, found: Found, origin: Callable[[], int]) -> bool:
+    def is_of(self, found: Found, origin: int) -> bool:
         """Whether a sample is of this version of its origin; one that is not is found no more."""
-        same = self._slab(found).is_of(found.row, origin())
+        same = self._slab(found).is_of(found.row, origin)
         self.counts.stale += not same
         return same
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from time import time_ns
 
 from penstock.contracts import ByteArray, Place
-from penstock.errors import ReadFailed
-from penstock.fingerprint.data import FileVersion
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item
 from penstock.io.cache.tiers import Admitted, Counts, Found, Tiers
-from penstock.sources.records.read import is_remote, read
+from penstock.sources.records.read import is_remote, read, version_of
 
 PIXELS, BYTES = "pixels", "bytes"
 _JUST_WRITTEN_NS = 100_000_000
@@ -113,7 +110,7 @@ class CachedBlock:
         found = self._found[row]
         if found is None or self._tiers is None:
             return None
-        return self._tiers.read(found, lambda: _origin(self._places[row]))
+        return self._tiers.read(found, _origin(self._places[row]))
 
 
 @cache
@@ -130,12 +127,7 @@ def _origin(place: Place) -> int:
     """
     if place.etag:
         return hash64(place.etag)
-    try:
-        status = os.stat(place.path)
-    except OSError as error:
-        raise ReadFailed(
-            f"{place.path} cannot be read: {error.strerror}", place.path, 0, error.errno or 0
-        ) from None
-    if abs(time_ns() - status.st_ctime_ns) < _JUST_WRITTEN_NS:
+    version = version_of(place.path)
+    if abs(time_ns() - version.ctime_ns) < _JUST_WRITTEN_NS:
         return 0
-    return origin_of(FileVersion.of(status))
+    return origin_of(version)

@@ -47,6 +47,10 @@ class Augmentation(msgspec.Struct, frozen=True):
     jitter: tuple[float, float, float, float]
     shrink: str
 
+    def regions(self, height: int, width: int, draws: Draws) -> list[Region]:
+        """Return the parts of an image that its crops take."""
+        return [self.region(height, width, each) for each in draws]
+
     def region(self, height: int, width: int, draws: Draws) -> Region:
         """Return the part of an image that a crop takes."""
         if self.crop == "center":

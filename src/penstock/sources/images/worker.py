@@ -75,20 +75,20 @@ class Costs(msgspec.Struct):
         decoded: How many of them were read and decoded.
         read_s: Time that reading them took.
         read_bytes: Their bytes.
-        busy_s: Time that whole blocks took.
         pixel_bytes: Size of these, decoded as a whole.
         decode_s: CPU time that decoding took.
         finish_s: CPU time that resizing and all else took.
+        busy_s: Time that whole blocks took.
     """
 
     images: int = 0
     decoded: int = 0
     read_s: float = 0.0
     read_bytes: int = 0
-    busy_s: float = 0.0
     pixel_bytes: int = 0
     decode_s: float = 0.0
     finish_s: float = 0.0
+    busy_s: float = 0.0
 
     def add(self, other: Costs) -> None:
         for name in self.__struct_fields__:
@@ -164,10 +164,10 @@ class Preparer:
             except (ValueError, ReadFailed) as error:
                 where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
                 why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
-                if not recipe.skips or _is_outage(error):
-                    remedy = "" if _is_outage(error) else '. Remove or replace it, or pass on_bad="skip"'
-                    said = why + remedy
-                    raise SourceError(said, _own_traceback(error)) from None
+                outage = _is_outage(error)
+                if outage or not recipe.skips:
+                    remedy = "" if outage else '. Remove or replace it, or pass on_bad="skip"'
+                    raise SourceError(why + remedy, _own_traceback(error)) from None
                 bad.append(Bad(row, where, why))
                 pixels[row] = 0
         images.finish()
@@ -199,7 +199,7 @@ class Preparer:
             began = decoded
         else:
             box = Region(0, 0, *pixels.shape[:2])
-            regions = [augmentation.region(box.height, box.width, each) for each in draws]
+            regions = augmentation.regions(box.height, box.width, draws)
         for region, each, crop in zip(regions, draws, to, strict=True):
             within = region._replace(top=region.top - box.top, left=region.left - box.left)
             augmentation.finish(_part(pixels, within), each, crop)
@@ -213,10 +213,10 @@ class Preparer:
             pixels = self._whole(encoded)
             box = Region(0, 0, *pixels.shape[:2])
             self._costs.pixel_bytes += pixels.nbytes
-            return pixels, [augmentation.region(box.height, box.width, each) for each in draws], box
+            return pixels, augmentation.regions(box.height, box.width, draws), box
         height, width = _checked(*self._decoder.size(encoded))
         self._costs.pixel_bytes += height * width * 3
-        regions = [augmentation.region(height, width, each) for each in draws]
+        regions = augmentation.regions(height, width, draws)
         box = Region(0, 0, height, width) if whole else union(regions)
         try:
             if not encoded.endswith(_JPEG_END):

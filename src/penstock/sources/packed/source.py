@@ -16,7 +16,7 @@ from penstock.errors import BadSetting, ReaderUnavailable
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
 from penstock.io.cache.tiers import Admitted, Counts, Files, Tiers, memory_files
-from penstock.io.files import DIRECT_ALIGNMENT
+from penstock.io.files import direct_aligned
 from penstock.io.memory import host_memory
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.linux.fork import close_in_children
@@ -201,9 +201,7 @@ class PackedSource:
         layout = self._cache.layout(str(self._folder), "rows" if self._verify else "unverified", files)
         tiers = Tiers(layout)
         tiers.counts = self.cached
-        row_bytes = sum(
-            -(-self._files.row_bytes[leaf] // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT for leaf in self._files.read
-        )
+        row_bytes = sum(direct_aligned(self._files.row_bytes[leaf]) for leaf in self._files.read)
         return CachedReader(reader, memory, tiers, Admitted.of(layout, self.samples, row_bytes))
 
     def _advised(self, depth: int | None) -> str:

@@ -8,6 +8,7 @@ from functools import cache
 
 from penstock.contracts import Place
 from penstock.errors import ReadFailed
+from penstock.fingerprint.data import FileVersion
 from penstock.io.object_store import ObjectStores
 
 _AHEAD_BYTES = 16 << 10
@@ -26,6 +27,21 @@ def stores() -> ObjectStores:
 def is_remote(path: str) -> bool:
     """Whether a path is the URL of an object."""
     return "://" in path
+
+
+def version_of(path: str) -> FileVersion:
+    """Return the version of a file or an object as it is now.
+
+    Raises:
+        ReadFailed: it is not there any more, or the store refuses.
+    """
+    try:
+        if is_remote(path):
+            found = stores().head(path)
+            return FileVersion(found.nbytes, etag=found.etag)
+        return FileVersion.of(os.stat(path))
+    except OSError as error:
+        raise ReadFailed(f"{path} cannot be read: {error.strerror}", path, 0, error.errno or 0) from None
 
 
 def read(place: Place) -> bytes:

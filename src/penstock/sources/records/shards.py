@@ -19,7 +19,7 @@ from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
 from penstock.linux.cache_folder import cache_folder
 from penstock.sources.order import digest
-from penstock.sources.records.read import is_remote, read, read_ahead, stores
+from penstock.sources.records.read import is_remote, read, read_ahead, stores, version_of
 from penstock.sources.records.tar import Member, members, walk
 
 SUFFIX = ".tar"
@@ -63,7 +63,7 @@ class ShardRecords:
         if twice := [path for path, times in Counter(self._paths).items() if times > 1]:
             raise BadSetting(f"{twice[0]} is named twice, so its samples would come twice in each epoch")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            self._versions = list(pool.map(_version, self._paths))
+            self._versions = list(pool.map(version_of, self._paths))
             indexes = list(pool.map(partial(_indexed, suffixes=tuple(suffixes)), self._paths, self._versions))
         self.names = _within([name for index in indexes for name in index.names])
         self.labels = [label for index in indexes for label in index.labels]
@@ -93,7 +93,7 @@ class ShardRecords:
         touched: set[int] = set(self._shards[records].tolist())
         for shard in touched:
             path = self._paths[shard]  # of an object, the store compares the version
-            if not is_remote(path) and self._versions[shard].difference(_version(path)):
+            if not is_remote(path) and self._versions[shard].difference(version_of(path)):
                 raise ReadFailed(
                     f"{path} was written to or replaced since the feed began: its members lie elsewhere now. "
                     "Start the feed again",
@@ -128,16 +128,6 @@ def _objects(pattern: str) -> list[str]:
     if not found:
         raise BadSetting(f"{pattern}: there is no such object")
     return found
-
-
-def _version(path: str) -> FileVersion:
-    try:
-        if is_remote(path):
-            found = stores().head(path)
-            return FileVersion(found.nbytes, etag=found.etag)
-        return FileVersion.of(os.stat(path))
-    except OSError as error:
-        raise ReadFailed(f"{path} cannot be read: {error.strerror}", path) from None
 
 
 def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
