@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
@@ -34,17 +34,22 @@ class Pieces:
         self._given: mmap.mmap | None = None
 
     def expect(self, pieces: Iterable[tuple[int, int]]) -> None:
-        """Read these pieces, (offset, size), ahead in this order; forget what was expected before."""
-        for buffer, came in self._coming.values():
+        """Read these pieces, (offset, size), ahead, after those that were expected before."""
+        if self._direct:
+            self._next.extend(pieces)
+            self._read_ahead()
+
+    def forget(self, offsets: Container[int]) -> None:
+        """Expect pieces no more that begin here."""
+        self._next = deque(piece for piece in self._next if piece[0] not in offsets)
+        for offset in [each for each in self._coming if each in offsets]:
+            buffer, came = self._coming.pop(offset)
             came.exception()
             self._free.append(buffer)
-        self._coming.clear()
-        self._next = deque(pieces if self._direct else ())
 
     def read(self, offset: int, nbytes: int) -> ByteArray | None:
         """Return a piece, whose memory the next call reuses; None if it cannot be read whole."""
-        while self._next and len(self._coming) < _AHEAD:
-            self._begin(*self._next.popleft())
+        self._read_ahead()
         if self._given is not None:
             self._free.append(self._given)
             self._given = None
@@ -53,6 +58,12 @@ class Pieces:
         buffer, came = self._coming.pop(offset)
         self._given = buffer
         return np.frombuffer(buffer, np.uint8, nbytes) if came.result() >= nbytes else None
+
+    def _read_ahead(self) -> None:
+        while self._next and len(self._coming) < _AHEAD:
+            offset, nbytes = self._next.popleft()
+            if offset not in self._coming:
+                self._begin(offset, nbytes)
 
     def _begin(self, offset: int, nbytes: int) -> None:
         span = direct_aligned(nbytes)

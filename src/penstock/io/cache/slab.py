@@ -199,8 +199,12 @@ class Slab:
         return int(record["height"]), int(record["width"])
 
     def expect(self, rows: Iterable[int]) -> None:
-        """Read records ahead, which ``read`` is asked for in this order."""
+        """Read records ahead, which ``read`` is asked for in this order, after those that were expected before."""
         self._pieces.expect(map(self.place, rows))
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """Expect records no more that were not read."""
+        self._pieces.forget({self.place(row)[0] for row in rows})
 
     def read(self, row: int) -> ByteArray | None:
         """Return a record's bytes, which the next call reuses; None if they are not those that were kept."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -133,7 +133,7 @@ class Tiers:
         layout: Where they lie.
 
     Attributes:
-        counts: What became of samples since it was set anew.
+        counts: What became of samples since they were taken.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -158,6 +158,11 @@ class Tiers:
         """The file in the folder that ``place`` tells of; None if there is none, and none can be made."""
         slab = self._slabs[DISK]
         return None if slab is None else slab.path
+
+    def take_counts(self) -> Counts:
+        """Return what became of samples since the last call."""
+        counts, self.counts = self.counts, Counts()
+        return counts
 
     def find(self, keys: Keys) -> list[Found | None]:
         """Return where each key was kept; ``read`` gives its bytes."""
@@ -190,10 +195,15 @@ class Tiers:
         self._count(found, whole=content is not None)
         return None if content is None else Hit(content, *slab.shape(found.row))
 
-    def expect(self, found: Sequence[Found | None]) -> None:
+    def expect(self, found: Iterable[Found]) -> None:
         """Read samples ahead from the folder, which ``read`` is asked for in this order."""
         if (slab := self._slabs[DISK]) is not None:
-            slab.expect(each.row for each in found if each is not None and each.tier == DISK)
+            slab.expect(each.row for each in found if each.tier == DISK)
+
+    def forget(self, found: Iterable[Found]) -> None:
+        """Expect samples no more that were not read."""
+        if (slab := self._slabs[DISK]) is not None:
+            slab.forget(each.row for each in found if each.tier == DISK)
 
     def is_of(self, found: Found, origin: int) -> bool:
         """Whether a sample is of this version of its origin; one that is not is found no more."""

@@ -35,25 +35,22 @@ class CachedBlock:
         self._found: list[Found | None] = [None] * len(places)
         self._wanted: list[int | None] = [None] * len(places)
         self._origins: dict[int, int] = {}  # of images that were read where they lie
+        self._expected: dict[int, Found] = {}
         if tiers is not None:
-            tiers.counts = Counts()
             self._keys = keys_of(
                 [hash64(each.path) for each in places],
                 [each.offset for each in places],
                 [each.nbytes or 0 for each in places],
             )
             self._found = tiers.find(self._keys)
-            tiers.expect(self._found)
+            self._expected = {row: found for row, found in enumerate(self._found) if found is not None}
+            tiers.expect(self._expected.values())
             self._wanted = tiers.wanted(self._keys, admitted)
         self._coming: dict[int, Future[bytes]] = {
             row: _fetchers().submit(read, place)
             for row, place in enumerate(places)
             if self._found[row] is None and is_remote(place.path)
         }
-
-    @property
-    def counts(self) -> Counts:
-        return Counts() if self._tiers is None else self._tiers.counts
 
     def pixels(self, row: int) -> ByteArray | None:
         """Return an image's pixels, if they were kept."""
@@ -99,17 +96,21 @@ class CachedBlock:
             item = Item(item.key, origin, pixels.copy().reshape(-1), height, width)
         self._tiers.keep(item, tier)
 
-    def finish(self) -> None:
-        """Add to the cache what was read; forget what is still coming."""
+    def finish(self) -> Counts:
+        """Add to the cache what was read, and forget what is still coming; return what became of images lately."""
         for each in self._coming.values():
             each.cancel()
-        if self._tiers is not None:
-            self._tiers.flush()
+        if self._tiers is None:
+            return Counts()
+        self._tiers.forget(self._expected.values())
+        self._tiers.flush()
+        return self._tiers.take_counts()
 
     def _hit(self, row: int) -> tuple[ByteArray, int, int] | None:
         found = self._found[row]
         if found is None or self._tiers is None:
             return None
+        self._expected.pop(row, None)
         return self._tiers.read(found, _origin(self._places[row]))
 
 

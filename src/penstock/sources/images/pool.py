@@ -12,7 +12,7 @@ import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
@@ -26,6 +26,8 @@ from penstock.packages import import_path
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Steps = Generator[None, None, Result]
+"""A task under way, of which each ``next`` does a step, and the last one returns its result."""
 
 _PROGRAM = """import sys
 sys.path[:] = sys.argv[3:]
@@ -227,12 +229,14 @@ class WorkerPool(Generic[Task, Result]):
         return _Worker(pid, connection)
 
 
-def serve(fd: int, make: Callable[..., Callable[[Any], Any]]) -> None:
+def serve(fd: int, make: Callable[..., Callable[[Any], Steps[Any]]]) -> None:
     """Be a worker: do tasks until the process that gives them ends.
+
+    The first step of a task is done as soon as it comes, if need be amid the steps of the one before.
 
     Args:
         fd: Socket to that process.
-        make: Makes, from what ``prepare`` was told, the function that does a task.
+        make: Makes, from what ``prepare`` was told, the function that does a task in steps.
     """
     connection: Connection[Any, Any] = Connection(fd)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -243,14 +247,28 @@ def serve(fd: int, make: Callable[..., Callable[[Any], Any]]) -> None:
             said = f"a worker process cannot start: {type(error).__name__}: {error}"
             connection.send((_CANNOT_START, False, SourceError(said, traceback.format_exc())))
             os._exit(0)
+        begun: deque[tuple[int, Steps[Any]]] = deque()
         while True:
-            number, task = connection.recv()
-            try:
-                answer = number, True, work(task)
-            except (SourceError, ReadFailed) as error:
-                answer = number, False, error
-            except Exception as error:  # which may be one that cannot travel
-                said = SourceError(f"{type(error).__name__}: {error}", traceback.format_exc())
-                answer = number, False, said
-            connection.send(answer)
+            if not begun or (len(begun) < _QUEUED and connection.poll()):
+                number, task = connection.recv()
+                begun.append((number, work(task)))
+                doing = begun[-1]
+            else:
+                doing = begun[0]
+            if (answer := _answer(*doing)) is not None:
+                begun.remove(doing)
+                connection.send(answer)
     os._exit(0)
+
+
+def _answer(number: int, steps: Steps[Any]) -> tuple[int, bool, Any] | None:
+    """Do a task's next step; return what is to be said of the task if that was its last."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        return number, True, done.value
+    except (SourceError, ReadFailed) as error:
+        return number, False, error
+    except Exception as error:  # which may be one that cannot travel
+        return number, False, SourceError(f"{type(error).__name__}: {error}", traceback.format_exc())
+    return None

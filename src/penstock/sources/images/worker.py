@@ -20,7 +20,7 @@ from penstock.io.cache.tiers import Admitted, Counts, Layout, Tiers
 from penstock.sources.images.cached import CachedBlock
 from penstock.sources.images.choose import decoder
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
-from penstock.sources.images.pool import serve
+from penstock.sources.images.pool import Steps, serve
 from penstock.sources.images.whole import whole_image, whole_jpeg
 from penstock.sources.records.read import is_remote
 
@@ -145,8 +145,8 @@ class Preparer:
         self._layouts = layouts
         self._tiers: dict[str, Tiers] = {}
 
-    def __call__(self, task: Task) -> Prepared:
-        """Write the pixels of a block."""
+    def __call__(self, task: Task) -> Steps[Prepared]:
+        """Write the pixels of a block: the first step asks for its images, and each of the others writes one."""
         began, recipe, bad = perf_counter(), self._recipe, list[Bad]()
         size, count = recipe.augmentation.size, len(task.places)
         shape = count, recipe.crops, size, size, 3
@@ -156,23 +156,28 @@ class Preparer:
             draws = draws[task.kept]
         if task.caches and task.caches not in self._tiers:
             self._tiers[task.caches] = Tiers(self._layouts[task.caches])
-        self._costs = Costs()
         images = CachedBlock(self._tiers.get(task.caches), task.caches, task.places, task.admitted)
-        for row, place in enumerate(task.places):
-            try:
-                self._write(images, row, draws[row], pixels[row])
-            except (ValueError, ReadFailed) as error:
-                where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
-                why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
-                outage = _is_outage(error)
-                if outage or not recipe.skips:
-                    remedy = "" if outage else '. Remove or replace it, or pass on_bad="skip"'
-                    raise SourceError(why + remedy, _own_traceback(error)) from None
-                bad.append(Bad(row, where, why))
-                pixels[row] = 0
-        images.finish()
-        self._costs.busy_s = perf_counter() - began
-        return Prepared(bad, images.counts, self._costs)
+        asked_s = perf_counter() - began
+        yield
+        began, self._costs = perf_counter(), Costs()
+        try:
+            for row, place in enumerate(task.places):
+                try:
+                    self._write(images, row, draws[row], pixels[row])
+                except (ValueError, ReadFailed) as error:
+                    where = place.path if place.nbytes is None else f"{place.path}, at byte {place.offset:,}"
+                    why = str(error) if isinstance(error, ReadFailed) else f"{where} cannot be decoded: {error}"
+                    outage = _is_outage(error)
+                    if outage or not recipe.skips:
+                        remedy = "" if outage else '. Remove or replace it, or pass on_bad="skip"'
+                        raise SourceError(why + remedy, _own_traceback(error)) from None
+                    bad.append(Bad(row, where, why))
+                    pixels[row] = 0
+                yield
+        finally:
+            counts = images.finish()
+        self._costs.busy_s = asked_s + perf_counter() - began
+        return Prepared(bad, counts, self._costs)
 
     def _write(self, images: CachedBlock, row: int, draws: Draws, to: ByteArray) -> None:
         """Write the crops of one image."""

@@ -1,0 +1,85 @@
+"""Pieces of a file have its bytes, in whatever order they are expected, read and forgotten."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.io.cache import pieces
+from penstock.io.cache.pieces import Pieces
+
+COUNT, SPAN = 48, 8192
+SIZES = [(i * 2711) % SPAN + 1 for i in range(COUNT)]
+BYTES = np.random.default_rng(0).integers(0, 256, COUNT * SPAN, np.uint8)
+NUMBERS = st.integers(0, COUNT - 1)
+
+
+@pytest.fixture(scope="module")
+def fd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    path: Path = tmp_path_factory.mktemp("pieces") / "file"
+    path.write_bytes(BYTES.tobytes())
+    fd = os.open(path, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """End the threads that read ahead, which otherwise live as long as a worker's process."""
+    yield
+    pieces._threads().shutdown()
+    pieces._threads.cache_clear()
+
+
+def place(i: int) -> tuple[int, int]:
+    return i * SPAN, SIZES[i]
+
+
+def is_read(some: Pieces, i: int) -> bool:
+    found = some.read(*place(i))
+    return found is not None and np.array_equal(found, BYTES[i * SPAN : i * SPAN + SIZES[i]])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("expect"), st.lists(NUMBERS)),
+            st.tuples(st.just("forget"), st.lists(NUMBERS)),
+            st.tuples(st.just("read"), st.lists(NUMBERS)),
+        )
+    )
+)
+def test_what_is_read_are_the_bytes_that_lie_there(fd: int, steps: list[tuple[str, list[int]]]) -> None:
+    for direct in (True, False):
+        some = Pieces(fd, direct=direct)
+        for what, numbers in steps:
+            if what == "expect":
+                some.expect(map(place, numbers))
+            elif what == "forget":
+                some.forget({i * SPAN for i in numbers})
+            else:
+                assert all(is_read(some, i) for i in numbers)
+        some.forget({i * SPAN for i in range(COUNT)})
+
+
+def test_pieces_come_ahead_across_blocks_and_what_was_forgotten_keeps_none_back(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    pread = pieces._pread
+    monkeypatch.setattr(
+        pieces, "_pread", lambda fd, memory, offset: (asked.append(offset // SPAN), pread(fd, memory, offset))[1]
+    )
+    some = Pieces(fd, direct=True)
+    some.expect(map(place, range(10)))
+    some.expect(map(place, range(10, 48)))  # the next block's, before one of the first was read
+    some.forget({i * SPAN for i in range(10)})
+    assert set(range(16)) >= set(asked) > set(range(10))
+    assert all(is_read(some, i) for i in range(10, 48))
+    assert sorted(asked) == list(range(48))  # each once
