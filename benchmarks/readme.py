@@ -59,8 +59,8 @@ def page() -> None:
     print("# Measured\n")
     print(f"{conditions(share)} {HOW}\n")
     print("## The demo\n")
-    print("`make demo`: four models trained with a loader each, then on one feed. Each row is one run;")
-    print("`penstock demo --data DIR` repeats it.\n")
+    print("`make demo`: four models trained with a loader each, then on one feed. Each row is one run.")
+    print("`penstock demo --data DIR` trains them once more, on a feed of an `ImageSource`: the third figure.\n")
     print("| images | together, images/s | CPU-s per 1,000 images |")
     print("|---|---|---|")
     for name in ("default", "imagenet-sample", "cifar10"):
@@ -228,11 +228,11 @@ def fingerprint_claims(measured: dict) -> list[dict]:
 
 
 def demo_row(demo: dict) -> str:
-    own, one = demo["separate"], demo["shared"]
-    ratio = one["images_per_s"] / own["images_per_s"]
-    speeds = f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({ratio:.1f}×)"
-    costs = f"{own['cpu_s_per_1000_images']:.2f} → {one['cpu_s_per_1000_images']:.2f}"
-    return f"| {demo['data']['name']} | {speeds} | {costs} |"
+    arms = [demo[arm] for arm in ("separate", "shared", "source") if demo.get(arm)]
+    ratio = arms[-1]["images_per_s"] / arms[0]["images_per_s"]
+    speeds = " → ".join(f"{arm['images_per_s']:,.0f}" for arm in arms)
+    costs = " → ".join(f"{arm['cpu_s_per_1000_images']:.2f}" for arm in arms)
+    return f"| {demo['data']['name']} | {speeds} ({ratio:.1f}×) | {costs} |"
 
 
 def number(value: float) -> str:

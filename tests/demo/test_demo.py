@@ -45,10 +45,11 @@ def demo(data: Path, report: Path, **settings) -> tuple[Report, str]:
     return report, said.getvalue()
 
 
-def test_both_arms_train_the_same_models_on_the_same_images(images, tmp_path):
+def test_all_arms_train_the_same_models_on_the_same_images(images, tmp_path):
     before = psutil.Process().children(recursive=True)
     report, said = demo(images, tmp_path / "report.json", epochs=2)
-    for arm in (report.separate, report.shared):
+    assert report.source is not None
+    for arm in (report.separate, report.shared, report.source):
         assert [run.images for run in arm.runs] == [80, 80]
         assert arm.images == 160
         assert arm.workers == max(len(os.sched_getaffinity(0)) // 2, 1) * 2
@@ -58,9 +59,14 @@ def test_both_arms_train_the_same_models_on_the_same_images(images, tmp_path):
         assert arm.cpu_s_per_1000_images > 0
         assert arm.peak_pss_bytes > 0
         assert arm.peak_processes >= 2
+        assert [run.width for run in arm.runs] == [run.width for run in report.separate.runs]
     assert report.shared.loader == "one Penstock feed (host memfd)"
-    assert [run.width for run in report.separate.runs] == [run.width for run in report.shared.runs]
-    assert "2 training runs on one feed" in said
+    assert report.source.loader == "one Penstock feed of an ImageSource (host memfd)"
+    times = report.source.images_per_s / report.shared.images_per_s
+    assert report.source_over_shared is not None
+    assert report.source_over_shared.images_per_s == times
+    assert "2 training runs on one feed of an ImageSource" in said
+    assert f"ImageSource in its place: {times:.1f} times the images/s" in said
     assert psutil.Process().children(recursive=True) == before
 
 
@@ -85,7 +91,7 @@ def test_the_tables_fit_80_columns_and_cut_nothing(saved):
     shown = [line.split() for line in lines]
     for each in report.shared.runs:
         name = [each.name, str(each.width), f"{each.learning_rate:g}", str(each.batch_size)]
-        assert [len(line) for line in shown if line[:4] == name] == [7]
+        assert [len(line) for line in shown if line[:4] == name] == [5 + len(report.arms)]
 
 
 def test_a_folder_of_jpegs_without_class_folders_will_do(images, tmp_path):

@@ -23,7 +23,10 @@ def demo(
         Path, typer.Option(metavar="FILE", help="File for the results; a picture is saved beside it.")
     ] = Path("demo-report.json"),
 ) -> None:
-    """Train small models side by side, each with its own DataLoader, then all from one feed, and compare."""
+    """Train small models side by side, each with its own DataLoader, then all from one feed, and compare.
+
+    With ``--data``, they are trained once more from one feed of an ``ImageSource``.
+    """
     from penstock.demo.session import run
 
     run(data, trainers, epochs, images or None, report)

@@ -1,29 +1,37 @@
-"""Runs both arms, one after the other, on one set of images."""
+"""Runs the arms, one after the other, on one set of images."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from penstock.demo.arm import OnEvent, run_arm
 from penstock.demo.images import ImageFolder
 from penstock.demo.job import Job, runs
-from penstock.demo.results import Data, Report, machine_of, ratios
+from penstock.demo.results import ArmResult, Data, Report, machine_of, ratios
 from penstock.measure.machine import describe
 
-SEPARATE, SHARED = "a DataLoader each", "one Penstock feed"
+SEPARATE, SHARED, SOURCE = "a DataLoader each", "one Penstock feed", "one Penstock feed of an ImageSource"
 
 
 def compare(
-    folder: ImageFolder, trainers: int, epochs: int, on_arm: Callable[[str, list[Job]], OnEvent]
+    folder: ImageFolder,
+    trainers: int,
+    epochs: int,
+    on_arm: Callable[[str, list[Job]], OnEvent],
+    *,
+    with_source: bool,
 ) -> Report:
-    """Train equal models on one set of images in both arms.
+    """Train equal models on one set of images in all arms.
 
-    Both arms have equally many loader workers: one per core, and at least one per run.
+    All arms have equally many loader workers: one per core, and at least one per run.
 
     Args:
+        with_source: Whether there is an arm with an ImageSource.
         on_arm: Called when an arm begins; what it returns is called with the trainers' reports.
 
     Raises:
@@ -35,10 +43,19 @@ def compare(
     _read_once(folder)
     own = [Job(run, folder.train, folder.classes, folder.crop_px, epochs, workers_each) for run in runs(trainers)]
     separate, _, device = run_arm(SEPARATE, own, on_arm(SEPARATE, own))
-    feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
-    shared_jobs = [msgspec.structs.replace(job, feed=feed, workers=workers_each * trainers) for job in own]
-    shared, sharing, _ = run_arm(SHARED, shared_jobs, on_arm(SHARED, shared_jobs))
-    shared = msgspec.structs.replace(shared, loader=f"{SHARED} ({sharing})")
+
+    def on_a_feed(name: str, images: str | None) -> ArmResult:
+        feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
+        workers = workers_each * trainers
+        jobs = [msgspec.structs.replace(job, feed=feed, workers=workers, folder=images) for job in own]
+        result, sharing, _ = run_arm(name, jobs, on_arm(name, jobs))
+        return msgspec.structs.replace(result, loader=f"{name} ({sharing})")
+
+    shared, source = on_a_feed(SHARED, None), None
+    if with_source:
+        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as links:
+            folder.link(Path(links))
+            source = on_a_feed(SOURCE, links)
     return Report(
         date=machine.date,
         machine=machine_of(machine, device),
@@ -53,6 +70,8 @@ def compare(
         separate=separate,
         shared=shared,
         shared_over_separate=ratios(shared, separate),
+        source=source,
+        source_over_shared=None if source is None else ratios(source, shared),
     )
 
 

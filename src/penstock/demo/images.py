@@ -19,6 +19,9 @@ from penstock.errors import BadSetting
 
 Labelled = tuple[str, int]  # path of a JPEG, number of its class
 
+CROP_AREA = 0.5, 1.0
+"""Least and most part of an image that a crop takes."""
+CROP_RATIO = 0.8, 1.25
 _SUFFIXES = (".jpg", ".jpeg")
 _BUCKETS = 10
 
@@ -43,6 +46,13 @@ class ImageFolder(msgspec.Struct, frozen=True):
     classes: int
     crop_px: int
     note: str = ""
+
+    def link(self, to: Path) -> None:
+        """Fill a folder with class folders of links to the training files."""
+        for number, (path, label) in enumerate(self.train):
+            link = to / f"{label:06}" / f"{number:08}.jpg"
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(os.path.abspath(path))
 
     def mean_bytes(self) -> int:
         """Return the mean size of a training file, from about 500 of them."""
@@ -152,8 +162,8 @@ class Crops:
         path, label = self._images[index]
         image = decode(path)
         height, width, _ = image.shape
-        area = random.uniform(0.5, 1.0) * height * width
-        stretch = random.uniform(0.8, 1.25)
+        area = random.uniform(*CROP_AREA) * height * width
+        stretch = random.uniform(*CROP_RATIO)
         crop_height = min(height, max(1, round((area * stretch) ** 0.5)))
         crop_width = min(width, max(1, round((area / stretch) ** 0.5)))
         top, left = random.randint(0, height - crop_height), random.randint(0, width - crop_width)

@@ -24,6 +24,7 @@ class Job(msgspec.Struct, frozen=True):
         classes: Number of classes.
         workers: Workers of this trainer's own loader, or of the feed's.
         feed: Name of the feed to share; None for its own loader.
+        folder: Folder that the feed's ImageSource reads; None for a feed of a DataLoader.
         window: Size of the feed's ring.
     """
 
@@ -35,6 +36,7 @@ class Job(msgspec.Struct, frozen=True):
     workers: int
     seed: int = 0
     feed: str | None = None
+    folder: str | None = None
     window: str = "16MiB"
 
 

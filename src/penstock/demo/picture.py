@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from penstock.demo.results import Report
 
 _BEFORE, _AFTER = "#9aa5b1", "#0b7a75"
+_COLORS = {2: (_BEFORE, _AFTER), 3: (_BEFORE, "#7cc0b8", _AFTER)}  # by the number of arms
+_NAMES = "a DataLoader for each run", "all from one Penstock feed", "from one feed of an ImageSource"
 _INK, _FAINT = "#1f2933", "#616e7c"
-_BAR = 0.38
+_BARS = 0.76
 
 
 def save_picture(report: Report, path: Path) -> None:
@@ -36,7 +38,7 @@ def save_picture(report: Report, path: Path) -> None:
         0.902,
         f"{data.name}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, decoded and cropped to "
         f"{data.crop_px} px, {report.epochs} epochs. {machine.cpu}, {machine.cores} cores, "
-        f"{report.separate.workers} loader workers in both; models on {machine.device}.",
+        f"{report.separate.workers} loader workers; models on {machine.device}.",
         fontsize=10.5,
         color=_FAINT,
     )
@@ -50,7 +52,7 @@ def save_picture(report: Report, path: Path) -> None:
         handles=_handles(axes),
         loc="upper left",
         bbox_to_anchor=(0.052, 0.89),
-        ncols=2,
+        ncols=3,
         frameon=False,
         fontsize=11,
     )
@@ -60,17 +62,16 @@ def save_picture(report: Report, path: Path) -> None:
 
 def _title(report: Report) -> str:
     """Return the title, with the ratio to rely on: of CPU time if others used the machine meanwhile."""
-    feed, ratio = f"One feed for {len(report.shared.runs)} training runs", report.shared_over_separate
+    feed, ratio = f"One feed for {len(report.shared.runs)} training runs", report.last_over_separate
     if not report.disturbed():
         return f"{feed}: {ratio.images_per_s:.1f} times the images per second"
     return f"{feed}: {ratio.cpu_s_per_1000_images:.0%} of the CPU time per image"
 
 
 def _handles(axes: Any) -> list[Any]:
-    before, after = axes.containers[:2]
-    before.set_label("a DataLoader for each run")
-    after.set_label("all from one Penstock feed")
-    return [before, after]
+    for bars, name in zip(axes.containers, _NAMES, strict=False):
+        bars.set_label(name)
+    return list(axes.containers)
 
 
 def _totals(figure: Figure, place: Any, report: Report) -> None:
@@ -91,16 +92,16 @@ def _totals(figure: Figure, place: Any, report: Report) -> None:
     )
     inner = place.subgridspec(1, len(panels), wspace=0.28)
     for number, (title, value_of, show, more_is_better) in enumerate(panels):
-        before, after = value_of(report.separate), value_of(report.shared)
+        values = [value_of(arm) for arm in report.arms.values()]
         axes = figure.add_subplot(inner[number])
-        bars = axes.barh([1, 0], [before, after], 0.62, color=[_BEFORE, _AFTER])
-        axes.bar_label(bars, [show(before), show(after)], padding=5, fontsize=11, color=_INK)
-        axes.set_xlim(0, 1.3 * max(before, after))
-        axes.set_ylim(-0.5, 1.5)
+        bars = axes.barh(range(len(values))[::-1], values, 0.62, color=_COLORS[len(values)])
+        axes.bar_label(bars, list(map(show, values)), padding=5, fontsize=11, color=_INK)
+        axes.set_xlim(0, 1.3 * max(values))
+        axes.set_ylim(-0.5, len(values) - 0.5)
         axes.set_xticks([])
         axes.set_yticks([])
         _plain(axes, title, "left")
-        times = after / before
+        times = values[-1] / values[0]
         gain = f"{times:.1f}×" if more_is_better else f"{times - 1:+.0%}".replace("-", "−")
         color = _AFTER if (times > 1) == more_is_better else _FAINT
         axes.text(
@@ -109,17 +110,18 @@ def _totals(figure: Figure, place: Any, report: Report) -> None:
 
 
 def _runs(axes: Any, report: Report) -> None:
-    before = [run.images_per_s for run in report.separate.runs]
-    after = [run.images_per_s for run in report.shared.runs]
+    arms = [[run.images_per_s for run in arm.runs] for arm in report.arms.values()]
     names = [f"width {run.width}\nlr {run.learning_rate:g}\nbatch {run.batch_size}" for run in report.shared.runs]
     small = len(names) > 6
-    for offset, values, color in ((-_BAR / 2, before, _BEFORE), (_BAR / 2, after, _AFTER)):
-        bars = axes.bar([number + offset for number in range(len(values))], values, _BAR - 0.02, color=color)
+    width = _BARS / len(arms)
+    for i, (values, color) in enumerate(zip(arms, _COLORS[len(arms)], strict=True)):
+        offset = (i + 0.5) * width - _BARS / 2
+        bars = axes.bar([number + offset for number in range(len(values))], values, width - 0.02, color=color)
         axes.bar_label(
             bars, [f"{value:,.0f}" for value in values], padding=2, fontsize=7 if small else 9.5, color=_INK
         )
     axes.set_xticks(range(len(names)), names, fontsize=7 if small else 9, color=_FAINT)
-    axes.set_ylim(0, 1.12 * max(*before, *after))
+    axes.set_ylim(0, 1.12 * max(map(max, arms)))
     axes.set_yticks([])
     _plain(axes, "Images per second, each run", "bottom")
 

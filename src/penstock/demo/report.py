@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from penstock.demo.results import ArmResult, Report
+from penstock.demo.results import Ratios, Report
 from penstock.terminal import printable
 
 
@@ -15,6 +15,8 @@ def print_report(report: Report, console: Console) -> None:
     data, machine = report.data, report.machine
     console.print()
     console.print(headline(report), style="bold green")
+    if report.source is not None:
+        console.print(steps(report))
     console.print(
         f"{printable(data.name)}: {data.train_images:,} JPEGs of {data.mean_bytes / 1000:,.0f} KB, "
         f"{report.epochs} epochs. "
@@ -32,49 +34,63 @@ def print_report(report: Report, console: Console) -> None:
 
 def headline(report: Report) -> str:
     """Say the result in one sentence."""
-    ratio = report.shared_over_separate
+    feed = "one feed" if report.source is None else "one feed of an ImageSource"
+    return f"{len(report.shared.runs)} training runs on {feed}: {_gain(report.last_over_separate)}"
+
+
+def steps(report: Report) -> str:
+    """Say what each step won: sharing a loader, and an ImageSource in its place."""
+    assert report.source_over_shared is not None
     return (
-        f"{len(report.shared.runs)} training runs on one feed: {ratio.images_per_s:.1f} times the images/s, "
-        f"{ratio.cpu_s_per_1000_images:.0%} of the CPU time, {ratio.peak_pss_bytes:.0%} of the memory"
+        f"Sharing the DataLoader: {_gain(report.shared_over_separate)}.\n"
+        f"ImageSource in its place: {_gain(report.source_over_shared)}."
+    )
+
+
+def _gain(ratio: Ratios) -> str:
+    return (
+        f"{ratio.images_per_s:.1f} times the images/s, {ratio.cpu_s_per_1000_images:.0%} of the CPU time, "
+        f"{ratio.peak_pss_bytes:.0%} of the memory"
     )
 
 
 def _runs_table(report: Report) -> Table:
     table = _table("\nrun", "\nwidth", "learning\nrate", "\nbatch")
-    for title in ("images/s,\neach its", "one\nfeed", "\ntimes"):
+    arms = list(report.arms.values())
+    for title in ("images/s,\neach its", "one\nfeed", "Image-\nSource")[: len(arms)]:
         table.add_column(title, justify="right", no_wrap=True)
-    for before, after in zip(report.separate.runs, report.shared.runs, strict=True):
+    table.add_column("\ntimes", justify="right", no_wrap=True)
+    for same in zip(*(arm.runs for arm in arms), strict=True):
+        first, last = same[0], same[-1]
         table.add_row(
-            before.name,
-            str(before.width),
-            f"{before.learning_rate:g}",
-            str(before.batch_size),
-            f"{before.images_per_s:,.0f}",
-            f"{after.images_per_s:,.0f}",
-            f"{after.images_per_s / before.images_per_s:.2f}",
+            first.name,
+            str(first.width),
+            f"{first.learning_rate:g}",
+            str(first.batch_size),
+            *(f"{run.images_per_s:,.0f}" for run in same),
+            f"{last.images_per_s / first.images_per_s:.2f}",
         )
     return table
 
 
 def _totals_table(report: Report) -> Table:
-    table = _table("", "each its loader", "one feed", "one feed / each")
+    table = _table("", *report.arms, "last / each")
 
     def row(name: str, shown: list[str], ratio: float | None = None) -> None:
         table.add_row(name, *shown, "" if ratio is None else f"{ratio:.2f}")
 
-    arms: list[ArmResult] = [report.separate, report.shared]
-    ratio = report.shared_over_separate
+    arms, ratio = list(report.arms.values()), report.last_over_separate
     row("images/s", [f"{arm.images_per_s:,.0f}" for arm in arms], ratio.images_per_s)
     row("wall time, all of it", [f"{arm.wall_s:,.1f} s" for arm in arms], ratio.wall_s)
     row(
-        "CPU time per 1,000 images",
+        "CPU time, 1,000 images",
         [f"{arm.cpu_s_per_1000_images:.2f} s" for arm in arms],
         ratio.cpu_s_per_1000_images,
     )
     row("memory at most (PSS)", [f"{arm.peak_pss_bytes / 2**20:,.0f} MiB" for arm in arms], ratio.peak_pss_bytes)
     row("processes at most", [str(arm.peak_processes) for arm in arms])
     row("loader workers", [str(arm.workers) for arm in arms])
-    row("CPU time of others meanwhile", [f"{arm.others_cpu_s / arm.wall_s:.2f} cores" for arm in arms])
+    row("CPU time of others", [f"{arm.others_cpu_s / arm.wall_s:.2f} cores" for arm in arms])
     row("images delivered", [f"{arm.images:,}" for arm in arms])
     return table
 

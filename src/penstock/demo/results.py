@@ -56,7 +56,7 @@ class ArmResult(msgspec.Struct, frozen=True):
 
 
 class Ratios(msgspec.Struct, frozen=True):
-    """The shared arm over the separate one: above 1 is better for ``images_per_s``, below 1 for the rest."""
+    """One arm over another: above 1 is better for ``images_per_s``, below 1 for the rest."""
 
     images_per_s: float
     wall_s: float
@@ -87,7 +87,13 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A whole run of the demo."""
+    """A whole run of the demo.
+
+    Attributes:
+        separate: Each run with its own DataLoader.
+        shared: All runs on one feed of such a DataLoader.
+        source: All runs on one feed of an ImageSource; None for the demo's own images.
+    """
 
     date: str
     machine: Machine
@@ -96,22 +102,34 @@ class Report(msgspec.Struct, frozen=True):
     separate: ArmResult
     shared: ArmResult
     shared_over_separate: Ratios
+    source: ArmResult | None = None
+    source_over_shared: Ratios | None = None
+
+    @property
+    def arms(self) -> dict[str, ArmResult]:
+        """All arms, the first one first, by a short name."""
+        arms = {"each its loader": self.separate, "one feed": self.shared}
+        return arms if self.source is None else {**arms, "ImageSource": self.source}
+
+    @property
+    def last_over_separate(self) -> Ratios:
+        return ratios(list(self.arms.values())[-1], self.separate)
 
     def disturbed(self) -> str:
         """Say what to know about the figures if others used the machine meanwhile; else empty."""
-        arms = (self.separate, self.shared)
-        before, after = (arm.others_cpu_s / arm.wall_s for arm in arms)
-        if max(before, after) < _IDLE_CORES:
+        others = [arm.others_cpu_s / arm.wall_s for arm in self.arms.values()]
+        if max(others) < _IDLE_CORES:
             return ""
+        *some, last = (f"{cores:.1f}" for cores in others)
         return (
-            f"The machine was not idle: others used {before:.1f} of {self.machine.cores} cores in the first arm "
-            f"and {after:.1f} in the second. Images per second depend on that, CPU time per image hardly does."
+            f"The machine was not idle: others used {', '.join(some)} and {last} of {self.machine.cores} cores in "
+            "the arms. Images per second depend on that, CPU time per image hardly does."
         )
 
 
-def ratios(shared: ArmResult, separate: ArmResult) -> Ratios:
-    """Divide one arm's figures by the other's."""
-    return Ratios(**{name: getattr(shared, name) / getattr(separate, name) for name in Ratios.__struct_fields__})
+def ratios(after: ArmResult, before: ArmResult) -> Ratios:
+    """Divide one arm's figures by another's."""
+    return Ratios(**{name: getattr(after, name) / getattr(before, name) for name in Ratios.__struct_fields__})
 
 
 def machine_of(measured_on: machine.Machine, device: str) -> Machine:

@@ -53,7 +53,7 @@ def run(
             folder = find_images(cached_images(bars.making), images)
         if folder.note:
             console.print(f"{printable(folder.note)}.")
-        report = compare(folder, trainers, epochs, bars.arm)
+        report = compare(folder, trainers, epochs, bars.arm, with_source=data is not None)
     report_path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     picture_path = report_path.with_suffix(".png")
     save_picture(report, picture_path)

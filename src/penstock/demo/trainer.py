@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.demo.images import BadImage, Crops, Labelled, prepare_worker
+from penstock.demo.images import CROP_AREA, CROP_RATIO, BadImage, Crops, Labelled, prepare_worker
 from penstock.demo.job import Event, Job
 from penstock.demo.model import small_network
 
@@ -43,6 +43,19 @@ def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: 
     )
 
 
+def make_source(folder: str, crop_px: int, batch_size: int, workers: int) -> penstock.ImageSource:
+    """Make what reads and decodes for the feed in place of a ``DataLoader``."""
+    return penstock.ImageSource(
+        folder,
+        size=crop_px,
+        scale=CROP_AREA,
+        ratio=CROP_RATIO,
+        shrink="area",
+        batch_size=batch_size,
+        workers=workers,
+    )
+
+
 def open_loader(job: Job) -> Any:
     """Open this trainer's own ``DataLoader``, or the feed."""
     size = job.run.batch_size
@@ -50,7 +63,9 @@ def open_loader(job: Job) -> Any:
         return make_loader(job.train, job.crop_px, size, job.workers)
     feed_size = _FEED_BATCH_PIXELS // job.crop_px**2
     make = partial(make_loader, job.train, job.crop_px, feed_size, job.workers)
-    return penstock.share(make, job.feed, batch_size=size, window=job.window, linger=_LINGER_S)
+    if job.folder is not None:
+        make = partial(make_source, job.folder, job.crop_px, feed_size, job.workers)
+    return penstock.share(make, job.feed, batch_size=size, framework="torch", window=job.window, linger=_LINGER_S)
 
 
 def train(job: Job, device: str) -> None:
@@ -89,7 +104,9 @@ def train(job: Job, device: str) -> None:
 
 
 def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
-    """Turn uint8 pixels into floats in [-1, 1] on the device."""
+    """Turn uint8 pixels, colours first or last, into floats in [-1, 1], colours first, on the device."""
+    if images.shape[-1] == 3:
+        images = images.permute(0, 3, 1, 2)
     return images.to(device, non_blocking=True).float().div_(127.5).sub_(1.0)
 
 
