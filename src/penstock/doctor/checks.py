@@ -189,16 +189,17 @@ def _libraries() -> Iterator[Finding]:
 
 
 def _decoder() -> Finding:
-    from penstock.sources.images.choose import decoder
-    from penstock.sources.images.turbo import OVERRIDE, TurboDecoder
+    from penstock.sources.images.choose import DECODER, decoder
+    from penstock.sources.images.turbo import OVERRIDE
+    from penstock.sources.images.whole import WholeDecoder
 
     try:
         found = decoder()
     except BadSetting as error:
-        return Finding("JPEG decoder", "fails", str(error), f"unset {OVERRIDE}")
-    if isinstance(found, TurboDecoder):
+        return Finding("JPEG decoder", "fails", str(error), f"unset {OVERRIDE} and {DECODER}")
+    if not isinstance(found, WholeDecoder):
         return Finding("JPEG decoder", "works", found.name)
-    remedy = "conda install -c conda-forge libjpeg-turbo, or a system package of version 3.0.2 or later"
+    remedy = 'pip install "penstock[nvimagecodec]", or conda install -c conda-forge libjpeg-turbo (3.0.2 or later)'
     return Finding("JPEG decoder", "limited", f"{found.name}; regions take a fifth less CPU time", remedy)
 
 

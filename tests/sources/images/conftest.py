@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from tests.sources.images.pictures import turbo_path
+from tests.sources.images.pictures import needs_nvimagecodec, needs_turbo, turbo_path
 
+from penstock.sources.images.choose import DECODER
 from penstock.sources.images.turbo import OVERRIDE
 
 
-@pytest.fixture(params=["regions", "whole"])
+@pytest.fixture(
+    params=[
+        pytest.param("libjpeg-turbo", marks=needs_turbo),
+        pytest.param("nvimagecodec", marks=needs_nvimagecodec),
+        "simplejpeg",
+    ]
+)
 def each_decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have sources decode by regions, or whole images."""
-    if request.param == "regions":
-        if (path := turbo_path()) is None:
-            pytest.skip("PyPI has no turbojpeg for this Python")
-        monkeypatch.setenv(OVERRIDE, str(path))
-    else:
-        monkeypatch.delenv(OVERRIDE, raising=False)
-        monkeypatch.setattr("penstock.sources.images.choose.turbo_library", lambda: None)
+    """Have sources decode by each decoder."""
+    monkeypatch.setenv(DECODER, request.param)
+    if request.param == "libjpeg-turbo":
+        monkeypatch.setenv(OVERRIDE, str(turbo_path()))
     return request.param

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from penstock.sources.images.nvimagecodec import nvimagecodec_version
+
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "Gray")
 FACTORS = (0x111111, 0x211111, 0x221111, 0x121111, 0x411111)
 SIZES = ((1, 1), (7, 9), (16, 16), (33, 47), (130, 100), (64, 257), (3, 500))
@@ -25,6 +27,7 @@ def turbo_path() -> Path | None:
     return next(Path(spec.origin).parent.glob("turbojpeg.libs/libturbojpeg*"), None)
 
 
+needs_nvimagecodec = pytest.mark.skipif(not nvimagecodec_version(), reason="nvImageCodec is not installed")
 needs_turbo = pytest.mark.skipif(turbo_path() is None, reason="PyPI has no turbojpeg for this Python")
 
 

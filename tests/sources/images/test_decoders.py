@@ -5,30 +5,45 @@ from __future__ import annotations
 import random
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sources.images.pictures import SIZES, encoded, jpeg, jpegs, needs_turbo, noise, turbo_path
+from tests.sources.images.pictures import (
+    SIZES,
+    encoded,
+    jpeg,
+    jpegs,
+    needs_nvimagecodec,
+    needs_turbo,
+    noise,
+    turbo_path,
+)
 
 import penstock
 from penstock.contracts import Decoder, Region
-from penstock.sources.images.choose import decoder
-from penstock.sources.images.turbo import OVERRIDE, TurboDecoder, turbo_library
+from penstock.sources.images.choose import DECODER, decoder
+from penstock.sources.images.turbo import OVERRIDE, turbo_library
 from penstock.sources.images.whole import WholeDecoder, whole_image, whole_jpeg
 
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample.tar"
 
 
-@pytest.fixture(scope="module")
-def turbo() -> Iterator[TurboDecoder]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("libjpeg-turbo", marks=needs_turbo),
+        pytest.param("nvimagecodec", marks=needs_nvimagecodec),
+    ],
+)
+def by_regions(request: pytest.FixtureRequest) -> Decoder:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DECODER, request.param)
         patch.setenv(OVERRIDE, str(turbo_path()))
-        library = turbo_library()
-        assert library is not None
-        yield TurboDecoder(library)
+        return decoder()
 
 
 def regions(height: int, width: int, seed: int, count: int) -> Iterator[Region]:
@@ -38,38 +53,35 @@ def regions(height: int, width: int, seed: int, count: int) -> Iterator[Region]:
         yield Region(choose.randint(0, height - h), choose.randint(0, width - w), h, w)
 
 
-def assert_same(turbo: Decoder, data: bytes, seed: int, count: int) -> None:
+def assert_same(by_regions: Decoder, data: bytes, seed: int, count: int) -> None:
     whole = whole_jpeg(data)
-    assert turbo.size(data) == WholeDecoder().size(data) == whole.shape[:2]
+    assert by_regions.size(data) == WholeDecoder().size(data) == whole.shape[:2]
     for region in regions(*whole.shape[:2], seed, count):
         top, left, height, width = region
-        pixels = turbo.decode(data, region)
+        pixels = by_regions.decode(data, region)
         assert np.array_equal(pixels, whole[top : top + height, left : left + width]), region
 
 
-@needs_turbo
 @pytest.mark.parametrize("kind", jpegs())
-def test_regions_of_a_jpeg_of_any_kind_are_those_of_the_whole(turbo, kind):
+def test_regions_of_a_jpeg_of_any_kind_are_those_of_the_whole(by_regions, kind):
     for seed, size in enumerate(SIZES):
-        assert_same(turbo, jpegs()[kind](noise(*size, seed)), seed, 30)
+        assert_same(by_regions, jpegs()[kind](noise(*size, seed)), seed, 30)
 
 
-@needs_turbo
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the real images are not here")
 @pytest.mark.parametrize("crops", [1, pytest.param(10, marks=pytest.mark.soak)])
 @pytest.mark.whole
-def test_regions_of_real_images_are_those_of_the_whole(turbo, crops):
+def test_regions_of_real_images_are_those_of_the_whole(by_regions, crops):
     with tarfile.open(SAMPLE) as tar:
         for number, member in enumerate(tar):
             file = tar.extractfile(member) if member.isfile() else None
             if file is not None:
-                assert_same(turbo, file.read(), number, crops)
+                assert_same(by_regions, file.read(), number, crops)
 
 
-@needs_turbo
 @given(st.integers(1, 90), st.integers(1, 90), st.sampled_from(sorted(jpegs())), st.integers(0, 2**32))
-def test_regions_of_jpegs_of_any_size_are_those_of_the_whole(turbo, height, width, kind, seed):
-    assert_same(turbo, jpegs()[kind](noise(height, width, seed)), seed, 5)
+def test_regions_of_jpegs_of_any_size_are_those_of_the_whole(by_regions, height, width, kind, seed):
+    assert_same(by_regions, jpegs()[kind](noise(height, width, seed)), seed, 5)
 
 
 def decoders() -> list[Decoder]:
@@ -114,6 +126,40 @@ def test_a_library_before_3_0_2_is_only_used_by_name(monkeypatch):
     monkeypatch.delenv(OVERRIDE, raising=False)
     monkeypatch.setattr("penstock.sources.images.turbo._candidates", lambda: [str(turbo_path())])
     assert turbo_library() is None
-    assert isinstance(decoder(), WholeDecoder)
+    assert "libjpeg-turbo" not in decoder().name
     monkeypatch.setenv(OVERRIDE, str(turbo_path()))
-    assert "regions" in decoder().name
+    assert "libjpeg-turbo" in decoder().name
+
+
+def test_a_decoder_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv(DECODER, "nvjpg")
+    with pytest.raises(penstock.BadSetting, match="PENSTOCK_DECODER=nvjpg: it is not installed, or is none of"):
+        decoder()
+
+
+def damaged(data: bytes, choose: random.Random) -> bytes:
+    spoilt = bytearray(data)
+    for _ in range(choose.choice([1, 1, 3])):
+        spoilt[choose.randrange(len(data) - 2)] = choose.randrange(256)
+    return bytes(spoilt)
+
+
+def pixels_of(each: Decoder, data: bytes, region: Region) -> bytes | None:
+    """What a source makes of an image: a decoder that cannot decode a region leaves it to the whole one."""
+    top, left, height, width = region
+    for decode in (each.decode, lambda data, _: whole_jpeg(data)[top : top + height, left : left + width]):
+        with suppress(ValueError):
+            return decode(data, region).tobytes()
+    return None
+
+
+def test_of_a_damaged_image_each_decoder_makes_the_same(by_regions):
+    choose = random.Random(0)
+    for number in range(400):
+        kind = choose.choice(sorted(jpegs()))
+        data = damaged(jpegs()[kind](noise(64, 80, number)), choose)
+        with suppress(ValueError):
+            height, width = WholeDecoder().size(data)
+            if (height, width) == (64, 80):
+                (region,) = regions(height, width, number, 1)
+                assert pixels_of(by_regions, data, region) == pixels_of(WholeDecoder(), data, region)

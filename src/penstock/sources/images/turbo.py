@@ -25,13 +25,11 @@ OVERRIDE = "PENSTOCK_TURBOJPEG"
 
 _DECOMPRESS = 1
 _RGB = 0
-_WARNING = 0
 _SUBSAMPLING, _WIDTH, _HEIGHT, _COLOURSPACE, _MAX_MEMORY = 4, 5, 6, 8, 23
 _CMYK, _YCCK = 3, 4
 _UNIT_PX = (8, 16, 16, 8, 8, 32, 8)
 """Width of a minimum coded unit, by subsampling: 4:4:4, 4:2:2, 4:2:0, grey, 4:4:0, 4:1:1, 4:4:1."""
 _RIGHT_MARGIN_PX = 2
-_CUT_SHORT = "Premature end"
 
 
 class _Region(ctypes.Structure):
@@ -40,9 +38,6 @@ class _Region(ctypes.Structure):
 
 class TurboDecoder:
     """Decodes regions by libjpeg-turbo.
-
-    A region is decoded with a margin of one unit to the left and two pixels to the right, without which colours at
-    its edges would be interpolated otherwise than in a whole image.
 
     Args:
         library: The library, as ``turbo_library`` found it.
@@ -64,11 +59,8 @@ class TurboDecoder:
             subsampling: int = library.tj3Get(handle, _SUBSAMPLING)
             if not 0 <= subsampling < len(_UNIT_PX) or library.tj3Get(handle, _COLOURSPACE) in (_CMYK, _YCCK):
                 raise ValueError("its kind of colours is not decoded by regions")
-            unit = _UNIT_PX[subsampling]
-            left = max(0, region.left // unit * unit - unit)
-            right = min(width, region.left + region.width + _RIGHT_MARGIN_PX)
-            top, bottom = region.top, min(height, region.top + region.height)
-            box = _Region(left, top, right - left, bottom - top)
+            wide = with_margin(region, width, _UNIT_PX[subsampling])
+            box = _Region(wide.left, wide.top, wide.width, min(height - wide.top, wide.height))
             if library.tj3SetCroppingRegion(handle, box):
                 raise ValueError(self._error(handle))
             nbytes = box.w * box.h * 3
@@ -76,10 +68,8 @@ class TurboDecoder:
                 self._pixels = np.empty(nbytes, np.uint8)
             to = self._pixels[:nbytes].reshape(box.h, box.w, 3)
             if library.tj3Decompress8(handle, encoded, len(encoded), to.ctypes.data, 0, _RGB):
-                said = self._error(handle)
-                if library.tj3GetErrorCode(handle) != _WARNING or _CUT_SHORT in said:
-                    raise ValueError(said)
-        return to[:, region.left - left : region.left - left + region.width]
+                raise ValueError(self._error(handle))  # or a mere warning: who decodes the whole knows which
+        return to[:, region.left - wide.left :][:, : region.width]
 
     @contextmanager
     def _opened(self, encoded: bytes) -> Generator[ctypes.c_void_p]:
@@ -102,6 +92,21 @@ class TurboDecoder:
         return self._library.tj3GetErrorStr(handle).decode(errors="replace")
 
 
+def with_margin(region: Region, width: int, unit: int) -> Region:
+    """Return what must be decoded of an image, so that the colours at a region's edges are those of the whole.
+
+    They are interpolated from pixels beside it: of one unit to the left, and two to the right.
+
+    Args:
+        region: The region.
+        width: The image's width.
+        unit: Width of a minimum coded unit.
+    """
+    left = max(0, region.left // unit * unit - unit)
+    right = min(width, region.left + region.width + _RIGHT_MARGIN_PX)
+    return Region(region.top, left, region.height, right - left)
+
+
 def turbo_library() -> ctypes.CDLL | None:
     """Return libjpeg-turbo 3.0.2 or later, or what ``PENSTOCK_TURBOJPEG`` names; None if there is none.
 
@@ -116,7 +121,6 @@ def turbo_library() -> ctypes.CDLL | None:
             library.tj3Destroy.argtypes = [ctypes.c_void_p]
             library.tj3GetErrorStr.restype = ctypes.c_char_p
             library.tj3GetErrorStr.argtypes = [ctypes.c_void_p]
-            library.tj3GetErrorCode.argtypes = [ctypes.c_void_p]
             library.tj3Get.argtypes = [ctypes.c_void_p, ctypes.c_int]
             library.tj3Set.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
             library.tj3DecompressHeader.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
