@@ -1,0 +1,41 @@
+"""What a feed tells of one of its trainers."""
+
+from __future__ import annotations
+
+from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.peer import Peer
+from penstock.feed.statistics import TrainerStatistics
+
+
+def trainer_statistics(
+    peer: Peer, state: FeedState, *, batch_size: int | None, borrow: bool, held_back_s: float
+) -> TrainerStatistics:
+    """Return a trainer as it is now.
+
+    Args:
+        peer: The trainer, which is a member of the feed.
+        state: The feed's members.
+        batch_size: Samples of its batches; None where they vary.
+        borrow: Whether it reads views.
+        held_back_s: Time for which it has held the feed back.
+    """
+    member = state.members[peer.id]
+    behind = state.behind(member)
+    return TrainerStatistics(
+        pid=peer.pid,
+        batch_size=batch_size,
+        borrow=borrow,
+        rank=member.rank,
+        world=member.world,
+        epoch=member.epoch,
+        state=state.state(member),
+        cycle=behind.cycle,
+        sample=behind.sample,
+        lag_samples=member.held_rows,
+        held_bytes=member.held_bytes,
+        held_back_s=held_back_s,
+        waits_for=state.waits_for(member),
+        selected=None if member.selected is None else len(member.selected),
+        taken=member.taken,
+        wait_s=member.wait_s,
+    )
