@@ -6,18 +6,14 @@ drive it through any sequence of joins, releases and deaths.
 
 from __future__ import annotations
 
-from math import ceil
-
 from penstock.contracts import Cursor, Ids
 from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
+from penstock.feed.feeder.prefetch import blocks_ready
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.placement import Placement
 from penstock.memory.room import Room, aligned
 from penstock.selection.bitmap import Bitmap, Mask
-
-_READY_BYTES = 8 << 20
-"""Where batches are smaller than half of this, more than two are kept ready: handing each over takes its time."""
 
 
 class FeedState:
@@ -34,9 +30,10 @@ class FeedState:
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
 
     Attributes:
+        furthest: The end of the furthest block that was ever published.
         taken: Samples that members took of the blocks that they have released, counted for each of them.
-        gathers: Whether it waits for them. It no longer does once one has left, or one was there before: it has
-            begun elsewhere in the feed.
+        gathers: Whether it waits for those expected. It no longer does once one has left, or one was there before:
+            it has begun elsewhere in the feed.
     """
 
     def __init__(
@@ -61,9 +58,9 @@ class FeedState:
         self._batches = batches
         self._prefetch = prefetch
         self._endless = endless
-        self._expect = expect
+        self.expect = expect
         self.gathers = expect > 1
-        self._furthest = self.position
+        self.furthest = self.position
         self._number = 0
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
@@ -221,20 +218,11 @@ class FeedState:
         What a member has read and keeps does not count, or it would wait for a block that never comes. One that
         waits for the feed to come to its place has nothing to read.
         """
-        return all(m.unread >= self._ready(m, rows, nbytes) for m in self.members.values() if m.reads)
-
-    def _ready(self, member: Subscriber, rows: int, nbytes: int) -> int:
-        """How many such blocks are kept ready for a member."""
-        blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
-        if self._batches is not None:
-            blocks_per_batch = min(blocks_per_batch, self._batches)
-        if member.part < 1:
-            in_half_a_window = min(self.room.capacity_bytes // aligned(nbytes), MOST_BLOCKS) // 4
-            blocks_per_batch = max(1, min(blocks_per_batch, in_half_a_window))
-        if self._prefetch is not None:
-            return self._prefetch * blocks_per_batch
-        small = _READY_BYTES // aligned(nbytes)
-        return max(2 * blocks_per_batch, small if self._batches is None else min(small, self._batches))
+        return all(
+            m.unread >= blocks_ready(m, rows, nbytes, self.room.capacity_bytes, self._batches, self._prefetch)
+            for m in self.members.values()
+            if m.reads
+        )
 
     def reserve(self, nbytes: int, offset: int | None = None) -> int | None:
         """Reserve room for a block; None while bytes are lacking, or too many blocks are on their way.
@@ -275,7 +263,7 @@ class FeedState:
         for member in readers:
             self._give(member, block)
         self.position = end
-        self._furthest = max(self._furthest, end)
+        self.furthest = max(self.furthest, end)
         if not readers:
             self._free(block)
         return block, readers
@@ -325,26 +313,12 @@ class FeedState:
         """Why nothing is needed, as ``FeederStatistics.waits_for`` says it; empty if something is."""
         if self.needed() is not None:
             return ""
-        return "expected trainers" if self.gathers and self._gathered() else "nobody reads"
+        return "expected trainers" if self.gathers and self.gathered else "nobody reads"
 
-    def waits_for(self, member: Subscriber) -> str:
-        """Return what a waiting member waits for; empty if it does not wait."""
-        if self.state(member) != "waiting":
-            return ""
-        if self.gathers and member.reads:
-            more = self._expect - self._gathered()
-            return f"{more:,} more trainer" + "s" * (more != 1)
-        return member.waits_for
-
-    def state(self, member: Subscriber) -> str:
-        """Return what a member does, in a word."""
-        if self.gathers and member.reads:
-            return "waiting"
-        if member.reads and member.next is not None and self.position < self._furthest <= member.next:
-            return "ahead"
-        if member.reads and member.next is not None and member.next > self.position:
-            return "waiting"  # for the feed to reach the position where it begins
-        return member.state
+    @property
+    def gathered(self) -> int:
+        """How many members have begun to read; the ranks of a run are one."""
+        return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
 
     def behind(self, member: Subscriber) -> Cursor:
         """Return the first sample that a member has not released."""
@@ -356,11 +330,7 @@ class FeedState:
         member.next = at
         member.pending = False
         self.begin_epoch(member.id, epoch, epoch_start)
-        self.gathers = self.gathers and self._gathered() < self._expect
-
-    def _gathered(self) -> int:
-        """How many members have begun to read; the ranks of a run are one."""
-        return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
+        self.gathers = self.gathers and self.gathered < self.expect
 
     def _next_segment(self, selected: Bitmap | None, not_before: Cursor) -> Cursor:
         if self._endless:
