@@ -13,7 +13,8 @@ from tests.forked import eventually
 import penstock
 from penstock.contracts import Cursor
 from penstock.feed.feeder import patience
-from penstock.feed.feeder.held_blocks import FeedState, Subscriber
+from penstock.feed.feeder.feed_state import FeedState
+from penstock.feed.feeder.subscriber import Subscriber
 from penstock.memory.room import Room
 
 SAMPLES = 400

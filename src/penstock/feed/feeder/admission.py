@@ -12,7 +12,7 @@ from penstock._version import __version__
 from penstock.contracts import ByteArray
 from penstock.errors import ProtocolError
 from penstock.feed import wire
-from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import MOST_NAMED_ROWS

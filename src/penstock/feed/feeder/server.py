@@ -20,7 +20,7 @@ from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.admission import member_of, objection_to, objection_to_moving, objection_to_reading
 from penstock.feed.feeder.connections import Connections
 from penstock.feed.feeder.error_texts import evicted, stuck
-from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.pace import Pace
 from penstock.feed.feeder.patience import Patience
 from penstock.feed.feeder.peer import Peer

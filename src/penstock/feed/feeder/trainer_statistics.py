@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.statistics import TrainerStatistics
