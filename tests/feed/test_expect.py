@@ -12,8 +12,9 @@ from tests.forked import eventually
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.feed.feeder import server
-from penstock.feed.feeder.held_blocks import FeedState, Subscriber
+from penstock.feed.feeder import patience
+from penstock.feed.feeder.feed_state import FeedState
+from penstock.feed.feeder.subscriber import Subscriber
 from penstock.memory.room import Room
 
 SAMPLES = 400
@@ -112,7 +113,7 @@ def test_one_that_ends_lets_the_others_begin(serve):
 
 
 def test_nobody_waits_for_ever_for_trainers_that_do_not_come(serve, monkeypatch):
-    monkeypatch.setattr(server, "GATHER_S", 0.2)
+    monkeypatch.setattr(patience, "GATHER_S", 0.2)
     serve(rows(), expect=100)
     Reader().has_all()
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.examples import examples
 
 from penstock.contracts import Cursor, Ids, SourceBlock
-from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.placement import place

@@ -13,7 +13,7 @@ import torch.distributed
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.subscriber import Subscriber
 from penstock.memory.placement import Placement
 from penstock.memory.room import Room

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from penstock._version import __version__
 from penstock.contracts import ByteArray
 from penstock.errors import ProtocolError
 from penstock.feed import wire
-from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import MOST_NAMED_ROWS
@@ -68,6 +69,20 @@ def objection_to_reading(
         asked = [message.sample, message.epoch_sample]
     if welcome.samples is not None and max(asked) >= welcome.samples:
         return f"it asked for sample {max(asked)} of a cycle of {welcome.samples}"
+    return None
+
+
+def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello]) -> str | None:
+    """Return why a process's trainers cannot move to another feed, in words for who asks; None if they can.
+
+    Args:
+        message: What is asked.
+        hellos: What that process's trainers have said of themselves.
+    """
+    if not hellos:
+        return f"process {message.pid} does not train from it"
+    if any(hello.world > 1 for hello in hellos):
+        return f"process {message.pid} is one of several ranks, which begin each epoch on one feed"
     return None
 
 

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.error_texts import cause
-from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
 from penstock.feed.feeder.throughput import Throughput

@@ -1,395 +1,65 @@
-"""Who reads a feed, from where, and which blocks they still need: the state of a feed, without its bytes.
-
-Nothing here touches a socket, a clock or memory, so that property tests can
-drive it through any sequence of joins, releases and deaths.
-"""
+"""Which blocks lie in the ring, and who holds them: a block's room is freed when nobody does."""
 
 from __future__ import annotations
 
-from math import ceil
-
-from penstock.contracts import Cursor, Ids
-from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
+from penstock.contracts import Cursor
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
-from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.placement import Placement
-from penstock.memory.room import Room, aligned
-from penstock.selection.bitmap import Bitmap, Mask
-
-_READY_BYTES = 8 << 20
-"""Where batches are smaller than half of this, more than two are kept ready: handing each over takes its time."""
+from penstock.memory.room import Room
+from penstock.selection.bitmap import Bitmap
 
 
-class FeedState:
-    """The members of a feed and the blocks they hold.
+class HeldBlocks:
+    """The blocks in a ring, as its members hold them.
 
     Args:
         room: The ring's bytes.
         samples: Samples in a cycle; None when unknown.
-        segment_starts: Where a member may join.
-        epochs: Epochs that each member gets; None for no end.
-        batches: Blocks in a cycle; None when unknown, until the first has ended.
-        prefetch: Batches to keep ready for the fastest member; see ``Settings``.
-        endless: Whether a cycle may never end: until one has ended, a late member joins at the next block.
-        expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
 
     Attributes:
-        taken: Samples that members took of the blocks that they have released, counted for each of them.
-        gathers: Whether it waits for them. It no longer does once one has left, or one was there before: it has
-            begun elsewhere in the feed.
+        by_number: The blocks, in the order in which they were published.
     """
 
-    def __init__(
-        self,
-        room: Room,
-        samples: int | None,
-        segment_starts: tuple[int, ...],
-        epochs: int | None,
-        *,
-        batches: int | None = None,
-        prefetch: int | None = None,
-        endless: bool = False,
-        expect: int = 1,
-    ) -> None:
-        self.room = room
-        self.members: dict[int, Subscriber] = {}
-        self.blocks: dict[int, PublishedBlock] = {}  # in the order in which they were published
-        self.position = Cursor(0, 0)  # of the next block, unless somebody needs another
+    def __init__(self, room: Room, samples: int | None) -> None:
+        self.by_number: dict[int, PublishedBlock] = {}
+        self._room = room
         self._samples = samples
-        self._segment_starts = segment_starts
-        self._epochs = epochs
-        self._batches = batches
-        self._prefetch = prefetch
-        self._endless = endless
-        self._expect = expect
-        self.gathers = expect > 1
-        self._furthest = self.position
         self._number = 0
-        self._in_cycle = 0  # blocks that were published of the present cycle
-        self._served = False
-        self._planned = PlannedBlocks()
-        self.taken = 0
 
-    def join(self, member: Subscriber) -> None:
-        self.members[member.id] = member
-
-    def leave(self, id: int) -> None:
-        """Remove a member that is gone, and release what it held."""
-        self.rest(id, [])
-        del self.members[id]
-
-    def was_sent(self, id: int, ordinals: list[int]) -> bool:
-        """Whether a member was sent each of these blocks; it may have released them since."""
-        return all(ordinal < self.members[id].sent for ordinal in ordinals)
-
-    def release(self, id: int, ordinals: list[int]) -> bool:
-        """Release a member's blocks; twice is harmless. False if it was never sent one of them."""
-        if not self.was_sent(id, ordinals):
-            return False
-        member = self.members[id]
-        for ordinal in ordinals:
-            if ordinal in member.held:
-                rows = member.held[ordinal].rows_for(member.selected)
-                member.taken += rows
-                self.taken += rows
-                self._release(member, ordinal)
-        return True
-
-    def has_read(self, id: int, before: int) -> bool:
-        """Note that a member waits, and which blocks it has read. False if it was never sent one of them."""
-        member = self.members[id]
-        if before > member.sent:
-            return False
-        member.read = max(member.read, before)
-        member.unread = sum(ordinal >= member.read for ordinal in member.held)
-        return True
-
-    def rest(self, id: int, keep: list[int]) -> None:
-        """Let a member read no more, and release all its blocks but those to ``keep``."""
-        member = self.members[id]
-        self.gathers = self.gathers and member.next is None and not member.pending
-        member.next, member.pending, member.resting = None, False, True
-        for ordinal in member.held.keys() - set(keep):
-            self._release(member, ordinal)
-
-    def start(
-        self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor, serial: int = 0
-    ) -> list[Subscriber]:
-        """Begin to read for a member; return the members that start now, with ``next`` set.
-
-        Without a position it begins at the next segment, and not before
-        ``epoch_start``: the first whose beginning is still in the ring, else
-        the first yet to be published; and, of blocks of which not all is
-        loaded, the first whose rows it will find there.
-        Ranks of one group begin an epoch together, or where others of them
-        have begun it, under a feeder that died or before this rank was
-        interrupted.
-        """
-        member = self.members[id]
-        member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
-        member.not_before = epoch_start
-        if at is not None:
-            self.gathers = False
-            self._begin(member, at, epoch, epoch_start)
-            return [member, *self._follow(member, epoch_start)]
-        ranks = [m for m in self.members.values() if m is member or self._belong_together(m, member)]
-        begun = next((m.epoch_start for m in ranks if m.next is not None and m.epoch == epoch), None)
-        if begun is not None:
-            self._begin(member, begun, epoch, begun)
-            return [member]
-        group = [m for m in ranks if m.pending]
-        if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
-            return []
-        start = self._next_segment(member.selected, max(each.not_before for each in group))
-        for each in group:
-            self._begin(each, start, each.epoch, start)
-        return group
-
-    def _belong_together(self, one: Subscriber, other: Subscriber) -> bool:
-        return one.world > 1 and (one.group, one.world, one.digests) == (other.group, other.world, other.digests)
-
-    def _follow(self, member: Subscriber, start: Cursor) -> list[Subscriber]:
-        """Start the ranks that wait for the epoch that this member of their group has begun; return them."""
-        group = [
-            m
-            for m in self.members.values()
-            if m.pending and m.epoch == member.epoch and self._belong_together(m, member)
-        ]
-        for each in group:
-            self._begin(each, start, each.epoch, start)
-        return group
-
-    def rank_taken(self, member: Subscriber) -> bool:
-        """Whether a group that is still gathering has this rank already."""
-        return any(
-            self._belong_together(m, member) and m.rank == member.rank and m.next is None and not m.resting
-            for m in self.members.values()
-        )
-
-    def selects_otherwise(self, id: int) -> bool:
-        """Whether another rank of a member's group waits for its ranks with another selection."""
-        member = self.members[id]
-        return member.world > 1 and any(
-            (m.group, m.world) == (member.group, member.world) and m.rank != member.rank
-            for m in self.members.values()
-            if m.pending and m.digests != member.digests
-        )
-
-    def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
-        """Record where a member's epoch began, and so where its last epoch ends."""
-        member = self.members[id]
-        member.epoch, member.epoch_start = epoch, start
-        if self._epochs is not None:
-            # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
-            sample = 0 if self._samples is None else start.sample
-            member.end = Cursor(start.cycle + self._epochs - epoch, sample)
-        self._served |= member.finished
-
-    def backlog(self, member: Subscriber) -> list[PublishedBlock]:
-        """Give a member the blocks in the ring from its ``next`` on, as held; return them."""
-        chain = [block for block in self._chain() if member.next is not None and self._end(block) > member.next]
-        if not chain or member.next is None or chain[0].at > member.next:
-            return []
-        taken: list[PublishedBlock] = []
-        for block in chain:
-            if not (member.reads and covers(block.union, member.selected)):
-                break
-            self._give(member, block)
-            taken.append(block)
-        return taken
-
-    def needed(self) -> Cursor | None:
-        """Return the first position that a member needs; None while nobody reads, or others are expected."""
-        if self.gathers:
-            return None
-        return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
-
-    def open(self) -> bool:
-        """Note that the source is opened, and gives no more of what it has planned; return whether any selects."""
-        self._planned.forget()
-        return any(member.selected is not None for member in self.members.values())
-
-    def plan(self, at: Cursor, ids: Ids) -> Mask | None:
-        """Note that the source plans a block of these samples now; return which it is to load, None for all."""
-        end = at.after(len(ids), self._samples)
-        readers = [m.selected for m in self.members.values() if m.reads and m.next is not None and m.next < end]
-        return self._planned.plan(at, end, ids, readers)
-
-    def has_enough(self, rows: int, nbytes: int) -> bool:
-        """Whether each member that reads has as many such blocks to read as are kept ready for it.
-
-        What a member has read and keeps does not count, or it would wait for a block that never comes. One that
-        waits for the feed to come to its place has nothing to read.
-        """
-        return all(m.unread >= self._ready(m, rows, nbytes) for m in self.members.values() if m.reads)
-
-    def _ready(self, member: Subscriber, rows: int, nbytes: int) -> int:
-        """How many such blocks are kept ready for a member."""
-        blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
-        if self._batches is not None:
-            blocks_per_batch = min(blocks_per_batch, self._batches)
-        if member.part < 1:
-            in_half_a_window = min(self.room.capacity_bytes // aligned(nbytes), MOST_BLOCKS) // 4
-            blocks_per_batch = max(1, min(blocks_per_batch, in_half_a_window))
-        if self._prefetch is not None:
-            return self._prefetch * blocks_per_batch
-        small = _READY_BYTES // aligned(nbytes)
-        return max(2 * blocks_per_batch, small if self._batches is None else min(small, self._batches))
-
-    def reserve(self, nbytes: int, offset: int | None = None) -> int | None:
-        """Reserve room for a block; None while bytes are lacking, or too many blocks are on their way.
-
-        ``offset`` is that of a block which lies in the ring already.
-        """
-        if len(self.blocks) >= MOST_BLOCKS:
-            return None
-        return self.room.reserve(nbytes) if offset is None else offset
-
-    def publish(
+    def add(
         self,
         at: Cursor,
         rows: int,
         offset: int,
         placement: Placement,
-        published_ns: int = 0,
-        ids: bytes = b"",
-        kept: bytes = b"",
-    ) -> tuple[PublishedBlock, list[Subscriber]]:
-        """Record a block that has been written; return it and the members that get it."""
-        loaded = self._planned.given(at)
-        if kept:  # a worker's slot has room for a whole block
-            placement = placement._replace(nbytes=aligned(placement.end))
-            self.room.shrink(offset, placement.nbytes)
-        block = PublishedBlock(
-            self._number, at, rows, offset, placement, published_ns, ids, kept, loaded if kept else None
-        )
+        published_ns: int,
+        ids: bytes,
+        kept: bytes,
+        union: Bitmap | None,
+    ) -> PublishedBlock:
+        """Add a block that nobody holds yet; see ``PublishedBlock``. Give it to a member, or free it."""
+        block = PublishedBlock(self._number, at, rows, offset, placement, published_ns, ids, kept, union)
         self._number += 1
-        self._in_cycle = self._in_cycle + 1 if at.sample else 1
-        end = self._end(block)
-        readers = [
-            m
-            for m in self.members.values()
-            if m.reads and m.next is not None and at <= m.next < end and covers(block.union, m.selected)
-        ]
-        self.blocks[block.number] = block
-        for member in readers:
-            self._give(member, block)
-        self.position = end
-        self._furthest = max(self._furthest, end)
-        if not readers:
-            self._free(block)
-        return block, readers
+        self.by_number[block.number] = block
+        return block
 
-    def end_cycle(self, cycle: int, samples: int) -> list[Subscriber]:
-        """End a cycle of unknown length after ``samples``; return the members that wait for more of it.
+    def end(self, block: PublishedBlock) -> Cursor:
+        """Return the position after a block."""
+        return block.at.after(block.rows, self._samples)
 
-        A member that has meanwhile gone back into the cycle is not among them.
-        """
-        end = Cursor(cycle, samples)
-        self._endless = False
-        self._batches = self._batches or self._in_cycle
-        self.position = Cursor(cycle + 1, 0)
-        waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
-        for member in waiting:
-            self._advance(member, self.position)
-        return waiting
-
-    @property
-    def finished(self) -> bool:
-        """Whether no member reads any more, and one has had all its epochs."""
-        return self._served and all(m.resting or self._reads_its_last(m) for m in self.members.values())
-
-    def _reads_its_last(self, member: Subscriber) -> bool:
-        """Whether a member has been sent all, and has begun its last epoch: until then it may select anew."""
-        return member.finished and self._epochs is not None and member.epoch >= self._epochs - 1
-
-    @property
-    def attended(self) -> bool:
-        """Whether a member may still read."""
-        return not all(m.resting for m in self.members.values())
-
-    def largest_holder(self) -> Subscriber | None:
-        """The member that holds the most bytes of the window; among equals, the one furthest behind."""
-        return max(
-            (m for m in self.members.values() if m.held),
-            key=lambda m: (m.held_bytes, -next(iter(m.held.values())).number),
-            default=None,
-        )
-
-    def only_holders(self, ids: set[int]) -> bool:
-        """Whether no block can go before these members release one."""
-        return bool(self.blocks) and all(ids & block.holders.keys() for block in self.blocks.values())
-
-    @property
-    def idle(self) -> str:
-        """Why nothing is needed, as ``FeederStatistics.waits_for`` says it; empty if something is."""
-        if self.needed() is not None:
-            return ""
-        return "expected trainers" if self.gathers and self._gathered() else "nobody reads"
-
-    def waits_for(self, member: Subscriber) -> str:
-        """Return what a waiting member waits for; empty if it does not wait."""
-        if self.state(member) != "waiting":
-            return ""
-        if self.gathers and member.reads:
-            more = self._expect - self._gathered()
-            return f"{more:,} more trainer" + "s" * (more != 1)
-        return member.waits_for
-
-    def state(self, member: Subscriber) -> str:
-        """Return what a member does, in a word."""
-        if self.gathers and member.reads:
-            return "waiting"
-        if member.reads and member.next is not None and self.position < self._furthest <= member.next:
-            return "ahead"
-        if member.reads and member.next is not None and member.next > self.position:
-            return "waiting"  # for the feed to reach the position where it begins
-        return member.state
-
-    def behind(self, member: Subscriber) -> Cursor:
-        """Return the first sample that a member has not released."""
-        for block in member.held.values():
-            return block.at
-        return member.next or Cursor(0, 0)
-
-    def _begin(self, member: Subscriber, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
-        member.next = at
-        member.pending = False
-        self.begin_epoch(member.id, epoch, epoch_start)
-        self.gathers = self.gathers and self._gathered() < self._expect
-
-    def _gathered(self) -> int:
-        """How many members have begun to read; the ranks of a run are one."""
-        return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
-
-    def _next_segment(self, selected: Bitmap | None, not_before: Cursor) -> Cursor:
-        if self._endless:
-            return self.position
-        if (later := self._planned.covered_from(selected)) is not None:
-            return max(later, self.position, not_before).next_segment(self._segment_starts)
-        first = self.position
-        for block in reversed(self._chain()):
-            if block.at < not_before or not covers(block.union, selected):
-                break
-            if block.at.sample in self._segment_starts:
-                first = block.at
-        return max(first, not_before).next_segment(self._segment_starts)
-
-    def _chain(self) -> list[PublishedBlock]:
-        """Return the newest blocks in the ring that lead without a gap up to ``position``."""
+    def up_to(self, position: Cursor) -> list[PublishedBlock]:
+        """Return the newest blocks that lead without a gap up to a position."""
         chain: list[PublishedBlock] = []
-        expected = self.position
-        for block in reversed(self.blocks.values()):
-            if self._end(block) != expected:
+        expected = position
+        for block in reversed(self.by_number.values()):
+            if self.end(block) != expected:
                 break
             chain.append(block)
             expected = block.at
         return chain[::-1]
 
-    def _end(self, block: PublishedBlock) -> Cursor:
-        return block.at.after(block.rows, self._samples)
-
-    def _give(self, member: Subscriber, block: PublishedBlock) -> None:
+    def give(self, member: Subscriber, block: PublishedBlock) -> None:
+        """Let a member hold a block that is sent to it; once more, if it holds it already."""
         if member.id not in block.holders:
             member.held_bytes += block.placement.nbytes
             member.held_rows += block.rows
@@ -397,13 +67,9 @@ class FeedState:
         member.held[member.sent] = block
         member.sent += 1
         member.unread += 1
-        self._advance(member, self._end(block))
 
-    def _advance(self, member: Subscriber, to: Cursor) -> None:
-        member.next = to
-        self._served |= member.finished
-
-    def _release(self, member: Subscriber, ordinal: int) -> None:
+    def release(self, member: Subscriber, ordinal: int) -> None:
+        """Let a member release what it was sent under this number."""
         block = member.held.pop(ordinal)
         member.unread -= ordinal >= member.read
         block.holders[member.id] -= 1
@@ -413,8 +79,9 @@ class FeedState:
         member.held_bytes -= block.placement.nbytes
         member.held_rows -= block.rows
         if not block.holders:
-            self._free(block)
+            self.free(block)
 
-    def _free(self, block: PublishedBlock) -> None:
-        self.room.release(block.offset)
-        del self.blocks[block.number]
+    def free(self, block: PublishedBlock) -> None:
+        """Free the room of a block that nobody holds."""
+        self._room.release(block.offset)
+        del self.by_number[block.number]

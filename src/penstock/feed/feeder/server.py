@@ -17,21 +17,21 @@ from penstock.contracts import Cursor, Ids, WritableRing
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.feeder.admission import member_of, objection_to, objection_to_reading
+from penstock.feed.feeder.admission import member_of, objection_to, objection_to_moving, objection_to_reading
 from penstock.feed.feeder.connections import Connections
-from penstock.feed.feeder.held_blocks import FeedState
+from penstock.feed.feeder.error_texts import evicted, stuck
+from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.pace import Pace
+from penstock.feed.feeder.patience import Patience
 from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.slot_pool import NotNeeded
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
-from penstock.feed.settings import GATHER_S, Settings
+from penstock.feed.feeder.trainer_statistics import trainer_statistics
+from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.memory.placement import EMPTY, Placement
 from penstock.memory.unused_pages import UnusedPages
 from penstock.selection.bitmap import Mask
-
-_FIRST_TRAINER_S = 60.0
-"""A lingering feeder waits at least this long for its first trainer."""
 
 
 class Server:
@@ -78,8 +78,7 @@ class Server:
         self._crash: BaseException | None = None
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
         self._starved: dict[int, int] = {}  # by member, serial of its last word that it waits while it keeps views
-        self._empty_since_s = time.monotonic() + max(0.0, _FIRST_TRAINER_S - (self._settings.linger or 0))
-        self._gather_until_s: float | None = None  # once a trainer waits for those that are expected
+        self._patience = Patience(self._settings.linger, time.monotonic())
         self._connections = Connections(
             endpoint.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._forget
         )
@@ -200,22 +199,13 @@ class Server:
             return
         peer, serial = self._trainers[starved][0], self._starved.pop(starved)
         held_bytes = sum(self._state.members[id].held_bytes for id in (starved, *left))
-        message = (
-            f"this trainer (pid {peer.pid}) waits for a batch, and the views that it keeps (borrow=True) hold "
-            f"{held_bytes:,} of the {self._state.room.capacity_bytes:,} bytes of the window of feed "
-            f"{self._welcome.name!r}, so that there is no room for it. Let views go before you go on "
-            "(list(loader) keeps all), copy what you keep, leave borrow out, or give the feed a larger window"
-        )
+        message = stuck(peer.pid, held_bytes, self._state.room.capacity_bytes, self._welcome.name)
         self._connections.send([peer], wire.encode(wire.Stuck(serial, message)))
 
     def _evict(self, member: Subscriber, held_back_s: float) -> None:
         peer, _ = self._trainers[member.id]
-        message = (
-            f"this trainer (pid {peer.pid}) held {member.held_bytes:,} of {self._state.room.capacity_bytes:,} "
-            f"bytes of feed {self._welcome.name!r} and released none of them for {held_back_s:.1f} s, longer than "
-            f"the feed's stall_timeout of {self._settings.stall_timeout} s; the others went on without it. Raise "
-            "stall_timeout or window, or load its last state_dict() into a new Loader"
-        )
+        window_bytes, limit_s = self._state.room.capacity_bytes, self._settings.stall_timeout
+        message = evicted(peer.pid, member.held_bytes, window_bytes, self._welcome.name, held_back_s, limit_s)
         # Sent before any of its bytes are overwritten: a trainer that has copied, and
         # then finds no eviction, has copied valid bytes.
         self._connections.dismiss(peer, wire.encode(wire.Evicted(message)))
@@ -230,9 +220,8 @@ class Server:
                 with self.changed:
                     now = time.monotonic()
                     self._unused_pages.give_back(now)
-                    if self._gather_until_s is not None and self._gather_until_s <= now:
+                    if self._patience.ends_gathering(now):
                         self._state.gathers = False
-                        self._gather_until_s = None
                         self.changed.notify_all()
         except BaseException as error:
             self._crash = error
@@ -244,10 +233,8 @@ class Server:
 
     def _has_closed(self) -> bool:
         with self.changed:
-            now = time.monotonic()
-            linger = self._settings.linger
-            alone = linger is not None and not self._state.attended and now > self._empty_since_s + linger
-            if self.closing is None and alone:
+            alone = not self._state.attended
+            if self.closing is None and alone and self._patience.has_lingered(time.monotonic()):
                 self._goodbye("had no trainer left")
             if self.closing is None:
                 return False
@@ -255,12 +242,10 @@ class Server:
             return self.closing != "" or self._connections.all_sent
 
     def _timeout_s(self) -> float | None:
-        now, linger = time.monotonic(), self._settings.linger
-        timeouts_s = [self._unused_pages.timeout_s(now)]
-        if self._gather_until_s is not None:
-            timeouts_s.append(max(0.0, self._gather_until_s - now) + 0.01)
-        if linger is not None and not self._state.attended and self.closing is None:
-            timeouts_s.append(max(0.0, self._empty_since_s + linger - now) + 0.01)
+        now = time.monotonic()
+        with self.changed:  # the thread that fills the ring may evict a member meanwhile
+            lingers = self._settings.linger is not None and not self._state.attended and self.closing is None
+        timeouts_s = self._unused_pages.timeout_s(now), self._patience.timeout_s(now, lingers=lingers)
         return min((each for each in timeouts_s if each is not None), default=None)
 
     def _connected(self, peer: Peer) -> None:
@@ -313,9 +298,10 @@ class Server:
                 self._reject(peer, "it keeps a block that it was never sent")
                 return
             self._state.rest(peer.id, message.keep)
-            self._empty_since_s = time.monotonic()
+            now = time.monotonic()
+            self._patience.left(now)
             if self.pace.culprit == peer.id:
-                self.pace.moving(self._empty_since_s)
+                self.pace.moving(now)
         elif objection := objection_to_reading(message, self._welcome, self._state, peer.id):
             self._reject(peer, objection)
         elif isinstance(message, wire.Epoch):
@@ -326,12 +312,8 @@ class Server:
     def _pass_on(self, peer: Peer, message: wire.MoveTrainer) -> None:
         """Tell a process's trainers to move, and the peer that they were told."""
         trainers = [each for each in self._trainers.values() if each[0].pid == message.pid]
-        if not trainers:
-            self._reject(peer, f"process {message.pid} does not train from it")
-        elif any(hello.world > 1 for _, hello in trainers):
-            self._reject(
-                peer, f"process {message.pid} is one of several ranks, which begin each epoch on one feed"
-            )
+        if objection := objection_to_moving(message, [hello for _, hello in trainers]):
+            self._reject(peer, objection)
         else:
             packet = wire.encode(wire.Move(message.to))
             self._connections.send([*(trainer for trainer, _ in trainers), peer], packet)
@@ -366,8 +348,8 @@ class Server:
             self._connections.send([starting], wire.encode(wire.Started(member.serial, *member.next)))
             for block in self._state.backlog(member):
                 self._announce(block, [member])
-        if self._state.gathers and self._gather_until_s is None:
-            self._gather_until_s = time.monotonic() + GATHER_S
+        if self._state.gathers:
+            self._patience.gathers(time.monotonic())
         if self._failed is not None:
             self._connections.send([peer], wire.encode(self._failed))
 
@@ -418,8 +400,9 @@ class Server:
         self._starved.pop(peer.id, None)
         if self._trainers.pop(peer.id, None) is not None:
             self._state.leave(peer.id)
-            self._empty_since_s = time.monotonic()
-            self.pace.forget(peer.id, self._empty_since_s)
+            now = time.monotonic()
+            self._patience.left(now)
+            self.pace.forget(peer.id, now)
         self.changed.notify_all()
 
     def culprit_pid(self) -> int | None:
@@ -429,26 +412,13 @@ class Server:
     def trainers(self) -> tuple[TrainerStatistics, ...]:
         """The trainers as they are now."""
         now = time.monotonic()
-        return tuple(self._statistics_of(peer, hello, now) for peer, hello in self._trainers.values())
-
-    def _statistics_of(self, peer: Peer, hello: wire.Hello, now: float) -> TrainerStatistics:
-        member = self._state.members[peer.id]
-        behind = self._state.behind(member)
-        return TrainerStatistics(
-            pid=peer.pid,
-            batch_size=hello.batch_size or self._welcome.batch_size,
-            borrow=hello.borrow,
-            rank=member.rank,
-            world=member.world,
-            epoch=member.epoch,
-            state=self._state.state(member),
-            cycle=behind.cycle,
-            sample=behind.sample,
-            lag_samples=member.held_rows,
-            held_bytes=member.held_bytes,
-            held_back_s=self.pace.total_s(peer.id, now),
-            waits_for=self._state.waits_for(member),
-            selected=None if member.selected is None else len(member.selected),
-            taken=member.taken,
-            wait_s=member.wait_s,
+        return tuple(
+            trainer_statistics(
+                peer,
+                self._state,
+                batch_size=hello.batch_size or self._welcome.batch_size,
+                borrow=hello.borrow,
+                held_back_s=self.pace.total_s(peer.id, now),
+            )
+            for peer, hello in self._trainers.values()
         )

@@ -19,7 +19,8 @@ from hypothesis.stateful import (
 from tests.examples import examples
 
 from penstock.contracts import Cursor
-from penstock.feed.feeder.held_blocks import FeedState, PublishedBlock, Subscriber
+from penstock.feed.feeder.feed_state import FeedState
+from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.memory.placement import Placement
 from penstock.memory.room import ALIGNMENT, Room, aligned
 from penstock.tree.layout import Constant

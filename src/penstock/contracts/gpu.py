@@ -1,0 +1,125 @@
+"""A GPU: its memory, copies to and from it, and what waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from penstock.contracts.arrays import ByteArray
+
+DeviceBytes = Any
+"""Memory of a GPU: a flat torch tensor of uint8."""
+
+
+class Event(Protocol):
+    """A point in a GPU's work, such as a CUDA event."""
+
+    def passed(self) -> bool:
+        """Whether everything before it is done."""
+        ...
+
+    def wait(self) -> None:
+        """Sleep until it has passed."""
+        ...
+
+
+class Gpu(Protocol):
+    """A GPU as one process sees it.
+
+    Its copies run one after the other on a separate stream, beside what the
+    process computes; only ``Event.wait`` and ``synchronize`` wait for them.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name for a person: ``"cuda:0"``."""
+        ...
+
+    @property
+    def uuid(self) -> str:
+        """UUID, which does not depend on the GPU's number in this process."""
+        ...
+
+    def pin(self, memory: ByteArray) -> None:
+        """Register host memory, so that copies from and to it are asynchronous.
+
+        Its pages must be writable during the call (docs/decisions/0013-pinning.md), and must not be a private
+        mapping of a file, of which the device would read copies from then on.
+
+        Raises:
+            PinningRefused: the system does not allow it; the message says why.
+        """
+        ...
+
+    def unpin(self, memory: ByteArray) -> None:
+        """Give up a registration; no copy from or to the memory may be under way."""
+        ...
+
+    def empty(self, nbytes: int) -> DeviceBytes:
+        """Allocate memory on the device, with arbitrary content."""
+        ...
+
+    def copy(self, to: DeviceBytes, origin: ByteArray, *, pinned: bool) -> None:
+        """Begin to copy host bytes to the device; pinned ones must not change until a later mark has passed."""
+        ...
+
+    def copy_within(self, to: DeviceBytes, origin: DeviceBytes) -> None:
+        """Begin to copy from a ring on a GPU; ``origin`` must not change until a later mark has passed."""
+        ...
+
+    def copy_out(self, to: ByteArray, origin: DeviceBytes) -> None:
+        """Begin to copy from the device to host memory; the bytes are there once a later mark has passed."""
+        ...
+
+    def share(self, nbytes: int) -> tuple[DeviceBytes, int]:
+        """Allocate memory that other processes can map; return it and its descriptor.
+
+        Raises:
+            DeviceUnavailable: too little memory is free; the message says how much.
+        """
+        ...
+
+    def open_shared(self, fd: int, nbytes: int) -> DeviceBytes:
+        """Map memory that another process shares, read-only if the driver can enforce that.
+
+        Raises:
+            DeviceUnavailable: this GPU cannot reach it, or would read a copy of it.
+        """
+        ...
+
+    def lend(self, memory: DeviceBytes, offset: int, nbytes: int, ended: Callable[[], None]) -> DeviceBytes:
+        """Lend a range of mapped memory to a trainer that keeps it.
+
+        ``collect`` calls ``ended`` when nothing refers to the range any more and what was launched on it is
+        done; it knows only of the stream that is current where the last reference dies. The mapping lives
+        until then.
+        """
+        ...
+
+    def collect(self) -> None:
+        """Call ``ended`` for the loans that are over."""
+        ...
+
+    def collect_all(self) -> None:
+        """Wait for the loans that are over, and from now on for each loan when it ends."""
+        ...
+
+    def mark(self) -> Event:
+        """Return the point after all copies begun so far."""
+        ...
+
+    def synchronize(self) -> None:
+        """Sleep until all copies begun so far are done."""
+        ...
+
+    def wait_for_copies(self, memory: Sequence[DeviceBytes], mark: Event) -> None:
+        """Let what this thread launches from now on run after the mark, and use this memory."""
+        ...
+
+    def wait_for_compute(self, memory: Sequence[DeviceBytes]) -> None:
+        """Let copies begun from now on run after what this thread has launched, and read this memory."""
+        ...
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether a tensor lies on this GPU."""
+        ...

@@ -1,0 +1,60 @@
+"""Data sets of files or objects: where each sample lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.contracts.arrays import Ids
+
+
+class Place(NamedTuple):
+    """Where a sample's bytes lie: a part of a file or object, or all of it if ``nbytes`` is None.
+
+    Attributes:
+        path: The file, or the object's URL.
+        offset: First byte.
+        nbytes: Number of bytes.
+        etag: Version of what it is a part of, if that is known; of an object, its ETag.
+    """
+
+    path: str
+    offset: int = 0
+    nbytes: int | None = None
+    etag: str = ""
+
+
+class Records(Protocol):
+    """Where the samples of a data set lie; any process may read them, in any order."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """A name for each sample: its path within a folder, or its key in a shard."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """The folder or the shards that they lie in: the name of the data set in a cache."""
+        ...
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Labels that lie beside the samples; empty if none do."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The records in a few words, for a person."""
+        ...
+
+    def places(self, records: Ids) -> list[Place]:
+        """Return where these samples lie."""
+        ...
+
+    def check_unchanged(self, records: Ids) -> None:
+        """Check that these samples still lie there, after they were read.
+
+        Raises:
+            ReadFailed: what holds them was written to or replaced.
+        """
+        ...

@@ -1,0 +1,360 @@
+"""Who reads a feed, from where, and which blocks they still need: the state of a feed, without its bytes.
+
+Nothing here touches a socket, a clock or memory, so that property tests can
+drive it through any sequence of joins, releases and deaths.
+"""
+
+from __future__ import annotations
+
+from penstock.contracts import Cursor, Ids
+from penstock.feed.feeder.held_blocks import HeldBlocks
+from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
+from penstock.feed.feeder.prefetch import blocks_ready
+from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
+from penstock.feed.settings import MOST_BLOCKS
+from penstock.memory.placement import Placement
+from penstock.memory.room import Room, aligned
+from penstock.selection.bitmap import Bitmap, Mask
+
+
+class FeedState:
+    """The members of a feed and the blocks they hold.
+
+    Args:
+        room: The ring's bytes.
+        samples: Samples in a cycle; None when unknown.
+        segment_starts: Where a member may join.
+        epochs: Epochs that each member gets; None for no end.
+        batches: Blocks in a cycle; None when unknown, until the first has ended.
+        prefetch: Batches to keep ready for the fastest member; see ``Settings``.
+        endless: Whether a cycle may never end: until one has ended, a late member joins at the next block.
+        expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
+
+    Attributes:
+        furthest: The end of the furthest block that was ever published.
+        taken: Samples that members took of the blocks that they have released, counted for each of them.
+        gathers: Whether it waits for those expected. It no longer does once one has left, or one was there before:
+            it has begun elsewhere in the feed.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        samples: int | None,
+        segment_starts: tuple[int, ...],
+        epochs: int | None,
+        *,
+        batches: int | None = None,
+        prefetch: int | None = None,
+        endless: bool = False,
+        expect: int = 1,
+    ) -> None:
+        self.room = room
+        self.members: dict[int, Subscriber] = {}
+        self.position = Cursor(0, 0)  # of the next block, unless somebody needs another
+        self._samples = samples
+        self._segment_starts = segment_starts
+        self._epochs = epochs
+        self._batches = batches
+        self._prefetch = prefetch
+        self._endless = endless
+        self.expect = expect
+        self.gathers = expect > 1
+        self.furthest = self.position
+        self._in_cycle = 0  # blocks that were published of the present cycle
+        self._served = False
+        self._planned = PlannedBlocks()
+        self._held = HeldBlocks(room, samples)
+        self.taken = 0
+
+    @property
+    def blocks(self) -> dict[int, PublishedBlock]:
+        """The blocks that somebody holds, by number, in the order in which they were published."""
+        return self._held.by_number
+
+    def join(self, member: Subscriber) -> None:
+        self.members[member.id] = member
+
+    def leave(self, id: int) -> None:
+        """Remove a member that is gone, and release what it held."""
+        self.rest(id, [])
+        del self.members[id]
+
+    def was_sent(self, id: int, ordinals: list[int]) -> bool:
+        """Whether a member was sent each of these blocks; it may have released them since."""
+        return all(ordinal < self.members[id].sent for ordinal in ordinals)
+
+    def release(self, id: int, ordinals: list[int]) -> bool:
+        """Release a member's blocks; twice is harmless. False if it was never sent one of them."""
+        if not self.was_sent(id, ordinals):
+            return False
+        member = self.members[id]
+        for ordinal in ordinals:
+            if ordinal in member.held:
+                rows = member.held[ordinal].rows_for(member.selected)
+                member.taken += rows
+                self.taken += rows
+                self._held.release(member, ordinal)
+        return True
+
+    def has_read(self, id: int, before: int) -> bool:
+        """Note that a member waits, and which blocks it has read. False if it was never sent one of them."""
+        member = self.members[id]
+        if before > member.sent:
+            return False
+        member.read = max(member.read, before)
+        member.unread = sum(ordinal >= member.read for ordinal in member.held)
+        return True
+
+    def rest(self, id: int, keep: list[int]) -> None:
+        """Let a member read no more, and release all its blocks but those to ``keep``."""
+        member = self.members[id]
+        self.gathers = self.gathers and member.next is None and not member.pending
+        member.next, member.pending, member.resting = None, False, True
+        for ordinal in member.held.keys() - set(keep):
+            self._held.release(member, ordinal)
+
+    def start(
+        self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor, serial: int = 0
+    ) -> list[Subscriber]:
+        """Begin to read for a member; return the members that start now, with ``next`` set.
+
+        Without a position it begins at the next segment, and not before
+        ``epoch_start``: the first whose beginning is still in the ring, else
+        the first yet to be published; and, of blocks of which not all is
+        loaded, the first whose rows it will find there.
+        Ranks of one group begin an epoch together, or where others of them
+        have begun it, under a feeder that died or before this rank was
+        interrupted.
+        """
+        member = self.members[id]
+        member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
+        member.not_before = epoch_start
+        if at is not None:
+            self.gathers = False
+            self._begin(member, at, epoch, epoch_start)
+            return [member, *self._follow(member, epoch_start)]
+        ranks = [m for m in self.members.values() if m is member or self._belong_together(m, member)]
+        begun = next((m.epoch_start for m in ranks if m.next is not None and m.epoch == epoch), None)
+        if begun is not None:
+            self._begin(member, begun, epoch, begun)
+            return [member]
+        group = [m for m in ranks if m.pending]
+        if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
+            return []
+        start = self._next_segment(member.selected, max(each.not_before for each in group))
+        for each in group:
+            self._begin(each, start, each.epoch, start)
+        return group
+
+    def _belong_together(self, one: Subscriber, other: Subscriber) -> bool:
+        return one.world > 1 and (one.group, one.world, one.digests) == (other.group, other.world, other.digests)
+
+    def _follow(self, member: Subscriber, start: Cursor) -> list[Subscriber]:
+        """Start the ranks that wait for the epoch that this member of their group has begun; return them."""
+        group = [
+            m
+            for m in self.members.values()
+            if m.pending and m.epoch == member.epoch and self._belong_together(m, member)
+        ]
+        for each in group:
+            self._begin(each, start, each.epoch, start)
+        return group
+
+    def rank_taken(self, member: Subscriber) -> bool:
+        """Whether a group that is still gathering has this rank already."""
+        return any(
+            self._belong_together(m, member) and m.rank == member.rank and m.next is None and not m.resting
+            for m in self.members.values()
+        )
+
+    def selects_otherwise(self, id: int) -> bool:
+        """Whether another rank of a member's group waits for its ranks with another selection."""
+        member = self.members[id]
+        return member.world > 1 and any(
+            (m.group, m.world) == (member.group, member.world) and m.rank != member.rank
+            for m in self.members.values()
+            if m.pending and m.digests != member.digests
+        )
+
+    def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
+        """Record where a member's epoch began, and so where its last epoch ends."""
+        member = self.members[id]
+        member.epoch, member.epoch_start = epoch, start
+        if self._epochs is not None:
+            # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
+            sample = 0 if self._samples is None else start.sample
+            member.end = Cursor(start.cycle + self._epochs - epoch, sample)
+        self._served |= member.finished
+
+    def backlog(self, member: Subscriber) -> list[PublishedBlock]:
+        """Give a member the blocks in the ring from its ``next`` on, as held; return them."""
+        chain = [
+            block
+            for block in self._held.up_to(self.position)
+            if member.next is not None and self._held.end(block) > member.next
+        ]
+        if not chain or member.next is None or chain[0].at > member.next:
+            return []
+        taken: list[PublishedBlock] = []
+        for block in chain:
+            if not (member.reads and covers(block.union, member.selected)):
+                break
+            self._give(member, block)
+            taken.append(block)
+        return taken
+
+    def needed(self) -> Cursor | None:
+        """Return the first position that a member needs; None while nobody reads, or others are expected."""
+        if self.gathers:
+            return None
+        return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
+
+    def open(self) -> bool:
+        """Note that the source is opened, and gives no more of what it has planned; return whether any selects."""
+        self._planned.forget()
+        return any(member.selected is not None for member in self.members.values())
+
+    def plan(self, at: Cursor, ids: Ids) -> Mask | None:
+        """Note that the source plans a block of these samples now; return which it is to load, None for all."""
+        end = at.after(len(ids), self._samples)
+        readers = [m.selected for m in self.members.values() if m.reads and m.next is not None and m.next < end]
+        return self._planned.plan(at, end, ids, readers)
+
+    def has_enough(self, rows: int, nbytes: int) -> bool:
+        """Whether each member that reads has as many such blocks to read as are kept ready for it.
+
+        What a member has read and keeps does not count, or it would wait for a block that never comes. One that
+        waits for the feed to come to its place has nothing to read.
+        """
+        return all(
+            m.unread >= blocks_ready(m, rows, nbytes, self.room.capacity_bytes, self._batches, self._prefetch)
+            for m in self.members.values()
+            if m.reads
+        )
+
+    def reserve(self, nbytes: int, offset: int | None = None) -> int | None:
+        """Reserve room for a block; None while bytes are lacking, or too many blocks are on their way.
+
+        ``offset`` is that of a block which lies in the ring already.
+        """
+        if len(self.blocks) >= MOST_BLOCKS:
+            return None
+        return self.room.reserve(nbytes) if offset is None else offset
+
+    def publish(
+        self,
+        at: Cursor,
+        rows: int,
+        offset: int,
+        placement: Placement,
+        published_ns: int = 0,
+        ids: bytes = b"",
+        kept: bytes = b"",
+    ) -> tuple[PublishedBlock, list[Subscriber]]:
+        """Record a block that has been written; return it and the members that get it."""
+        loaded = self._planned.given(at)
+        if kept:  # a worker's slot has room for a whole block
+            placement = placement._replace(nbytes=aligned(placement.end))
+            self.room.shrink(offset, placement.nbytes)
+        union = loaded if kept else None
+        block = self._held.add(at, rows, offset, placement, published_ns, ids, kept, union)
+        self._in_cycle = self._in_cycle + 1 if at.sample else 1
+        end = self._held.end(block)
+        readers = [
+            m
+            for m in self.members.values()
+            if m.reads and m.next is not None and at <= m.next < end and covers(block.union, m.selected)
+        ]
+        for member in readers:
+            self._give(member, block)
+        self.position = end
+        self.furthest = max(self.furthest, end)
+        if not readers:
+            self._held.free(block)
+        return block, readers
+
+    def end_cycle(self, cycle: int, samples: int) -> list[Subscriber]:
+        """End a cycle of unknown length after ``samples``; return the members that wait for more of it.
+
+        A member that has meanwhile gone back into the cycle is not among them.
+        """
+        end = Cursor(cycle, samples)
+        self._endless = False
+        self._batches = self._batches or self._in_cycle
+        self.position = Cursor(cycle + 1, 0)
+        waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
+        for member in waiting:
+            self._advance(member, self.position)
+        return waiting
+
+    @property
+    def finished(self) -> bool:
+        """Whether no member reads any more, and one has had all its epochs."""
+        return self._served and all(m.resting or self._reads_its_last(m) for m in self.members.values())
+
+    def _reads_its_last(self, member: Subscriber) -> bool:
+        """Whether a member has been sent all, and has begun its last epoch: until then it may select anew."""
+        return member.finished and self._epochs is not None and member.epoch >= self._epochs - 1
+
+    @property
+    def attended(self) -> bool:
+        """Whether a member may still read."""
+        return not all(m.resting for m in self.members.values())
+
+    def largest_holder(self) -> Subscriber | None:
+        """The member that holds the most bytes of the window; among equals, the one furthest behind."""
+        return max(
+            (m for m in self.members.values() if m.held),
+            key=lambda m: (m.held_bytes, -next(iter(m.held.values())).number),
+            default=None,
+        )
+
+    def only_holders(self, ids: set[int]) -> bool:
+        """Whether no block can go before these members release one."""
+        return bool(self.blocks) and all(ids & block.holders.keys() for block in self.blocks.values())
+
+    @property
+    def idle(self) -> str:
+        """Why nothing is needed, as ``FeederStatistics.waits_for`` says it; empty if something is."""
+        if self.needed() is not None:
+            return ""
+        return "expected trainers" if self.gathers and self.gathered else "nobody reads"
+
+    @property
+    def gathered(self) -> int:
+        """How many members have begun to read; the ranks of a run are one."""
+        return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
+
+    def behind(self, member: Subscriber) -> Cursor:
+        """Return the first sample that a member has not released."""
+        for block in member.held.values():
+            return block.at
+        return member.next or Cursor(0, 0)
+
+    def _begin(self, member: Subscriber, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+        member.next = at
+        member.pending = False
+        self.begin_epoch(member.id, epoch, epoch_start)
+        self.gathers = self.gathers and self.gathered < self.expect
+
+    def _next_segment(self, selected: Bitmap | None, not_before: Cursor) -> Cursor:
+        if self._endless:
+            return self.position
+        if (later := self._planned.covered_from(selected)) is not None:
+            return max(later, self.position, not_before).next_segment(self._segment_starts)
+        first = self.position
+        for block in reversed(self._held.up_to(self.position)):
+            if block.at < not_before or not covers(block.union, selected):
+                break
+            if block.at.sample in self._segment_starts:
+                first = block.at
+        return max(first, not_before).next_segment(self._segment_starts)
+
+    def _give(self, member: Subscriber, block: PublishedBlock) -> None:
+        self._held.give(member, block)
+        self._advance(member, self._held.end(block))
+
+    def _advance(self, member: Subscriber, to: Cursor) -> None:
+        member.next = to
+        self._served |= member.finished
