@@ -95,7 +95,7 @@ def page() -> None:
     print(
         "`penstock bench load DIR --repeats 5`, and `python -m benchmarks.tokens`. tf.data and DALI decode only a"
     )
-    print("window of each image, as Penstock does where libjpeg-turbo 3 is.\n")
+    print("window of each image, as Penstock does where libjpeg-turbo 3 or nvImageCodec is.\n")
     print_claims([*load_claims(), *read("tokens")["claims"], *read("records")["claims"]])
     print("\n## The cache\n")
     cached = read("cache")
@@ -119,6 +119,7 @@ OF_REGIONS = {
     "spdl": ("SPDL", 1.1),
 }
 OF_WHOLE_IMAGES = {"simplejpeg": ("DataLoader, simplejpeg and OpenCV", 1.05)}
+OF_NVIMAGECODEC = {"simplejpeg": ("DataLoader, simplejpeg and OpenCV", 1.2)}
 HOW = (
     "All arms run by turns in one run. "
     "[How it is measured](../benchmarks/README.md); `make bench` repeats the tables of sharing."
@@ -145,11 +146,12 @@ def every_claim() -> list[dict]:
 
 
 def load_claims() -> list[dict]:
-    """Compare Penstock's ImageSource with other loaders, turn by turn, by each of two decoders."""
+    """Compare Penstock's ImageSource with other loaders, turn by turn, by each of three decoders."""
     claims: list[dict] = []
     for name, how, targets in (
         ("regions", "ImageSource by regions", OF_REGIONS),
         ("pip", "ImageSource as pip installs it", OF_WHOLE_IMAGES),
+        ("nvimagecodec", "ImageSource by nvImageCodec, from PyPI", OF_NVIMAGECODEC),
     ):
         measured = read(f"load-{name}")["measured"]
         own = [one["images_per_s"] for one in measured["penstock"]]

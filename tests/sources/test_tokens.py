@@ -272,7 +272,7 @@ def test_what_is_no_file_of_tokens_is_refused_in_words(tmp_path):
     refused("no such file of tokens", tmp_path / "prepare.py")
     refused("no such file of tokens", str(tmp_path / "*"))
     refused("no files were named", [])
-    refused("read from files", "s3://bucket/x.bin")
+    refused("s3://bucket/x.bin must lie on a disk of this machine", "s3://bucket/x.bin")
     (tmp_path / "empty.bin").touch()
     refused("is empty", tmp_path / "empty.bin")
     (tmp_path / "odd.bin").write_bytes(b"12345")

@@ -30,12 +30,11 @@ _TOKENS = "tokens:"
 _PACKED_PANEL = "Options of packed:FOLDER"
 _TOKENS_PANEL = "Options of tokens:FILES"
 _IMAGES_PANEL = "Options of images:FOLDER"
-_CACHE_PANEL = "Options of images: and packed:"
 _BOTH_PANEL = "Options of images:, packed: and tokens:"
 _OPTIONS = {
     _IMAGES: {"size", "augment", "labels", "on_bad", "workers", "batch_size", "shuffle", "cache"},
     PACKED: {"reader", "cache", "batch_size", "depth", "shuffle", "verify"},
-    _TOKENS: {"length", "batch_size", "documents", "dtype", "shuffle"},
+    _TOKENS: {"length", "batch_size", "documents", "dtype", "shuffle", "cache"},
 }
 """Which options the loaders have that are named by a prefix."""
 
@@ -93,7 +92,7 @@ def feed(
         typer.Option(
             metavar="FOLDER=SIZE",
             help="Local folder that keeps what was read, such as /scratch/cache=200GB.",
-            rich_help_panel=_CACHE_PANEL,
+            rich_help_panel=_BOTH_PANEL,
         ),
     ] = None,
     reader: Annotated[

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import struct
+import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -114,6 +115,7 @@ class Slab:
         self._usable = np.ones(0, np.bool_)
         self._pieces = Pieces(data if direct is None else direct, direct=direct is not None)
         self.full = "" if lock is not None else "it may only be read"
+        weakref.finalize(self, _close, self._fds)
         self.refresh()
         self._check_size()
 
@@ -264,8 +266,7 @@ class Slab:
             return len(chosen)
 
     def close(self) -> None:
-        while self._fds:
-            os.close(self._fds.pop())
+        _close(self._fds)
 
     def _check_size(self) -> None:
         if len(self._records) and os.fstat(self._data).st_size < sum(self.place(-1)):
@@ -322,3 +323,8 @@ class Slab:
             yield
         finally:
             fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())

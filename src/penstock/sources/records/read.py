@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 
 from penstock.contracts import Place
-from penstock.errors import ReadFailed
+from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
 from penstock.io.object_store import ObjectStores
 
@@ -27,6 +28,24 @@ def stores() -> ObjectStores:
 def is_remote(path: str) -> bool:
     """Whether a path is the URL of an object."""
     return "://" in path
+
+
+def objects_like(pattern: str) -> list[str]:
+    """Return the URLs of objects that a pattern names, sorted; ``*`` stands for anything but a slash.
+
+    Raises:
+        BadSetting: the store refuses, or there are none.
+    """
+    fixed = pattern[: pattern.index("*")].rpartition("/")[0]
+    parts = ("[^/]*".join(map(re.escape, part.split("*"))) for part in pattern.split("**"))
+    like = re.compile(".*".join(parts))
+    try:
+        found = sorted(each.url for each in stores().listed(f"{fixed}/") if like.fullmatch(each.url))
+    except OSError as error:
+        raise BadSetting(f"{pattern} cannot be listed: {error.strerror}") from None
+    if not found:
+        raise BadSetting(f"{pattern}: there is no such object")
+    return found
 
 
 def version_of(path: str) -> FileVersion:

@@ -19,7 +19,7 @@ from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
 from penstock.linux.cache_folder import cache_folder
 from penstock.sources.order import digest
-from penstock.sources.records.read import is_remote, read, read_ahead, stores, version_of
+from penstock.sources.records.read import is_remote, objects_like, read, read_ahead, version_of
 from penstock.sources.records.tar import Member, members, walk
 
 SUFFIX = ".tar"
@@ -108,26 +108,12 @@ def _found(pattern: str) -> list[str]:
         numbers = (f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
         return [path for number in numbers for path in _found(_RANGE.sub(number, pattern, count=1))]
     if is_remote(pattern):
-        return _objects(pattern) if "*" in pattern else [pattern]
+        return objects_like(pattern) if "*" in pattern else [pattern]
     text = os.path.expanduser(pattern)
     found = [text] if os.path.exists(text) else sorted(glob.glob(text, recursive=True))
     if not found:
         raise BadSetting(f"{pattern}: there is no such tar file")
     return list(map(os.path.realpath, found))
-
-
-def _objects(pattern: str) -> list[str]:
-    """Return the objects that a pattern names; ``*`` stands for anything but a slash."""
-    fixed = pattern[: pattern.index("*")].rpartition("/")[0]
-    parts = ("[^/]*".join(map(re.escape, part.split("*"))) for part in pattern.split("**"))
-    like = re.compile(".*".join(parts))
-    try:
-        found = sorted(each.url for each in stores().listed(f"{fixed}/") if like.fullmatch(each.url))
-    except OSError as error:
-        raise BadSetting(f"{pattern} cannot be listed: {error.strerror}") from None
-    if not found:
-        raise BadSetting(f"{pattern}: there is no such object")
-    return found
 
 
 def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import glob
+import io
+import math
 import mmap
 import os
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.contracts import Numbers
+from penstock.contracts import Numbers, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
+from penstock.io.cache.cache import Cache
+from penstock.io.cache.slab import Slab
+from penstock.io.cache.whole import WholeFile, slab_of
+from penstock.packages import require
+from penstock.sources.records.read import is_remote, objects_like, read, version_of
 from penstock.sources.tokens import megatron
 
 _HEADER_INTS = 256
+_HEADER_BYTES = 64 << 10
+_JUST_WRITTEN_S = 0.1
 _SUFFIXES = (".bin", ".npy")
 _LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 """Magic number and version of llm.c's files, and what their tokens are (its dev/data/data_common.py)."""
@@ -32,6 +44,7 @@ class TokenFile:
     Args:
         path: A ``.bin`` without a header or with llm.c's, an ``.npy``, or Megatron's ``.bin`` beside its ``.idx``.
         dtype: Type of tokens without a header; None for uint16, as nanoGPT writes them.
+        kept_in: Opens the slab in which files of a folder are kept; None to map the file where it lies.
 
     Attributes:
         tokens: All tokens, one axis.
@@ -41,32 +54,55 @@ class TokenFile:
         BadSetting: it is no file of tokens; the message says what it is.
     """
 
-    def __init__(self, path: Path, dtype: str | None) -> None:
+    def __init__(self, path: str, dtype: str | None, kept_in: Callable[[str], Slab] | None = None) -> None:
         self.path = path
         self.documents: Numbers | None = None
+        self._whole: WholeFile | None = None
         try:
-            with path.open("rb") as file:
-                self._version = FileVersion.of(os.fstat(file.fileno()))
-                if not self._version.nbytes:
-                    raise BadSetting(f"{path} is empty")
-                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._version = version_of(path) if kept_in is None else _settled(path)
+            if not self._version.nbytes:
+                raise BadSetting(f"{path} is empty")
+            if kept_in is None:
+                with open(path, "rb") as file:
+                    self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            else:
+                self._whole = _kept(path, self._version, kept_in)
+                self._mapped = self._whole.mapped
+        except ReadFailed as error:
+            raise BadSetting(str(error)) from None
         except OSError as error:
             raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
-        kept = self._described(dtype)
+        kept = self._described(dtype, kept_in)
         self.tokens: Tokens = np.frombuffer(self._mapped, *kept)
 
     def check_unchanged(self) -> None:
         """Raise ReadFailed if the file was written to, replaced or removed since it was mapped."""
+        if self._whole is not None:  # a copy
+            return
         try:
-            now = FileVersion.of(os.stat(self.path))
-        except OSError as error:
-            raise ReadFailed(f"{self.path} cannot be read any more: {error.strerror}", str(self.path)) from None
+            now = version_of(self.path)
+        except ReadFailed as error:
+            raise ReadFailed(f"{error}; it was there when the feed began", self.path) from None
         if self._version.difference(now):
             raise ReadFailed(
                 f"{self.path} has changed since the feed began ({self._version.nbytes:,} bytes then, "
                 f"{now.nbytes:,} now): its epochs would mix old tokens with new ones. Start the feed again",
-                str(self.path),
+                self.path,
             )
+
+    def check_whole(self, firsts: Numbers, count: int | Numbers) -> None:
+        """Compare a copy with its checksums where these tokens lie, if that was not done before.
+
+        Args:
+            firsts: The first token of each part.
+            count: Tokens of each part.
+
+        Raises:
+            ReadFailed: the copy is damaged, and the file cannot be read again.
+        """
+        if self._whole is not None:
+            size = self.tokens.itemsize
+            self._whole.check(firsts * size + len(self._mapped) - self.tokens.nbytes, count * size)
 
     def will_need(self, first: int, count: int) -> None:
         """Have the kernel read some tokens ahead."""
@@ -74,11 +110,13 @@ class TokenFile:
         page = start // mmap.PAGESIZE * mmap.PAGESIZE
         self._mapped.madvise(mmap.MADV_WILLNEED, page, start - page + count * self.tokens.itemsize)
 
-    def _described(self, dtype: str | None) -> tuple[str, int, int]:
+    def _described(self, dtype: str | None, kept_in: Callable[[str], Slab] | None) -> tuple[str, int, int]:
         """Return the type of the tokens, how many they are, and the offset of the first."""
-        index = self.path.with_suffix(".idx")
-        if self.path.suffix != ".npy" and index.exists():
-            found = megatron.read_index(index, self._version.nbytes)
+        stem, suffix = os.path.splitext(self.path)
+        if self._whole is not None:
+            self._whole.check(np.zeros(1, np.int64), min(_HEADER_BYTES, self._version.nbytes))
+        if suffix != ".npy" and (raw := _content(f"{stem}.idx", kept_in)) is not None:
+            found = megatron.read_index(f"{stem}.idx", raw, self._version.nbytes)
             self.documents = found.documents
             return self._agreed(found.dtype, dtype), int(found.documents[-1]), 0
         if self._mapped[:6] == b"\x93NUMPY":
@@ -97,16 +135,22 @@ class TokenFile:
         return np.dtype(kind).newbyteorder("<").str, count, 0
 
     def _of_npy(self, dtype: str | None) -> tuple[str, int, int]:
+        header = io.BytesIO(self._mapped[:_HEADER_BYTES])
         try:
-            array = np.load(self.path, mmap_mode="r")
+            version = np.lib.format.read_magic(header)
+            read = (
+                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            )
+            shape, _, kind = read(header)
+            if header.tell() + math.prod(shape) * kind.itemsize > len(self._mapped):
+                raise ValueError("it was cut short")
         except ValueError as error:
             raise BadSetting(f"{self.path} cannot be read: {error}") from None
-        if array.ndim != 1 or array.dtype.kind not in "iu" or array.dtype.str.startswith(">"):
+        if len(shape) != 1 or kind.kind not in "iu" or kind.str.startswith(">"):
             raise BadSetting(
-                f"{self.path} holds {array.dtype.str} of shape {array.shape}; tokens are whole numbers in a row, "
-                "little-endian"
+                f"{self.path} holds {kind.str} of shape {shape}; tokens are whole numbers in a row, little-endian"
             )
-        return self._agreed(array.dtype.str, dtype), len(array), array.offset
+        return self._agreed(kind.str, dtype), shape[0], header.tell()
 
     def _check_size(self, count: int, kind: str) -> None:
         wanted = 4 * _HEADER_INTS + count * np.dtype(kind).itemsize
@@ -123,15 +167,15 @@ class TokenFile:
         return kind.str
 
 
-def files_at(pattern: str | Path) -> list[Path]:
+def files_at(pattern: str | Path) -> list[str]:
     """Return the ``.bin`` and ``.npy`` files that a path, a folder or a pattern (``*``, ``**``) names, sorted.
 
     Raises:
         BadSetting: there are none.
     """
+    if is_remote(str(pattern)):
+        return _objects_at(str(pattern))
     text = os.path.abspath(os.path.expanduser(str(pattern)))
-    if "://" in str(pattern):
-        raise BadSetting(f"{pattern}: tokens are read from files; copy them to a disk of this machine first")
     path = Path(text)
     if path.is_dir():
         found = list(path.iterdir())
@@ -146,11 +190,18 @@ def files_at(pattern: str | Path) -> list[Path]:
     parts = {part for part in ("train", "val") if any(part in file.stem for file in found)}
     if path.is_dir() and len(parts) > 1:
         raise BadSetting(f"{pattern} holds files to train with and files to validate with: name one, or a pattern")
-    return found
+    return list(map(str, found))
 
 
-def opened(patterns: Sequence[str | Path], dtype: str | None) -> dict[str, list[TokenFile]]:
+def opened(
+    patterns: Sequence[str | Path], dtype: str | None, cache: Cache | None = None
+) -> dict[str, list[TokenFile]]:
     """Map the files that each of some patterns names.
+
+    Args:
+        patterns: Files, folders or patterns.
+        dtype: Type of tokens without a header; None for uint16.
+        cache: Where the files are kept, and mapped; None to map them where they lie.
 
     Raises:
         BadSetting: there are none, one is no file of tokens or is named twice, or they differ in type.
@@ -159,7 +210,13 @@ def opened(patterns: Sequence[str | Path], dtype: str | None) -> dict[str, list[
     named = [path for pattern in patterns for path in paths[str(pattern)]]
     if twice := [path for path, times in Counter(named).items() if times > 1]:
         raise BadSetting(f"{twice[0]} is named twice, so its tokens would come twice in each epoch")
-    files = {pattern: [TokenFile(path, dtype) for path in found] for pattern, found in paths.items()}
+    if cache is None and (remote := [path for path in named if is_remote(path)]):
+        raise BadSetting(
+            f"{remote[0]} must lie on a disk of this machine. Pass cache=penstock.Cache(folder, size), into which "
+            "it is fetched once"
+        )
+    kept_in = None if cache is None else _slabs(cache)
+    files = {pattern: [TokenFile(path, dtype, kept_in) for path in found] for pattern, found in paths.items()}
     first, *others = (file for found in files.values() for file in found)
     for file in others:
         if file.tokens.dtype != first.tokens.dtype:
@@ -168,3 +225,58 @@ def opened(patterns: Sequence[str | Path], dtype: str | None) -> dict[str, list[
                 "files of one source have tokens of one type"
             )
     return files
+
+
+def _objects_at(pattern: str) -> list[str]:
+    require("TokenSource of a URL", "s3", "obstore")
+    if "*" in pattern:
+        return objects_like(pattern)
+    if pattern.endswith(_SUFFIXES):
+        return [pattern]
+    return [url for url in objects_like(f"{pattern.rstrip('/')}/*") if url.endswith(_SUFFIXES)]
+
+
+def _slabs(cache: Cache) -> Callable[[str], Slab]:
+    """Return a function that opens the slab for the files of a folder, each once."""
+    if cache.keep == "pixels":
+        raise BadSetting('keep="pixels": tokens are kept as they are; leave keep out')
+
+    @functools.cache
+    def slab_in(folder: str) -> Slab:
+        return slab_of(cache.layout(folder, "tokens", None))
+
+    return slab_in
+
+
+def _settled(path: str) -> FileVersion:
+    """Return a file's version, once a write at this moment would change it."""
+    version = version_of(path)
+    if abs(time.time() - version.ctime_ns / 1e9) < _JUST_WRITTEN_S:
+        time.sleep(_JUST_WRITTEN_S)
+        version = version_of(path)
+    return version
+
+
+def _kept(path: str, version: FileVersion, kept_in: Callable[[str], Slab]) -> WholeFile:
+    def part(offset: int, nbytes: int) -> bytes:
+        content = read(Place(path, offset, nbytes, version.etag))
+        if not is_remote(path) and version_of(path) != version:  # of an object, the store compares it
+            raise ReadFailed(f"{path} has changed while it was read", path, offset)
+        return content
+
+    return WholeFile(kept_in(os.path.dirname(path)), path, version, part)
+
+
+def _content(path: str, kept_in: Callable[[str], Slab] | None) -> bytes | None:
+    """Return all that is in a file; None if there is no such file."""
+    try:
+        version = _settled(path)
+    except ReadFailed as error:
+        if error.errno == ENOENT:
+            return None
+        raise
+    if kept_in is None or not version.nbytes:
+        return Path(path).read_bytes()
+    whole = _kept(path, version, kept_in)
+    whole.check(np.zeros(1, np.int64), version.nbytes)
+    return whole.mapped[:]

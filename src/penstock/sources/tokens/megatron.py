@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +27,17 @@ class Index(NamedTuple):
     documents: Numbers
 
 
-def read_index(path: Path, nbytes: int) -> Index:
-    """Read the index of a ``.bin`` of so many bytes.
+def read_index(path: str, raw: bytes, nbytes: int) -> Index:
+    """Return what an index says of a ``.bin`` of so many bytes.
+
+    Args:
+        path: The index's path.
+        raw: What it holds.
+        nbytes: Size of the ``.bin``.
 
     Raises:
         BadSetting: it is no such index, or belongs to another ``.bin``.
     """
-    raw = path.read_bytes()
     if raw[:9] != _MAGIC or len(raw) < _HEADER.size:
         raise BadSetting(f"{path} is no index of Megatron's (MMIDIDX); move it away, or name another file")
     _, version, code, sequences, bounds = _HEADER.unpack_from(raw)

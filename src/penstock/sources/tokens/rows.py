@@ -103,6 +103,7 @@ class Windows:
             of_file = np.flatnonzero(files == i)
             for start in range(0, len(of_file), together):
                 some = of_file[start : start + together]
+                self._files[i].check_whole(windows[some] * self._length, self._length + 1)
                 tokens[_run(to[some])] = self._windows[i][windows[some]]
 
     def _places(self, rows: Ids) -> tuple[Numbers, Numbers]:
@@ -158,6 +159,10 @@ class Documents:
 
     def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
         tokens, documents = leaves
+        pieces = self._of(rows)
+        for i in distinct(self._pieces.files[pieces]):
+            of_file = pieces[self._pieces.files[pieces] == i]
+            self._files[i].check_whole(self._pieces.starts[of_file], self._pieces.sizes[of_file])
         firsts, ends = self._firsts[rows].tolist(), self._firsts[rows + 1].tolist()
         streams = [file.tokens for file in self._files]
         for place, first, end in zip(list_of(to), firsts, ends, strict=True):

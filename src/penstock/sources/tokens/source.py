@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.contracts import Cursor, SourceBlock, Wanted
 from penstock.errors import BadSetting
+from penstock.io.cache.cache import Cache
 from penstock.memory.placement import place
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots
@@ -48,6 +49,9 @@ class TokenSource(Alone):
         dtype: Type of tokens without a header: ``"uint16"`` unless given, or ``"uint32"``.
         documents: None for windows of the whole stream, whatever documents they cross; ``"split"`` for one
             document or a piece of one in each row; ``"packed"`` for as many as fit. Needs Megatron's index.
+        cache: Where the files are fetched to, whole and once, before the first batch, and mapped; objects of a
+            store (``"s3://bucket/train.bin"``) need one. Its ``memory`` is not used: the page cache holds what is
+            mapped.
         shuffle: Draw a new random order in each cycle; False keeps the order of the files.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
@@ -70,6 +74,7 @@ class TokenSource(Alone):
         batch_size: int = 128,
         dtype: Literal["uint16", "uint32"] | None = None,
         documents: Documenting | None = None,
+        cache: Cache | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
         segments: int | None = None,
@@ -87,7 +92,8 @@ class TokenSource(Alone):
         named = [files] if isinstance(files, (str, Path)) else list(files)
         if not named:
             raise BadSetting("no files were named")
-        found = opened(named, dtype)
+        Cache.check(cache)
+        found = opened(named, dtype, cache)
         self._files = [file for own in found.values() for file in own]
         if not isinstance(files, Mapping):
             self._rows = _rows_of(self._files, length, documents)

@@ -1,0 +1,200 @@
+"""Tokens from a cache are those of the files, wherever they lie and whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.object_store import put
+from tests.sources.token_files import llm_c, megatron
+
+from penstock import BadSetting, Cache, ReadFailed, TokenSource
+from penstock.contracts import Cursor
+from penstock.io.cache import whole
+
+PIECE = 16 << 10
+LENGTH = 100
+COUNT = 100_000  # 13 pieces
+LONG_AGO = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "PIECE_BYTES", PIECE)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "far" / "train.bin"
+    path.parent.mkdir()
+    np.random.default_rng(0).integers(0, 2**16, COUNT, np.uint16).tofile(path)
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    return path
+
+
+def made(file: Any, cache: Cache | None, **options: Any) -> TokenSource:
+    return TokenSource(file, cache=cache, **{"length": LENGTH, "batch_size": 64, **options})
+
+
+def rows(source: TokenSource, cycle: int = 0) -> np.ndarray:
+    return np.concatenate([block.tree for block in source.open(Cursor(cycle, 0))])
+
+
+def data_of(folder: Path) -> Path:
+    (data,) = folder.glob("*/data")
+    return data
+
+
+def test_tokens_are_fetched_once_and_found_again(file: Path, tmp_path: Path, capfd: Any) -> None:
+    plain = made(file, None)
+    for expected in ("200 KB are fetched", "", ""):
+        source = made(file, Cache(tmp_path / "cache", "10MB"))
+        assert all(np.array_equal(rows(source, cycle), rows(plain, cycle)) for cycle in range(2))
+        said = capfd.readouterr().err
+        assert (expected in said) if expected else not said
+    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096
+
+
+def test_a_file_that_is_written_to_is_fetched_again_and_a_source_keeps_its_copy(
+    file: Path, tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path / "cache", "10MB")
+    source = made(file, cache)
+    before = rows(source)
+    np.arange(COUNT, dtype=np.uint16).tofile(file)
+    assert np.array_equal(rows(source), before)
+    assert np.array_equal(rows(made(file, cache)), rows(made(file, None)))
+    assert not np.array_equal(rows(made(file, cache)), before)
+
+
+def test_a_damaged_piece_is_named_and_read_again(file: Path, tmp_path: Path, capfd: Any) -> None:
+    cache = Cache(tmp_path / "cache", "10MB")
+    expected = rows(made(file, cache))
+    with data_of(tmp_path / "cache").open("r+b") as data:
+        data.seek(8 * PIECE + 100)
+        data.write(bytes(100))
+    capfd.readouterr()
+    source = made(file, cache)
+    assert np.array_equal(rows(source), expected)
+    assert capfd.readouterr().err.count(f"at byte {8 * PIECE:,}: the cache is damaged") == 1
+    assert np.array_equal(rows(source), expected)
+    assert np.array_equal(rows(made(file, cache)), expected)
+    assert not capfd.readouterr().err  # it was kept anew
+
+
+def test_a_damaged_piece_of_a_file_that_has_changed_is_an_error(file: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", "10MB")
+    made(file, cache)
+    with data_of(tmp_path / "cache").open("r+b") as data:
+        data.seek(9 * PIECE)
+        data.write(bytes(PIECE))
+    source = made(file, cache)
+    file.write_bytes(bytes(2 * COUNT))
+    with pytest.raises(ReadFailed, match="has changed while it was read"):
+        rows(source)
+
+
+def test_documents_headers_and_indexes_are_kept_too(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    documents = [np.arange(size, dtype=np.uint16) for size in (5, 40, 17, 300, 2, 90)] * 200
+    cache = Cache(tmp_path / "cache", "10MB")
+    with_index = megatron(tmp_path / "far" / "mega", documents)
+    for how in ("split", "packed"):
+        plain, kept = (made(with_index, each, documents=how) for each in (None, cache))
+        for mine, other in zip(kept.open(Cursor(0, 0)), plain.open(Cursor(0, 0)), strict=True):
+            assert all(np.array_equal(mine.tree[leaf], other.tree[leaf]) for leaf in ("tokens", "documents"))
+    tokens = np.arange(30_000, dtype=np.uint32)
+    np.save(tmp_path / "far" / "a.npy", tokens)
+    for path in (llm_c(tmp_path / "far" / "b.bin", tokens), tmp_path / "far" / "a.npy"):
+        assert np.array_equal(rows(made(path, cache)), rows(made(path, None)))
+    assert len(list((tmp_path / "cache").glob("penstock-*"))) == 1  # of one folder
+
+
+def test_what_does_not_fit_is_an_error_with_its_size(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"train.bin \(200 KB\) cannot be kept whole in the cache: its 100 KB"):
+        made(file, Cache(tmp_path / "cache", "100KB"))
+    with pytest.raises(BadSetting, match="tokens are kept as they are"):
+        made(file, Cache(tmp_path / "cache", "1MB", keep="pixels"))
+
+
+FILL = """
+import sys
+import penstock
+from penstock.io.cache import whole
+
+whole.PIECE_BYTES = 16 << 10
+print("begins", flush=True)
+penstock.TokenSource(sys.argv[1], length=100, cache=penstock.Cache(sys.argv[2], "10MB"))
+print("done", flush=True)
+"""
+
+
+def filling(file: Path, cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", FILL, str(file), str(cache)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def begun(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begins\n"
+
+
+def test_processes_killed_while_they_fetch_leave_what_the_next_goes_on_with(file: Path, tmp_path: Path) -> None:
+    expected = rows(made(file, None))
+    for turn in range(6):
+        some = [filling(file, tmp_path / f"cache-{turn % 2}") for _ in range(2)]
+        for process in some:
+            begun(process)
+        time.sleep(0.004 * turn)
+        for process in some:
+            process.kill()
+            process.communicate()
+        assert np.array_equal(rows(made(file, Cache(tmp_path / f"cache-{turn % 2}", "10MB"))), expected)
+        if turn % 2:
+            data_of(tmp_path / f"cache-{turn % 2}").parent.rename(tmp_path / f"old-{turn}")
+
+
+def test_several_processes_fetch_one_file_together(file: Path, tmp_path: Path) -> None:
+    some = [filling(file, tmp_path / "cache") for _ in range(3)]
+    assert [process.communicate()[0] for process in some] == ["begins\ndone\n"] * 3
+    assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), rows(made(file, None)))
+    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096  # each piece once
+
+
+@pytest.fixture
+def bucket(s3: str, file: Path) -> str:
+    put("tokens/train.bin", file.read_bytes())
+    put("tokens/val.npy", b"")
+    return "s3://bucket/tokens"
+
+
+def test_tokens_in_a_store_come_from_a_cache(bucket: str, file: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", "10MB")
+    for named in (f"{bucket}/train.bin", f"{bucket}/tr*.bin"):
+        assert np.array_equal(rows(made(named, cache)), rows(made(file, None)))
+    with pytest.raises(BadSetting, match=r"s3://bucket/tokens/train.bin must lie on a disk of this machine. Pass"):
+        made(f"{bucket}/train.bin", None)
+    with pytest.raises(BadSetting, match=r"s3://bucket/tokens/none.bin cannot be read"):
+        made(f"{bucket}/none.bin", cache)
+    with pytest.raises(BadSetting, match=r"s3://bucket/tokens/val.npy is empty"):
+        made(f"{bucket}/val.npy", cache)
+
+
+def test_an_object_that_is_replaced_is_fetched_anew(bucket: str, file: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", "10MB")
+    old = made(f"{bucket}/train.bin", cache)
+    expected = rows(old)
+    np.arange(COUNT, dtype=np.uint16).tofile(file)
+    put("tokens/train.bin", file.read_bytes())
+    assert np.array_equal(rows(made(f"{bucket}/train.bin", cache)), rows(made(file, None)))
+    assert np.array_equal(rows(old), expected)
