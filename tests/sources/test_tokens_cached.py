@@ -123,6 +123,27 @@ def test_what_does_not_fit_is_an_error_with_its_size(file: Path, tmp_path: Path)
         made(file, Cache(tmp_path / "cache", "1MB", keep="pixels"))
 
 
+def test_a_copy_that_a_crash_of_the_machine_cut_is_fetched_again(file: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", "10MB")
+    source = made(file, cache)
+    expected = rows(source)
+    del source
+    os.truncate(data_of(tmp_path / "cache"), 5 * PIECE)
+    assert np.array_equal(rows(made(file, cache)), expected)
+
+
+def test_a_folder_that_may_only_be_read_gives_what_is_there(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path / "cache", "10MB")
+    expected = rows(made(file, cache))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for another user; root may write anywhere
+    assert np.array_equal(rows(made(file, cache)), expected)
+    np.arange(COUNT, dtype=np.uint16).tofile(file)
+    with pytest.raises(BadSetting, match="cannot be kept whole in the cache: it may only be read"):
+        made(file, cache)
+
+
 FILL = """
 import sys
 import penstock
@@ -139,7 +160,7 @@ def filling(file: Path, cache: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", FILL, str(file), str(cache)],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
@@ -164,9 +185,11 @@ def test_processes_killed_while_they_fetch_leave_what_the_next_goes_on_with(file
             data_of(tmp_path / f"cache-{turn % 2}").parent.rename(tmp_path / f"old-{turn}")
 
 
-def test_several_processes_fetch_one_file_together(file: Path, tmp_path: Path) -> None:
+def test_of_several_processes_one_fetches_a_file_for_all(file: Path, tmp_path: Path) -> None:
     some = [filling(file, tmp_path / "cache") for _ in range(3)]
-    assert [process.communicate()[0] for process in some] == ["begins\ndone\n"] * 3
+    said = [process.communicate() for process in some]
+    assert [out for out, _ in said] == ["begins\ndone\n"] * 3
+    assert "".join(err for _, err in said).count("are fetched into the cache") == 1
     assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), rows(made(file, None)))
     assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096  # each piece once
 

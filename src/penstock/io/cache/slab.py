@@ -120,6 +120,11 @@ class Slab:
         self._check_size()
 
     @property
+    def data_fd(self) -> int:
+        """Descriptor of the file of records."""
+        return self._data
+
+    @property
     def records(self) -> npt.NDArray[np.void]:
         """All records, of which later ones replace earlier ones with the same key."""
         return self._records
@@ -264,6 +269,12 @@ class Slab:
                 return 0
             self.refresh()
             return len(chosen)
+
+    @contextmanager
+    def filled_alone(self) -> Generator[None]:
+        """Wait until no other process fills this slab, and keep others waiting."""
+        with self._locked(self._index):
+            yield
 
     def close(self) -> None:
         _close(self._fds)

@@ -58,7 +58,9 @@ class WholeFile:
         self._nbytes = np.minimum(PIECE_BYTES, version.nbytes - self._offsets)
         self._keys = keys_of([hash64(path)] * len(self._offsets), self._offsets, self._nbytes)
         self._is_checked = np.zeros(len(self._offsets), np.bool_)
-        self._fetch([piece for piece, row in enumerate(self._rows()) if row < 0])
+        if self._missing():
+            with slab.filled_alone():
+                self._fetch(self._missing())
         self.mapped = mmap.mmap(-1, version.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
         self._bytes: ByteArray = np.frombuffer(self.mapped, np.uint8)
         self._map()
@@ -84,7 +86,7 @@ class WholeFile:
                 say(f"{printable(self._path)}, at byte {offset:,}: the cache is damaged, so this is read again")
                 content = self._read(offset, size)
                 self._write(offset, content)
-                if os.getpid() == self._pid:  # a forked child has no slab
+                if os.getpid() == self._pid and not self._slab.full:  # a forked child has no slab
                     self._slab.append([self._item(piece, content)])
             self._is_checked[piece] = True
 
@@ -92,12 +94,23 @@ class WholeFile:
         """Return the record of each piece; -1 for those that are not kept of this version."""
         self._slab.refresh()
         rows: list[int] = self._slab.find(self._keys).tolist()
-        return [row if row >= 0 and self._slab.origin(row) == self._origin else -1 for row in rows]
+        end = os.fstat(self._slab.data_fd).st_size  # it may have been cut by a crash of the machine
+        return [
+            row
+            if row >= 0 and self._slab.origin(row) == self._origin and sum(self._slab.place(row)) <= end
+            else -1
+            for row in rows
+        ]
+
+    def _missing(self) -> list[int]:
+        return [piece for piece, row in enumerate(self._rows()) if row < 0]
 
     def _fetch(self, pieces: Sequence[int]) -> None:
         """Keep pieces, in their order."""
-        if not pieces:
+        if not pieces:  # another process has fetched them meanwhile
             return
+        if self._slab.full:
+            raise self._no_room()
         shown = console(stderr=True)
         total = int(self._nbytes[list(pieces)].sum())
         say(f"{printable(self._path)}: {size_text(total)} are fetched into the cache")
@@ -121,28 +134,25 @@ class WholeFile:
                 raise
 
     def _keep(self, piece: int, content: Future[bytes]) -> int:
-        self._slab.append([self._item(piece, content.result())])
-        if self._slab.full:
-            nbytes = size_text(int(self._nbytes.sum()))
-            raise BadSetting(f"{self._path} ({nbytes}) cannot be kept whole in the cache: {self._slab.full}")
+        if not self._slab.append([self._item(piece, content.result())]):
+            raise self._no_room()
         return int(self._nbytes[piece])
+
+    def _no_room(self) -> BadSetting:
+        nbytes = size_text(int(self._nbytes.sum()))
+        return BadSetting(f"{self._path} ({nbytes}) cannot be kept whole in the cache: {self._slab.full}")
 
     def _item(self, piece: int, content: bytes) -> Item:
         return Item(int(self._keys[piece]), self._origin, content)
 
     def _map(self) -> None:
         """Map the pieces behind each other, wherever they lie in the slab."""
-        assert self._slab.path is not None
-        self._mapped_rows = self._rows()
-        fd = os.open(self._slab.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for offset, row in zip(self._offsets.tolist(), self._mapped_rows, strict=True):
-                lies, nbytes = self._slab.place(row)
-                address = self._bytes.ctypes.data + offset
-                if _libc.mmap(address, nbytes, mmap.PROT_READ, mmap.MAP_PRIVATE | _MAP_FIXED, fd, lies) != address:
-                    raise _failed()
-        finally:
-            os.close(fd)
+        self._mapped_rows, fd = self._rows(), self._slab.data_fd
+        for offset, row in zip(self._offsets.tolist(), self._mapped_rows, strict=True):
+            lies, nbytes = self._slab.place(row)
+            address = self._bytes.ctypes.data + offset
+            if _libc.mmap(address, nbytes, mmap.PROT_READ, mmap.MAP_PRIVATE | _MAP_FIXED, fd, lies) != address:
+                raise _failed()
 
     def _write(self, offset: int, content: bytes) -> None:
         """Write to this process's own copy of what is mapped."""
