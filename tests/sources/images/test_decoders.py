@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -135,6 +136,15 @@ def test_a_decoder_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv(DECODER, "nvjpg")
     with pytest.raises(penstock.BadSetting, match="PENSTOCK_DECODER=nvjpg: it is not installed, or is none of"):
         decoder()
+
+
+@needs_nvimagecodec
+def test_a_decoder_that_cannot_be_loaded_is_an_error_in_words(monkeypatch):
+    monkeypatch.setenv(DECODER, "nvimagecodec")
+    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
+    monkeypatch.delattr("nvidia.nvimgcodec", raising=False)
+    with pytest.raises(penstock.SourceError, match=r"cannot be loaded .*: uninstall it, or set PENSTOCK_DECODER"):
+        decoder().decode(jpeg(noise(8, 8)), Region(0, 0, 8, 8))
 
 
 def damaged(data: bytes, choose: random.Random) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from penstock.contracts import ByteArray, Region
+from penstock.errors import SourceError
 from penstock.sources.images.turbo import with_margin
 from penstock.sources.images.whole import WholeDecoder
 
@@ -63,8 +64,14 @@ class NvImageCodecDecoder:
     @cached_property
     def _codec(self) -> tuple[Any, Any, Any]:
         os.environ.setdefault(_VERBOSITY, "0")
-        with _quietly():  # it names libraries for GPUs that it does not find
-            from nvidia import nvimgcodec
+        try:
+            with _quietly():  # it names libraries for GPUs that it does not find
+                from nvidia import nvimgcodec
+        except ImportError as error:
+            raise SourceError(
+                f"nvImageCodec is installed and cannot be loaded ({error}): uninstall it, or set "
+                "PENSTOCK_DECODER=simplejpeg"
+            ) from None
         backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
         decoder = nvimgcodec.Decoder(device_id=_NO_GPU, max_num_cpu_threads=1, backends=backends)
         return nvimgcodec, decoder, nvimgcodec.DecodeParams(apply_exif_orientation=False)
