@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from errno import ENOENT
+from errno import EACCES, ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -269,14 +269,17 @@ def _kept(path: str, version: FileVersion, kept_in: Callable[[str], Slab]) -> Wh
 
 def _content(path: str, kept_in: Callable[[str], Slab] | None) -> bytes | None:
     """Return all that is in a file; None if there is no such file."""
+    if kept_in is None:
+        return Path(path).read_bytes() if os.path.exists(path) else None
     try:
         version = _settled(path)
     except ReadFailed as error:
-        if error.errno == ENOENT:
+        # A store that lists nothing to this user answers that what is not there may not be read.
+        if error.errno == ENOENT or (is_remote(path) and error.errno == EACCES):
             return None
         raise
-    if kept_in is None or not version.nbytes:
-        return Path(path).read_bytes()
+    if not version.nbytes:
+        return b""
     whole = _kept(path, version, kept_in)
     whole.check(np.zeros(1, np.int64), version.nbytes)
     return whole.mapped[:]
