@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.sources.records.read import stores
+
 SERVER = Path(__file__).parent / "io" / "moto_store.py"
 
 
@@ -34,6 +36,7 @@ def serving(errors: Path) -> Iterator[str]:
         set_environment(patch, url)
         with urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT")):
             pass
+        stores.cache_clear()  # which knows the server of other tests
         yield url
     server.communicate()
 

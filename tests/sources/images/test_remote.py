@@ -14,7 +14,6 @@ from tests.sources.images.pictures import jpeg, noise, textures
 
 from penstock import BadSetting, Cache, ImageSource, ReadFailed, SourceError
 from penstock.contracts import Cursor
-from penstock.sources.records.read import stores
 
 SIZE = 16
 
@@ -29,7 +28,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bucket(s3: str, folder: Path) -> str:
     """A prefix with the folder's images, and others beside it."""
-    stores.cache_clear()
     for path in folder.rglob("*.jpg"):
         put(f"train/{path.relative_to(folder)}", path.read_bytes())
     put("train/notes.txt", b"no image")
