@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from benchmarks.claim import claim
-from benchmarks.report import report
+from benchmarks.claims_report import report
 from rich.console import Console
 
 import penstock

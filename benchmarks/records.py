@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.cache import images_per_s, links
 from benchmarks.claim import claim
-from benchmarks.report import report
+from benchmarks.claims_report import report
 
 import penstock
 from penstock.sources.records.tar import members

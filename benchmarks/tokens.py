@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.claim import claim
-from benchmarks.report import report
+from benchmarks.claims_report import report
 
 import penstock
 
