@@ -100,6 +100,29 @@ def test_a_damaged_piece_of_a_file_that_has_changed_is_an_error(file: Path, tmp_
         rows(source)
 
 
+def test_damage_after_a_source_was_made_is_seen_before_its_first_batch(file: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", "10MB")
+    expected = rows(made(file, None))
+    source = made(file, cache)
+    with data_of(tmp_path / "cache").open("r+b") as data:
+        data.seek(1000)
+        data.write(bytes(100))
+    assert np.array_equal(rows(source), expected)
+
+
+def test_what_a_killed_process_left_takes_no_room(file: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", "230KB")
+    source = made(file, cache)
+    expected = rows(source)
+    del source
+    (index,) = (tmp_path / "cache").glob("*/index")
+    frame = index.stat().st_size // 13
+    os.truncate(index, 5 * frame)
+    os.truncate(data_of(tmp_path / "cache"), 6 * PIECE + 100)
+    assert np.array_equal(rows(made(file, cache)), expected)
+    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096
+
+
 def test_documents_headers_and_indexes_are_kept_too(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     documents = [np.arange(size, dtype=np.uint16) for size in (5, 40, 17, 300, 2, 90)] * 200
@@ -117,8 +140,13 @@ def test_documents_headers_and_indexes_are_kept_too(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_an_error_with_its_size(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"train.bin \(200 KB\) cannot be kept whole in the cache: its 100 KB"):
+    with pytest.raises(BadSetting, match=r"1 files of 200 KB are kept whole, and the cache in .* holds 100 KB"):
         made(file, Cache(tmp_path / "cache", "100KB"))
+    cache = Cache(tmp_path / "cache", "300KB")
+    made(file, cache)
+    np.arange(COUNT, dtype=np.uint16).tofile(file)
+    with pytest.raises(BadSetting, match=r"train.bin .* whole in the cache: it holds 300 KB, and 196 KiB"):
+        made(file, cache)
     with pytest.raises(BadSetting, match="tokens are kept as they are"):
         made(file, Cache(tmp_path / "cache", "1MB", keep="pixels"))
 

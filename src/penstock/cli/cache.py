@@ -70,7 +70,11 @@ def check(folder: _Folder) -> None:
             shown.print(f"{name}, {each.about.kind}: {said}", soft_wrap=True)
             slab.close()
     if damaged:
-        shown.print("What is damaged is never delivered, but read again. penstock cache drop makes room for it.")
+        shown.print(
+            "What is damaged is read again, and penstock cache drop makes room for it. Tokens are compared when a "
+            "training first needs them: start those again that read them now.",
+            soft_wrap=True,
+        )
         raise typer.Exit(1)
 
 

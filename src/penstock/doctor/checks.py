@@ -196,7 +196,9 @@ def _decoder() -> Finding:
     try:
         found = decoder()
     except BadSetting as error:
-        return Finding("JPEG decoder", "fails", str(error), f"unset {OVERRIDE} and {DECODER}")
+        return Finding(
+            "JPEG decoder", "fails", str(error), f"unset {OVERRIDE if OVERRIDE in str(error) else DECODER}"
+        )
     if not isinstance(found, WholeDecoder):
         return Finding("JPEG decoder", "works", found.name)
     remedy = 'pip install "penstock[nvimagecodec]", or conda install -c conda-forge libjpeg-turbo (3.0.2 or later)'

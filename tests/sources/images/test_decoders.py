@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 import tarfile
@@ -136,6 +137,14 @@ def test_a_decoder_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv(DECODER, "nvjpg")
     with pytest.raises(penstock.BadSetting, match="PENSTOCK_DECODER=nvjpg: it is not installed, or is none of"):
         decoder()
+
+
+def test_of_four_colours_each_decoder_leaves_it_to_the_whole_one(by_regions):
+    image = pytest.importorskip("PIL.Image").fromarray(noise(40, 50)).convert("CMYK")
+    file = io.BytesIO()
+    image.save(file, "JPEG")
+    for region in regions(40, 50, 0, 5):
+        assert pixels_of(by_regions, file.getvalue(), region) == pixels_of(WholeDecoder(), file.getvalue(), region)
 
 
 @needs_nvimagecodec

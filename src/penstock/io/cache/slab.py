@@ -235,8 +235,8 @@ class Slab:
         assert self._lock is not None
         crcs = {item.key: crc32(item.content) for item in items}
         with self._locked(self._lock):
-            end = os.fstat(self._data).st_size
             self._cut()
+            end = os.fstat(self._data).st_size
             self._check_size()
             if self.path is not None and not os.fstat(self._data).st_nlink:
                 self.full = "its files were deleted"
@@ -318,8 +318,13 @@ class Slab:
     def _cut(self) -> None:
         """Learn of what was added, and cut off what a process that died left half-written."""
         self.refresh()
-        if not self.full and os.fstat(self._index).st_size > self._parsed:
+        if self.full:
+            return
+        if os.fstat(self._index).st_size > self._parsed:
             os.ftruncate(self._index, self._parsed)
+        end = direct_aligned(sum(self.place(-1))) if len(self._records) else 0
+        if os.fstat(self._data).st_size > end:
+            os.ftruncate(self._data, end)
 
     def _sort(self) -> None:
         keys = self._records["key"]

@@ -39,6 +39,7 @@ class WholeFile:
 
     Args:
         slab: Where its pieces lie, which ``slab_of`` opens.
+        limit: Most bytes of the cache.
         path: The file.
         version: Its version.
         read: Reads a part of that version where it lies: offset and size. Any thread may call it.
@@ -51,8 +52,10 @@ class WholeFile:
         ReadFailed: it cannot be read where it lies.
     """
 
-    def __init__(self, slab: Slab, path: str, version: FileVersion, read: Callable[[int, int], bytes]) -> None:
-        self._slab, self._path, self._read, self._pid = slab, path, read, os.getpid()
+    def __init__(
+        self, slab: Slab, limit: int, path: str, version: FileVersion, read: Callable[[int, int], bytes]
+    ) -> None:
+        self._slab, self._limit, self._path, self._read, self._pid = slab, limit, path, read, os.getpid()
         self._origin = origin_of(version)
         self._offsets = np.arange(0, version.nbytes, PIECE_BYTES)
         self._nbytes = np.minimum(PIECE_BYTES, version.nbytes - self._offsets)
@@ -65,12 +68,13 @@ class WholeFile:
         self._bytes: ByteArray = np.frombuffer(self.mapped, np.uint8)
         self._map()
 
-    def check(self, starts: Numbers, nbytes: int | Numbers) -> None:
+    def check(self, starts: Numbers, nbytes: int | Numbers, *, again: bool = False) -> None:
         """Compare pieces with their checksums that hold these parts, once; what is damaged is fetched again.
 
         Args:
             starts: Where the parts begin.
             nbytes: Size of each part, or of all.
+            again: Whether they are compared once more when they are needed next.
 
         Raises:
             ReadFailed: it cannot be read where it lies.
@@ -88,7 +92,7 @@ class WholeFile:
                 self._write(offset, content)
                 if os.getpid() == self._pid and not self._slab.full:  # a forked child has no slab
                     self._slab.append([self._item(piece, content)])
-            self._is_checked[piece] = True
+            self._is_checked[piece] = not again
 
     def _rows(self) -> list[int]:
         """Return the record of each piece; -1 for those that are not kept of this version."""
@@ -110,9 +114,13 @@ class WholeFile:
         if not pieces:  # another process has fetched them meanwhile
             return
         if self._slab.full:
-            raise self._no_room()
+            raise self._no_room(self._slab.full)
         shown = console(stderr=True)
         total = int(self._nbytes[list(pieces)].sum())
+        held = os.fstat(self._slab.data_fd).st_size
+        if held + total > self._limit:  # before anything of others is dropped for it
+            beside = f", and {size_text(held)} of this folder's files lie there" if held else ""
+            raise self._no_room(f"it holds {size_text(self._limit)}{beside}")
         say(f"{printable(self._path)}: {size_text(total)} are fetched into the cache")
         columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
         with (
@@ -135,12 +143,15 @@ class WholeFile:
 
     def _keep(self, piece: int, content: Future[bytes]) -> int:
         if not self._slab.append([self._item(piece, content.result())]):
-            raise self._no_room()
+            raise self._no_room(self._slab.full)
         return int(self._nbytes[piece])
 
-    def _no_room(self) -> BadSetting:
+    def _no_room(self, why: str) -> BadSetting:
         nbytes = size_text(int(self._nbytes.sum()))
-        return BadSetting(f"{self._path} ({nbytes}) cannot be kept whole in the cache: {self._slab.full}")
+        return BadSetting(
+            f"{self._path} ({nbytes}) cannot be kept whole in the cache: {why}. Give it a larger size, or "
+            "drop what is not needed any more, such as files that were replaced (penstock cache drop)"
+        )
 
     def _item(self, piece: int, content: bytes) -> Item:
         return Item(int(self._keys[piece]), self._origin, content)

@@ -51,12 +51,15 @@ class NvImageCodecDecoder:
         codec, decoder, how = self._codec
         stream = codec.CodeStream(encoded)
         try:
+            if stream.num_channels > 3:
+                raise ValueError("its kind of colours is not decoded by regions")
             unit = _UNIT_PX.get(stream.chroma_subsampling.name, _WIDEST_UNIT_PX)
         except RuntimeError as error:
             raise ValueError(str(error)) from None
         wide = with_margin(region, stream.width, unit)
         box = codec.Region(wide.top, wide.left, wide.top + wide.height, wide.left + wide.width)
-        image = decoder.decode(stream.get_sub_code_stream(region=box), params=how)
+        with _quietly():  # libjpeg's warnings, which name no file
+            image = decoder.decode(stream.get_sub_code_stream(region=box), params=how)
         if image is None:
             raise ValueError("nvImageCodec cannot decode it")
         return np.asarray(image)[:, region.left - wide.left :][:, : region.width]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from errno import EACCES, ENOENT
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from penstock.io.cache.cache import Cache
 from penstock.io.cache.slab import Slab
 from penstock.io.cache.whole import WholeFile, slab_of
 from penstock.packages import require
+from penstock.sizes import size_text
 from penstock.sources.records.read import is_remote, objects_like, read, version_of
 from penstock.sources.tokens import megatron
 
@@ -44,7 +45,7 @@ class TokenFile:
     Args:
         path: A ``.bin`` without a header or with llm.c's, an ``.npy``, or Megatron's ``.bin`` beside its ``.idx``.
         dtype: Type of tokens without a header; None for uint16, as nanoGPT writes them.
-        kept_in: Opens the slab in which files of a folder are kept; None to map the file where it lies.
+        kept_in: Where files are kept; None to map the file where it lies.
 
     Attributes:
         tokens: All tokens, one axis.
@@ -54,7 +55,7 @@ class TokenFile:
         BadSetting: it is no file of tokens; the message says what it is.
     """
 
-    def __init__(self, path: str, dtype: str | None, kept_in: Callable[[str], Slab] | None = None) -> None:
+    def __init__(self, path: str, dtype: str | None, kept_in: _Slabs | None = None) -> None:
         self.path = path
         self.documents: Numbers | None = None
         self._whole: WholeFile | None = None
@@ -110,11 +111,11 @@ class TokenFile:
         page = start // mmap.PAGESIZE * mmap.PAGESIZE
         self._mapped.madvise(mmap.MADV_WILLNEED, page, start - page + count * self.tokens.itemsize)
 
-    def _described(self, dtype: str | None, kept_in: Callable[[str], Slab] | None) -> tuple[str, int, int]:
+    def _described(self, dtype: str | None, kept_in: _Slabs | None) -> tuple[str, int, int]:
         """Return the type of the tokens, how many they are, and the offset of the first."""
         stem, suffix = os.path.splitext(self.path)
         if self._whole is not None:
-            self._whole.check(np.zeros(1, np.int64), min(_HEADER_BYTES, self._version.nbytes))
+            self._whole.check(np.zeros(1, np.int64), min(_HEADER_BYTES, self._version.nbytes), again=True)
         if suffix != ".npy" and (raw := _content(f"{stem}.idx", kept_in)) is not None:
             found = megatron.read_index(f"{stem}.idx", raw, self._version.nbytes)
             self.documents = found.documents
@@ -215,7 +216,7 @@ def opened(
             f"{remote[0]} must lie on a disk of this machine. Pass cache=penstock.Cache(folder, size), into which "
             "it is fetched once"
         )
-    kept_in = None if cache is None else _slabs(cache)
+    kept_in = None if cache is None else _slabs(cache, named)
     files = {pattern: [TokenFile(path, dtype, kept_in) for path in found] for pattern, found in paths.items()}
     first, *others = (file for found in files.values() for file in found)
     for file in others:
@@ -236,16 +237,31 @@ def _objects_at(pattern: str) -> list[str]:
     return [url for url in objects_like(f"{pattern.rstrip('/')}/*") if url.endswith(_SUFFIXES)]
 
 
-def _slabs(cache: Cache) -> Callable[[str], Slab]:
-    """Return a function that opens the slab for the files of a folder, each once."""
+class _Slabs(NamedTuple):
+    """Opens the slab for the files of a folder, each once, in a cache of at most ``limit`` bytes."""
+
+    of: Callable[[str], Slab]
+    limit: int
+
+
+def _slabs(cache: Cache, paths: Sequence[str]) -> _Slabs:
     if cache.keep == "pixels":
         raise BadSetting('keep="pixels": tokens are kept as they are; leave keep out')
+    try:
+        nbytes = sum(version_of(path).nbytes for path in paths)
+    except ReadFailed as error:
+        raise BadSetting(str(error)) from None
+    if nbytes > cache.limit:
+        raise BadSetting(
+            f"{len(paths):,} files of {size_text(nbytes)} are kept whole, and the cache in {cache.folder} holds "
+            f"{size_text(cache.limit)}: give it a larger size"
+        )
 
     @functools.cache
     def slab_in(folder: str) -> Slab:
         return slab_of(cache.layout(folder, "tokens", None))
 
-    return slab_in
+    return _Slabs(slab_in, cache.limit)
 
 
 def _settled(path: str) -> FileVersion:
@@ -257,17 +273,17 @@ def _settled(path: str) -> FileVersion:
     return version
 
 
-def _kept(path: str, version: FileVersion, kept_in: Callable[[str], Slab]) -> WholeFile:
+def _kept(path: str, version: FileVersion, kept_in: _Slabs) -> WholeFile:
     def part(offset: int, nbytes: int) -> bytes:
         content = read(Place(path, offset, nbytes, version.etag))
         if not is_remote(path) and version_of(path) != version:  # of an object, the store compares it
             raise ReadFailed(f"{path} has changed while it was read", path, offset)
         return content
 
-    return WholeFile(kept_in(os.path.dirname(path)), path, version, part)
+    return WholeFile(kept_in.of(os.path.dirname(path)), kept_in.limit, path, version, part)
 
 
-def _content(path: str, kept_in: Callable[[str], Slab] | None) -> bytes | None:
+def _content(path: str, kept_in: _Slabs | None) -> bytes | None:
     """Return all that is in a file; None if there is no such file."""
     if kept_in is None:
         return Path(path).read_bytes() if os.path.exists(path) else None
