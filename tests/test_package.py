@@ -74,11 +74,14 @@ for i in range(3):
 cache = penstock.Cache(sys.argv[1] + "/cache", "1GB")
 images = penstock.ImageSource(sys.argv[1] + "/images", size=8, workers=1, cache=cache)
 assert [len(batch) for batch in images] == [3]
+assert penstock.select.RandomSubsets(ids < 10, 0.5).selection(0).ids.max() < 10
+for name in dir(penstock.select):
+    assert getattr(penstock.select, name).__module__.startswith("penstock."), name
 penstock.log(loss=1.0)
 penstock.autoshare()
 assert penstock.run() is None
 used = "Selection SelectionSampler autoshare log run pack Feeder PackedSource attach Loader feeds stop".split()
-used += "share ArraySource Cache ImageSource TokenSource __version__".split()
+used += "select share ArraySource Cache ImageSource TokenSource __version__".split()
 assert isinstance(penstock.__version__, str)
 for name in set(dir(penstock)) - set(used):
     error = getattr(penstock, name)("what")

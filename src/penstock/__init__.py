@@ -13,6 +13,7 @@ from penstock._version import __version__ as __version__
 from penstock.linux.fork import importing as _importing
 
 if TYPE_CHECKING:
+    from penstock import select as select
     from penstock.autosharing.marks import autoshare as autoshare
     from penstock.errors import BadSetting as BadSetting
     from penstock.errors import BlockChanged as BlockChanged
@@ -112,6 +113,8 @@ _LOADERS = {"Loader", "attach", "share"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "select":
+        return import_module("penstock.select")
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     with _importing:
@@ -123,4 +126,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *_HOMES]
+    return ["__version__", "select", *_HOMES]

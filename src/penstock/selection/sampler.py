@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.errors import BadSetting
-from penstock.selection.selection import Ids, Selection, selection_of
+from penstock.selection.policy import policy_of
+from penstock.selection.selection import Ids, Selection
 from penstock.sizes import whole_number
 from penstock.sources.order import permutation
 
 
 class SelectionSampler:
-    """Gives the ids of a selection, each once an epoch, in an order of each epoch's own.
+    """Gives the ids that a selection or a policy selects, each once an epoch, in an order of the epoch's own.
 
     For ``DataLoader(dataset, sampler=...)``, with any framework. An epoch's order follows from the seed and the
     epoch's number, which ``set_epoch`` sets, and which grows by itself where nobody does. Ranks get equally many
     ids, dealt as torch's ``DistributedSampler`` deals them: some twice, or with ``drop_last`` some not at all.
 
     Args:
-        selection: What ``Selection`` takes.
+        selection: What ``Selection`` takes, or a policy (``penstock.select``), which is asked at the beginning of
+            each epoch.
         shuffle: Whether the order is random; else ids rise.
         seed: Random seed of the order.
         rank: Rank of this process.
@@ -40,26 +45,37 @@ class SelectionSampler:
         num_replicas: int = 1,
         drop_last: bool = False,
     ) -> None:
-        chosen = selection_of(selection)
-        if chosen is None:
+        policy = policy_of(selection)
+        if policy is None:
             raise BadSetting("select: no sample")
-        self.selection: Selection = chosen
+        self.policy = policy
         self.shuffle = shuffle
         self.seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
         self.num_replicas = whole_number("num_replicas", num_replicas, 1)
         self.rank = whole_number("rank", rank, 0, num_replicas - 1)
         self.drop_last = drop_last
-        if not len(self):
-            raise BadSetting(f"drop_last leaves nothing of {len(chosen):,} samples for {num_replicas:,} ranks")
         self._epoch = 0
         self._given = 0
         self._resumed = False
+        if not len(self):
+            raise BadSetting(
+                f"drop_last leaves nothing of {len(self.selection):,} samples for {num_replicas:,} ranks"
+            )
+
+    @property
+    def selection(self) -> Selection:
+        """The samples of the epoch that was begun last."""
+        return self.policy.selection(self._epoch)
+
+    def weights(self, ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Return the weights of samples of this epoch, by their ids; 1 where the selection has none."""
+        return self.selection.weights_of(np.asarray(ids))
 
     def __len__(self) -> int:
         return (len(self.selection) + (0 if self.drop_last else self.num_replicas - 1)) // self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
-        if self._given == len(self) or not self._resumed:
+        if not self._resumed or self._given == len(self):
             self._epoch += self._given > 0
             self._given = 0
         self._resumed = False
@@ -79,7 +95,8 @@ class SelectionSampler:
         A DataLoader's workers are handed ids ahead of the batches that a script has: under ``num_workers`` set
         ``given`` to the samples that this rank has trained on.
         """
-        return {"epoch": self._epoch, "given": self._given, **self._plan()}
+        policy = self.policy.state_dict()
+        return {"epoch": self._epoch, "given": self._given, **self._plan(), "policy": policy}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration give the rest of the epoch in which a state was saved.
@@ -96,14 +113,20 @@ class SelectionSampler:
             raise BadSetting(
                 f"this state was saved with {', '.join(differs)}, and the sampler has {mine}: begin the epoch anew"
             )
-        place = whole_number("epoch", state["epoch"], 0), whole_number("given", state["given"], 0, len(self))
-        self._epoch, self._given, self._resumed = *place, True
+        self.policy.load_state_dict(state.get("policy", {}))
+        before, self._epoch = self._epoch, whole_number("epoch", state["epoch"], 0)
+        try:
+            self._given = whole_number("given", state["given"], 0, len(self))
+        except BadSetting:
+            self._epoch = before
+            raise
+        self._resumed = True
 
     def _plan(self) -> dict[str, Any]:
         """What decides which ids come in which order."""
         return {
             "seed": self.seed,
-            "selection": self.selection.digest,
+            "selection": self.policy.digest,
             "shuffle": self.shuffle,
             "num_replicas": self.num_replicas,
             "drop_last": self.drop_last,

@@ -99,10 +99,21 @@ class Selection:
             )
 
     def weights_of(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """Return the weights of some of the selected ids; 1 where none were given."""
-        if self.weights is None:
-            return np.ones(len(ids), np.float32)
-        return self.weights[np.searchsorted(self.ids, ids)]
+        """Return the weights of some of the selected ids; 1 where none were given.
+
+        Raises:
+            BadSetting: one of them is not selected.
+        """
+        places = np.searchsorted(self.ids, ids)
+        if (foreign := ids[self.ids.take(places, mode="clip") != ids]).size:
+            raise BadSetting(f"weights: {_shown(foreign)} not selected")
+        return np.ones(len(ids), np.float32) if self.weights is None else self.weights[places]
+
+    def part(self, places: Ids) -> Selection:
+        """Return the samples that stand at some places of ``ids``, with their weights."""
+        chosen = Selection(self.ids[places], None if self.weights is None else self.weights[places])
+        chosen.masked = self.masked
+        return chosen
 
 
 def selection_of(given: Any) -> Selection | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -69,12 +71,26 @@ class SamplersOwn:
         return self._states[0]
 
 
+@contextmanager
+def own_random_numbers(seed: int) -> Generator[None]:
+    """Let what runs inside draw from global generators that begin at a seed; afterwards they are as before."""
+    states = _states()
+    seed_process(seed)
+    try:
+        yield
+    finally:
+        _restore(states)
+
+
 def _states() -> tuple[Any, Any, Any]:
-    return sys.modules["torch"].get_rng_state(), random.getstate(), np.random.get_state()
+    torch = sys.modules.get("torch")
+    return None if torch is None else torch.get_rng_state(), random.getstate(), np.random.get_state()
 
 
 def _restore(states: tuple[Any, Any, Any]) -> None:
-    sys.modules["torch"].set_rng_state(states[0])
+    """Go back to what ``global_states`` returned."""
+    if states[0] is not None:
+        sys.modules["torch"].set_rng_state(states[0])
     random.setstate(states[1])
     np.random.set_state(states[2])
 

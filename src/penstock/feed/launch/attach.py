@@ -18,7 +18,7 @@ from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework, check_framework
 from penstock.feed.trainer.loader import Loader
 from penstock.memory.cuda import is_host
-from penstock.selection.selection import selection_of
+from penstock.selection.policy import selected_at
 from penstock.sizes import whole_number
 
 _RETRY_S = 0.05
@@ -141,9 +141,9 @@ def options(
             f"borrow=True with framework={framework!r} on a GPU: on which streams {framework} reads a view is not "
             "known here, so its bytes could be reused too early. Leave borrow out, and batches are copies"
         )
-    chosen = selection_of(select)
+    chosen, policy = selected_at(select, 0)
     return LoaderOptions(
-        batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, chosen
+        batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, chosen, policy
     )
 
 

@@ -14,6 +14,7 @@ from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.received import ReceivedBlock
 from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.feed.trainer.sharding import batches
+from penstock.selection.policy import Policy
 from penstock.selection.selection import Selection
 
 
@@ -30,6 +31,7 @@ class LoaderOptions(NamedTuple):
     pad: bool = False
     pin_memory: bool = False
     select: Selection | None = None
+    policy: Policy | None = None
 
     @property
     def rank(self) -> int:

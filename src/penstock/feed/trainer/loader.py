@@ -28,7 +28,7 @@ from penstock.feed.trainer.rows import Connect, RowStream
 from penstock.feed.trainer.selected import Selected
 from penstock.feed.trainer.sharding import batches
 from penstock.memory.cuda import gpu_of
-from penstock.selection.selection import selection_of
+from penstock.selection.policy import selected_at
 
 _STATE_VERSION = 2
 
@@ -95,6 +95,7 @@ class Loader:
         self._check_usable()
         if self._options.shard is None:
             warn_of_ranks(self.name)
+        self._follow_policy()
         return Loop(self._reading, self, self._check_usable)
 
     def __len__(self) -> int:
@@ -174,7 +175,7 @@ class Loader:
         same. After any error the Loader is as it was.
 
         Args:
-            select: As in ``attach``; None for all samples.
+            select: As in ``attach``; None for all samples. A policy is asked again at the beginning of each epoch.
 
         Raises:
             BadSetting: it makes no sense, or the feed does not have these samples.
@@ -183,9 +184,21 @@ class Loader:
             FeedNotFound: nobody serves the feed any more; and what else ``attach`` and ``share`` raise.
         """
         self._check_usable()
-        options = self._options._replace(select=selection_of(select))
+        chosen, policy = selected_at(select, self._reading.coming().number)
+        self._take(self._options._replace(select=chosen, policy=policy))
+
+    def _follow_policy(self) -> None:
+        """Select what the policy, if there is one, wants of an epoch that has yet to begin."""
+        policy, coming = self._options.policy, self._reading.coming()
+        if policy is not None and not coming.passed:
+            options = self._options._replace(select=policy.selection(coming.number))
+            if _digest(options) != _digest(self._options):
+                self._take(options)
+
+    def _take(self, options: LoaderOptions) -> None:
         old, rows_before, finalizer = self._reading, self._rows, self._finalizer
         if old.epoch.start is None and _digest(options) == _digest(self._options):
+            self._options = options
             return
         rows_before.check_views()
         rows = self._opened(options, rows_before)
@@ -222,7 +235,9 @@ class Loader:
         plan = plan_of(self._rows.connection.welcome)
         place = self._reading.rules.saved(self._reading.epoch)
         digest = _digest(self._options)
-        chosen = {} if digest is None else {"selection": digest}
+        chosen: dict[str, Any] = {} if digest is None else {"selection": digest}
+        if self._options.policy is not None and (policy := self._options.policy.state_dict()):
+            chosen["policy"] = policy
         return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place, **chosen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -248,6 +263,10 @@ class Loader:
                 f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
                 "Start the feed with the loader, sampler, segments and seed of the state"
             )
+        if (policy := self._options.policy) is not None:
+            policy.load_state_dict(state.get("policy", {}))
+            if state.get("delivered"):
+                self._take(self._options._replace(select=policy.selection(state["epoch"])))
         if (saved := state.get("selection")) != _digest(self._options):
             selection = self._options.select
             if state.get("delivered"):

@@ -36,8 +36,8 @@ class EnergyListener:
         self._environment = environment
         intensity = environment.get(CARBON_INTENSITY)
         self._g_per_kwh = float(intensity) if intensity else None
-        self._zones = _zones(powercap)
-        self._gpus: list[_GpuCounter] = []
+        self._zones = rapl_zones(powercap)
+        self._gpus: list[GpuCounter] = []
         self._host_cpu_s: float | None = None
         self._cpu_s: dict[str, float] = {}
         self._cpu_j: dict[str, float] = {}
@@ -47,7 +47,7 @@ class EnergyListener:
         if no_rapl := rapl_missing(self._powercap):
             self._zones = []
         try:
-            counters = [_GpuCounter(device) for _, device in devices(self._environment)]
+            counters = [GpuCounter(device) for _, device in devices(self._environment)]
             self._gpus = [counter for counter in counters if counter.read_j() is not None]
             no_gpu = None if self._gpus else "no GPU in sight counts its energy (Volta and later do)"
         except GpuMissing as missing:
@@ -106,7 +106,7 @@ class EnergyListener:
 
 def rapl_missing(powercap: Path = POWERCAP) -> tuple[str, str] | None:
     """Say why the processor's energy cannot be read here, and what helps, if anything; None if it can."""
-    zones = _zones(powercap)
+    zones = rapl_zones(powercap)
     if not zones:
         return f"{powercap} shows no energy counters (RAPL): a virtual machine, or a processor without", ""
     for zone in zones:
@@ -118,7 +118,7 @@ def rapl_missing(powercap: Path = POWERCAP) -> tuple[str, str] | None:
     return None
 
 
-class _GpuCounter:
+class GpuCounter:
     """The energy counter of a GPU, which begins anew with its driver.
 
     Attributes:
@@ -142,7 +142,7 @@ class _GpuCounter:
         return grown_j
 
 
-class _Zone:
+class Zone:
     """One counter, which begins anew at its range's end.
 
     Attributes:
@@ -166,17 +166,17 @@ class _Zone:
         return grown_j
 
 
-def _zones(powercap: Path) -> list[_Zone]:
+def rapl_zones(powercap: Path = POWERCAP) -> list[Zone]:
     """Find packages, "package0", and the memory of each, "dram0"."""
-    found: list[_Zone] = []
+    found: list[Zone] = []
     for package in sorted(powercap.glob("intel-rapl:*")):  # AMD's have this name too
         name = _name(package)
         if not name.startswith("package-"):
             continue
         number = name.removeprefix("package-").replace("-", "_")
-        found.append(_Zone(f"package{number}", package))
+        found.append(Zone(f"package{number}", package))
         parts = sorted((powercap / package.name).glob(f"{package.name}:*"))
-        found.extend(_Zone(f"dram{number}", part) for part in parts if _name(part) == "dram")
+        found.extend(Zone(f"dram{number}", part) for part in parts if _name(part) == "dram")
     return found
 
 

@@ -1,0 +1,141 @@
+"""Chooses samples by their scores: the best, the best of each class or target, or different ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.scoring.scores import Scores
+from penstock.selection.policy import count_of
+from penstock.selection.selection import Selection
+
+Rows = npt.NDArray[np.int64]
+_CHUNK = 4096
+
+
+def top(scores: Scores, fraction: float, *, target: str | None = None) -> Selection:
+    """Choose the best samples. Ties fall to the lower id.
+
+    Args:
+        scores: Scores.
+        fraction: Part of the scored samples, above 0, at most 1.
+        target: The target whose scores count; if None and there are several, they take the best left in turn.
+
+    Raises:
+        BadSetting: the fraction keeps nothing, or there is no such target.
+    """
+    take = count_of(fraction, len(scores))
+    worth = scores.worth
+    if target is not None:
+        if target not in scores.header.targets:
+            raise BadSetting(f"target={target!r}: these scores have {', '.join(scores.header.targets) or 'none'}")
+        worth = worth[:, [scores.header.targets.index(target)]]
+    return _selected(scores, _in_turn(worth)[:take])
+
+
+def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Selection:
+    """Choose the best samples of each class, so that classes keep their parts of the data.
+
+    Args:
+        scores: Scores.
+        fraction: Part of each class, above 0, at most 1.
+        groups: The class of each scored sample, in order of the ids, shape ``(n,)``.
+
+    Raises:
+        BadSetting: the fraction keeps nothing of a class, or there is not one class for each sample.
+    """
+    given = np.asarray(groups)
+    if given.shape != (len(scores),):
+        raise BadSetting(f"groups: shape {given.shape}, for {len(scores):,} scored samples: one class each")
+    chosen = list[Rows]()
+    for group in np.unique(given):
+        rows = np.flatnonzero(given == group)
+        chosen.append(rows[_in_turn(scores.worth[rows])[: count_of(fraction, len(rows))]])
+    return _selected(scores, np.concatenate(chosen))
+
+
+def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center", seed: int = 0) -> Selection:
+    """Choose samples that differ: of near-duplicates, one.
+
+    Args:
+        embeddings: A vector for each sample of the data set, shape ``(n, d)``.
+        fraction: Part of the samples, above 0, at most 1.
+        by: "k-center" takes the sample that is farthest from those taken, again and again (Sener & Savarese,
+            1708.00489); "facility-location" the one that adds most to how near each sample is to one that was
+            taken (Mirzasoleiman et al., 1906.01827), which leaves outliers out. Both are greedy.
+        seed: Random seed of the first sample.
+
+    Raises:
+        BadSetting: these are no vectors, or the fraction keeps nothing.
+    """
+    vectors = np.asarray(embeddings, np.float32)
+    if vectors.ndim != 2 or not np.isfinite(vectors).all():
+        raise BadSetting(f"embeddings: shape {vectors.shape}: give finite numbers, (samples, length)")
+    take = count_of(fraction, len(vectors))
+    if by not in ("k-center", "facility-location"):
+        raise BadSetting(f"by={by!r}: it must be 'k-center' or 'facility-location'")
+    first = int(np.random.default_rng(seed).integers(len(vectors)))
+    rows = _k_center(vectors, take, first) if by == "k-center" else _facility_location(vectors, take)
+    mask = np.zeros(len(vectors), np.bool_)
+    mask[rows] = True
+    return Selection(mask)
+
+
+def overlap(one: Selection, other: Selection) -> float:
+    """Return the part of the smaller selection that is in the other one, from 0 to 1."""
+    return len(np.intersect1d(one.ids, other.ids)) / min(len(one), len(other))
+
+
+def _in_turn(worth: npt.NDArray[np.float32]) -> Rows:
+    """Return rows from the best to the worst; of several targets, in turn, each row once."""
+    orders = np.argsort(-worth, axis=0, kind="stable")
+    if orders.shape[1] == 1:
+        return orders[:, 0]
+    flat = orders.reshape(-1)
+    return flat[np.sort(np.unique(flat, return_index=True)[1])]
+
+
+def _selected(scores: Scores, rows: Rows) -> Selection:
+    ids: Ids = scores.ids[rows]
+    weights = None if (scores.weights == 1).all() else scores.weights[rows]
+    if len(scores) < scores.header.data.samples:
+        return Selection(ids, weights)
+    mask = np.zeros(len(scores), np.bool_)
+    mask[ids] = True
+    return Selection(mask, None if weights is None else scores.weights[mask])
+
+
+def _k_center(vectors: npt.NDArray[np.float32], take: int, first: int) -> Rows:
+    squares = np.einsum("nd,nd->n", vectors, vectors)
+    distances = np.full(len(vectors), np.inf, np.float32)
+    rows = np.empty(take, np.int64)
+    for i in range(take):
+        rows[i] = first if i == 0 else int(distances.argmax())
+        row = rows[i]
+        np.minimum(distances, squares + squares[row] - 2 * (vectors @ vectors[row]), out=distances)
+        distances[row] = -np.inf
+    return rows
+
+
+def _facility_location(vectors: npt.NDArray[np.float32], take: int) -> Rows:
+    """Lazy greedy (Minoux, 1978): gains only fall, so the old ones bound the new."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    nearest = np.full(len(unit), -1.0, np.float32)
+    gains = np.empty(len(unit))
+    for start in range(0, len(unit), _CHUNK):
+        part = unit @ unit[start : start + _CHUNK].T
+        gains[start : start + _CHUNK] = np.maximum(part + 1.0, 0).sum(0, dtype=np.float64)
+    rows = list[int]()
+    while len(rows) < take:
+        while True:
+            row = int(gains.argmax())
+            gain = float(np.maximum(unit @ unit[row] - nearest, 0).sum(dtype=np.float64))
+            gains[row] = gain
+            if gain >= gains.max():
+                break
+        rows.append(row)
+        gains[row] = -np.inf
+        np.maximum(nearest, unit @ unit[row], out=nearest)
+    return np.array(rows)

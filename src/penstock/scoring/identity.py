@@ -1,0 +1,90 @@
+"""Tells data sets apart by what a few of their samples hold, so that scores are not used for other data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from penstock.errors import BadSetting
+from penstock.sources.seeds import own_random_numbers
+
+_PROBED = 64
+
+
+class DataIdentity(msgspec.Struct, frozen=True):
+    """What tells a data set from another.
+
+    Attributes:
+        samples: Its size.
+        content: Digests of what the parts of 64 samples, spread evenly, hold, by the name of the part; without
+            parts that differ when they are read twice, such as augmented images.
+    """
+
+    samples: int
+    content: dict[str, str] = {}
+
+    def difference(self, now: DataIdentity) -> str:
+        """Describe how another data set differs; empty if that cannot be seen."""
+        if self.samples != now.samples:
+            return f"{self.samples:,} samples then, {now.samples:,} now"
+        parts = [name for name, found in self.content.items() if now.content.get(name, found) != found]
+        if not parts:
+            return ""
+        return (
+            f"its samples hold other values{_named(parts)}, or stand in another order: {_PROBED} of "
+            f"{self.samples:,} were compared"
+        )
+
+
+def identity_of(data: Any) -> DataIdentity:
+    """Read 64 samples of a map-style data set twice, with two states of the global random generators.
+
+    Args:
+        data: ``data[id]`` is a sample, and ``len(data)`` their number.
+
+    Raises:
+        BadSetting: it has no length.
+    """
+    try:
+        count = len(data)
+    except TypeError:
+        raise BadSetting(
+            f"a {type(data).__name__} has no length: scores are of a data set with data[id] and len(data)"
+        ) from None
+    once, again = _probed(data, count, seed=1), _probed(data, count, seed=2)
+    return DataIdentity(count, {name: digest for name, digest in once.items() if again.get(name) == digest})
+
+
+def _probed(data: Any, count: int, seed: int) -> dict[str, str]:
+    digests: dict[str, Any] = {}
+    with own_random_numbers(seed):
+        for id in np.unique(np.linspace(0, count - 1, min(count, _PROBED)).astype(np.int64)).tolist():
+            for name, content in _parts("", data[id]):
+                digests.setdefault(name, hashlib.sha256()).update(content)
+    return {name: digest.hexdigest()[:16] for name, digest in digests.items()}
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield the parts of a sample that are text or numbers; others tell nothing."""
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            yield from _parts(f"{name}[{key!r}]", item)
+    elif isinstance(value, str | bytes):
+        content = value.encode(errors="surrogatepass") if isinstance(value, str) else value
+        yield name, type(value).__name__.encode() + content
+    elif isinstance(value, Sequence):
+        for place, item in enumerate(cast("Sequence[Any]", value)):
+            yield from _parts(f"{name}[{place}]", item)
+    else:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        if array.dtype.kind in "biufcSU":
+            yield name, f"{array.shape} {array.dtype.str}".encode() + array.tobytes()
+
+
+def _named(parts: list[str]) -> str:
+    names = [part for part in parts if part]
+    return f" in {', '.join(names)}" if names else ""

@@ -1,0 +1,40 @@
+"""Low-rank adapters (LoRA) on linear layers, so that little is trained and little is compared."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class LowRank(nn.Module):
+    """A linear layer that is frozen, and a trained one of low rank beside it.
+
+    Source: Hu et al., LoRA (2106.09685): the second matrix begins at 0.
+
+    Args:
+        frozen: The layer.
+        rank: Of what is trained.
+    """
+
+    def __init__(self, frozen: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.down = nn.Linear(frozen.in_features, rank, bias=False, device=frozen.weight.device)
+        self.up = nn.Linear(rank, frozen.out_features, bias=False, device=frozen.weight.device)
+        torch.nn.init.zeros_(self.up.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return what both give together."""
+        return self.frozen(inputs) + self.up(self.down(inputs))
+
+
+def adapted(model: nn.Module, rank: int) -> nn.Module:
+    """Freeze a model, and put an adapter beside each linear layer; change it in place."""
+    model.requires_grad_(False)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear) and not isinstance(module, LowRank):
+                setattr(module, name, LowRank(child, rank))
+    return model

@@ -1,0 +1,79 @@
+"""Losses that a run reports while it trains, as scores that cost nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import BadSetting
+from penstock.measure.machine import describe
+from penstock.scoring.identity import DataIdentity, identity_of
+from penstock.scoring.meter import Cost
+from penstock.scoring.scores import Direction, Scores, ScoresHeader
+from penstock.selection.policy import finite, ids_of_report
+
+
+class ReportedLosses:
+    """Takes the losses of a run's samples while it trains, and makes scores of their means.
+
+    Args:
+        samples: Size of the data set.
+
+    Attributes:
+        counts: How often each sample was reported, shape ``(samples,)``.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self._sums = np.zeros(samples)
+        self.counts = np.zeros(samples, np.int64)
+
+    def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:
+        """Take the losses of a batch.
+
+        Args:
+            ids: ``loader.ids``, shape ``(n,)``.
+            losses: A loss for each, shape ``(n,)``; a tensor, too.
+
+        Raises:
+            BadSetting: an id is not in the data set, or a loss is not finite.
+        """
+        given = ids_of_report(ids, len(self._sums))
+        np.add.at(self._sums, given, finite("report: losses", losses, len(given)))
+        np.add.at(self.counts, given, 1)
+
+    def scores(
+        self, data: Any = None, *, direction: Direction = "low", checkpoint: str = "", seed: int = 0
+    ) -> Scores:
+        """Return the mean loss of each sample that was reported.
+
+        Args:
+            data: The map-style data set; unless given, only its size will be compared.
+            direction: "low" keeps samples that are learnt, and leaves wrong labels out; "high" keeps the others.
+            checkpoint: What tells the model, if anybody wants to know.
+            seed: Random seed of the run.
+
+        Raises:
+            BadSetting: nothing was reported, or the data set has another size.
+        """
+        ids = np.flatnonzero(self.counts)
+        if not ids.size:
+            raise BadSetting("no loss was reported: report(loader.ids, losses) after each batch")
+        identity = DataIdentity(len(self._sums)) if data is None else identity_of(data)
+        if identity.samples != len(self._sums):
+            raise BadSetting(
+                f"data: {identity.samples:,} samples, and losses were reported of {len(self._sums):,}"
+            )
+        header = ScoresHeader(
+            data=identity,
+            ids_digest="",
+            method="loss",
+            method_version="1",
+            checkpoint=checkpoint,
+            seed=seed,
+            direction=direction,
+            cost=Cost(0.0, 0.0, 0.0),
+            machine=describe(),
+        )
+        return Scores(ids, self._sums[ids] / self.counts[ids], header)

@@ -1,0 +1,1 @@
+"""Methods that score samples, each after its paper."""

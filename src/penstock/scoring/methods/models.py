@@ -1,0 +1,44 @@
+"""Models that score: from checkpoints of the user's, else trained for as long as a method asks."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from penstock.contracts import Ids
+from penstock.scoring.scorer import Progress
+from penstock.scoring.task import Task
+from penstock.scoring.training import Checkpoint, read_checkpoint, train
+
+
+def trained(
+    task: Task, make: Callable[[], nn.Module], models: int, epochs: int, seed: int, progress: Progress
+) -> Iterator[tuple[nn.Module, Checkpoint]]:
+    """Yield models at the end of their training, in evaluation mode: of each checkpoint, or of so many seeds."""
+    if task.checkpoints:
+        for path in task.checkpoints:
+            model = made(task, make, seed)
+            checkpoint = read_checkpoint(path, model)
+            yield checkpoint.into(model), checkpoint
+        return
+    for i in range(models):
+        progress("train a model", i, models)
+        model = made(task, make, seed + i)
+        yield model.eval(), train(task, model, epochs=epochs, seed=seed + i)[-1]
+
+
+def checkpoints(task: Task, model: nn.Module, epochs: int, seed: int, ids: Ids | None) -> list[Checkpoint]:
+    """Return the user's checkpoints, or one of each epoch of a training."""
+    if task.checkpoints:
+        return [read_checkpoint(path, model) for path in task.checkpoints]
+    return train(task, model, epochs=epochs, seed=seed, ids=ids)
+
+
+def made(task: Task, make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Make a model whose first parameters follow from the seed."""
+    torch.manual_seed(seed)
+    return make().to(task.device)

@@ -1,0 +1,48 @@
+"""Projects long gradients at random, with a matrix that is drawn block by block and never held."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_BLOCK_ROWS = 2048
+_BITS = 63
+
+
+def projected(parts: Sequence[Tensor], dimensions: int, seed: int) -> Tensor:
+    """Return the parts of vectors, joined and multiplied by a random matrix of +-1, by the root of ``dimensions``.
+
+    Products of pairs are kept up to a relative error of about ``sqrt(2 / dimensions)``. Vectors that are no longer
+    than ``dimensions`` are joined only.
+
+    Source: Johnson-Lindenstrauss with signs (Achlioptas, 2003), as in LESS (2402.04333) and TRAK (2303.14186).
+
+    Args:
+        parts: Each of shape ``(n, *any)``.
+        dimensions: Length of the results.
+        seed: Random seed of the matrix: one seed, one matrix.
+
+    Returns:
+        Shape ``(n, min(length, dimensions))``.
+    """
+    flat = [part.flatten(1) for part in parts]
+    if sum(part.shape[1] for part in flat) <= dimensions:
+        return torch.cat(flat, 1)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    found = flat[0].new_zeros(len(flat[0]), dimensions)
+    for part in flat:
+        for start in range(0, part.shape[1], _BLOCK_ROWS):
+            block = part[:, start : start + _BLOCK_ROWS]
+            found += block @ _signs(block.shape[1], dimensions, generator).to(block.device)
+    return found / dimensions**0.5
+
+
+def _signs(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """Draw a matrix of +-1, 63 at a time."""
+    words = torch.randint(2**63 - 1, (rows, -(-columns // _BITS)), generator=generator)
+    bits = words.unsqueeze(2) >> torch.arange(_BITS) & 1
+    return (2 * bits.to(torch.float32) - 1).flatten(1)[:, :columns]

@@ -1,0 +1,90 @@
+"""Scores the samples of a task by a method, and keeps what that cost."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.measure.machine import describe
+from penstock.scoring.meter import metered
+from penstock.scoring.methods.el2n import El2n
+from penstock.scoring.methods.less import Less
+from penstock.scoring.methods.rds import Rds
+from penstock.scoring.methods.sketch import Sketch
+from penstock.scoring.scorer import Progress, Scorer
+from penstock.scoring.scores import Scores, ScoresHeader
+from penstock.scoring.task import Task
+from penstock.sources.seeds import own_random_numbers
+
+METHODS: dict[str, type[msgspec.Struct]] = {"el2n": El2n, "rds": Rds, "less": Less, "sketch": Sketch}
+"""Methods of Penstock's own, by name; the attributes of each are its settings."""
+
+
+def score(
+    task: Task, method: str | Scorer, *, seed: int = 0, progress: Progress | None = None, **settings: Any
+) -> Scores:
+    """Score each sample of a task's data.
+
+    Args:
+        task: Data and model.
+        method: ``"el2n"``, ``"rds"``, ``"less"``, ``"sketch"``, or a Scorer of your own.
+        seed: Random seed of all that is random.
+        progress: Told what is done, how many steps of it, and of how many.
+        settings: Attributes of the method, by name; as text, too.
+
+    Returns:
+        The scores, with what they cost.
+
+    Raises:
+        BadSetting: there is no such method or setting, or the task lacks what the method needs.
+    """
+    if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadSetting(f"task: a {type(task).__name__}: give a penstock.select.Task")
+    scorer = method_of(method, settings)
+    with metered() as meter, own_random_numbers(seed):
+        data = task.identity()
+        scored = scorer.score(task, seed, progress or _silent)
+    header = ScoresHeader(
+        data=data,
+        ids_digest="",
+        method=scorer.name,
+        method_version=scorer.version,
+        settings={name: str(getattr(scorer, name)) for name in getattr(scorer, "__struct_fields__", ())},
+        checkpoint=scored.checkpoint,
+        seed=seed,
+        direction=scorer.direction,
+        targets=scored.targets,
+        cost=meter.cost,
+        machine=describe(),
+    )
+    ids: Ids = np.arange(task.samples)
+    return Scores(ids, scored.values, header)
+
+
+def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:
+    """Return the method of a name, with its settings.
+
+    Raises:
+        BadSetting: there is none, or it has no such setting.
+    """
+    if not isinstance(method, str):
+        if settings:
+            raise BadSetting(f"{', '.join(settings)}: settings belong to methods by name; set them in your Scorer")
+        return method
+    if method not in METHODS:
+        raise BadSetting(f"there is no method {method!r}; there are {', '.join(METHODS)}")
+    kind = METHODS[method]
+    if unknown := sorted(set(settings) - set(kind.__struct_fields__)):
+        raise BadSetting(f"{method} has no setting {unknown[0]}; it has {', '.join(kind.__struct_fields__)}")
+    try:
+        return cast("Scorer", msgspec.convert(settings, kind, strict=False))
+    except msgspec.ValidationError as error:
+        raise BadSetting(f"{method}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass

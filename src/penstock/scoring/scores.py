@@ -1,0 +1,242 @@
+"""Scores: a number for each sample, kept with what they were computed from and what that cost."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock._version import __version__
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.measure.machine import Machine
+from penstock.packages import require
+from penstock.scoring.identity import DataIdentity, identity_of
+from penstock.scoring.meter import Cost
+
+Direction = Literal["high", "low"]
+_HEADER = b"penstock.scores"
+_FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+
+class ScoresHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What scores were computed from, how, and at what cost.
+
+    Attributes:
+        data: Identity of the data set.
+        ids_digest: Digest of the ids that were scored, in order.
+        method: Name of the method.
+        method_version: Its version: another one's scores may differ.
+        settings: What the method was asked, as text.
+        checkpoint: Digest of the model's parameters that scored; empty if no model did.
+        seed: Random seed.
+        direction: Which scores are worth more: "high" or "low".
+        targets: Names of the tasks that there is a score for; empty if there is one number a sample.
+        cost: What computing them cost.
+        machine: Where they were computed.
+    """
+
+    data: DataIdentity
+    ids_digest: str
+    method: str
+    method_version: str
+    settings: dict[str, str] = {}
+    checkpoint: str = ""
+    seed: int = 0
+    direction: Direction = "high"
+    targets: tuple[str, ...] = ()
+    cost: Cost
+    machine: Machine
+    format: int = _FORMAT
+    penstock: str = __version__
+
+
+class Scores:
+    """A score for each of some samples, or one for each of several targets.
+
+    Args:
+        ids: Ids of the samples, rising, shape ``(n,)``.
+        values: Their scores, shape ``(n,)``, or ``(n, targets)``.
+        header: What they were computed from; ``ids_digest`` is filled in.
+        weights: A weight for each sample, shape ``(n,)``; 1 unless given.
+
+    Attributes:
+        ids: As given, int64.
+        values: As given, float32, shape ``(n, max(1, targets))``.
+        weights: As given, float32.
+        header: As given, with the digest of the ids.
+
+    Raises:
+        BadSetting: shapes differ, or a score is not a number.
+    """
+
+    def __init__(
+        self, ids: Ids, values: npt.ArrayLike, header: ScoresHeader, weights: npt.ArrayLike | None = None
+    ) -> None:
+        self.ids = np.asarray(ids, np.int64)
+        given = np.asarray(values, np.float32)
+        columns = max(1, len(header.targets))
+        if given.size != len(self.ids) * columns or given.shape[:1] != self.ids.shape:
+            raise BadSetting(
+                f"scores of shape {given.shape} for {len(self.ids):,} samples and {columns} "
+                f"target{'s' * (columns > 1)}"
+            )
+        self.values = given.reshape(len(self.ids), columns)
+        if not np.isfinite(self.values).all():
+            rows = np.flatnonzero(~np.isfinite(self.values).all(1))
+            raise BadSetting(
+                f"scores by {header.method}: {len(rows):,} of {len(self.ids):,} samples have none that is a "
+                f"number, the first is id {self.ids[rows[0]]:,}. Has the model diverged?"
+            )
+        ones = np.ones(len(self.ids), np.float32)
+        self.weights = ones if weights is None else np.asarray(weights, np.float32)
+        self.header = msgspec.structs.replace(header, ids_digest=_digest(self.ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"<penstock.select.Scores of {len(self):,} samples by {self.header.method}>"
+
+    @property
+    def worth(self) -> npt.NDArray[np.float32]:
+        """The scores such that higher ones are worth more, shape ``(n, max(1, targets))``."""
+        return self.values if self.header.direction == "high" else -self.values
+
+    def check(self, data: Any) -> Self:
+        """Return these scores, if they are of a data set.
+
+        Args:
+            data: A map-style data set.
+
+        Raises:
+            BadSetting: they are of another one; the message says what differs.
+        """
+        if differs := self.header.data.difference(identity_of(data)):
+            raise BadSetting(
+                f"these scores by {self.header.method} are of other data: {differs}. Score this data set, or "
+                "train on that one"
+            )
+        return self
+
+    def save(self, where: str | os.PathLike[str]) -> Path:
+        """Write them to a Parquet file.
+
+        Args:
+            where: A path that ends in ``.parquet``, or a name, such as ``tweets/less``, under which every
+                process of this user finds them.
+
+        Raises:
+            PackageMissing: pyarrow is not installed.
+        """
+        require("a file of scores", "columns", "pyarrow")
+        pyarrow: Any = import_module("pyarrow")
+        parquet: Any = import_module("pyarrow.parquet")
+        path = path_of(where)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        columns = {"id": self.ids, "weight": self.weights}
+        columns |= {name: self.values[:, i] for i, name in enumerate(_columns(self.header.targets))}
+        table = pyarrow.table(columns).replace_schema_metadata({_HEADER: msgspec.json.encode(self.header)})
+        written = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            parquet.write_table(table, written)
+            written.replace(path)
+        finally:
+            written.unlink(missing_ok=True)
+        return path
+
+    @classmethod
+    def read(cls, where: str | os.PathLike[str], data: Any = None) -> Self:
+        """Read what ``save`` wrote.
+
+        Args:
+            where: Path or name.
+            data: The data set that they are used for; unless given, only its size will be compared.
+
+        Raises:
+            BadSetting: there is no such file, it holds no scores, or they are of other data.
+            PackageMissing: pyarrow is not installed.
+        """
+        require("a file of scores", "columns", "pyarrow")
+        pyarrow: Any = import_module("pyarrow")
+        parquet: Any = import_module("pyarrow.parquet")
+        path = path_of(where)
+        try:
+            table = parquet.read_table(path, partitioning=None)
+        except FileNotFoundError:
+            raise BadSetting(_missing(where, path)) from None
+        except (OSError, pyarrow.ArrowInvalid) as error:
+            raise BadSetting(f"{path} is no Parquet file: {error}") from None
+        try:
+            metadata: dict[bytes, bytes] = table.schema.metadata or {}
+            header = msgspec.json.decode(metadata[_HEADER], type=ScoresHeader)
+            columns = {name: table[name].to_numpy() for name in ("id", "weight", *_columns(header.targets))}
+        except (KeyError, msgspec.DecodeError):
+            raise BadSetting(f"{path} holds no scores: penstock select score writes such files") from None
+        if header.format != _FORMAT:
+            raise BadSetting(f"{path} has format {header.format}, and penstock {__version__} reads {_FORMAT}")
+        ids, weights = columns.pop("id"), columns.pop("weight")
+        if _digest(ids) != header.ids_digest:
+            raise BadSetting(
+                f"{path}: its rows are not those that were scored: {len(ids):,} ids, or their order, differ"
+            )
+        scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights)
+        return scores if data is None else scores.check(data)
+
+
+def path_of(where: str | os.PathLike[str]) -> Path:
+    """Return the file of scores that a path or a name means.
+
+    Raises:
+        BadSetting: it is neither.
+    """
+    text = os.fspath(where)
+    if text.endswith(".parquet"):
+        return Path(text)
+    if not _NAME.fullmatch(text):
+        raise BadSetting(
+            f"{text!r} is no name of scores (letters, digits, - _ . and /), and no path of a .parquet file"
+        )
+    return folder() / f"{text}.parquet"
+
+
+def folder() -> Path:
+    """Return where named scores lie: ``$PENSTOCK_SCORES``, else ``penstock/scores`` in the user's data."""
+    if chosen := os.environ.get("PENSTOCK_SCORES"):
+        return Path(chosen).absolute()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser().absolute() / "penstock" / "scores"
+
+
+def names() -> list[str]:
+    """Return the names of all scores that are kept by name."""
+    return sorted(path.relative_to(folder()).with_suffix("").as_posix() for path in folder().rglob("*.parquet"))
+
+
+def _missing(where: str | os.PathLike[str], path: Path) -> str:
+    if os.fspath(where).endswith(".parquet"):
+        return f"there is no file {path}"
+    kept = names()
+    has = (
+        f"there are {', '.join(kept[:5])}{f' and {len(kept) - 5} more' if len(kept) > 5 else ''}"
+        if kept
+        else "none are kept"
+    )
+    return f"there are no scores of name {os.fspath(where)!r}: {has}"
+
+
+def _columns(targets: Sequence[str]) -> list[str]:
+    return [f"score.{target}" for target in targets] or ["score"]
+
+
+def _digest(ids: Ids) -> str:
+    return hashlib.sha256(np.ascontiguousarray(ids, np.int64).tobytes()).hexdigest()[:16]

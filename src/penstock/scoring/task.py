@@ -1,0 +1,199 @@
+"""What is trained on what: the data, the model and its loss, as a user describes them for scoring."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.feed.trainer.loader import Loader
+from penstock.scoring.identity import DataIdentity, identity_of
+from penstock.selection.selection import Selection
+
+_BATCH_SIZE = 256
+
+
+class Batch(NamedTuple):
+    """Samples and their ids, shape ``(n,)``."""
+
+    ids: Ids
+    content: Any
+
+
+def first(batch: Any) -> Any:
+    """Return the first part of a batch: inputs of ``(inputs, labels)``."""
+    return batch[0]
+
+
+def second(batch: Any) -> Any:
+    """Return the second part of a batch: labels of ``(inputs, labels)``."""
+    return batch[1]
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample, shape ``(n,)``: the mean over its positions that have a label.
+
+    Args:
+        outputs: Logits, shape ``(n, classes)``, or of a language model ``(n, positions, vocabulary)``.
+        labels: Shape ``(n,)`` or ``(n, positions)``; -100 means that a position has none.
+    """
+    losses = functional.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction="none")
+    losses = losses.view(len(labels), -1)
+    return losses.sum(1) / (labels.view(len(labels), -1) != -100).sum(1).clamp(min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Data, a model, and its loss.
+
+    Attributes:
+        data: What is scored: a map-style data set, or a ``Loader``, so that a feed is scored.
+        make_model: Makes the model that is to be trained, with its first parameters.
+        validation: Samples of the task that the model is for, as a map-style data set, or several such sets by
+            name: the targets. Needed by methods that compare with them.
+        make_proxy: Makes a model with at most a tenth of the parameters, for the method ``sketch``.
+        inputs: Returns what the model is called with, of a batch.
+        labels: Returns the labels of a batch.
+        loss: Returns the loss of each sample, shape ``(n,)``, of outputs and labels.
+        embed: Returns an embedding of each sample, shape ``(n, d)``, of a model and a batch, as a frozen encoder
+            in a feed's ``transform=`` has left it there; what the last linear layer is given unless set.
+        checkpoints: Files of ``torch.save``: a ``state_dict`` of the model, or ``{"model": ..., "optimizer":
+            ...}`` with that of an Adam optimiser; unless given, models are trained for as long as a method asks.
+        lora_rank: Rank of the adapters that ``less`` trains instead of the model itself; 0 for none.
+        learning_rate: Of AdamW, where a method trains.
+        batch_size: Of training.
+        device: Where models compute.
+        collate: Makes a batch of samples, as the ``DataLoader``'s ``collate_fn`` does.
+    """
+
+    data: Any
+    make_model: Callable[[], nn.Module]
+    validation: Any = None
+    make_proxy: Callable[[], nn.Module] | None = None
+    inputs: Callable[[Any], Any] = first
+    labels: Callable[[Any], Tensor] = second
+    loss: Callable[[Any, Tensor], Tensor] = cross_entropy
+    embed: Callable[[nn.Module, Any], Tensor] | None = None
+    checkpoints: Sequence[str] = ()
+    lora_rank: int = 0
+    learning_rate: float = 3e-3
+    batch_size: int = 64
+    device: str = "cpu"
+    collate: Callable[[list[Any]], Any] | None = None
+
+    @property
+    def samples(self) -> int:
+        """Size of the data set."""
+        count = self.data.samples if isinstance(self.data, Loader) else len(self.data)
+        if not count:
+            raise BadSetting("data: a stream of unknown length, or nothing: scores need numbered samples")
+        return count
+
+    @property
+    def targets(self) -> dict[str, Dataset[Any]]:
+        """Validation sets by name.
+
+        Raises:
+            BadSetting: there are none.
+        """
+        if self.validation is None:
+            raise BadSetting(
+                "validation: this method compares with samples of the task that the model is for, and the Task "
+                "has none: Task(validation=dataset)"
+            )
+        given = self.validation if isinstance(self.validation, Mapping) else {"": self.validation}
+        found = cast("dict[str, Dataset[Any]]", dict(given))
+        if empty := [name for name, data in found.items() if not len(cast("Any", data))]:
+            raise BadSetting(f"validation{f' {empty[0]!r}' if empty[0] else ''}: no sample")
+        return found
+
+    def identity(self) -> DataIdentity:
+        """Return what tells the data from others; of a feed, its size."""
+        return DataIdentity(self.samples) if isinstance(self.data, Loader) else identity_of(self.data)
+
+    def batches(self, *, shuffle_seed: int | None = None, ids: Ids | None = None) -> Iterator[Batch]:
+        """Yield the data once, or some of its samples: in order of their ids, or shuffled.
+
+        A feed has its own order, and its own batch size.
+        """
+        if isinstance(self.data, Loader):
+            yield from self._of_feed(ids)
+        else:
+            chosen = np.arange(self.samples) if ids is None else ids
+            size = self.batch_size if shuffle_seed is not None else _BATCH_SIZE
+            if shuffle_seed is not None:
+                chosen = np.random.default_rng(shuffle_seed).permutation(chosen)
+            yield from self._loaded(self.data, chosen, size)
+
+    def validation_batches(self, target: str) -> Iterator[Batch]:
+        """Yield the samples of a target once, in order."""
+        data = self.targets[target]
+        yield from self._loaded(data, np.arange(len(cast("Any", data))), _BATCH_SIZE)
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Any:
+        """Return what a model gives for a batch."""
+        return model(self._here(self.inputs(batch.content)))
+
+    def labels_of(self, batch: Batch) -> Tensor:
+        """Return the labels of a batch, on the device.
+
+        Raises:
+            BadSetting: there are none.
+        """
+        try:
+            labels = self.labels(batch.content)
+        except (IndexError, KeyError, TypeError) as error:
+            raise BadSetting(
+                f"labels: a batch of {type(batch.content).__name__} has none ({type(error).__name__}: {error}), "
+                "and this method needs them: Task(labels=function of a batch)"
+            ) from None
+        return self._here(torch.as_tensor(labels))
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of each sample of a batch, shape ``(n,)``.
+
+        Raises:
+            BadSetting: the task's loss gives something else.
+        """
+        losses = self.loss(self.outputs(model, batch), self.labels_of(batch))
+        if losses.shape != (len(batch.ids),):
+            raise BadSetting(
+                f"loss: shape {tuple(losses.shape)} for {len(batch.ids):,} samples: give one a sample "
+                "(reduction='none')"
+            )
+        return losses
+
+    def _of_feed(self, ids: Ids | None) -> Iterator[Batch]:
+        loader = cast("Loader", self.data)
+        loader.select(None if ids is None else Selection(ids))
+        for content in loader:
+            if loader.ids is None:
+                raise BadSetting(f"feed {loader.name!r} does not number its samples, so they cannot be scored")
+            yield Batch(loader.ids, content)
+
+    def _loaded(self, data: Any, ids: Ids, batch_size: int) -> Iterator[Batch]:
+        batches = [ids[i : i + batch_size] for i in range(0, len(ids), batch_size)]
+        loader = DataLoader(data, batch_sampler=[each.tolist() for each in batches], collate_fn=self.collate)
+        for each, content in zip(batches, loader, strict=True):
+            yield Batch(each, content)
+
+    def _here(self, content: Any) -> Any:
+        if self.device == "cpu":
+            return content
+        if isinstance(content, Tensor):
+            return content.to(self.device)
+        if isinstance(content, Mapping):
+            return {key: self._here(value) for key, value in cast("Mapping[Any, Any]", content).items()}
+        if isinstance(content, tuple | list):
+            return type(content)(self._here(each) for each in cast("list[Any]", content))
+        return content

@@ -1,0 +1,173 @@
+"""Trains a model for scoring, and keeps checkpoints of it with the state of its Adam optimiser."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.scoring.task import Batch, Task
+
+_BETAS, _EPS = (0.9, 0.999), 1e-8
+
+
+class Moments(NamedTuple):
+    """Adam's running means of a parameter's gradient and of its square, after so many steps."""
+
+    mean: Tensor
+    square: Tensor
+    step: int
+
+
+class Checkpoint(NamedTuple):
+    """A model at one moment of its training.
+
+    Attributes:
+        state: Its ``state_dict``.
+        moments: Adam's moments by the name of the parameter; empty if they are not known.
+        learning_rate: The learning rate at that moment, or its mean over the epoch; 1 if it is not known.
+    """
+
+    state: dict[str, Tensor]
+    moments: dict[str, Moments]
+    learning_rate: float
+
+    @property
+    def digest(self) -> str:
+        """Digest of the parameters."""
+        digest = hashlib.sha256()
+        for name, value in self.state.items():
+            digest.update(name.encode() + np.asarray(value.detach().cpu().float()).tobytes())
+        return digest.hexdigest()[:16]
+
+    def into(self, model: nn.Module) -> nn.Module:
+        """Return a model with these parameters, in evaluation mode.
+
+        Raises:
+            BadSetting: they do not fit.
+        """
+        try:
+            model.load_state_dict(self.state)
+        except RuntimeError as error:
+            lines = [line.strip() for line in str(error).splitlines()[1:]]
+            more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+            raise BadSetting(
+                f"a checkpoint does not fit the model {type(model).__name__}: {' '.join(lines[:3])}{more}"
+            ) from None
+        return model.eval()
+
+
+def train(
+    task: Task,
+    model: nn.Module,
+    *,
+    epochs: int,
+    seed: int,
+    ids: Ids | None = None,
+    report: Callable[[Batch, Tensor], None] | None = None,
+) -> list[Checkpoint]:
+    """Train a model by AdamW, with a learning rate that falls evenly to 0.
+
+    Args:
+        task: The task.
+        model: What is trained, in place.
+        epochs: Number of epochs.
+        seed: Random seed of the order.
+        ids: The samples to train on; all unless given.
+        report: Told each batch and its losses, shape ``(n,)``.
+
+    Returns:
+        A checkpoint for each epoch.
+
+    Raises:
+        BadSetting: nothing in the model can be trained.
+    """
+    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not named:
+        raise BadSetting(f"{type(model).__name__} has no parameter that could be trained")
+    optimizer = torch.optim.AdamW(named.values(), lr=task.learning_rate, betas=_BETAS, eps=_EPS)
+    count = task.samples if ids is None else len(ids)
+    steps, step, found = epochs * math.ceil(count / task.batch_size), 0, list[Checkpoint]()
+    for epoch in range(epochs):
+        model.train()
+        rates = list[float]()
+        for batch in task.batches(shuffle_seed=seed + epoch, ids=ids):
+            rates.append(task.learning_rate * max(0.0, 1 - step / steps))
+            optimizer.param_groups[0]["lr"] = rates[-1]
+            losses = task.losses(model, batch)
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+            step += 1
+            if report is not None:
+                report(batch, losses.detach())
+        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        found.append(Checkpoint(state, _moments(optimizer, named), float(np.mean(rates))))
+    return found
+
+
+def read_checkpoint(path: str, model: nn.Module) -> Checkpoint:
+    """Read what ``torch.save`` wrote: a model's ``state_dict``, or one and its optimiser's by name.
+
+    Raises:
+        BadSetting: there is no such file, it is neither, or does not fit the model.
+    """
+    try:
+        read = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise BadSetting(f"checkpoints: there is no file {path}") from None
+    except Exception as error:
+        raise BadSetting(f"checkpoints: {path} cannot be read as plain tensors: {error}") from None
+    if not isinstance(read, Mapping):
+        raise BadSetting(f"checkpoints: {path} holds a {type(read).__name__}, and no state_dict")
+    content = cast("Mapping[str, Any]", read)
+    if "model" not in content or isinstance(content["model"], Tensor):
+        return Checkpoint(dict(content), {}, 1.0)
+    Checkpoint(dict(content["model"]), {}, 1.0).into(model)
+    named = dict(model.named_parameters())
+    optimizer: Mapping[str, Any] = content.get("optimizer", {})
+    groups: list[dict[str, Any]] = optimizer.get("param_groups", [])
+    places = [place for group in groups for place in group["params"]]
+    state: Mapping[int, Any] = optimizer.get("state", {})
+    if places and len(places) != len(named):
+        raise BadSetting(
+            f"checkpoints: the optimizer in {path} has {len(places)} parameters, and the model {len(named)}"
+        )
+    moments = {
+        name: Moments(state[place]["exp_avg"], state[place]["exp_avg_sq"], int(state[place]["step"]))
+        for name, place in zip(named, places, strict=False)
+        if "exp_avg_sq" in state.get(place, {})
+    }
+    return Checkpoint(dict(content["model"]), moments, float(groups[0]["lr"]) if groups else 1.0)
+
+
+def adam_direction(gradient: Tensor, moments: Moments) -> Tensor:
+    """Return the step that Adam would take on single samples' gradients, without the learning rate.
+
+    Source: Xia et al., LESS (2402.04333), section 3.1, with Adam's bias correction (Kingma & Ba, 1412.6980).
+
+    Args:
+        gradient: Shape ``(n, *parameter)``.
+        moments: Of the parameter.
+    """
+    step = moments.step + 1
+    mean = (_BETAS[0] * moments.mean + (1 - _BETAS[0]) * gradient) / (1 - _BETAS[0] ** step)
+    square = (_BETAS[1] * moments.square + (1 - _BETAS[1]) * gradient**2) / (1 - _BETAS[1] ** step)
+    return mean / (square.sqrt() + _EPS)
+
+
+def _moments(optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> dict[str, Moments]:
+    found = {name: optimizer.state[each] for name, each in named.items() if optimizer.state.get(each)}
+    return {
+        name: Moments(each["exp_avg"].clone(), each["exp_avg_sq"].clone(), int(each["step"]))
+        for name, each in found.items()
+    }

@@ -1,0 +1,108 @@
+"""InfoBatch: leave out samples that are learnt already, and weigh the others so that the gradient stays."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.selection.policy import Policy, finite, first_full_epoch, ids_of_report
+from penstock.selection.selection import Selection
+from penstock.sizes import whole_number
+from penstock.sources.order import digest, permutation
+
+
+class InfoBatch(Policy):
+    """Leaves out a random part of the samples whose last loss is below the mean, afresh in each epoch.
+
+    Those of them that stay get a weight, such that the expected gradient is that of all samples:
+    ``(losses * loader.weights).mean()``. A sample whose loss nobody has reported yet is in every epoch, so the
+    first one holds all, and so do the last ones. Without reports nothing is ever left out.
+
+    Where ``torch.distributed`` is initialised, the ranks exchange what they report at the beginning of each epoch.
+
+    Source: Qin et al., InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning (2303.04947).
+
+    Args:
+        samples: Size of the data set.
+        epochs: Number of epochs that are trained.
+        ratio: Part of the samples with a loss below the mean that is left out, from 0 to below 1.
+        last: Part of the epochs, the last ones, that hold all samples.
+        seed: Random seed of what is left out.
+    """
+
+    def __init__(
+        self, samples: int, *, epochs: int, ratio: float = 0.5, last: float = 0.125, seed: int = 0
+    ) -> None:
+        self._samples = whole_number("samples", samples, 1)
+        if not 0 <= ratio < 1:
+            raise BadSetting(f"ratio={ratio} must be from 0 to below 1")
+        self._ratio = ratio
+        self._full_from = first_full_epoch(epochs, last)
+        self._seed = whole_number("seed", seed, -(2**63), 2**64 - 1) % 2**64
+        self._losses = np.full(samples, np.nan, np.float32)
+        self._reported: list[tuple[Ids, npt.NDArray[np.float64]]] = []
+        self._decided: tuple[int, Selection] | None = None
+        self.digest = digest("infobatch", samples, ratio, self._full_from, self._seed)
+
+    def selection(self, epoch: int) -> Selection:
+        if self._decided is None or self._decided[0] != epoch:
+            self._take_reports()
+            self._decided = epoch, self._decide(epoch)
+        return self._decided[1]
+
+    def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:
+        given = ids_of_report(ids, self._samples)
+        self._reported.append((given, finite("report: losses", losses, len(given))))
+
+    def state_dict(self) -> dict[str, Any]:
+        reported = [(ids.copy(), losses.copy()) for ids, losses in self._reported]
+        decided = None
+        if self._decided is not None:
+            epoch, chosen = self._decided
+            decided = epoch, chosen.ids.copy(), np.asarray(chosen.weights).copy()
+        return {"digest": self.digest, "losses": self._losses.copy(), "reported": reported, "decided": decided}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state.get("digest") != self.digest:
+            raise BadSetting(
+                f"this state was saved by policy {state.get('digest', 'none')}, and this one is {self.digest}: "
+                "another data set, number of epochs, ratio or seed. Begin the training anew"
+            )
+        self._losses = np.array(state["losses"], np.float32)
+        self._reported = list(state["reported"])
+        decided = state["decided"]
+        self._decided = None if decided is None else (decided[0], Selection(decided[1], decided[2]))
+
+    def _take_reports(self) -> None:
+        for ids, losses in _of_all_ranks(self._reported):
+            self._losses[ids] = losses
+        self._reported = []
+
+    def _decide(self, epoch: int) -> Selection:
+        weights = np.ones(self._samples, np.float32)
+        known = np.isfinite(self._losses)
+        if epoch < self._full_from and known.any():
+            learnt = np.flatnonzero(known & (self._losses < self._losses[known].mean(dtype=np.float64)))
+            kept = len(learnt) - int(self._ratio * len(learnt))
+            order = learnt[permutation(len(learnt), self._seed, epoch)]
+            weights[order[kept:]] = 0
+            weights[order[:kept]] = len(learnt) / max(kept, 1)
+        ids = np.flatnonzero(weights)
+        return Selection(ids, weights[ids])
+
+
+def _of_all_ranks(
+    reported: list[tuple[Ids, npt.NDArray[np.float64]]],
+) -> list[tuple[Ids, npt.NDArray[np.float64]]]:
+    """Return what all ranks have reported, in one order on each of them."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return reported
+    ranks: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(ranks, reported)
+    return [each for rank in ranks for each in rank]

@@ -1,0 +1,131 @@
+"""Gradients of single samples are those that one backward pass a sample gives; projections keep products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+from tests.scoring.tasks import SAMPLES, convolutional, images, texts
+from torch import nn
+
+from penstock import BadSetting
+from penstock.scoring.gradients import layers_of, per_sample_gradients, sketched_gradients
+from penstock.scoring.lora import LowRank, adapted
+from penstock.scoring.projection import projected
+from penstock.scoring.task import Batch, Task
+
+
+def one_by_one(task: Task, model: nn.Module, names: list[str]) -> dict[str, torch.Tensor]:
+    """The plain way: a batch of one sample, a backward pass, the gradient of each weight."""
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    for id in range(task.samples):
+        (batch,) = task.batches(ids=np.array([id]))
+        model.zero_grad()
+        task.losses(model, batch).sum().backward()
+        for name in names:
+            weight: Any = model.get_submodule(name).weight
+            found[name].append(weight.grad.clone())
+    return {name: torch.stack(each) for name, each in found.items()}
+
+
+@pytest.mark.parametrize("make", [images, texts], ids=["convolutions", "positions, and a layer used twice"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_they_are_those_of_single_samples(make: Any, rank: int) -> None:
+    task = make()
+    torch.manual_seed(1)
+    model = task.make_model().eval()
+    if rank:
+        adapted(model, rank)
+        for module in model.modules():
+            if isinstance(module, LowRank):
+                nn.init.normal_(module.up.weight)
+    layers = layers_of(model)
+    assert len(layers) == {(images, 0): 3, (images, 2): 2, (texts, 0): 2, (texts, 2): 4}[make, rank]
+    (batch,) = task.batches()
+    assert len(batch.ids) == SAMPLES
+    found = per_sample_gradients(layers, lambda: task.losses(model, batch))
+    plain = one_by_one(task, model, [*layers])
+    for name, gradient in found.items():
+        assert gradient.shape == plain[name].shape
+        torch.testing.assert_close(gradient, plain[name], rtol=1e-4, atol=1e-6)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2))
+)
+@settings(max_examples=examples(25))
+def test_convolutions_of_any_kernel_stride_padding_and_dilation(shape: tuple[int, ...]) -> None:
+    kernel, stride, channels, padding, dilation = shape
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, channels, kernel, stride, padding, dilation))
+    inputs = torch.randn(3, 2, 9, 8)
+    found = per_sample_gradients(layers_of(model), lambda: model(inputs).square().sum((1, 2, 3)))["0"]
+    for each, gradient in zip(inputs, found, strict=True):
+        model.zero_grad()
+        model(each[None]).square().sum().backward()
+        torch.testing.assert_close(gradient, model[0].weight.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_without_such_layers_is_refused() -> None:
+    with pytest.raises(BadSetting, match="Sequential has no linear layer and no convolution"):
+        layers_of(nn.Sequential(nn.ReLU()))
+
+
+def test_sketches_of_short_factors_are_the_gradient_itself() -> None:
+    task = images()
+    model = convolutional().eval()
+    (batch,) = task.batches()
+    found = sketched_gradients(model, lambda: task.losses(model, batch), 128, 0)
+    last = list(layers_of(model))[-1]
+    torch.testing.assert_close(found, one_by_one(task, model, [last])[last].flatten(1), rtol=1e-4, atol=1e-6)
+
+
+def test_sketches_of_positions_keep_products() -> None:
+    task = texts()
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Embedding(11, 400), nn.Linear(400, 300), nn.ReLU(), nn.Linear(300, 200)).eval()
+
+    def losses(batch: Batch) -> torch.Tensor:
+        return task.losses(model, batch)
+
+    (batch,) = task.batches()
+    exact = per_sample_gradients({"3": layers_of(model)["3"]}, lambda: losses(batch))["3"].flatten(1)
+    sketched = sketched_gradients(model, lambda: losses(batch), 128, 0)
+    assert sketched.shape == (SAMPLES, 128 * 128)
+    assert relative_error(sketched, exact) < 0.2
+
+
+def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Of the products of all pairs, in proportion to the lengths."""
+    lengths = exact.norm(dim=1)
+    return float(((found @ found.T - exact @ exact.T) / torch.outer(lengths, lengths)).abs().max())
+
+
+def test_a_projection_is_one_matrix_whatever_the_batch_and_keeps_products() -> None:
+    torch.manual_seed(0)
+    parts = [torch.randn(20, 30, 50), torch.randn(20, 4000)]
+    whole = projected(parts, 2048, seed=7)
+    assert whole.shape == (20, 2048)
+    halves = torch.cat(
+        [projected([part[rows] for part in parts], 2048, 7) for rows in (slice(0, 9), slice(9, 20))]
+    )
+    torch.testing.assert_close(whole, halves, rtol=1e-4, atol=1e-3)
+    exact = torch.cat([part.flatten(1) for part in parts], 1)
+    assert relative_error(whole, exact) < 5 * (2 / 2048) ** 0.5
+    assert not torch.allclose(whole, projected(parts, 2048, seed=8))
+    assert torch.equal(projected(parts, 8192, seed=7), exact)
+
+
+def test_signs_are_even_and_independent() -> None:
+    """The matrix, seen through unit vectors: +-1, rows and columns without correlation."""
+    rows, length = 300, 256
+    matrix = projected([torch.eye(rows)], length, seed=1) * length**0.5
+    assert set(matrix.unique().tolist()) == {-1.0, 1.0}
+    assert abs(float(matrix.mean())) < 0.02
+    for each in (matrix @ matrix.T / length, matrix.T @ matrix / rows):
+        assert float((each - torch.eye(len(each))).abs().max()) < 0.4

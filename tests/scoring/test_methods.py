@@ -1,0 +1,276 @@
+"""Each method's scores are those of its paper's formula, written plainly, on 50 samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.scoring.tasks import SAMPLES, Images, convolutional, images, small, texts
+from torch import nn
+
+from penstock import BadSetting
+from penstock.scoring.methods.less import Less
+from penstock.scoring.methods.rds import Rds, nearest
+from penstock.scoring.methods.sketch import Sketch
+from penstock.scoring.score import METHODS, score
+from penstock.scoring.task import Task
+from penstock.scoring.training import train
+from penstock.testing.scorer import ScorerContract
+
+
+def saved(tmp_path: Any, task: Task, *, epochs: int = 2, make: Any = None) -> list[str]:
+    """Train a model plainly, and save it with its optimizer after each epoch."""
+    torch.manual_seed(5)
+    model = (make or task.make_model)()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    paths = []
+    for epoch in range(epochs):
+        model.train()
+        for batch in task.batches(shuffle_seed=epoch):
+            optimizer.zero_grad()
+            task.losses(model, batch).mean().backward()
+            optimizer.step()
+        paths.append(str(tmp_path / f"{epoch}.pt"))
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, paths[-1])
+    return paths
+
+
+def loaded(task: Task, path: str, make: Any = None) -> tuple[nn.Module, dict[str, Any]]:
+    content = torch.load(path, weights_only=True)
+    model = (make or task.make_model)()
+    model.load_state_dict(content["model"])
+    return model.eval(), content["optimizer"]
+
+
+def sample(task: Task, id: int) -> Any:
+    (batch,) = task.batches(ids=np.array([id]))
+    return batch
+
+
+def test_el2n(tmp_path: Any) -> None:
+    task = images(checkpoints=(paths := saved(tmp_path, images())))
+    found = score(task, "el2n").values[:, 0]
+    for id in range(SAMPLES):
+        lengths = []
+        for path in paths:
+            model, _ = loaded(task, path)
+            image, label = task.data[id]
+            probabilities = torch.softmax(model(image[None])[0], 0).tolist()
+            lengths.append(sum((p - (i == label)) ** 2 for i, p in enumerate(probabilities)) ** 0.5)
+        assert found[id] == pytest.approx(sum(lengths) / len(lengths), rel=1e-4)
+
+
+def plain_gradient(task: Task, model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+    """The gradient of the layers' weights by one backward pass."""
+    model.zero_grad()
+    task.losses(model, batch).sum().backward()
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if name.endswith("weight")
+        and parameter.grad is not None
+        and parameter.dim() in (2, 4)
+        and "words" not in name
+    }
+
+
+@pytest.mark.parametrize("make", [images, texts])
+@pytest.mark.parametrize("adam", [True, False])
+def test_less(tmp_path: Any, make: Any, adam: bool) -> None:
+    task = make()
+    paths = saved(tmp_path, task)
+    task = make(checkpoints=paths)
+    found = score(task, "less", adam=adam).values[:, 0]
+    expected = np.zeros(SAMPLES)
+    for path in paths:
+        model, optimizer = loaded(task, path)
+        names = [name for name, _ in model.named_parameters()]
+        wanted = torch.stack([of_target(task, model, i) for i in range(9)]).mean(0)
+        for id in range(SAMPLES):
+            steps = []
+            for name, gradient in plain_gradient(task, model, sample(task, id)).items():
+                state = optimizer["state"][names.index(name)]
+                t = int(state["step"]) + 1
+                m = (0.9 * state["exp_avg"] + 0.1 * gradient) / (1 - 0.9**t)
+                v = (0.999 * state["exp_avg_sq"] + 0.001 * gradient * gradient) / (1 - 0.999**t)
+                steps.append((m / (v.sqrt() + 1e-8) if adam else gradient).flatten())
+            cosine = torch.nn.functional.cosine_similarity(torch.cat(steps), wanted, dim=0)
+            expected[id] += 1e-2 * float(cosine)
+    assert np.allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def of_target(task: Task, model: nn.Module, id: int) -> torch.Tensor:
+    (batch,) = list(task.validation_batches(""))
+    one = task.inputs(batch.content)[id : id + 1], task.labels(batch.content)[id : id + 1]
+    from penstock.scoring.task import Batch
+
+    return torch.cat([each.flatten() for each in plain_gradient(task, model, Batch(np.array([id]), one)).values()])
+
+
+def test_less_in_few_dimensions_ranks_alike(tmp_path: Any) -> None:
+    task = images(checkpoints=saved(tmp_path, images()))
+    exact = score(task, "less").values[:, 0]
+    few = score(task, "less", dimensions=128).values[:, 0]
+    assert not np.array_equal(exact, few)
+    assert np.corrcoef(exact, few)[0, 1] > 0.9
+
+
+def test_sketch(tmp_path: Any) -> None:
+    """The product of the last layer's gradients, by one backward pass a sample."""
+    paths = saved(tmp_path, images(), make=small)
+    task = images(make_proxy=small, checkpoints=paths[-1:])
+    found = score(task, "sketch").values[:, 0]
+    model, _ = loaded(task, paths[-1], small)
+    wanted = torch.stack([of_target(task, model, i) for i in range(9)]).mean(0)
+    for id in range(SAMPLES):
+        (gradient,) = plain_gradient(task, model, sample(task, id)).values()
+        assert found[id] == pytest.approx(float(gradient.flatten() @ wanted), rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("make", [images, texts])
+def test_rds(tmp_path: Any, make: Any) -> None:
+    """Each of the target's samples takes, in turn, the nearest that is left; a plain loop over rounds."""
+    task = make()
+    paths = saved(tmp_path, task, epochs=1)
+    task = make(checkpoints=paths)
+    found = score(task, "rds", centred=False)
+    model, _ = loaded(task, paths[0])
+    kept: list[Any] = []
+    [*model.modules()][-1].register_forward_pre_hook(lambda _, given: kept.append(given[0].detach()))
+
+    def embedding(data: Any, id: int) -> np.ndarray:
+        kept.clear()
+        inputs, _ = data[id]
+        model(inputs[None])
+        hidden = kept[0][0].numpy()
+        if hidden.ndim == 2:
+            hidden = sum((i + 1) * row for i, row in enumerate(hidden)) / sum(range(1, len(hidden) + 1))
+        return hidden / np.linalg.norm(hidden)
+
+    samples = [embedding(task.data, id) for id in range(SAMPLES)]
+    wanted = [embedding(task.validation, id) for id in range(9)]
+    orders = [sorted(range(SAMPLES), key=lambda id: (-float(samples[id] @ each), id)) for each in wanted]
+    for id in range(SAMPLES):
+        assert -found.values[id, 0] == min(order.index(id) for order in orders)
+
+
+def test_the_index_of_rds_scores_other_targets_without_another_pass() -> None:
+    draws = np.random.default_rng(0)
+    embeddings = draws.standard_normal((SAMPLES, 6)).astype("f4")
+    embeddings[7] = [10, 0, 0, 0, 0, 0]
+    assert nearest(embeddings, np.array([[5, 0, 0, 0, 0, 0]], "f4"))[7] == 0
+    assert np.unique(nearest(embeddings, embeddings[:1])).size == SAMPLES
+
+
+def test_several_targets_have_a_score_each() -> None:
+    task = images(validation={"a": Images(5, seed=3), "b": Images(6, seed=4)}, make_proxy=small)
+    for method in ("rds", "less", "sketch"):
+        both = score(task, method, epochs=1)
+        assert both.header.targets == ("a", "b") and both.values.shape == (SAMPLES, 2)
+        alone = score(images(validation=Images(6, seed=4), make_proxy=small), method, epochs=1)
+        assert np.allclose(both.values[:, 1], alone.values[:, 0], rtol=1e-3, atol=1e-6)
+
+
+def test_adapters_are_trained_in_place_of_the_model() -> None:
+    task = images(lora_rank=2)
+    found = score(task, "less", warm_up=0.5, epochs=2)
+    assert found.values.std() > 0
+    assert not np.allclose(found.values, score(images(), "less", warm_up=0.5, epochs=2).values)
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "settings", "said"),
+    [
+        (images(validation=None), "less", {}, "validation: this method compares with samples"),
+        (images(validation={"a": Images(0)}), "rds", {}, "validation 'a': no sample"),
+        (images(), "sketch", {}, r"it needs a small model: Task\(make_proxy"),
+        (
+            images(make_proxy=convolutional),
+            "sketch",
+            {},
+            r"the proxy has [\d,]+ parameters and the model [\d,]+: at most a 10th",
+        ),
+        (images(labels=lambda batch: batch[2]), "el2n", {}, "labels: a batch of list has none"),
+        (images(loss=lambda outputs, labels: outputs.sum()), "el2n", {}, r"loss: shape \(\) for \d+ samples"),
+        (texts(), "el2n", {"models": 1}, r"el2n: outputs of shape \(50, 6, 11\)"),
+        (images(), "best", {}, "there is no method 'best'; there are el2n, rds, less, sketch"),
+        (images(), "less", {"rank": "2"}, "less has no setting rank; it has warm_up, epochs, dimensions, adam"),
+        (images(), "less", {"epochs": "many"}, "less: expected `int`, got `str`"),
+        (images(checkpoints=["nowhere.pt"]), "el2n", {}, "checkpoints: there is no file nowhere.pt"),
+        (
+            images(make_model=lambda: nn.Sequential(nn.Flatten(), nn.ReLU())),
+            "rds",
+            {},
+            "has no parameter that could",
+        ),
+        (
+            images(make_model=lambda: nn.Sequential(nn.Conv2d(2, 3, 8), nn.Flatten())),
+            "rds",
+            {},
+            "has no linear layer",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_error_before_anything_is_kept(
+    task: Task, method: str, settings: Any, said: str
+) -> None:
+    with pytest.raises(BadSetting, match=said):
+        score(task, method, **settings)
+
+
+def test_a_checkpoint_that_does_not_fit_says_where(tmp_path: Any) -> None:
+    paths = saved(tmp_path, images(), make=small)
+    with pytest.raises(BadSetting, match="a checkpoint does not fit the model Sequential: Missing key"):
+        score(images(checkpoints=paths), "el2n")
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(BadSetting, match="holds a list, and no state_dict"):
+        score(images(checkpoints=[str(tmp_path / "list.pt")]), "el2n")
+    (tmp_path / "text.pt").write_text("no")
+    with pytest.raises(BadSetting, match=r"text\.pt cannot be read as plain tensors"):
+        score(images(checkpoints=[str(tmp_path / "text.pt")]), "el2n")
+    torch.save(convolutional().state_dict(), tmp_path / "plain.pt")
+    with pytest.raises(BadSetting, match=r"has no Adam state of 0\.weight"):
+        score(images(checkpoints=[str(tmp_path / "plain.pt")]), "less")
+
+
+def test_losses_that_are_no_numbers_are_not_kept() -> None:
+    class Diverged(nn.Linear):
+        def forward(self, inputs: Any) -> Any:
+            return super().forward(inputs.flatten(1)) * torch.nan
+
+    with pytest.raises(
+        BadSetting, match="scores by el2n: 50 of 50 samples have none that is a number, the first is id 0"
+    ):
+        score(images(make_model=lambda: Diverged(128, 3)), "el2n")
+
+
+def test_training_reports_each_sample_and_leaves_the_process_s_random_numbers_alone() -> None:
+    task = images()
+    before = torch.get_rng_state()
+    counts = np.zeros(SAMPLES, int)
+    score(task, "el2n", models=1, epochs=1)
+    assert torch.equal(before, torch.get_rng_state())
+    train(task, convolutional(), epochs=2, seed=0, report=lambda batch, losses: np.add.at(counts, batch.ids, 1))
+    assert (counts == 2).all()
+
+
+class TestEl2n(ScorerContract):
+    def make(self) -> Any:
+        return METHODS["el2n"](), images()
+
+
+class TestRds(ScorerContract):
+    def make(self) -> Any:
+        return Rds(), images()
+
+
+class TestLess(ScorerContract):
+    def make(self) -> Any:
+        return Less(warm_up=0.5, epochs=2), images()
+
+
+class TestSketch(ScorerContract):
+    def make(self) -> Any:
+        return Sketch(epochs=1), images(make_proxy=small)
