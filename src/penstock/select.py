@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.scoring.choose import stratified as stratified
     from penstock.scoring.choose import top as top
     from penstock.scoring.losses import ReportedLosses as ReportedLosses
+    from penstock.scoring.of_run import TrainingPlan as TrainingPlan
+    from penstock.scoring.of_run import plan_of_run as plan_of_run
     from penstock.scoring.score import score as score
     from penstock.scoring.scorer import Scored as Scored
     from penstock.scoring.scorer import Scorer as Scorer
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("diverse", "overlap", "stratified", "top"), "penstock.scoring.choose"),
     "ReportedLosses": "penstock.scoring.losses",
+    **dict.fromkeys(("TrainingPlan", "plan_of_run"), "penstock.scoring.of_run"),
     "score": "penstock.scoring.score",
     **dict.fromkeys(("Scored", "Scorer"), "penstock.scoring.scorer"),
     "Scores": "penstock.scoring.scores",

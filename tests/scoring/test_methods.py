@@ -195,7 +195,7 @@ def test_adapters_are_trained_in_place_of_the_model() -> None:
         (images(labels=lambda batch: batch[2]), "el2n", {}, "labels: a batch of list has none"),
         (images(loss=lambda outputs, labels: outputs.sum()), "el2n", {}, r"loss: shape \(\) for \d+ samples"),
         (texts(), "el2n", {"models": 1}, r"el2n: outputs of shape \(50, 6, 11\)"),
-        (images(), "best", {}, "there is no method 'best'; there are el2n, rds, less, sketch"),
+        (images(), "best", {}, "there is no method 'best'; there are diverse, el2n, less, rds, sketch"),
         (images(), "less", {"rank": "2"}, "less has no setting rank; it has warm_up, epochs, dimensions, adam"),
         (images(), "less", {"epochs": "many"}, "less: expected `int`, got `str`"),
         (images(checkpoints=["nowhere.pt"]), "el2n", {}, "checkpoints: there is no file nowhere.pt"),

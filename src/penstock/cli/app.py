@@ -11,7 +11,7 @@ from penstock._version import __version__
 from penstock.cli.command import Command, Group
 
 _VERBS = (
-    *("run", "runs", "web", "feed", "pack", "cache", "status", "top", "stop"),
+    *("run", "runs", "web", "feed", "pack", "cache", "select", "status", "top", "stop"),
     *("doctor", "advise", "demo", "bench"),
 )
 """Verbs in the order of the help; the module of each has its name."""

@@ -241,6 +241,7 @@ def _start(
 ) -> None:
     """Run groups, and exit as they did; or leave them to a process of their own."""
     from penstock.runs.launch.launcher import Launcher, detach
+    from penstock.runs.launch.secrets import add_masked
     from penstock.runs.store import Store
 
     if not groups:
@@ -248,7 +249,7 @@ def _start(
         return
     listeners = [group.listeners for group in groups]
     with Store.open(folder) as opened:
-        records = add(opened, groups)
+        records = [add_masked(opened, group) for group in groups]
         ids = [group[0].group_id for group in records]
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
@@ -289,21 +290,6 @@ def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None
         return Looks(store)
 
     return lambda: looks().lines(ids)
-
-
-def add(store: Store, groups: list[GroupPlan]) -> list[list[RunRecord]]:
-    """Add groups to the store, where secrets are masked; return their runs as they are to be started."""
-    import msgspec
-
-    from penstock.runs.launch.secrets import masked_group
-
-    return [
-        [
-            msgspec.structs.replace(record, plan=run)
-            for record, run in zip(store.add(masked_group(group)), group.runs, strict=True)
-        ]
-        for group in groups
-    ]
 
 
 def _exit_code(ended: list[RunRecord]) -> int:

@@ -76,8 +76,7 @@ def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center",
     take = count_of(fraction, len(vectors))
     if by not in ("k-center", "facility-location"):
         raise BadSetting(f"by={by!r}: it must be 'k-center' or 'facility-location'")
-    first = int(np.random.default_rng(seed).integers(len(vectors)))
-    rows = _k_center(vectors, take, first) if by == "k-center" else _facility_location(vectors, take)
+    rows = k_center(vectors, take, seed) if by == "k-center" else _facility_location(vectors, take)
     mask = np.zeros(len(vectors), np.bool_)
     mask[rows] = True
     return Selection(mask)
@@ -107,7 +106,9 @@ def _selected(scores: Scores, rows: Rows) -> Selection:
     return Selection(mask, None if weights is None else scores.weights[mask])
 
 
-def _k_center(vectors: npt.NDArray[np.float32], take: int, first: int) -> Rows:
+def k_center(vectors: npt.NDArray[np.float32], take: int, seed: int) -> Rows:
+    """Return rows in the greedy order: each is the farthest from those before it, the first is drawn."""
+    first = int(np.random.default_rng(seed).integers(len(vectors)))
     squares = np.einsum("nd,nd->n", vectors, vectors)
     distances = np.full(len(vectors), np.inf, np.float32)
     rows = np.empty(take, np.int64)

@@ -11,6 +11,7 @@ from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.measure.machine import describe
 from penstock.scoring.meter import metered
+from penstock.scoring.methods.diverse import Diverse
 from penstock.scoring.methods.el2n import El2n
 from penstock.scoring.methods.less import Less
 from penstock.scoring.methods.rds import Rds
@@ -20,7 +21,13 @@ from penstock.scoring.scores import Scores, ScoresHeader
 from penstock.scoring.task import Task
 from penstock.sources.seeds import own_random_numbers
 
-METHODS: dict[str, type[msgspec.Struct]] = {"el2n": El2n, "rds": Rds, "less": Less, "sketch": Sketch}
+METHODS: dict[str, type[msgspec.Struct]] = {
+    "diverse": Diverse,
+    "el2n": El2n,
+    "less": Less,
+    "rds": Rds,
+    "sketch": Sketch,
+}
 """Methods of Penstock's own, by name; the attributes of each are its settings."""
 
 
@@ -31,7 +38,7 @@ def score(
 
     Args:
         task: Data and model.
-        method: ``"el2n"``, ``"rds"``, ``"less"``, ``"sketch"``, or a Scorer of your own.
+        method: ``"diverse"``, ``"el2n"``, ``"less"``, ``"rds"``, ``"sketch"``, or a Scorer of your own.
         seed: Random seed of all that is random.
         progress: Told what is done, how many steps of it, and of how many.
         settings: Attributes of the method, by name; as text, too.

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Store
 
 MASK = "***"
 
@@ -51,9 +53,13 @@ def masked_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name) else masked(value) for name, value in variables.items()}
 
 
-def masked_group(group: GroupPlan) -> GroupPlan:
-    """Mask the commands and parameters of a group."""
-    return msgspec.structs.replace(group, runs=tuple(map(_masked_run, group.runs)))
+def add_masked(store: Store, group: GroupPlan) -> list[RunRecord]:
+    """Add a group to the store, where secrets in commands and parameters are masked; return its runs unmasked."""
+    masked_runs = msgspec.structs.replace(group, runs=tuple(map(_masked_run, group.runs)))
+    return [
+        msgspec.structs.replace(record, plan=run)
+        for record, run in zip(store.add(masked_runs), group.runs, strict=True)
+    ]
 
 
 def _masked_run(run: RunPlan) -> RunPlan:

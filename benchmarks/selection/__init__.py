@@ -1,0 +1,1 @@
+"""Whether selecting pays, on pools made from CIFAR-10: ``penstock select bench noisy.yaml``."""

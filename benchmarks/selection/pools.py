@@ -1,0 +1,195 @@
+"""Pools of CIFAR-10's images in which there is something to select, and tasks that score them.
+
+``PENSTOCK_CIFAR10`` names the folder with ``train/<class>/*.jpg`` and ``test/<class>/*.jpg``; what is decoded is
+kept there as ``decoded.npz``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from penstock import select
+
+CONFUSED = {2: 0, 3: 5, 4: 7, 9: 1}  # bird as airplane, cat as dog, deer as horse, truck as automobile
+VEHICLES = (0, 1, 8, 9)
+YES = np.array([0, 1, 0, 1, 1, 1, 0, 1, 0, 1])  # "does it drive on roads", "is it a mammal"
+Rows = npt.NDArray[np.int64]
+
+
+class Pool(NamedTuple):
+    """Images and labels to train on, to compare with, and to test with."""
+
+    train: Images
+    validation: Images
+    test: Images
+
+
+class Images:
+    """Images in memory with their labels, as a map-style data set.
+
+    Args:
+        pixels: Shape ``(n, 3, 32, 32)``, float32.
+        labels: Shape ``(n,)``.
+    """
+
+    def __init__(self, pixels: Tensor, labels: Rows) -> None:
+        self.pixels = pixels
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, id: int) -> tuple[Tensor, int]:
+        return self.pixels[id], int(self.labels[id])
+
+
+def clean(seed: int) -> Pool:
+    """8,000 images, evenly drawn from all classes."""
+    return _drawn(np.random.default_rng(seed), 8000)
+
+
+def noisy(seed: int) -> Pool:
+    """8,000 images: half of the birds, cats, deer and trucks have the label of what they are taken for."""
+    draws = np.random.default_rng(seed)
+    pool = _drawn(draws, 8000)
+    for true, wrong in CONFUSED.items():
+        rows = np.flatnonzero(pool.train.labels == true)
+        pool.train.labels[draws.permutation(rows)[: len(rows) // 2]] = wrong
+    return pool
+
+
+def duplicates(seed: int) -> Pool:
+    """4,000 images, and 4,000 near-duplicates of 100 of them: shifted, brighter or darker, with noise."""
+    draws = np.random.default_rng(seed)
+    pool = _drawn(draws, 4000)
+    often = 1 / np.arange(1, 101) ** 0.5
+    originals = np.repeat(np.arange(100), draws.multinomial(4000, often / often.sum()))
+    copies = torch.stack([_changed(pool.train.pixels[row], draws) for row in originals])
+    labels = np.concatenate([pool.train.labels, pool.train.labels[originals]])
+    return pool._replace(train=Images(torch.cat([pool.train.pixels, copies]), labels))
+
+
+def mixed(seed: int) -> Pool:
+    """1,000 vehicles and 9,000 animals, each kind with a question of yes or no; the vehicles' is wanted."""
+    draws = np.random.default_rng(seed)
+    pixels, labels = _decoded("train")
+    wanted = np.isin(labels, VEHICLES)
+    vehicles, animals = (draws.permutation(np.flatnonzero(each)) for each in (wanted, ~wanted))
+    rows = np.concatenate([vehicles[:1000], animals[:9000]])
+    test, its = _decoded("test")
+    tested = np.flatnonzero(np.isin(its, VEHICLES))
+    return Pool(
+        Images(_normal(pixels[rows]), YES[labels[rows]]),
+        Images(_normal(pixels[vehicles[1000:1300]]), YES[labels[vehicles[1000:1300]]]),
+        Images(_normal(test[tested]), YES[its[tested]]),
+    )
+
+
+POOLS = {"clean": clean, "noisy": noisy, "duplicates": duplicates, "mixed": mixed}
+
+
+def network(width: int = 32) -> nn.Module:
+    """Three convolutions and a linear layer: 95,000 parameters at width 32, 6,600 at 8."""
+    layers: list[nn.Module] = []
+    for inputs, outputs, kernel, stride in (
+        (3, width, 4, 2),
+        (width, 2 * width, 3, 1),
+        (2 * width, 4 * width, 3, 1),
+    ):
+        layers += [
+            nn.Conv2d(inputs, outputs, kernel, stride, 1),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+    layers[-1] = nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * width, 10))
+
+
+def small_pixels(_: nn.Module, batch: Any) -> Tensor:
+    """An embedding without a model: 4 x 4 pixels, with the mean and contrast of each image taken off."""
+    pixels = functional.adaptive_avg_pool2d(batch[0], 4).flatten(1)
+    pixels = pixels - pixels.mean(1, keepdim=True)
+    return functional.normalize(pixels, dim=1)
+
+
+def _task(pool: Pool, **changes: Any) -> select.Task:
+    torch.set_num_threads(1)
+    return select.Task(
+        data=pool.train,
+        validation=pool.validation,
+        make_model=network,
+        make_proxy=lambda: network(8),
+        **changes,
+    )
+
+
+def clean_task(seed: int = 0) -> select.Task:
+    """The clean pool."""
+    return _task(clean(seed))
+
+
+def noisy_task(seed: int = 0) -> select.Task:
+    """The noisy pool."""
+    return _task(noisy(seed))
+
+
+def duplicates_task(seed: int = 0) -> select.Task:
+    """The pool with near-duplicates."""
+    return _task(duplicates(seed), embed=small_pixels)
+
+
+def mixed_task(seed: int = 0) -> select.Task:
+    """The mixed pool."""
+    return _task(mixed(seed))
+
+
+def _drawn(draws: np.random.Generator, count: int) -> Pool:
+    pixels, labels = _decoded("train")
+    rows = draws.permutation(len(labels))
+    test, its = _decoded("test")
+    train, validation = rows[:count], rows[count : count + 1000]
+    return Pool(
+        Images(_normal(pixels[train]), labels[train].copy()),
+        Images(_normal(pixels[validation]), labels[validation]),
+        Images(_normal(test), its),
+    )
+
+
+def _changed(image: Tensor, draws: np.random.Generator) -> Tensor:
+    shift = tuple(draws.integers(-2, 3, 2).tolist())
+    noise = torch.from_numpy(draws.standard_normal(image.shape).astype(np.float32))
+    light, offset = draws.uniform(0.9, 1.1), draws.uniform(-0.1, 0.1)
+    return torch.roll(image, shift, (1, 2)) * light + offset + 0.05 * noise
+
+
+def _normal(pixels: npt.NDArray[np.uint8]) -> Tensor:
+    return (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
+
+
+def _decoded(split: str) -> tuple[npt.NDArray[np.uint8], Rows]:
+    folder = Path(os.environ["PENSTOCK_CIFAR10"])
+    kept = folder / "decoded.npz"
+    if not kept.exists():
+        import simplejpeg
+
+        found: dict[str, Any] = {}
+        for each in ("train", "test"):
+            paths = [sorted(place.iterdir()) for place in sorted((folder / each).iterdir())]
+            found[f"{each}_labels"] = np.repeat(np.arange(len(paths)), [len(files) for files in paths])
+            found[each] = np.stack(
+                [simplejpeg.decode_jpeg(file.read_bytes()) for files in paths for file in files]
+            )
+        written = folder / f"decoded.{os.getpid()}.npz"  # two runs may do this at the same time
+        np.savez(written, **found)
+        written.replace(kept)
+    read = np.load(kept)
+    return read[split], read[f"{split}_labels"]

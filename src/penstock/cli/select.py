@@ -1,0 +1,166 @@
+"""``penstock select``: score samples, look at scores, and learn whether selecting pays."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.command import Command, Group
+from penstock.cli.runs_options import AsJson, StoreFolder, print_json
+from penstock.errors import BadSetting
+from penstock.terminal import console
+
+if TYPE_CHECKING:
+    from penstock.scoring.task import Task
+
+app = typer.Typer(cls=Group, help="Score samples, and learn whether selecting pays.", no_args_is_help=True)
+
+_Scores = Annotated[str, typer.Argument(metavar="SCORES", help="Name of scores, or a .parquet file.")]
+_Watts = Annotated[float, typer.Option(metavar="W", min=0, help="Power of a busy core, without energy counters.")]
+
+
+@app.callback()
+def select() -> None:
+    """Score samples, and learn whether selecting pays."""
+
+
+@app.command(cls=Command)
+def score(
+    task: Annotated[
+        str, typer.Argument(metavar="FILE.py:FUNCTION", help="Function that makes the Task; it may take seed=.")
+    ],
+    method: Annotated[str, typer.Option(metavar="METHOD", help="diverse, el2n, less, rds or sketch.")],
+    out: Annotated[str, typer.Option(metavar="NAME", help="Name of the scores, or a .parquet file.")],
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; more than once."),
+    ] = None,
+) -> None:
+    """Score the samples of a task."""
+    from rich.progress import Progress
+
+    from penstock.cli.select_table import scores_page
+    from penstock.packages import require
+    from penstock.scoring.scores import path_of
+
+    require("penstock select score", "torch,columns", "torch", "pyarrow")
+    from penstock.scoring.score import method_of
+    from penstock.scoring.score import score as scored
+
+    given = dict(_setting(each) for each in settings or ())
+    scorer = method_of(method, given)
+    path_of(out)
+    shown = console()
+    made = _task(task, seed)
+    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
+        bar = progress.add_task("")
+        found = scored(
+            made,
+            scorer,
+            seed=seed,
+            progress=lambda what, done, total: progress.update(bar, description=what, completed=done, total=total),
+        )
+    path = found.save(out)
+    shown.print(scores_page(found), f"saved: {path}", soft_wrap=True)
+
+
+@app.command(cls=Command)
+def show(scores: _Scores, as_json: AsJson = False) -> None:
+    """Show what scores were computed from, what they cost, and how they are spread."""
+    from penstock.cli.select_table import scores_page
+    from penstock.scoring.scores import Scores
+
+    read = Scores.read(scores)
+    if as_json:
+        print_json(read.header)
+    else:
+        console().print(scores_page(read), soft_wrap=True)
+
+
+@app.command(cls=Command)
+def compare(
+    scores: Annotated[
+        list[str], typer.Argument(metavar="SCORES...", help="Names or .parquet files, two or more.")
+    ],
+) -> None:
+    """Compare scores of one data set: whether they rank alike, and how far their top tenths to halves overlap."""
+    from penstock.cli.select_table import comparison_table
+    from penstock.scoring.scores import Scores
+
+    if len(scores) < 2:
+        raise BadSetting("give two or more scores to compare")
+    read = [Scores.read(each) for each in scores]
+    for name, each in zip(scores[1:], read[1:], strict=True):
+        differs = read[0].header.data.difference(each.header.data)
+        if not differs and each.header.ids_digest != read[0].header.ids_digest:
+            differs = f"{len(read[0]):,} scored samples, and {len(each):,}, or others"
+        if differs:
+            raise BadSetting(f"{scores[0]} and {name} are scores of other samples: {differs}")
+    console().print(comparison_table(scores, read), soft_wrap=True)
+
+
+@app.command(cls=Command)
+def cost(
+    scores: _Scores,
+    full: Annotated[str, typer.Option(metavar="GROUP", help="Runs on all samples: name or id of their group.")],
+    selected: Annotated[str, typer.Option(metavar="GROUP", help="Runs on the selection.")],
+    metric: Annotated[
+        str, typer.Option(metavar="NAME", help="What the runs logged that is to be high.")
+    ] = "accuracy",
+    watts: _Watts = 15.0,
+    store: StoreFolder = None,
+) -> None:
+    """Tell after how many runs a selection has paid, in minutes and in energy, at which accuracy."""
+    from penstock.cli.select_table import cost_page
+    from penstock.runs.store import Store
+    from penstock.scoring.pays import cost_of
+    from penstock.scoring.scores import Scores
+
+    header = Scores.read(scores).header
+    with Store.open(store) as opened:
+        groups = [cost_of(opened, group, metric, watts) for group in (full, selected)]
+    console().print(cost_page(header, groups[0], groups[1], metric, watts), soft_wrap=True)
+
+
+@app.command(cls=Command)
+def bench(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: what is compared.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of scores, results, table and picture.")],
+    store: StoreFolder = None,
+) -> None:
+    """Compare methods: accuracy against cost, selection included. What has run already is not run again."""
+    from penstock.packages import require
+
+    require("penstock select bench", "torch,columns,runs,demo", "torch", "pyarrow", "yaml", "matplotlib")
+    from penstock.runs.store import Store
+    from penstock.scoring.bench.command import compare_methods
+    from penstock.scoring.bench.spec import read_spec
+
+    comparison = read_spec(spec)
+    with Store.open(store) as opened:
+        compare_methods(comparison, out, opened, console())
+
+
+def _task(where: str, seed: int) -> Task:
+    from penstock.feed.launch.function import call, function_at
+    from penstock.scoring.task import Task
+
+    make: Callable[..., Any] = function_at(where)
+    takes_seed = "seed" in inspect.signature(make).parameters
+    task = call(partial(make, seed=seed) if takes_seed else make, where)
+    if not isinstance(task, Task):
+        raise BadSetting(f"{where} returned a {type(task).__name__}, and no penstock.select.Task")
+    return task
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise BadSetting(f"--set {text}: write NAME=VALUE, such as epochs=2")
+    return name, value

@@ -1,0 +1,98 @@
+"""Scores, and what they cost, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from penstock.scoring.choose import overlap, top
+from penstock.scoring.pays import RunsCost, balances
+from penstock.scoring.scores import Scores, ScoresHeader
+from penstock.terminal import printable
+
+_BINS = 8
+_BAR = 24
+_FRACTIONS = (0.1, 0.25, 0.5)
+
+
+def scores_page(scores: Scores) -> Group:
+    """Show a header, and a histogram for each target."""
+    header = scores.header
+    asked = ", ".join(f"{name} {value}" for name, value in header.settings.items())
+    energy = "" if header.cost.wh is None else f", {header.cost.wh:.3g} Wh"
+    lines = [
+        Text.assemble(
+            (header.method, "bold cyan"),
+            f" (version {header.method_version}{', ' if asked else ''}{asked}), seed {header.seed}; "
+            f"{header.direction} scores are worth more",
+        ),
+        Text(f"{len(scores):,} of {header.data.samples:,} samples" + _of_checkpoint(header)),
+        Text(
+            f"cost {header.cost.seconds:,.1f} s, {header.cost.cpu_s:,.1f} CPU-seconds{energy}, on "
+            f"{', '.join(header.machine.gpus) or header.machine.cpu}, {header.machine.date[:10]}"
+        ),
+    ]
+    targets = header.targets or ("",)
+    return Group(*lines, *(_histogram(name, scores.values[:, i]) for i, name in enumerate(targets)))
+
+
+def comparison_table(names: Sequence[str], scores: Sequence[Scores]) -> Table:
+    """Show the rank correlation and the overlaps of each pair; of several targets, of all in turn."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("scores", overflow="fold")
+    for heading in ("rank correlation", *(f"top {fraction:.0%} in both" for fraction in _FRACTIONS)):
+        table.add_column(heading, justify="right")
+    worths = [_ranks(each.worth.max(1)) for each in scores]
+    for i, one in enumerate(scores):
+        for j in range(i + 1, len(scores)):
+            both = [f"{overlap(top(one, part), top(scores[j], part)):.0%}" for part in _FRACTIONS]
+            correlation = np.corrcoef(worths[i], worths[j])[0, 1]
+            table.add_row(printable(f"{names[i]}, {names[j]}"), f"{correlation:.2f}", *both)
+    return table
+
+
+def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: str, watts: float) -> Group:
+    """Show what scoring cost, what a run saves, when that has paid, and what it reached."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("", "scoring", "a run on all", "a run on the selection", "has paid after"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for unit, balance in balances(header.cost, full, selected, watts).items():
+        runs = balance.pays_after
+        paid = "never" if runs is None else f"{runs:,} run{'s' * (runs > 1)}"
+        table.add_row(unit, *(f"{each:,.3g}" for each in (balance.scoring, balance.full, balance.selected)), paid)
+    lines = [Text(f"{metric}: {_reached(full)} on all samples, {_reached(selected)} on the selection")]
+    if header.cost.wh is None:
+        lines.append(Text(f"Wh are CPU-seconds at {watts:g} W: no counter could be read.", "dim"))
+    return Group(table, *lines)
+
+
+def _reached(cost: RunsCost) -> str:
+    if not cost.metric:
+        return "not logged"
+    middle = float(np.median(cost.metric))
+    return f"{middle:.4g} ({cost.metric[0]:.4g} to {cost.metric[-1]:.4g}, {len(cost.metric)} runs)"
+
+
+def _of_checkpoint(header: ScoresHeader) -> str:
+    return f", by parameters {header.checkpoint}" if header.checkpoint else ""
+
+
+def _histogram(name: str, values: np.ndarray) -> Table:
+    counts, edges = np.histogram(values, _BINS)
+    table = Table(box=None, pad_edge=False, show_header=bool(name), header_style="dim")
+    table.add_column(printable(name), justify="right")
+    table.add_column("")
+    for count, low, high in zip(counts.tolist(), edges[:-1], edges[1:], strict=True):
+        bar = "█" * round(_BAR * count / max(1, counts.max()))
+        table.add_row(f"{low:.3g} to {high:.3g}", f"{bar} {count:,}")
+    return table
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    ranks = np.empty(len(values))
+    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
+    return ranks

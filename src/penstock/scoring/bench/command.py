@@ -1,0 +1,87 @@
+"""``penstock select bench``: runs a comparison, and shows and saves what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from penstock.runs.store import Store
+from penstock.scoring.bench.picture import save_picture
+from penstock.scoring.bench.report import RUNS, Report, Row, baselines_of, choose, full_of, paired, rows_of
+from penstock.scoring.bench.run import Bench, arms_of, label
+from penstock.scoring.bench.spec import Comparison
+from penstock.terminal import printable
+
+
+def compare_methods(comparison: Comparison, folder: Path, store: Store, console: Console) -> Report:
+    """Run what is missing, show a table, and save JSON and picture.
+
+    On fresh seeds, the choice runs beside full, and beside ``random`` at its fraction, RS2 and full for fewer
+    epochs at its cost, selection included.
+
+    Raises:
+        BadSetting: a run failed, or the folder holds another comparison.
+    """
+    spec = comparison.spec
+    full = full_of(spec)
+
+    def tell(what: str, done: int, total: int) -> None:
+        if what:
+            console.print(f"[{done:,} of {total:,}] {printable(what)}", style="dim", soft_wrap=True, markup=False)
+
+    bench = Bench(comparison, folder, store, tell)
+    arms = arms_of(spec)
+    bench.run(arms, spec.seeds)
+    report = Report("", rows_of(bench.results, arms, spec.seeds), [], {})
+    if spec.fresh_seeds:
+        chosen = choose(bench.results)
+        (its,) = (row for row in report.on_seeds if (row.arm, row.fraction) == chosen)
+        baselines = baselines_of(spec, chosen[1], its.cost[1])
+        beside = list(dict.fromkeys([full, chosen, *baselines]))
+        bench.run(beside, spec.fresh_seeds)
+        report.chosen = label(spec, *chosen)
+        report.on_fresh_seeds = rows_of(bench.results, beside, spec.fresh_seeds)
+        report.against = {
+            label(spec, *other): paired(bench.results, chosen, other, spec.fresh_seeds)
+            for other in beside
+            if other != chosen
+        }
+    (folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    save_picture(report, bench.results, folder / "picture.png")
+    for row in shown(report, spec.metric):
+        console.print(row, soft_wrap=True)
+    console.print(f"saved: {printable(str(folder))}: results.json, report.json, picture.png", soft_wrap=True)
+    return report
+
+
+def shown(report: Report, metric: str) -> Iterator[Table | str]:
+    """Yield a table of all arms, one of the choice on fresh seeds, and sentences."""
+    yield _table(report.on_seeds, metric, "All arms, on the seeds that the choice is made on")
+    if report.chosen:
+        yield _table(report.on_fresh_seeds, metric, f"{report.chosen}, on fresh seeds")
+        for name, above in report.against.items():
+            yield (
+                f"{report.chosen} against {name}, seed by seed: {above.median:+.2f} ({above.least:+.2f} to "
+                f"{above.most:+.2f})"
+            )
+
+
+def _table(rows: list[Row], metric: str, title: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", title=title, title_justify="left")
+    table.add_column("arm", overflow="fold")
+    for heading in (metric, "CPU-s", "scoring", *(f"{runs} run{'s' * (runs > 1)}" for runs in RUNS), "pays after"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            printable(row.label),
+            f"{row.metric.median:.2f} ({row.metric.least:.2f} to {row.metric.most:.2f})",
+            f"{row.training_cpu_s:,.1f}",
+            f"{row.scoring_cpu_s:,.1f}" if row.scoring_cpu_s else "",
+            *(f"{cost:.2f}" for cost in row.cost.values()),
+            {None: "never", 0: ""}.get(row.pays_after, f"{row.pays_after} runs"),
+        )
+    return table

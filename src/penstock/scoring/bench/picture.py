@@ -1,0 +1,64 @@
+"""A comparison as a picture: what each arm reaches, against what it costs."""
+
+# matplotlib describes its types in part only.
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from penstock.scoring.bench.report import RUNS, Report, Row
+from penstock.scoring.bench.run import Results
+from penstock.scoring.bench.spec import UNSCORED
+
+_INK, _FAINT, _BASE, _OURS = "#1f2933", "#616e7c", "#9aa5b1", "#0b7a75"
+
+
+def save_picture(report: Report, results: Results, path: Path) -> None:
+    """Draw all arms, and beside them the choice on fresh seeds; faint marks are costs that more runs share."""
+    panels = [("all arms", report.on_seeds)]
+    panels += [("the choice, on fresh seeds", report.on_fresh_seeds)] * bool(report.on_fresh_seeds)
+    figure = Figure(figsize=(7 * len(panels), 5.6), facecolor="white")
+    FigureCanvasAgg(figure)
+    spec, machine = results.spec, results.machine
+    for place, (title, rows) in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), place + 1)
+        for row in rows:
+            _draw(axes, row, scored=spec.arms[row.arm].method not in UNSCORED)
+        axes.set_title(f"{spec.name}: {title}", loc="left", fontsize=12, fontweight="bold", color=_INK)
+        axes.set_xlabel("CPU time, selection included, relative to training on all samples", color=_FAINT)
+        axes.set_ylabel(spec.metric, color=_FAINT)
+        axes.set_xlim(left=0)
+        axes.grid(color="#e4e7eb", linewidth=0.8)
+        axes.set_axisbelow(True)
+        for side in axes.spines:
+            axes.spines[side].set_visible(False)
+        axes.tick_params(length=0, colors=_FAINT)
+    where = ", ".join(machine.gpus) or f"{machine.cores} cores of {machine.cpu}"
+    figure.text(
+        0.01,
+        0.01,
+        f"Medians, and the least and most of the seeds. Faint: the selection is shared by {RUNS[1]} and {RUNS[2]} "
+        f"runs. {where}, {machine.date[:10]}.",
+        fontsize=8.5,
+        color=_FAINT,
+    )
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.savefig(path, dpi=110)
+
+
+def _draw(axes: Any, row: Row, *, scored: bool) -> None:
+    color, middle = (_OURS if scored else _BASE), row.metric.median
+    costs = [row.cost[runs] for runs in RUNS]
+    if scored:
+        axes.plot(costs, [middle] * len(costs), color=color, alpha=0.35, linewidth=1, marker="o", markersize=4)
+    spread = [[middle - row.metric.least], [row.metric.most - middle]]
+    axes.errorbar(
+        [costs[0]], [middle], yerr=spread, color=color, marker="o", markersize=7, capsize=3, linewidth=1.2
+    )
+    axes.annotate(
+        row.label, (costs[0], middle), xytext=(6, 5), textcoords="offset points", fontsize=8.5, color=_INK
+    )

@@ -1,0 +1,203 @@
+"""Runs a comparison: scores and trainings as runs of the store; what has run already is not run again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import BadSetting
+from penstock.measure.machine import Machine, describe
+from penstock.runs.figures import run_figures
+from penstock.runs.launch.launcher import Launcher
+from penstock.runs.launch.secrets import add_masked
+from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import RunRecord
+from penstock.runs.store import Store
+from penstock.scoring.bench.spec import UNSCORED, Arm, Comparison, Spec
+from penstock.scoring.meter import J_PER_WH
+
+
+class Trial(msgspec.Struct, frozen=True, order=True):
+    """One scoring or one training: what it is known by.
+
+    Attributes:
+        arm: Place of the arm in the spec's.
+        fraction: Of the training; 0 for the scoring.
+        seed: Random seed.
+    """
+
+    arm: int
+    fraction: float
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """What it is called in the file of results."""
+        return f"{self.arm}/{self.fraction:g}/{self.seed}"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run took and brought.
+
+    Attributes:
+        run: Its id in the store.
+        seconds: Time on the clock.
+        cpu_s: CPU time.
+        wh: Energy, estimated from counters; None without.
+        metric: What it logged last; None for a scoring.
+    """
+
+    run: str
+    seconds: float
+    cpu_s: float
+    wh: float | None
+    metric: float | None
+
+
+class Results(msgspec.Struct):
+    """All that a comparison has found so far; the file that it goes on from."""
+
+    spec: Spec
+    machine: Machine
+    outcomes: dict[str, Outcome] = {}
+
+
+class Bench:
+    """Runs what is missing of a comparison.
+
+    Args:
+        comparison: What is compared.
+        folder: Where scores and results are kept.
+        store: Where runs are kept.
+        tell: Told what is run now, how many of the runs have ended, and how many there are.
+    """
+
+    def __init__(
+        self, comparison: Comparison, folder: Path, store: Store, tell: Callable[[str, int, int], None]
+    ) -> None:
+        self._comparison = comparison
+        self._folder = folder
+        self._store = store
+        self._tell = tell
+        self.results = _read(folder / "results.json", comparison.spec)
+
+    def run(self, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> None:
+        """Run the scorings and trainings of arms, each with all seeds.
+
+        Raises:
+            BadSetting: one failed, or logged nothing.
+        """
+        spec = self.results.spec
+        scored = sorted({arm for arm, _ in arms if spec.arms[arm].method not in UNSCORED})
+        trials = [Trial(arm, 0.0, seed) for arm in scored for seed in seeds]
+        trials += [Trial(arm, fraction, seed) for arm, fraction in arms for seed in seeds]
+        missing = [trial for trial in trials if trial.key not in self.results.outcomes]
+        total = len(trials)
+        for together in _chunks(missing, spec.together):
+            done = sum(trial.key in self.results.outcomes for trial in trials)
+            self._tell(_name(spec, together[0]), done, total)
+            self._run_together(together)
+        self._tell("", total, total)
+
+    def save(self) -> None:
+        """Write the file of results."""
+        written = self._folder / "results.json.part"
+        written.write_bytes(msgspec.json.format(msgspec.json.encode(self.results)) + b"\n")
+        written.replace(self._folder / "results.json")
+
+    def _run_together(self, trials: Sequence[Trial]) -> None:
+        spec = self.results.spec
+        plans = tuple(self._plan(trial) for trial in trials)
+        group = f"{spec.name}/{_what(spec, trials[0])}"
+        records = add_masked(self._store, GroupPlan(name=group, mode="plain", runs=plans))
+        ended = Launcher(self._store, [records], listeners=[None]).run()
+        for trial, record in zip(trials, ended, strict=True):
+            if record.status == "finished":
+                self.results.outcomes[trial.key] = self._outcome(trial, record)
+        self.save()
+        for record in ended:
+            if record.status != "finished":
+                raise BadSetting(
+                    f"run {record.id} ({record.name}) has {record.status}: {record.reason or 'no reason known'}. "
+                    f"See penstock runs show {record.id}; start the comparison again, and it goes on from here"
+                )
+
+    def _plan(self, trial: Trial) -> RunPlan:
+        spec, arm = self.results.spec, self.results.spec.arms[trial.arm]
+        scores = self._folder / "scores" / f"{trial.arm}-{arm.method}-{trial.seed}.parquet"
+        name, directory = _name(spec, trial), str(self._comparison.directory)
+        if not trial.fraction:
+            words = [sys.executable, "-m", "penstock", "select", "score", spec.task, "--method", arm.method]
+            words += ["--seed", str(trial.seed), "--out", str(scores)]
+            words += [word for name, value in arm.settings.items() for word in ("--set", f"{name}={value}")]
+            return RunPlan(command=tuple(words), name=name, directory=directory)
+        parameters = {"method": arm.method, "fraction": f"{trial.fraction:g}", "seed": str(trial.seed)}
+        if arm.method not in UNSCORED:
+            parameters |= {"scores": str(scores), "pool": f"{arm.pool or trial.fraction:g}", "by": arm.by}
+        return RunPlan(command=self._comparison.words, name=name, directory=directory, parameters=parameters)
+
+    def _outcome(self, trial: Trial, record: RunRecord) -> Outcome:
+        series = self._store.series(record.id)
+        figures = run_figures(record, series)
+        metric = series[self.results.spec.metric].last if self.results.spec.metric in series else None
+        if trial.fraction and metric is None:
+            raise BadSetting(
+                f"run {record.id} ({record.name}) has logged no {self.results.spec.metric}: the script must call "
+                f"penstock.log({self.results.spec.metric}=...) at its end"
+            )
+        joules = figures.energy_estimated_j
+        wh = None if joules is None else joules / J_PER_WH
+        return Outcome(record.id, figures.seconds, figures.cpu_s or 0.0, wh, metric)
+
+
+def arms_of(spec: Spec) -> list[tuple[int, float]]:
+    """Return each arm with each of its fractions."""
+    return [(place, fraction) for place, arm in enumerate(spec.arms) for fraction in arm.fractions]
+
+
+def label(spec: Spec, arm: int, fraction: float) -> str:
+    """Return what an arm with a fraction is called; with its place where several have the method."""
+    its = spec.arms[arm]
+    same = [place for place, other in enumerate(spec.arms) if other.method == its.method]
+    which = "" if len(same) == 1 else f" ({_differs(its)})" if _differs(its) else f" #{same.index(arm)}"
+    return f"{its.method} {fraction:.0%}{which}"
+
+
+def _differs(arm: Arm) -> str:
+    pool = f"pool {arm.pool:.0%}" if arm.pool is not None else ""
+    settings = [f"{name}={value}" for name, value in arm.settings.items()]
+    return ", ".join(filter(None, [pool, "by class" if arm.by == "class" else "", *settings]))
+
+
+def _what(spec: Spec, trial: Trial) -> str:
+    return label(spec, trial.arm, trial.fraction) if trial.fraction else f"scores of {spec.arms[trial.arm].method}"
+
+
+def _name(spec: Spec, trial: Trial) -> str:
+    return f"{_what(spec, trial)}, seed {trial.seed}"
+
+
+def _chunks(trials: Sequence[Trial], size: int) -> Iterator[Sequence[Trial]]:
+    """Yield trials of one arm that run at the same time: scorings, which trainings need, before those."""
+    for place in sorted({(trial.fraction > 0, trial.arm, trial.fraction) for trial in trials}):
+        these = [trial for trial in trials if (trial.fraction > 0, trial.arm, trial.fraction) == place]
+        for start in range(0, len(these), size):
+            yield these[start : start + size]
+
+
+def _read(path: Path, spec: Spec) -> Results:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Results(spec, describe())
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Results)
+    except msgspec.DecodeError as error:
+        raise BadSetting(f"{path} holds no results of this version: {error}. Give another folder") from None
+    if differs := [name for name in Spec.__struct_fields__ if getattr(found.spec, name) != getattr(spec, name)]:
+        raise BadSetting(
+            f"{path} holds results of another spec ({', '.join(differs)} differ): give another folder"
+        )
+    return found

@@ -1,0 +1,123 @@
+"""What ``penstock select bench`` compares, as a YAML file says it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from penstock.errors import BadSetting
+from penstock.feed.launch.function import function_at
+from penstock.runs.command_line import command
+from penstock.runs.spec.yaml_text import read_yaml
+from penstock.scoring.score import METHODS, method_of
+
+UNSCORED = ("full", "random", "rs2", "infobatch")
+"""Methods without scores: all samples for fewer epochs, a random part, a fresh one each epoch, and InfoBatch."""
+BASELINES = ("full", "random", "rs2")
+"""What the choice is compared with on fresh seeds, whether the arms name it or not."""
+Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+
+class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A method, and how it is used.
+
+    Attributes:
+        method: One of ``UNSCORED``, or a method that scores.
+        fractions: Parts of the samples that an epoch holds; for ``full`` and ``infobatch``, of the epochs.
+        pool: Part of the samples that is chosen by the scores; each epoch draws its fraction from it. Unless
+            given, the fraction itself.
+        by: "top", or "class": the best of each class.
+        settings: Attributes of the method.
+    """
+
+    method: str
+    fractions: list[Fraction]
+    pool: Fraction | None = None
+    by: Literal["top", "class"] = "top"
+    settings: dict[str, str] = {}
+
+
+class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A comparison.
+
+    Attributes:
+        task: Function that makes the Task of a seed, as ``FILE.py:FUNCTION``.
+        train: Command of a training run, which asks ``penstock.select.plan_of_run``.
+        metric: What the runs log that is to be high.
+        arms: What is compared; ``full`` with fraction 1 must be there.
+        seeds: Seeds on which method and fraction are chosen.
+        fresh_seeds: Seeds on which the choice is run again, beside the baselines at its cost.
+        budget: Part of full's CPU time that the choice may cost, selection included.
+        together: Number of runs at a time.
+        watts: Power of a busy core, for the energy where no counter can be read.
+        name: Name of the groups of runs; the file's, unless given.
+    """
+
+    task: str
+    train: str | list[str]
+    arms: list[Arm]
+    seeds: list[int]
+    fresh_seeds: list[int] = []
+    metric: str = "accuracy"
+    budget: float = 0.7
+    together: Annotated[int, msgspec.Meta(ge=1)] = 1
+    watts: float = 15.0
+    name: str = ""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A spec, checked.
+
+    Attributes:
+        spec: As written.
+        directory: Its folder, from which paths count.
+        words: The command of a training run.
+    """
+
+    spec: Spec
+    directory: Path
+    words: tuple[str, ...]
+
+
+def read_spec(path: Path) -> Comparison:
+    """Read a spec, and check all that can be checked before hours of runs.
+
+    Raises:
+        BadSetting: there is no such file, or a key, method, function or script makes no sense.
+        PackageMissing: PyYAML is not installed.
+    """
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise BadSetting(f"{path}: {error.strerror}") from None
+    tree: Any = read_yaml(path, text).tree
+    try:
+        spec = msgspec.convert(tree, Spec, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadSetting(f"{path}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+    for arm in spec.arms:
+        if arm.method not in UNSCORED:
+            if arm.method not in METHODS:
+                raise BadSetting(f"{path}: there is no method {arm.method!r}; {', '.join([*UNSCORED, *METHODS])}")
+            method_of(arm.method, dict(arm.settings))
+            if arm.pool is not None and arm.pool < max(arm.fractions):
+                raise BadSetting(f"{path}: {arm.method}: pool {arm.pool:g} is less than {max(arm.fractions):g}")
+        elif arm.settings or arm.pool is not None or arm.by != "top":
+            raise BadSetting(f"{path}: {arm.method} has no scores: leave out pool, by and settings")
+    present = {arm.method for arm in spec.arms}
+    spec = msgspec.structs.replace(
+        spec, arms=spec.arms + [Arm(each, []) for each in BASELINES if each not in present]
+    )
+    if not spec.seeds or not set(spec.seeds).isdisjoint(spec.fresh_seeds):
+        raise BadSetting(f"{path}: give seeds, and fresh_seeds that are others")
+    directory = path.absolute().parent
+    file, _, function = spec.task.rpartition(":")
+    function_at(f"{directory / file}:{function}")
+    words = shlex.split(spec.train) if isinstance(spec.train, str) else spec.train
+    if not words:
+        raise BadSetting(f"{path}: train: the command is empty")
+    named = msgspec.structs.replace(spec, name=spec.name or path.stem, task=f"{directory / file}:{function}")
+    return Comparison(named, directory, command(words, str(directory)))

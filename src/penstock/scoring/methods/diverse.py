@@ -1,0 +1,46 @@
+"""Diversity: the order in which samples are taken such that each differs most from those before it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from penstock.scoring.choose import k_center
+from penstock.scoring.methods.models import made, trained
+from penstock.scoring.methods.rds import embedded
+from penstock.scoring.scorer import Progress, Scored
+from penstock.scoring.scores import Direction
+from penstock.scoring.task import Task
+from penstock.selection.policy import count_of
+
+
+class Diverse(msgspec.Struct, frozen=True):
+    """The place of a sample in the greedy k-center order of embeddings: the top is without near-duplicates.
+
+    Source: Sener & Savarese, Active Learning for Convolutional Neural Networks (1708.00489).
+
+    Attributes:
+        epochs: Epochs that the model is trained for first; 0 if ``embed`` or ``make_model`` needs no training.
+        fraction: Part of the samples that is put in order; the others are worth nothing.
+    """
+
+    epochs: int = 1
+    fraction: float = 1.0
+    name = "diverse"
+    version = "1"
+    direction: ClassVar[Direction] = "high"
+
+    def score(self, task: Task, seed: int, progress: Progress) -> Scored:
+        """Score each sample."""
+        if self.epochs or task.checkpoints:
+            (model, checkpoint), *_ = trained(task, task.make_model, 1, self.epochs, seed, progress)
+            digest = checkpoint.digest
+        else:
+            model, digest = made(task, task.make_model, seed).eval(), ""
+        vectors = embedded(task, model, task.batches(), task.samples)
+        rows = k_center(vectors, count_of(self.fraction, len(vectors)), seed)
+        values = np.full(len(vectors), -len(vectors), np.float32)
+        values[rows] = -np.arange(len(rows))
+        return Scored(values, checkpoint=digest, embeddings=vectors)

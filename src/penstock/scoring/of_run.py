@@ -1,0 +1,76 @@
+"""What a run of ``penstock select bench`` trains on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import BadSetting
+from penstock.runs.inside import run
+from penstock.scoring.choose import stratified, top
+from penstock.scoring.scores import Scores
+from penstock.selection.infobatch import InfoBatch
+from penstock.selection.policy import Fixed, Policy, RandomSubsets
+
+
+class TrainingPlan(NamedTuple):
+    """What to train on.
+
+    Attributes:
+        policy: Says which samples each epoch holds, for ``SelectionSampler`` or ``select=``.
+        epochs: Number of epochs, over which the learning rate should decay.
+        seed: Random seed of the training.
+    """
+
+    policy: Policy
+    epochs: int
+    seed: int
+
+
+def plan_of_run(
+    samples: int, epochs: int, *, labels: npt.ArrayLike | None = None, data: Any = None, seed: int = 0
+) -> TrainingPlan:
+    """Return what the run trains on that this process belongs to; all samples if no ``select bench`` started it.
+
+    Args:
+        samples: Size of the data set.
+        epochs: Epochs of a training on all samples.
+        labels: The class of each sample, shape ``(samples,)``, for arms that choose ``by: class``.
+        data: The map-style data set, so that scores of other data are refused; unless given, its size is compared.
+        seed: Random seed outside of ``select bench``.
+
+    Raises:
+        BadSetting: the scores are of other data, or ``labels`` are needed.
+    """
+    here = run()
+    if here is None or "method" not in here.parameters:
+        return TrainingPlan(Fixed(np.ones(samples, np.bool_)), epochs, seed)
+    asked = here.parameters
+    method, fraction, seed = asked["method"], float(asked["fraction"]), int(asked["seed"])
+    if method in ("full", "infobatch"):
+        epochs = max(1, round(epochs * fraction))
+    if method == "full":
+        policy: Policy = Fixed(np.ones(samples, np.bool_))
+    elif method == "infobatch":
+        policy = InfoBatch(samples, epochs=epochs, seed=seed)
+    elif method in ("random", "rs2"):
+        policy = RandomSubsets(samples, fraction, seed=seed, fresh=method == "rs2")
+    else:
+        policy = _scored(asked, samples, fraction, seed, labels, data)
+    return TrainingPlan(policy, epochs, seed)
+
+
+def _scored(asked: dict[str, str], samples: int, fraction: float, seed: int, labels: Any, data: Any) -> Policy:
+    scores = Scores.read(asked["scores"], data)
+    if len(scores) != samples:
+        raise BadSetting(f"{asked['scores']} scores {len(scores):,} samples, and the data set has {samples:,}")
+    pool = float(asked["pool"])
+    if asked["by"] == "class":
+        if labels is None:
+            raise BadSetting("this arm chooses by class: plan_of_run(..., labels=) needs the class of each sample")
+        chosen = stratified(scores, pool, labels)
+    else:
+        chosen = top(scores, pool)
+    return RandomSubsets(chosen, fraction / pool, seed=seed) if pool > fraction else Fixed(chosen)

@@ -1,0 +1,229 @@
+"""A comparison runs what is missing, counts what it cost, and says what it found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import BadSetting
+from penstock.scoring.bench.report import Report, Row, Spread, choose, full_of, rows_of
+from penstock.scoring.bench.run import Outcome, Results, Trial
+from penstock.scoring.bench.spec import Arm, Spec, read_spec
+
+TASK = """
+import torch
+from penstock import select
+
+class Data:
+    def __len__(self): return 40
+    def __getitem__(self, id): return torch.tensor([float(id), 1.0]), id % 2
+
+def task(seed=0):
+    return select.Task(data=Data(), make_model=lambda: torch.nn.Linear(2, 2), embed=lambda model, batch: batch[0])
+
+def other(): return 7
+"""
+TRAIN = """
+import sys
+import penstock
+policy, epochs, seed = penstock.select.plan_of_run(40, 4)
+ids = [id for epoch in range(epochs) for id in policy.selection(epoch).ids.tolist()]
+if len(sys.argv) > 1 and sys.argv[1] == str(seed): raise SystemExit("no luck")
+if not (len(sys.argv) > 2): penstock.log(accuracy=len(set(ids)) + seed / 100, given=len(ids))
+"""
+SPEC = """
+task: task.py:task
+train: [train.py]
+seeds: [1, 2]
+fresh_seeds: [3]
+together: 4
+arms:
+  - {method: full, fractions: [1, 0.5]}
+  - {method: rs2, fractions: [0.5]}
+  - {method: diverse, fractions: [0.5], settings: {epochs: 0}}
+"""
+
+
+def penstock(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", "select", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("task.py", TASK), ("train.py", TRAIN), ("small.yaml", SPEC)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return penstock(folder, "bench", "small.yaml", "--out", "out", "--store", str(folder / "store"), *words)
+
+
+@pytest.mark.whole
+def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -> None:
+    said = bench(folder)
+    assert said.returncode == 0, said.stdout + said.stderr
+    report = json.loads((folder / "out" / "report.json").read_text())
+    reached = {row["label"]: row["metric"]["median"] for row in report["on_seeds"]}
+    assert reached == pytest.approx(
+        {"full 100%": 40.015, "full 50%": 40.015, "rs2 50%": 40.015, "diverse 50%": 20.015}
+    )
+    assert report["chosen"] == "diverse 50%"
+    assert [row["label"] for row in report["on_fresh_seeds"]][:3] == ["full 100%", "diverse 50%", "random 50%"]
+    assert report["against"]["full 100%"]["median"] == pytest.approx(-20)
+    diverse = next(row for row in report["on_seeds"] if row["label"] == "diverse 50%")
+    assert diverse["scoring_cpu_s"] > 0.1 and diverse["cost"]["1"] > diverse["cost"]["20"]
+    assert (folder / "out" / "picture.png").stat().st_size > 10_000
+    assert "diverse 50% against full 100%, seed by seed: -20.00 (-20.00 to -20.00)" in said.stdout
+    results = json.loads((folder / "out" / "results.json").read_text())
+    same = "full at its cost" if diverse["cost"]["1"] >= 0.995 else ""  # then it is full, which is there
+    assert len(results["outcomes"]) == 2 * 5 + 1 + 5 - bool(same)
+    again = bench(folder)
+    assert again.returncode == 0 and "[0 of" not in again.stdout
+    assert json.loads((folder / "out" / "results.json").read_text()) == results
+    cost = penstock(
+        *(folder, "cost", "out/scores/2-diverse-1.parquet", "--full", "small/full 100%"),
+        *("--selected", "small/diverse 50%"),
+        *("--store", str(folder / "store"), "--metric", "accuracy"),
+    )
+    assert cost.returncode == 0, cost.stderr
+    assert "accuracy: 40.02 (40.01 to 40.03, 3 runs) on all samples, 20.02" in cost.stdout.replace("\n", " ")
+    show = penstock(folder, "show", "out/scores/2-diverse-1.parquet")
+    assert "diverse (version 1, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
+    compare = penstock(folder, "compare", "out/scores/2-diverse-1.parquet", "out/scores/2-diverse-2.parquet")
+    assert compare.returncode == 0 and "top 50% in both" in compare.stdout
+
+
+@pytest.mark.whole
+def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Path) -> None:
+    (folder / "small.yaml").write_text(SPEC.replace("[train.py]", "[train.py, '2']"))
+    said = bench(folder)
+    assert said.returncode == 2
+    assert "seed 2) has failed: no luck. See penstock runs show" in said.stderr.replace("\n", " ")
+    before = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    assert before and all("/1" in key or key.startswith("2/0/") for key in before)
+    (folder / "train.py").write_text(TRAIN.replace("raise SystemExit", "print"))
+    assert bench(folder).returncode == 0
+    after = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    assert {key: after[key] for key in before} == before
+    (folder / "small.yaml").write_text(SPEC)
+    said = bench(folder)
+    assert (
+        said.returncode == 2
+        and "holds results of another spec (train differ): give another folder" in said.stderr.replace("\n", " ")
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("diverse", "best", "there is no method 'best'"),
+        ("{epochs: 0}", "{depth: 0}", "diverse has no setting depth"),
+        (
+            "fractions: [0.5], settings",
+            "pool: 0.2, fractions: [0.5], settings",
+            "diverse: pool 0.2 is less than 0.5",
+        ),
+        ("{method: rs2, fractions", "{method: rs2, by: class, fractions", "rs2 has no scores: leave out pool, by"),
+        ("fresh_seeds: [3]", "fresh_seeds: [2]", "give seeds, and fresh_seeds that are others"),
+        ("task.py:task", "task.py:none", "has no function 'none'; it has: Data, other, task"),
+        ("[train.py]", "[missing.py]", "missing.py"),
+        ("[train.py]", "''", "train: the command is empty"),
+        ("together: 4", "together: 0", "expected `int` >= 1"),
+        ("seeds: [1, 2]\n", "", "missing required field `seeds`"),
+        ("fractions: [1, 0.5]", "fractions: [0.5]", "full with fraction 1 must be there"),
+    ],
+)
+def test_a_mistake_in_a_spec_is_one_error_before_anything_runs(
+    folder: Path, old: str, new: str, said: str
+) -> None:
+    assert old in SPEC
+    (folder / "small.yaml").write_text(SPEC.replace(old, new, 1))
+    with pytest.raises(BadSetting) as error:
+        full_of(read_spec(folder / "small.yaml").spec)
+    assert said in str(error.value)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("score", "task.py:other", "--method", "el2n", "--out", "x"),
+            "returned a int, and no penstock.select.Task",
+        ),
+        (("score", "task.py:task", "--method", "best", "--out", "x"), "there is no method 'best'"),
+        (("score", "task.py:task", "--method", "el2n", "--set", "epochs", "--out", "x"), "write NAME=VALUE"),
+        (("score", "task.py:task", "--method", "el2n", "--out", "../x"), "is no name of scores"),
+        (("score", "task.py:task", "--method", "less", "--out", "x"), "the Task has none"),
+        (("show", "nothing"), "there are no scores of name 'nothing'"),
+        (("compare", "one"), "give two or more scores"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_error(folder: Path, words: Any, said: str) -> None:
+    ended = penstock(folder, *words)
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert said in ended.stderr.replace("\n", " ") and "Traceback" not in ended.stderr
+
+
+def results() -> Results:
+    """Two seeds: full takes 10 CPU-seconds, "less" 4 and 3 for its scores, and "el2n" 5 and 1."""
+    spec = Spec(
+        "t.py:t", "train.py", [Arm("full", [1.0]), Arm("less", [0.4]), Arm("el2n", [0.5])], [1, 2], watts=36
+    )
+    taken = {(0, 1.0): (10, 70), (1, 0.0): (3, None), (1, 0.4): (4, 72), (2, 0.0): (1, None), (2, 0.5): (5, 68)}
+    outcomes = {
+        Trial(arm, fraction, seed).key: Outcome(
+            "r", cpu_s / 2, cpu_s, None, None if metric is None else metric + seed
+        )
+        for (arm, fraction), (cpu_s, metric) in taken.items()
+        for seed in (1, 2)
+    }
+    return Results(spec, None, outcomes)  # type: ignore[arg-type]
+
+
+def test_costs_count_the_selection_once_for_all_runs_that_share_it() -> None:
+    full, less, el2n = rows_of(results(), [(0, 1.0), (1, 0.4), (2, 0.5)], [1, 2])
+    assert full.cost == {1: 1.0, 5: 1.0, 20: 1.0} and full.pays_after == 0
+    assert less.cost == pytest.approx({1: 0.7, 5: 0.46, 20: 0.415}) and less.pays_after == 1
+    assert less.metric == Spread(73.5, 73, 74) and less.scoring_wh == pytest.approx(3 * 36 / 3600)
+    assert el2n.cost[1] == pytest.approx(0.6) and el2n.pays_after == 1
+
+
+def test_the_choice_is_the_best_within_the_budget() -> None:
+    found = results()
+    assert choose(found) == (1, 0.4)
+    found.spec = Spec(found.spec.task, "train.py", found.spec.arms, [1, 2], budget=0.65)
+    assert choose(found) == (2, 0.5)
+    found.spec = Spec(found.spec.task, "train.py", found.spec.arms, [1, 2], budget=0.1)
+    assert choose(found) == (2, 0.5)
+    assert full_of(found.spec) == (0, 1.0)
+
+
+def test_a_selection_pays_when_what_runs_save_is_what_scoring_cost() -> None:
+    found = results()
+    for scoring, training, expected in (
+        (3.0, 4.0, 1),
+        (6.0, 4.0, 1),
+        (6.1, 4.0, 2),
+        (60.0, 4.0, 10),
+        (1.0, 10.0, None),
+    ):
+        for seed in (1, 2):
+            found.outcomes[Trial(1, 0.0, seed).key] = Outcome("r", 1, scoring, None, None)
+            found.outcomes[Trial(1, 0.4, seed).key] = Outcome("r", 1, training, None, 70)
+        (row,) = rows_of(found, [(1, 0.4)], [1, 2])
+        assert isinstance(row, Row) and row.pays_after == expected
+    assert Report("", [row], [], {}).on_seeds[0].label == "less 40%"
