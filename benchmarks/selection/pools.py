@@ -52,14 +52,14 @@ class Images:
 
 
 def clean(seed: int) -> Pool:
-    """8,000 images, evenly drawn from all classes."""
-    return _drawn(np.random.default_rng(seed), 8000)
+    """10,000 images, evenly drawn from all classes."""
+    return _drawn(np.random.default_rng(seed), 10_000)
 
 
 def noisy(seed: int) -> Pool:
-    """8,000 images: half of the birds, cats, deer and trucks have the label of what they are taken for."""
+    """10,000 images: half of the birds, cats, deer and trucks have the label of what they are taken for."""
     draws = np.random.default_rng(seed)
-    pool = _drawn(draws, 8000)
+    pool = _drawn(draws, 10_000)
     for true, wrong in CONFUSED.items():
         rows = np.flatnonzero(pool.train.labels == true)
         pool.train.labels[draws.permutation(rows)[: len(rows) // 2]] = wrong
@@ -67,11 +67,11 @@ def noisy(seed: int) -> Pool:
 
 
 def duplicates(seed: int) -> Pool:
-    """4,000 images, and 4,000 near-duplicates of 100 of them: shifted, brighter or darker, with noise."""
+    """5,000 images, and 5,000 near-duplicates of 100 of them: shifted, brighter or darker, with noise."""
     draws = np.random.default_rng(seed)
-    pool = _drawn(draws, 4000)
+    pool = _drawn(draws, 5000)
     often = 1 / np.arange(1, 101) ** 0.5
-    originals = np.repeat(np.arange(100), draws.multinomial(4000, often / often.sum()))
+    originals = np.repeat(np.arange(100), draws.multinomial(5000, often / often.sum()))
     copies = torch.stack([_changed(pool.train.pixels[row], draws) for row in originals])
     labels = np.concatenate([pool.train.labels, pool.train.labels[originals]])
     return pool._replace(train=Images(torch.cat([pool.train.pixels, copies]), labels))

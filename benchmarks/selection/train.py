@@ -15,7 +15,7 @@ import penstock
 sys.path.insert(0, str(Path(__file__).parent))
 from pools import POOLS, Images, network
 
-EPOCHS, BATCH, LEARNING_RATE = 24, 64, 3e-3
+EPOCHS, BATCH, LEARNING_RATE = 32, 64, 3e-3
 
 
 def accuracy(model: torch.nn.Module, images: Images) -> float:

@@ -29,12 +29,12 @@ def task(seed=0):
 def other(): return 7
 """
 TRAIN = """
-import sys
+import pathlib
 import penstock
 policy, epochs, seed = penstock.select.plan_of_run(40, 4)
 ids = [id for epoch in range(epochs) for id in policy.selection(epoch).ids.tolist()]
-if len(sys.argv) > 1 and sys.argv[1] == str(seed): raise SystemExit("no luck")
-if not (len(sys.argv) > 2): penstock.log(accuracy=len(set(ids)) + seed / 100, given=len(ids))
+if seed == 2 and pathlib.Path("unlucky").exists(): raise SystemExit("no luck")
+penstock.log(accuracy=len(set(ids)) + seed / 100, given=len(ids))
 """
 SPEC = """
 task: task.py:task
@@ -94,36 +94,41 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     assert again.returncode == 0 and "[0 of" not in again.stdout
     assert json.loads((folder / "out" / "results.json").read_text()) == results
     cost = penstock(
-        *(folder, "cost", "out/scores/2-diverse-1.parquet", "--full", "small/full 100%"),
+        *(folder, "cost", "out/scores/diverse-epochs=0-1.parquet", "--full", "small/full 100%"),
         *("--selected", "small/diverse 50%"),
         *("--store", str(folder / "store"), "--metric", "accuracy"),
     )
     assert cost.returncode == 0, cost.stderr
     assert "accuracy: 40.02 (40.01 to 40.03, 3 runs) on all samples, 20.02" in cost.stdout.replace("\n", " ")
-    show = penstock(folder, "show", "out/scores/2-diverse-1.parquet")
+    show = penstock(folder, "show", "out/scores/diverse-epochs=0-1.parquet")
     assert "diverse (version 1, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
-    compare = penstock(folder, "compare", "out/scores/2-diverse-1.parquet", "out/scores/2-diverse-2.parquet")
+    compare = penstock(
+        folder, "compare", "out/scores/diverse-epochs=0-1.parquet", "out/scores/diverse-epochs=0-2.parquet"
+    )
     assert compare.returncode == 0 and "top 50% in both" in compare.stdout
 
 
 @pytest.mark.whole
 def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Path) -> None:
-    (folder / "small.yaml").write_text(SPEC.replace("[train.py]", "[train.py, '2']"))
+    (folder / "unlucky").touch()
     said = bench(folder)
     assert said.returncode == 2
     assert "seed 2) has failed: no luck. See penstock runs show" in said.stderr.replace("\n", " ")
     before = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
-    assert before and all("/1" in key or key.startswith("2/0/") for key in before)
-    (folder / "train.py").write_text(TRAIN.replace("raise SystemExit", "print"))
+    assert before and all(key.endswith("seed 1") or key.startswith("scores of") for key in before)
+    (folder / "unlucky").unlink()
     assert bench(folder).returncode == 0
     after = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
     assert {key: after[key] for key in before} == before
-    (folder / "small.yaml").write_text(SPEC)
-    said = bench(folder)
-    assert (
-        said.returncode == 2
-        and "holds results of another spec (train differ): give another folder" in said.stderr.replace("\n", " ")
-    )
+    for changed, text, named in (
+        ("small.yaml", SPEC.replace("[train.py]", "[train.py, x]"), "train"),
+        ("train.py", TRAIN + "1", "train.py"),
+    ):
+        (folder / changed).write_text(text)
+        said = bench(folder)
+        assert said.returncode == 2
+        assert f"holds results of another {named}: give another folder" in said.stderr.replace("\n", " ")
+        (folder / "small.yaml").write_text(SPEC)
 
 
 @pytest.mark.parametrize(
@@ -185,13 +190,13 @@ def results() -> Results:
     )
     taken = {(0, 1.0): (10, 70), (1, 0.0): (3, None), (1, 0.4): (4, 72), (2, 0.0): (1, None), (2, 0.5): (5, 68)}
     outcomes = {
-        Trial(arm, fraction, seed).key: Outcome(
+        Trial(arm, fraction, seed).key(spec): Outcome(
             "r", cpu_s / 2, cpu_s, None, None if metric is None else metric + seed
         )
         for (arm, fraction), (cpu_s, metric) in taken.items()
         for seed in (1, 2)
     }
-    return Results(spec, None, outcomes)  # type: ignore[arg-type]
+    return Results(spec, {}, None, outcomes)  # type: ignore[arg-type]
 
 
 def test_costs_count_the_selection_once_for_all_runs_that_share_it() -> None:
@@ -222,8 +227,8 @@ def test_a_selection_pays_when_what_runs_save_is_what_scoring_cost() -> None:
         (1.0, 10.0, None),
     ):
         for seed in (1, 2):
-            found.outcomes[Trial(1, 0.0, seed).key] = Outcome("r", 1, scoring, None, None)
-            found.outcomes[Trial(1, 0.4, seed).key] = Outcome("r", 1, training, None, 70)
+            found.outcomes[Trial(1, 0.0, seed).key(found.spec)] = Outcome("r", 1, scoring, None, None)
+            found.outcomes[Trial(1, 0.4, seed).key(found.spec)] = Outcome("r", 1, training, None, 70)
         (row,) = rows_of(found, [(1, 0.4)], [1, 2])
         assert isinstance(row, Row) and row.pays_after == expected
     assert Report("", [row], [], {}).on_seeds[0].label == "less 40%"

@@ -13,25 +13,31 @@ from matplotlib.figure import Figure
 from penstock.scoring.bench.report import RUNS, Report, Row
 from penstock.scoring.bench.run import Results
 from penstock.scoring.bench.spec import UNSCORED
+from penstock.scoring.meter import J_PER_WH
 
 _INK, _FAINT, _BASE, _OURS = "#1f2933", "#616e7c", "#9aa5b1", "#0b7a75"
 
 
 def save_picture(report: Report, results: Results, path: Path) -> None:
-    """Draw all arms, and beside them the choice on fresh seeds; faint marks are costs that more runs share."""
-    panels = [("all arms", report.on_seeds)]
-    panels += [("the choice, on fresh seeds", report.on_fresh_seeds)] * bool(report.on_fresh_seeds)
-    figure = Figure(figsize=(7 * len(panels), 5.6), facecolor="white")
-    FigureCanvasAgg(figure)
+    """Draw all arms, and below them the choice on fresh seeds; faint marks are costs that more runs share.
+
+    Against minutes and measured energy; without counters, against CPU time, of which energy is a multiple.
+    """
     spec, machine = results.spec, results.machine
-    for place, (title, rows) in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), place + 1)
-        for row in rows:
-            _draw(axes, row, scored=spec.arms[row.arm].method not in UNSCORED)
+    measured = all(outcome.wh is not None for outcome in results.outcomes.values())
+    measures = ("minutes", "Wh") if measured else (f"CPU-seconds (1 Wh is {J_PER_WH / spec.watts:,.0f} of them)",)
+    rows = [("all arms", report.on_seeds), ("the choice, on fresh seeds", report.on_fresh_seeds)]
+    rows = [(title, each) for title, each in rows if each]
+    figure = Figure(figsize=(8.5 * len(measures), 5.2 * len(rows)), facecolor="white")
+    FigureCanvasAgg(figure)
+    for place, ((title, each), measure) in enumerate((row, measure) for row in rows for measure in measures):
+        axes = figure.add_subplot(len(rows), len(measures), place + 1)
+        for row in each:
+            _draw(axes, row, measure, scored=spec.arms[row.arm].method not in UNSCORED)
         axes.set_title(f"{spec.name}: {title}", loc="left", fontsize=12, fontweight="bold", color=_INK)
-        axes.set_xlabel("CPU time, selection included, relative to training on all samples", color=_FAINT)
+        axes.set_xlabel(f"{measure}, selection included", color=_FAINT)
         axes.set_ylabel(spec.metric, color=_FAINT)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, axes.get_xlim()[1] * 1.12)
         axes.grid(color="#e4e7eb", linewidth=0.8)
         axes.set_axisbelow(True)
         for side in axes.spines:
@@ -46,13 +52,17 @@ def save_picture(report: Report, results: Results, path: Path) -> None:
         fontsize=8.5,
         color=_FAINT,
     )
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
     figure.savefig(path, dpi=110)
 
 
-def _draw(axes: Any, row: Row, *, scored: bool) -> None:
+def _draw(axes: Any, row: Row, measure: str, *, scored: bool) -> None:
+    scoring, training = {
+        "minutes": (row.scoring_s / 60, row.training_s / 60),
+        "Wh": (row.scoring_wh, row.training_wh),
+    }.get(measure, (row.scoring_cpu_s, row.training_cpu_s))
     color, middle = (_OURS if scored else _BASE), row.metric.median
-    costs = [row.cost[runs] for runs in RUNS]
+    costs = [training + scoring / runs for runs in RUNS]
     if scored:
         axes.plot(costs, [middle] * len(costs), color=color, alpha=0.35, linewidth=1, marker="o", markersize=4)
     spread = [[middle - row.metric.least], [row.metric.most - middle]]

@@ -120,8 +120,8 @@ def paired(results: Results, one: tuple[int, float], other: tuple[int, float], s
     """Return by how much one arm is above another, seed by seed."""
     return Spread.of(
         [
-            (results.outcomes[Trial(*one, seed).key].metric or 0.0)
-            - (results.outcomes[Trial(*other, seed).key].metric or 0.0)
+            (results.outcomes[Trial(*one, seed).key(results.spec)].metric or 0.0)
+            - (results.outcomes[Trial(*other, seed).key(results.spec)].metric or 0.0)
             for seed in seeds
         ]
     )
@@ -136,7 +136,7 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
     training = {name: _median(results, arm, fraction, seeds, name) for name in ("cpu_s", "seconds", "wh")}
     saved_s = full_s - training["cpu_s"]
     pays = 0 if not scored else None if saved_s <= 0 else -int(-scoring["cpu_s"] // saved_s)
-    metrics = [results.outcomes[Trial(arm, fraction, seed).key].metric or 0.0 for seed in seeds]
+    metrics = [results.outcomes[Trial(arm, fraction, seed).key(results.spec)].metric or 0.0 for seed in seeds]
     return Row(
         label=label(spec, arm, fraction),
         arm=arm,
@@ -155,7 +155,7 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
 
 
 def _median(results: Results, arm: int, fraction: float, seeds: Sequence[int], name: str) -> float:
-    found = [results.outcomes[Trial(arm, fraction, seed).key] for seed in seeds]
+    found = [results.outcomes[Trial(arm, fraction, seed).key(results.spec)] for seed in seeds]
     if name == "wh":
         return median(each.cpu_s * results.spec.watts / J_PER_WH if each.wh is None else each.wh for each in found)
     return median(getattr(each, name) for each in found)

@@ -16,7 +16,7 @@ from penstock.runs.launch.secrets import add_masked
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
-from penstock.scoring.bench.spec import UNSCORED, Arm, Comparison, Spec
+from penstock.scoring.bench.spec import UNSCORED, Comparison, Spec
 from penstock.scoring.meter import J_PER_WH
 
 
@@ -33,10 +33,12 @@ class Trial(msgspec.Struct, frozen=True, order=True):
     fraction: float
     seed: int
 
-    @property
-    def key(self) -> str:
-        """What it is called in the file of results."""
-        return f"{self.arm}/{self.fraction:g}/{self.seed}"
+    def key(self, spec: Spec) -> str:
+        """Return what it is called in the file of results, whatever arms are added to the spec later."""
+        arm = spec.arms[self.arm]
+        if not self.fraction:
+            return f"scores of {arm.scores}, seed {self.seed}"
+        return f"{arm.method} {self.fraction:g} ({arm.differs}), seed {self.seed}"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -58,9 +60,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct):
-    """All that a comparison has found so far; the file that it goes on from."""
+    """All that a comparison has found so far; the file that it goes on from.
+
+    Attributes:
+        code: Digests of the scripts, by name.
+    """
 
     spec: Spec
+    code: dict[str, str]
     machine: Machine
     outcomes: dict[str, Outcome] = {}
 
@@ -82,7 +89,7 @@ class Bench:
         self._folder = folder
         self._store = store
         self._tell = tell
-        self.results = _read(folder / "results.json", comparison.spec)
+        self.results = _read(folder / "results.json", comparison)
 
     def run(self, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> None:
         """Run the scorings and trainings of arms, each with all seeds.
@@ -94,10 +101,11 @@ class Bench:
         scored = sorted({arm for arm, _ in arms if spec.arms[arm].method not in UNSCORED})
         trials = [Trial(arm, 0.0, seed) for arm in scored for seed in seeds]
         trials += [Trial(arm, fraction, seed) for arm, fraction in arms for seed in seeds]
-        missing = [trial for trial in trials if trial.key not in self.results.outcomes]
+        trials = list({trial.key(spec): trial for trial in trials}.values())  # arms may have scores in common
+        missing = [trial for trial in trials if trial.key(spec) not in self.results.outcomes]
         total = len(trials)
         for together in _chunks(missing, spec.together):
-            done = sum(trial.key in self.results.outcomes for trial in trials)
+            done = sum(trial.key(spec) in self.results.outcomes for trial in trials)
             self._tell(_name(spec, together[0]), done, total)
             self._run_together(together)
         self._tell("", total, total)
@@ -116,7 +124,7 @@ class Bench:
         ended = Launcher(self._store, [records], listeners=[None]).run()
         for trial, record in zip(trials, ended, strict=True):
             if record.status == "finished":
-                self.results.outcomes[trial.key] = self._outcome(trial, record)
+                self.results.outcomes[trial.key(spec)] = self._outcome(trial, record)
         self.save()
         for record in ended:
             if record.status != "finished":
@@ -127,7 +135,7 @@ class Bench:
 
     def _plan(self, trial: Trial) -> RunPlan:
         spec, arm = self.results.spec, self.results.spec.arms[trial.arm]
-        scores = self._folder / "scores" / f"{trial.arm}-{arm.method}-{trial.seed}.parquet"
+        scores = self._folder.absolute() / "scores" / f"{arm.scores}-{trial.seed}.parquet"
         name, directory = _name(spec, trial), str(self._comparison.directory)
         if not trial.fraction:
             words = [sys.executable, "-m", "penstock", "select", "score", spec.task, "--method", arm.method]
@@ -162,14 +170,8 @@ def label(spec: Spec, arm: int, fraction: float) -> str:
     """Return what an arm with a fraction is called; with its place where several have the method."""
     its = spec.arms[arm]
     same = [place for place, other in enumerate(spec.arms) if other.method == its.method]
-    which = "" if len(same) == 1 else f" ({_differs(its)})" if _differs(its) else f" #{same.index(arm)}"
+    which = f" ({its.differs})" if len(same) > 1 and its.differs else ""
     return f"{its.method} {fraction:.0%}{which}"
-
-
-def _differs(arm: Arm) -> str:
-    pool = f"pool {arm.pool:.0%}" if arm.pool is not None else ""
-    settings = [f"{name}={value}" for name, value in arm.settings.items()]
-    return ", ".join(filter(None, [pool, "by class" if arm.by == "class" else "", *settings]))
 
 
 def _what(spec: Spec, trial: Trial) -> str:
@@ -188,16 +190,18 @@ def _chunks(trials: Sequence[Trial], size: int) -> Iterator[Sequence[Trial]]:
             yield these[start : start + size]
 
 
-def _read(path: Path, spec: Spec) -> Results:
+def _read(path: Path, comparison: Comparison) -> Results:
+    """Return what a comparison has found before; what was run by other code does not count as its."""
+    spec, code = comparison.spec, comparison.code()
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        return Results(spec, describe())
+        return Results(spec, code, describe())
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Results)
     except msgspec.DecodeError as error:
         raise BadSetting(f"{path} holds no results of this version: {error}. Give another folder") from None
-    if differs := [name for name in Spec.__struct_fields__ if getattr(found.spec, name) != getattr(spec, name)]:
-        raise BadSetting(
-            f"{path} holds results of another spec ({', '.join(differs)} differ): give another folder"
-        )
-    return found
+    differs = [name for name in ("task", "train", "metric") if getattr(found.spec, name) != getattr(spec, name)]
+    differs += [name for name in code if found.code.get(name) != code[name]]
+    if differs:
+        raise BadSetting(f"{path} holds results of another {', another '.join(differs)}: give another folder")
+    return Results(spec, code, found.machine, found.outcomes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,6 +39,18 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pool: Fraction | None = None
     by: Literal["top", "class"] = "top"
     settings: dict[str, str] = {}
+
+    @property
+    def scores(self) -> str:
+        """What tells its scores from those of other arms; usable in the name of a file."""
+        return "-".join([self.method, *(f"{name}={value}" for name, value in sorted(self.settings.items()))])
+
+    @property
+    def differs(self) -> str:
+        """What tells it from other arms with its method; empty if that is nothing."""
+        pool = f"pool {self.pool:.0%}" if self.pool is not None else ""
+        settings = [f"{name}={value}" for name, value in self.settings.items()]
+        return ", ".join(filter(None, [pool, "by class" if self.by == "class" else "", *settings]))
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +93,18 @@ class Comparison(msgspec.Struct, frozen=True):
     spec: Spec
     directory: Path
     words: tuple[str, ...]
+
+    def code(self) -> dict[str, str]:
+        """Return digests of the scripts that it runs, by name."""
+        files = [
+            Path(self.spec.task.rpartition(":")[0]),
+            *(Path(word) for word in self.words if word.endswith(".py")),
+        ]
+        return {
+            file.name: hashlib.sha256((self.directory / file).read_bytes()).hexdigest()[:16]
+            for file in files
+            if (self.directory / file).is_file()
+        }
 
 
 def read_spec(path: Path) -> Comparison:
