@@ -15,6 +15,7 @@ from penstock.scoring.methods.less import Less
 from penstock.scoring.methods.rds import Rds, nearest
 from penstock.scoring.methods.sketch import Sketch
 from penstock.scoring.score import METHODS, score
+from penstock.scoring.scores import Scores
 from penstock.scoring.task import Task
 from penstock.scoring.training import train
 from penstock.testing.scorer import ScorerContract
@@ -156,7 +157,29 @@ def test_rds(tmp_path: Any, make: Any) -> None:
         assert -found.values[id, 0] == min(order.index(id) for order in orders)
 
 
-def test_the_index_of_rds_scores_other_targets_without_another_pass() -> None:
+def test_the_index_of_rds_scores_other_targets_without_another_pass(tmp_path: Any) -> None:
+    data = Images()
+    checkpoints = saved(tmp_path, images(), epochs=1)
+    path = score(images(data=data, checkpoints=checkpoints), "rds").save(tmp_path / "index.parquet")
+    index, other = Scores.read(path, data), Images(6, seed=4)
+    expected = score(images(data=data, checkpoints=checkpoints, validation=other), "rds").values
+    counted: list[int] = []
+    task = images(
+        data=data,
+        checkpoints=checkpoints,
+        validation=other,
+        index=index,
+        inputs=lambda b: counted.append(len(b[0])) or b[0],
+    )
+    assert np.array_equal(score(task, "rds").values, expected)
+    assert counted == [6]
+    with pytest.raises(BadSetting, match=r"its embeddings are by parameters .* and the model has"):
+        score(images(data=data, validation=other, index=index), "rds", epochs=1)
+    with pytest.raises(BadSetting, match="has no embeddings of 50 samples"):
+        score(images(checkpoints=checkpoints, index=score(images(), "el2n", models=1)), "rds")
+
+
+def test_nearest_takes_the_first_and_leaves_no_two_alike() -> None:
     draws = np.random.default_rng(0)
     embeddings = draws.standard_normal((SAMPLES, 6)).astype("f4")
     embeddings[7] = [10, 0, 0, 0, 0, 0]

@@ -69,7 +69,7 @@ def score(
         machine=describe(),
     )
     ids: Ids = np.arange(task.samples)
-    return Scores(ids, scored.values, header)
+    return Scores(ids, scored.values, header, embeddings=scored.embeddings)
 
 
 def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:

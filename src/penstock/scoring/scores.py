@@ -25,6 +25,7 @@ from penstock.scoring.meter import Cost
 Direction = Literal["high", "low"]
 _HEADER = b"penstock.scores"
 _FORMAT = 1
+_EMBEDDING = "embedding"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
@@ -68,11 +69,13 @@ class Scores:
         values: Their scores, shape ``(n,)``, or ``(n, targets)``.
         header: What they were computed from; ``ids_digest`` is filled in.
         weights: A weight for each sample, shape ``(n,)``; 1 unless given.
+        embeddings: An embedding of each sample, shape ``(n, d)``, if the method computed some.
 
     Attributes:
         ids: As given, int64.
         values: As given, float32, shape ``(n, max(1, targets))``.
         weights: As given, float32.
+        embeddings: As given, float32: the index that ``Task(index=...)`` scores other targets with.
         header: As given, with the digest of the ids.
 
     Raises:
@@ -80,7 +83,12 @@ class Scores:
     """
 
     def __init__(
-        self, ids: Ids, values: npt.ArrayLike, header: ScoresHeader, weights: npt.ArrayLike | None = None
+        self,
+        ids: Ids,
+        values: npt.ArrayLike,
+        header: ScoresHeader,
+        weights: npt.ArrayLike | None = None,
+        embeddings: npt.NDArray[np.float32] | None = None,
     ) -> None:
         self.ids = np.asarray(ids, np.int64)
         given = np.asarray(values, np.float32)
@@ -99,6 +107,7 @@ class Scores:
             )
         ones = np.ones(len(self.ids), np.float32)
         self.weights = ones if weights is None else np.asarray(weights, np.float32)
+        self.embeddings = embeddings
         self.header = msgspec.structs.replace(header, ids_digest=_digest(self.ids))
 
     def __len__(self) -> int:
@@ -143,8 +152,11 @@ class Scores:
         parquet: Any = import_module("pyarrow.parquet")
         path = path_of(where)
         path.parent.mkdir(parents=True, exist_ok=True)
-        columns = {"id": self.ids, "weight": self.weights}
+        columns: dict[str, Any] = {"id": self.ids, "weight": self.weights}
         columns |= {name: self.values[:, i] for i, name in enumerate(_columns(self.header.targets))}
+        if self.embeddings is not None:
+            flat = pyarrow.array(self.embeddings.reshape(-1))
+            columns[_EMBEDDING] = pyarrow.FixedSizeListArray.from_arrays(flat, self.embeddings.shape[1])
         table = pyarrow.table(columns).replace_schema_metadata({_HEADER: msgspec.json.encode(self.header)})
         written = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
@@ -189,7 +201,11 @@ class Scores:
             raise BadSetting(
                 f"{path}: its rows are not those that were scored: {len(ids):,} ids, or their order, differ"
             )
-        scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights)
+        embeddings = None
+        if _EMBEDDING in table.column_names:
+            flat = table[_EMBEDDING].combine_chunks().flatten().to_numpy()
+            embeddings = flat.reshape(len(ids), -1)
+        scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights, embeddings)
         return scores if data is None else scores.check(data)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.feed.trainer.loader import Loader
 from penstock.scoring.identity import DataIdentity, identity_of
+from penstock.scoring.scores import Scores
 from penstock.selection.selection import Selection
 
 _BATCH_SIZE = 256
@@ -57,7 +59,7 @@ class Task:
     """Data, a model, and its loss.
 
     Attributes:
-        data: What is scored: a map-style data set, or a ``Loader``, so that a feed is scored.
+        data: What is scored: a map-style data set, or a ``Loader``, so that a feed is scored, all of it.
         make_model: Makes the model that is to be trained, with its first parameters.
         validation: Samples of the task that the model is for, as a map-style data set, or several such sets by
             name: the targets. Needed by methods that compare with them.
@@ -74,6 +76,7 @@ class Task:
         batch_size: Of training.
         device: Where models compute.
         collate: Makes a batch of samples, as the ``DataLoader``'s ``collate_fn`` does.
+        index: Scores by ``rds`` of the same data and model: their embeddings are used again for other targets.
     """
 
     data: Any
@@ -90,10 +93,13 @@ class Task:
     batch_size: int = 64
     device: str = "cpu"
     collate: Callable[[list[Any]], Any] | None = None
+    index: Scores | None = None
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """Size of the data set."""
+        if isinstance(self.data, Loader):
+            self.data.select(None)  # of a part, it would tell the size of that
         count = self.data.samples if isinstance(self.data, Loader) else len(self.data)
         if not count:
             raise BadSetting("data: a stream of unknown length, or nothing: scores need numbered samples")

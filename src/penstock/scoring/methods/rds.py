@@ -13,10 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from penstock.errors import BadSetting
 from penstock.scoring.gradients import last_linear
 from penstock.scoring.methods.models import trained
 from penstock.scoring.scorer import Progress, Scored
-from penstock.scoring.scores import Direction
+from penstock.scoring.scores import Direction, Scores
 from penstock.scoring.task import Batch, Task
 
 Vectors = npt.NDArray[np.float32]
@@ -45,10 +46,28 @@ class Rds(msgspec.Struct, frozen=True):
         """Score each sample for each target."""
         targets = task.targets
         (model, checkpoint), *_ = trained(task, task.make_model, 1, self.epochs, seed, progress)
-        embeddings = embedded(task, model, task.batches(), task.samples)
+        embeddings = _of_index(task.index, checkpoint.digest, task.samples) if task.index else None
+        if embeddings is None:
+            embeddings = embedded(task, model, task.batches(), task.samples)
         wanted = {name: embedded(task, model, task.validation_batches(name)) for name in targets}
         values = np.stack([nearest(embeddings, wanted[name], centred=self.centred) for name in targets], 1)
         return Scored(values, tuple(filter(None, targets)), checkpoint.digest, embeddings)
+
+
+def _of_index(index: Scores, checkpoint: str, samples: int) -> Vectors:
+    """Return the embeddings that scores hold.
+
+    Raises:
+        BadSetting: they hold none, or those of other samples or another model.
+    """
+    if index.embeddings is None or len(index) != samples:
+        raise BadSetting(f"index: {index!r} has no embeddings of {samples:,} samples; those of rds have")
+    if index.header.checkpoint != checkpoint:
+        raise BadSetting(
+            f"index: its embeddings are by parameters {index.header.checkpoint}, and the model has {checkpoint}: "
+            "give the same model, by checkpoints= or the seed, or leave the index out"
+        )
+    return index.embeddings
 
 
 def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: int | None = None) -> Vectors:
