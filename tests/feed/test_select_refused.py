@@ -113,3 +113,16 @@ def test_a_feeder_that_leaves_out_what_was_selected_is_found_out(serve: Any, mon
         monkeypatch.setattr(feeder._state, "plan", lambda _, ids: lie.holds(ids))
         with pytest.raises(penstock.ProtocolError, match="left out samples that this trainer selects"):
             list(loader)
+
+
+def test_a_part_that_fills_no_batch_a_rank_is_refused_if_the_last_is_dropped(serve: Any) -> None:
+    serve(arrays(), window="1MiB")
+    with pytest.raises(BadSetting, match="3 samples fill no batch of 12, and drop_last leaves all of them out"):
+        penstock.attach("feed", 12, select=[1, 2, 3], drop_last=True)
+    with pytest.raises(BadSetting, match="30 samples fill no batch of 12 on each of 4 ranks"):
+        penstock.attach("feed", 12, select=range(30), shard=(0, 4), drop_last=True)
+    with penstock.attach("feed", 12, select=range(12), drop_last=True) as loader:
+        assert sum(1 for _ in loader) == len(loader) == 1
+        with pytest.raises(BadSetting, match="11 samples fill no batch"):
+            loader.select(range(11))
+        assert sum(1 for _ in loader) == 1

@@ -323,9 +323,12 @@ class Loader:
 def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
     welcome = rows.connection.welcome
     drop_last = _drops_last(options, welcome)
+    size = None if welcome.settings.whole_batches else options.batch_size or welcome.batch_size
+    if options.select is not None and drop_last and size is not None:
+        _check_fills_a_batch(len(options.select), size, options.world)
     rules = EpochRules(
         welcome.samples,
-        None if welcome.settings.whole_batches else options.batch_size or welcome.batch_size,
+        size,
         options.rank,
         options.world,
         drop_last=drop_last,
@@ -335,6 +338,15 @@ def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
         selected=None if options.select is None else len(options.select),
     )
     return Reading(rows, rules, Batcher(rows, rules, options, drop_last=drop_last), partial(_finished, options))
+
+
+def _check_fills_a_batch(selected: int, batch_size: int, world: int) -> None:
+    if selected < batch_size * world:
+        of_ranks = f" on each of {world:,} ranks" if world > 1 else ""
+        raise BadSetting(
+            f"select: {selected:,} samples fill no batch of {batch_size:,}{of_ranks}, and drop_last leaves all of "
+            "them out: select more, or use another batch_size, or drop_last=False"
+        )
 
 
 def _digest(options: LoaderOptions) -> str | None:

@@ -1,0 +1,41 @@
+"""Ranks that report to an InfoBatch each hold one selection, and no sample twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed
+import torch.multiprocessing
+
+from penstock import SelectionSampler, select
+
+EPOCHS, SAMPLES = 6, 100
+
+
+def train(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    policy = select.InfoBatch(SAMPLES, epochs=EPOCHS)
+    sampler = SelectionSampler(policy, rank=rank, num_replicas=2)
+    epochs = []
+    for _ in range(EPOCHS):
+        ids = np.array(list(sampler))
+        epochs.append({"ids": ids, "selected": policy.selection(len(epochs)).ids})
+        policy.report(ids, ids + 1e-3 * rank)
+    np.save(f"{folder}/{rank}.npy", np.array(epochs, object))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.whole
+def test_ranks_exchange_what_they_report(tmp_path: Path) -> None:
+    spawn: Any = torch.multiprocessing.spawn
+    spawn(train, (str(tmp_path),), nprocs=2)
+    one, other = (np.load(tmp_path / f"{rank}.npy", allow_pickle=True) for rank in range(2))
+    for epoch in range(EPOCHS):
+        assert np.array_equal(one[epoch]["selected"], other[epoch]["selected"])
+        both = np.concatenate([one[epoch]["ids"], other[epoch]["ids"]])
+        assert set(both.tolist()) == set(one[epoch]["selected"].tolist())
+        assert len(both) - len(set(both.tolist())) <= 1  # dealt evenly, one may come twice
+    assert [len(each["selected"]) for each in one] == [100, 75, 75, 75, 75, 100]
