@@ -21,6 +21,17 @@ from penstock.scoring.training import train
 from penstock.testing.scorer import ScorerContract
 
 
+class Uncalled(nn.Module):
+    """Has a linear layer whose weight it uses itself."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(inputs, outputs)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1) @ self.inner.weight.T
+
+
 def saved(tmp_path: Any, task: Task, *, epochs: int = 2, make: Any = None) -> list[str]:
     """Train a model plainly, and save it with its optimizer after each epoch."""
     torch.manual_seed(5)
@@ -218,6 +229,13 @@ def test_adapters_are_trained_in_place_of_the_model() -> None:
         (images(labels=lambda batch: batch[2]), "el2n", {}, "labels: a batch of list has none"),
         (images(loss=lambda outputs, labels: outputs.sum()), "el2n", {}, r"loss: shape \(\) for \d+ samples"),
         (texts(), "el2n", {"models": 1}, r"el2n: outputs of shape \(50, 6, 11\)"),
+        (images(make_model=lambda: Uncalled(128, 3)), "less", {}, "the model calls none of its layers inner"),
+        (
+            images(make_model=lambda: nn.Linear(9999, 9), make_proxy=lambda: Uncalled(128, 3)),
+            "sketch",
+            {},
+            "0 times",
+        ),
         (images(), "best", {}, "there is no method 'best'; there are diverse, el2n, less, rds, sketch"),
         (images(), "less", {"rank": "2"}, "less has no setting rank; it has warm_up, epochs, dimensions, adam"),
         (images(), "less", {"epochs": "many"}, "less: expected `int`, got `str`"),
@@ -277,6 +295,11 @@ def test_training_reports_each_sample_and_leaves_the_process_s_random_numbers_al
     assert torch.equal(before, torch.get_rng_state())
     train(task, convolutional(), epochs=2, seed=0, report=lambda batch, losses: np.add.at(counts, batch.ids, 1))
     assert (counts == 2).all()
+
+
+def test_a_batch_of_one_is_left_out_of_training() -> None:
+    """Batch normalisation cannot be trained on it."""
+    assert score(images(batch_size=7), "el2n", models=1, epochs=1).values.std() > 0
 
 
 class TestEl2n(ScorerContract):

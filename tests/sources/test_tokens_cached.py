@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -198,19 +198,38 @@ def begun(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "begins\n"
 
 
-def test_processes_killed_while_they_fetch_leave_what_the_next_goes_on_with(file: Path, tmp_path: Path) -> None:
-    expected = rows(made(file, None))
-    for turn in range(6):
-        some = [filling(file, tmp_path / f"cache-{turn % 2}") for _ in range(2)]
-        for process in some:
-            begun(process)
-        time.sleep(0.004 * turn)
-        for process in some:
-            process.kill()
-            process.communicate()
-        assert np.array_equal(rows(made(file, Cache(tmp_path / f"cache-{turn % 2}", "10MB"))), expected)
-        if turn % 2:
-            data_of(tmp_path / f"cache-{turn % 2}").parent.rename(tmp_path / f"old-{turn}")
+DIES = """
+import os
+import signal
+from penstock.io.cache.slab import Slab
+append = Slab.append
+left = [int(sys.argv[3])]
+
+def dying(self, items):
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return append(self, items)
+
+Slab.append = dying
+"""
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5, 12])
+def test_a_process_killed_while_it_fetches_leaves_what_the_next_goes_on_with(
+    file: Path, tmp_path: Path, kept: int
+) -> None:
+    script = FILL.replace('print("begins"', DIES + 'print("begins"')
+    for _ in range(2 if kept < 7 else 1):  # the second goes on where the first one died
+        died = subprocess.run(
+            [sys.executable, "-c", script, str(file), str(tmp_path / "cache"), str(kept)],
+            capture_output=True,
+            check=False,
+        )
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        assert data_of(tmp_path / "cache").stat().st_size >= kept * PIECE
+    assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), rows(made(file, None)))
+    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096  # each piece once
 
 
 def test_of_several_processes_one_fetches_a_file_for_all(file: Path, tmp_path: Path) -> None:
@@ -249,3 +268,42 @@ def test_an_object_that_is_replaced_is_fetched_anew(bucket: str, file: Path, tmp
     put("tokens/train.bin", file.read_bytes())
     assert np.array_equal(rows(made(f"{bucket}/train.bin", cache)), rows(made(file, None)))
     assert np.array_equal(rows(old), expected)
+
+
+def test_objects_that_hold_no_tokens_are_not_taken_for_some(s3: str, file: Path, tmp_path: Path) -> None:
+    put("some/README.md", b"read me, twice")
+    put("some/mega.bin", file.read_bytes())
+    cache = Cache(tmp_path / "cache", "10MB")
+    for named in ("s3://bucket/some/*", "s3://bucket/some", "s3://bucket/some/mega.idx"):
+        assert np.array_equal(rows(made(named, cache)), rows(made(file, None)))
+    with pytest.raises(BadSetting, match=r"s3://bucket/some/R\*: no such file of tokens"):
+        made("s3://bucket/some/R*", cache)
+
+
+def test_a_prefix_with_files_to_train_and_to_validate_with_is_refused(s3: str, file: Path, tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        put(f"both/{name}.bin", file.read_bytes())
+    with pytest.raises(BadSetting, match="holds files to train with and files to validate with"):
+        made("s3://bucket/both", Cache(tmp_path / "cache", "10MB"))
+
+
+def test_damage_in_a_cached_array_with_bytes_behind_it_is_found(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("penstock.io.cache.whole.PIECE_BYTES", 16 << 10)
+    file = tmp_path / "tokens.npy"
+    np.save(file, np.arange(60_000, dtype=np.uint16))
+    file.write_bytes(file.read_bytes() + bytes(80 << 10))
+    expected = rows(made(file, None))
+    made(file, Cache(tmp_path / "cache", "10MB"))
+    with open(data_of(tmp_path / "cache"), "r+b") as kept:
+        kept.seek(70_000)
+        kept.write(b"damage")
+    assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), expected)
+
+
+def test_what_another_process_has_replaced_is_not_mapped(file: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    from penstock.io.cache.whole import WholeFile
+
+    monkeypatch.setattr(WholeFile, "_rows", lambda self: [-1] * len(self._offsets))
+    monkeypatch.setattr(WholeFile, "_missing", lambda self: [])
+    with pytest.raises(BadSetting, match="was replaced while it was fetched"):
+        made(file, Cache(tmp_path / "cache", "10MB"))

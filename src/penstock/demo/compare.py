@@ -76,7 +76,7 @@ def compare(
 
 
 def _read_once(folder: ImageFolder) -> None:
-    """Read every training file, so that both arms find as many in the page cache as fit."""
+    """Read every training file, so that all arms find as many in the page cache as fit."""
     for path, _ in folder.train:
         with open(path, "rb") as file:
             while file.read(1 << 20):

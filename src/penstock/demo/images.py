@@ -30,6 +30,10 @@ class BadImage(BadSetting):
     """Raised for a file that cannot be decoded as a JPEG; the message names it."""
 
 
+LABELS = "labels.csv"
+"""The file of labels that ``ImageFolder.link`` writes."""
+
+
 class ImageFolder(msgspec.Struct, frozen=True):
     """A data set in a folder.
 
@@ -48,11 +52,12 @@ class ImageFolder(msgspec.Struct, frozen=True):
     note: str = ""
 
     def link(self, to: Path) -> None:
-        """Fill a folder with class folders of links to the training files."""
-        for number, (path, label) in enumerate(self.train):
-            link = to / f"{label:06}" / f"{number:08}.jpg"
-            link.parent.mkdir(exist_ok=True)
-            link.symlink_to(os.path.abspath(path))
+        """Fill a folder with links to the training files, and a file of their labels."""
+        names = [f"{number:08}.jpg" for number in range(len(self.train))]
+        for name, (path, _) in zip(names, self.train, strict=True):
+            (to / name).symlink_to(os.path.abspath(path))
+        lines = [f"{name},{label}\n" for name, (_, label) in zip(names, self.train, strict=True)]
+        (to / LABELS).write_text("".join(lines))
 
     def mean_bytes(self) -> int:
         """Return the mean size of a training file, from about 500 of them."""

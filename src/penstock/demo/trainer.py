@@ -1,7 +1,7 @@
 """A trainer process of the demo: ``python -m penstock.demo.trainer``.
 
-It reads its job from standard input and reports on standard output. Both arms
-run this; the one line that differs is in ``open_loader``.
+It reads its job from standard input and reports on standard output. All arms
+run this; what differs is in ``open_loader``.
 """
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.demo.images import CROP_AREA, CROP_RATIO, BadImage, Crops, Labelled, prepare_worker
+from penstock.demo.images import CROP_AREA, CROP_RATIO, LABELS, BadImage, Crops, Labelled, prepare_worker
 from penstock.demo.job import Event, Job
 from penstock.demo.model import small_network
 
@@ -47,6 +47,7 @@ def make_source(folder: str, crop_px: int, batch_size: int, workers: int) -> pen
     """Make what reads and decodes for the feed in place of a ``DataLoader``."""
     return penstock.ImageSource(
         folder,
+        labels=f"{folder}/{LABELS}",
         size=crop_px,
         scale=CROP_AREA,
         ratio=CROP_RATIO,

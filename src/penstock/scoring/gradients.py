@@ -52,10 +52,15 @@ def per_sample_gradients(layers: dict[str, Layer], losses: Callable[[], Tensor])
 
     Returns:
         Gradients of shape ``(n, *weight.shape)``; of layers that were called.
+
+    Raises:
+        BadSetting: none was.
     """
     with _watched(layers) as calls:
         total = losses().sum()
-        grads = torch.autograd.grad(total, [output for _, _, output in calls]) if calls else ()
+    if not calls:
+        raise BadSetting(f"the model calls none of its layers {', '.join(layers)}, so they have no gradients")
+    grads = torch.autograd.grad(total, [output for _, _, output in calls])
     found: dict[str, Tensor] = {}
     for (name, given, _), grad in zip(calls, grads, strict=True):
         gradient = _outer(layers[name], given.detach(), grad)
@@ -80,6 +85,11 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
     layer = _last(model)
     with _watched({"": layer}) as calls:
         total = losses().sum()
+    if len(calls) != 1:
+        raise BadSetting(
+            f"{type(model).__name__} calls its last linear layer {len(calls)} times; gradients are compared of "
+            "layers that are called once"
+        )
     ((_, given, output),) = calls
     (grad,) = torch.autograd.grad(total, [output])
     left, right = (

@@ -106,6 +106,11 @@ class Task:
         return count
 
     @property
+    def rows_to_train_on(self) -> int:
+        """Rows of a batch of training; a feed's ``Loader`` has its own."""
+        return (self.data.batch_size if isinstance(self.data, Loader) else None) or self.batch_size
+
+    @property
     def targets(self) -> dict[str, Dataset[Any]]:
         """Validation sets by name.
 

@@ -96,11 +96,13 @@ def train(
         raise BadSetting(f"{type(model).__name__} has no parameter that could be trained")
     optimizer = torch.optim.AdamW(named.values(), lr=task.learning_rate, betas=_BETAS, eps=_EPS)
     count = task.samples if ids is None else len(ids)
-    steps, step, found = epochs * math.ceil(count / task.batch_size), 0, list[Checkpoint]()
+    steps, step, found = epochs * math.ceil(count / task.rows_to_train_on), 0, list[Checkpoint]()
     for epoch in range(epochs):
         model.train()
         rates = list[float]()
         for batch in task.batches(shuffle_seed=seed + epoch, ids=ids):
+            if len(batch.ids) == 1 < count:
+                continue  # batch normalisation needs two
             rates.append(task.learning_rate * max(0.0, 1 - step / steps))
             optimizer.param_groups[0]["lr"] = rates[-1]
             losses = task.losses(model, batch)

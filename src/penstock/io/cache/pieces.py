@@ -54,6 +54,7 @@ class Pieces:
             self._free.append(self._given)
             self._given = None
         if offset not in self._coming:
+            self._next = deque(piece for piece in self._next if piece[0] != offset)
             self._begin(offset, nbytes)
         buffer, came = self._coming.pop(offset)
         self._given = buffer

@@ -105,10 +105,9 @@ class Counts(msgspec.Struct):
 
     def add(self, other: Counts) -> None:
         """Count what another counts, too."""
-        full = other.full or self.full
-        for name in self.__struct_fields__:
+        self.full = other.full or self.full
+        for name in self.__struct_fields__[:-1]:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.full = full
 
 
 class Found(NamedTuple):
@@ -207,7 +206,10 @@ class Tiers:
 
     def is_of(self, found: Found, origin: int) -> bool:
         """Whether a sample is of this version of its origin; one that is not is found no more."""
-        same = self._slab(found).is_of(found.row, origin)
+        slab = self._slabs[found.tier]
+        if slab is None:  # its disk has gone since it was found
+            return False
+        same = slab.is_of(found.row, origin)
         self.counts.stale += not same
         return same
 

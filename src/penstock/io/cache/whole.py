@@ -13,7 +13,7 @@ import numpy as np
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from penstock.contracts import ByteArray, Numbers
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
 from penstock.io.cache.folder import CacheFolder
 from penstock.io.cache.keys import hash64, keys_of, origin_of
@@ -159,6 +159,12 @@ class WholeFile:
     def _map(self) -> None:
         """Map the pieces behind each other, wherever they lie in the slab."""
         self._mapped_rows, fd = self._rows(), self._slab.data_fd
+        if min(self._mapped_rows) < 0:
+            raise ReadFailed(
+                f"{self._path} was replaced while it was fetched: another process has kept its new version. Start "
+                "again",
+                self._path,
+            )
         for offset, row in zip(self._offsets.tolist(), self._mapped_rows, strict=True):
             lies, nbytes = self._slab.place(row)
             address = self._bytes.ctypes.data + offset

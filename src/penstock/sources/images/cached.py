@@ -110,8 +110,10 @@ class CachedBlock:
         found = self._found[row]
         if found is None or self._tiers is None:
             return None
-        self._expected.pop(row, None)
-        return self._tiers.read(found, _origin(self._places[row]))
+        hit = self._tiers.read(found, _origin(self._places[row]))
+        if hit is not None:
+            self._expected.pop(row, None)
+        return hit
 
 
 @cache

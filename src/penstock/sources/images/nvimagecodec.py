@@ -21,12 +21,11 @@ import numpy as np
 from penstock.contracts import ByteArray, Region
 from penstock.errors import SourceError
 from penstock.sources.images.turbo import with_margin
-from penstock.sources.images.whole import WholeDecoder
+from penstock.sources.images.whole import JPEG_END, WholeDecoder
 
 _PACKAGES = "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"
 _VERBOSITY = "PYNVIMGCODEC_VERBOSITY"
 _NO_GPU = -99999
-_JPEG_END = b"\xff\xd9"
 _UNIT_PX = {"CSS_444": 8, "CSS_440": 8, "CSS_GRAY": 8, "CSS_422": 16, "CSS_420": 16}
 _WIDEST_UNIT_PX = 32
 
@@ -46,7 +45,7 @@ class NvImageCodecDecoder:
         return self._whole.size(encoded)
 
     def decode(self, encoded: bytes, region: Region) -> ByteArray:
-        if not encoded.endswith(_JPEG_END):  # it does not tell what was cut short
+        if not encoded.endswith(JPEG_END):  # it does not tell what was cut short
             return self._whole.decode(encoded, region)
         codec, decoder, how = self._codec
         stream = codec.CodeStream(encoded)

@@ -9,6 +9,7 @@ import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from penstock.contracts import ByteArray, Region
 
 _CUT_SHORT = "Premature end"
+JPEG_END = b"\xff\xd9"
 _FLAGS = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 
 

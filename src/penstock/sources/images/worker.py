@@ -21,10 +21,10 @@ from penstock.sources.images.cached import CachedBlock
 from penstock.sources.images.choose import decoder
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.pool import Steps, serve
-from penstock.sources.images.whole import whole_image, whole_jpeg
+from penstock.sources.images.whole import JPEG_END, whole_image, whole_jpeg
 from penstock.sources.records.read import is_remote
 
-_JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
+_JPEG = b"\xff\xd8"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_PIXELS = 178_956_970
 """As for Pillow: an image that says that it has more is taken for a decompression bomb."""
@@ -157,7 +157,7 @@ class Preparer:
         if task.caches and task.caches not in self._tiers:
             self._tiers[task.caches] = Tiers(self._layouts[task.caches])
         images = CachedBlock(self._tiers.get(task.caches), task.caches, task.places, task.admitted)
-        asked_s = perf_counter() - began
+        busy_s = perf_counter() - began
         yield
         began, self._costs = perf_counter(), Costs()
         try:
@@ -173,10 +173,12 @@ class Preparer:
                         raise SourceError(why + remedy, _own_traceback(error)) from None
                     bad.append(Bad(row, where, why))
                     pixels[row] = 0
+                busy_s += perf_counter() - began
                 yield
+                began = perf_counter()
         finally:
             counts = images.finish()
-        self._costs.busy_s = asked_s + perf_counter() - began
+        self._costs.busy_s = busy_s + perf_counter() - began
         return Prepared(bad, counts, self._costs)
 
     def _write(self, images: CachedBlock, row: int, draws: Draws, to: ByteArray) -> None:
@@ -224,7 +226,7 @@ class Preparer:
         regions = augmentation.regions(height, width, draws)
         box = Region(0, 0, height, width) if whole else union(regions)
         try:
-            if not encoded.endswith(_JPEG_END):
+            if not encoded.endswith(JPEG_END):
                 raise ValueError("only a whole decode sees, whatever the crop, whether the image was cut short")
             return self._decoder.decode(encoded, box), regions, box
         except ValueError:  # or a kind that this decoder does not know, or damage

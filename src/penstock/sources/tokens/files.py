@@ -59,6 +59,7 @@ class TokenFile:
         self.path = path
         self.documents: Numbers | None = None
         self._whole: WholeFile | None = None
+        self._first_byte = 0
         try:
             self._version = version_of(path) if kept_in is None else _settled(path)
             if not self._version.nbytes:
@@ -69,12 +70,17 @@ class TokenFile:
             else:
                 self._whole = _kept(path, self._version, kept_in)
                 self._mapped = self._whole.mapped
+            kind, count, self._first_byte = self._described(dtype, kept_in)
         except ReadFailed as error:
             raise BadSetting(str(error)) from None
         except OSError as error:
             raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
-        kept = self._described(dtype, kept_in)
-        self.tokens: Tokens = np.frombuffer(self._mapped, *kept)
+        self.tokens: Tokens = np.frombuffer(self._mapped, kind, count, self._first_byte)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether what is mapped lies in a cache, with checksums."""
+        return self._whole is not None
 
     def check_unchanged(self) -> None:
         """Raise ReadFailed if the file was written to, replaced or removed since it was mapped."""
@@ -103,11 +109,11 @@ class TokenFile:
         """
         if self._whole is not None:
             size = self.tokens.itemsize
-            self._whole.check(firsts * size + len(self._mapped) - self.tokens.nbytes, count * size)
+            self._whole.check(firsts * size + self._first_byte, count * size)
 
     def will_need(self, first: int, count: int) -> None:
         """Have the kernel read some tokens ahead."""
-        start = self.tokens.itemsize * first + len(self._mapped) - self.tokens.nbytes
+        start = self.tokens.itemsize * first + self._first_byte
         page = start // mmap.PAGESIZE * mmap.PAGESIZE
         self._mapped.madvise(mmap.MADV_WILLNEED, page, start - page + count * self.tokens.itemsize)
 
@@ -116,7 +122,7 @@ class TokenFile:
         stem, suffix = os.path.splitext(self.path)
         if self._whole is not None:
             self._whole.check(np.zeros(1, np.int64), min(_HEADER_BYTES, self._version.nbytes), again=True)
-        if suffix != ".npy" and (raw := _content(f"{stem}.idx", kept_in)) is not None:
+        if suffix != ".npy" and (raw := _index(f"{stem}.idx", dtype, kept_in)) is not None:
             found = megatron.read_index(f"{stem}.idx", raw, self._version.nbytes)
             self.documents = found.documents
             return self._agreed(found.dtype, dtype), int(found.documents[-1]), 0
@@ -175,7 +181,20 @@ def files_at(pattern: str | Path) -> list[str]:
         BadSetting: there are none.
     """
     if is_remote(str(pattern)):
-        return _objects_at(str(pattern))
+        found, is_folder = _objects_at(str(pattern))
+    else:
+        found, is_folder = _local_files_at(pattern)
+    found = sorted(file for file in found if file.endswith(_SUFFIXES))
+    if not found:
+        raise BadSetting(f"{pattern}: no such file of tokens (.bin or .npy)")
+    parts = {part for part in ("train", "val") if any(part in Path(file).stem for file in found)}
+    if is_folder and len(parts) > 1:
+        raise BadSetting(f"{pattern} holds files to train with and files to validate with: name one, or a pattern")
+    return found
+
+
+def _local_files_at(pattern: str | Path) -> tuple[list[str], bool]:
+    """Return the files that are named, and whether by their folder."""
     text = os.path.abspath(os.path.expanduser(str(pattern)))
     path = Path(text)
     if path.is_dir():
@@ -185,13 +204,7 @@ def files_at(pattern: str | Path) -> list[str]:
         beside = path.with_suffix(".bin") if path.suffix == ".idx" else Path(f"{text}.bin")
         one = next((file for file in (beside, path) if file.exists()), None)
         found = [Path(match) for match in glob.glob(text, recursive=True)] if one is None else [one]
-    found = sorted(file for file in found if file.suffix in _SUFFIXES)
-    if not found:
-        raise BadSetting(f"{pattern}: no such file of tokens (.bin or .npy)")
-    parts = {part for part in ("train", "val") if any(part in file.stem for file in found)}
-    if path.is_dir() and len(parts) > 1:
-        raise BadSetting(f"{pattern} holds files to train with and files to validate with: name one, or a pattern")
-    return list(map(str, found))
+    return list(map(str, found)), path.is_dir()
 
 
 def opened(
@@ -228,13 +241,14 @@ def opened(
     return files
 
 
-def _objects_at(pattern: str) -> list[str]:
+def _objects_at(pattern: str) -> tuple[list[str], bool]:
+    """Return the objects that are named, and whether by their prefix."""
     require("TokenSource of a URL", "s3", "obstore")
     if "*" in pattern:
-        return objects_like(pattern)
-    if pattern.endswith(_SUFFIXES):
-        return [pattern]
-    return [url for url in objects_like(f"{pattern.rstrip('/')}/*") if url.endswith(_SUFFIXES)]
+        return objects_like(pattern), False
+    if pattern.endswith((".idx", *_SUFFIXES)):
+        return [pattern.removesuffix(".idx") + ".bin" * pattern.endswith(".idx")], False
+    return objects_like(f"{pattern.rstrip('/')}/*"), True
 
 
 class _Slabs(NamedTuple):
@@ -283,17 +297,24 @@ def _kept(path: str, version: FileVersion, kept_in: _Slabs) -> WholeFile:
     return WholeFile(kept_in.of(os.path.dirname(path)), kept_in.limit, path, version, part)
 
 
-def _content(path: str, kept_in: _Slabs | None) -> bytes | None:
-    """Return all that is in a file; None if there is no such file."""
+def _index(path: str, dtype: str | None, kept_in: _Slabs | None) -> bytes | None:
+    """Return all that is in an index; None if there is none."""
     if kept_in is None:
         return Path(path).read_bytes() if os.path.exists(path) else None
     try:
         version = _settled(path)
     except ReadFailed as error:
-        # A store that lists nothing to this user answers that what is not there may not be read.
-        if error.errno == ENOENT or (is_remote(path) and error.errno == EACCES):
+        if error.errno == ENOENT:
             return None
-        raise
+        if not is_remote(path) or error.errno != EACCES:
+            raise
+        # A store that lists nothing to this user answers that what is not there may not be read.
+        if dtype is None:
+            raise BadSetting(
+                f"{path} may not be read, if it is there: it would say what the tokens are. Allow it to be read, "
+                "or pass dtype= if there is none ('uint16' is nanoGPT's)"
+            ) from None
+        return None
     if not version.nbytes:
         return b""
     whole = _kept(path, version, kept_in)

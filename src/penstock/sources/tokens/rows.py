@@ -137,6 +137,7 @@ class Documents:
 
     def __init__(self, files: Sequence[TokenFile], length: int, *, together: bool) -> None:
         self._files = files
+        self._has_copies = any(file.is_copy for file in files)
         self._pieces = _pieces(files, length)
         sizes = self._pieces.sizes
         if together:
@@ -160,7 +161,7 @@ class Documents:
     def fill(self, rows: Ids, to: Ids, leaves: Sequence[Tokens]) -> None:
         tokens, documents = leaves
         pieces = self._of(rows)
-        for i in distinct(self._pieces.files[pieces]):
+        for i in distinct(self._pieces.files[pieces]) if self._has_copies else ():
             of_file = pieces[self._pieces.files[pieces] == i]
             self._files[i].check_whole(self._pieces.starts[of_file], self._pieces.sizes[of_file])
         firsts, ends = self._firsts[rows].tolist(), self._firsts[rows + 1].tolist()
