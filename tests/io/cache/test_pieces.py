@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.contracts import Place
 from penstock.io.cache import pieces
 from penstock.io.cache.pieces import Pieces
+from penstock.io.cache.tiers import Admitted, Layout, Tiers
+from penstock.sources.images.cached import BYTES as BYTES_KIND
+from penstock.sources.images.cached import CachedBlock
 
 COUNT, SPAN = 48, 8192
 SIZES = [(i * 2711) % SPAN + 1 for i in range(COUNT)]
@@ -83,3 +87,36 @@ def test_pieces_come_ahead_across_blocks_and_what_was_forgotten_keeps_none_back(
     assert set(range(16)) >= set(asked) > set(range(10))
     assert all(is_read(some, i) for i in range(10, 48))
     assert sorted(asked) == list(range(48))  # each once
+
+
+def test_a_piece_that_was_read_out_of_turn_is_not_read_again_and_takes_no_place(fd: int) -> None:
+    some = Pieces(fd, direct=True)
+    some.expect(map(place, range(COUNT)))
+    assert all(is_read(some, i) for i in reversed(range(COUNT)))
+    assert not some._coming and not some._next
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_an_image_that_is_read_where_it_lies_leaves_nothing_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: bool
+) -> None:
+    """Such as after chmod: its record is there, and not of this version."""
+    monkeypatch.setattr("penstock.sources.images.cached._JUST_WRITTEN_NS", 0)
+    monkeypatch.setattr("penstock.io.cache.folder.reads_direct", lambda limit: True)
+    files = [tmp_path / f"{i}.jpg" for i in range(30)]
+    for i, file in enumerate(files):
+        file.write_bytes(bytes([i]) * 5000)
+    tiers = Tiers(Layout(str(tmp_path), BYTES_KIND, str(tmp_path / "cache"), 10 << 20, False))
+    places = [Place(str(file)) for file in files]
+    for turn in range(3):
+        if turn and stale:
+            for file in files:
+                os.chmod(file, 0o600 + turn)
+        block = CachedBlock(tiers, BYTES_KIND, places, Admitted(0.0, 1.0))
+        assert [block.encoded(row)[0] for row in range(30)] == list(range(30))
+        for row in range(30):
+            block.keep(row, files[row].read_bytes(), np.zeros((1, 1, 3), np.uint8))
+        block.finish()
+        slab = tiers._slabs[1]
+        assert slab is not None and not slab._pieces._coming and not slab._pieces._next
+    tiers.close()
