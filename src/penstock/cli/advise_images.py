@@ -51,7 +51,8 @@ def advise_images(images: str, cache: str | None) -> None:
     )
     if "whole images" in source.decoder:
         shown.print(
-            "Regions would take a fifth to a third less CPU time: penstock doctor says how to get them.", soft_wrap=True
+            "Regions would take a fifth to a third less CPU time: penstock doctor says how to get them.",
+            soft_wrap=True,
         )
     table = Table(box=None, pad_edge=False)
     for heading in ("a cache keeps", "of the images", "takes", "images/s from the second epoch on"):

@@ -202,7 +202,9 @@ def _decoder() -> Finding:
     if not isinstance(found, WholeDecoder):
         return Finding("JPEG decoder", "works", found.name)
     remedy = 'pip install "penstock[nvimagecodec]", or conda install -c conda-forge libjpeg-turbo (3.0.2 or later)'
-    return Finding("JPEG decoder", "limited", f"{found.name}; regions take a fifth to a third less CPU time", remedy)
+    return Finding(
+        "JPEG decoder", "limited", f"{found.name}; regions take a fifth to a third less CPU time", remedy
+    )
 
 
 def _gpu() -> Iterator[Finding]:
