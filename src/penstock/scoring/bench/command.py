@@ -36,7 +36,8 @@ def compare_methods(comparison: Comparison, folder: Path, store: Store, console:
     bench = Bench(comparison, folder, store, tell)
     arms = arms_of(spec)
     bench.run(arms, spec.seeds)
-    report = Report("", rows_of(bench.results, arms, spec.seeds), [], {})
+    rows = rows_of(bench.results, arms, spec.seeds)
+    report = Report(spec.name, spec.metric, bench.results.machine, "", rows, [], {})
     if spec.fresh_seeds:
         chosen = choose(bench.results)
         (its,) = (row for row in report.on_seeds if (row.arm, row.fraction) == chosen)
@@ -52,17 +53,17 @@ def compare_methods(comparison: Comparison, folder: Path, store: Store, console:
         }
     (folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     save_picture(report, bench.results, folder / "picture.png")
-    for row in shown(report, spec.metric):
+    for row in shown(report):
         console.print(row, soft_wrap=True)
     console.print(f"saved: {printable(str(folder))}: results.json, report.json, picture.png", soft_wrap=True)
     return report
 
 
-def shown(report: Report, metric: str) -> Iterator[Table | str]:
+def shown(report: Report) -> Iterator[Table | str]:
     """Yield a table of all arms, one of the choice on fresh seeds, and sentences."""
-    yield _table(report.on_seeds, metric, "All arms, on the seeds that the choice is made on")
+    yield _table(report.on_seeds, report.metric, "All arms, on the seeds that the choice is made on")
     if report.chosen:
-        yield _table(report.on_fresh_seeds, metric, f"{report.chosen}, on fresh seeds")
+        yield _table(report.on_fresh_seeds, report.metric, f"{report.chosen}, on fresh seeds")
         for name, above in report.against.items():
             yield (
                 f"{report.chosen} against {name}, seed by seed: {above.median:+.2f} ({above.least:+.2f} to "

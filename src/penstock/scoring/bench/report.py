@@ -8,6 +8,7 @@ from statistics import median
 import msgspec
 
 from penstock.errors import BadSetting
+from penstock.measure.machine import Machine
 from penstock.scoring.bench.run import Results, Trial, arms_of, label
 from penstock.scoring.bench.spec import UNSCORED, Spec
 from penstock.scoring.meter import J_PER_WH
@@ -61,12 +62,17 @@ class Report(msgspec.Struct):
     """What is saved.
 
     Attributes:
+        name, metric: Of the spec.
+        machine: What it ran on.
         chosen: Name of the arm that was chosen; empty without fresh seeds.
         on_seeds: All arms, on the seeds that the choice was made on.
         on_fresh_seeds: The choice and its baselines, on others.
         against: By how much the choice is above each baseline, seed by seed.
     """
 
+    name: str
+    metric: str
+    machine: Machine
     chosen: str
     on_seeds: list[Row]
     on_fresh_seeds: list[Row]
