@@ -56,10 +56,10 @@ def clean(seed: int) -> Pool:
     return _drawn(np.random.default_rng(seed), 10_000)
 
 
-def noisy(seed: int) -> Pool:
+def noisy(seed: int, count: int = 10_000) -> Pool:
     """10,000 images: half of the birds, cats, deer and trucks have the label of what they are taken for."""
     draws = np.random.default_rng(seed)
-    pool = _drawn(draws, 10_000)
+    pool = _drawn(draws, count)
     for true, wrong in CONFUSED.items():
         rows = np.flatnonzero(pool.train.labels == true)
         pool.train.labels[draws.permutation(rows)[: len(rows) // 2]] = wrong
@@ -93,11 +93,18 @@ def mixed(seed: int) -> Pool:
     )
 
 
-POOLS = {"clean": clean, "noisy": noisy, "duplicates": duplicates, "mixed": mixed}
+def noisy_small(seed: int) -> Pool:
+    """4,000 images of the noisy kind, for methods that take long."""
+    return noisy(seed, 4000)
+
+
+POOLS = {"clean": clean, "noisy": noisy, "noisy_small": noisy_small, "duplicates": duplicates, "mixed": mixed}
+WIDTHS = {"noisy_small": 16}
+"""Widths of networks, by pool; 32 for others."""
 
 
 def network(width: int = 32) -> nn.Module:
-    """Three convolutions and a linear layer: 95,000 parameters at width 32, 6,600 at 8."""
+    """Three convolutions and a linear layer: 95,000 parameters at width 32, 25,000 at 16, 6,600 at 8, 1,800 at 4."""
     layers: list[nn.Module] = []
     for inputs, outputs, kernel, stride in (
         (3, width, 4, 2),
@@ -121,13 +128,13 @@ def small_pixels(_: nn.Module, batch: Any) -> Tensor:
     return functional.normalize(pixels, dim=1)
 
 
-def _task(pool: Pool, **changes: Any) -> select.Task:
+def _task(pool: Pool, width: int = 32, **changes: Any) -> select.Task:
     torch.set_num_threads(1)
     return select.Task(
         data=pool.train,
         validation=pool.validation,
-        make_model=network,
-        make_proxy=lambda: network(8),
+        make_model=lambda: network(width),
+        make_proxy=lambda: network(width // 4),
         **changes,
     )
 
@@ -140,6 +147,11 @@ def clean_task(seed: int = 0) -> select.Task:
 def noisy_task(seed: int = 0) -> select.Task:
     """The noisy pool."""
     return _task(noisy(seed))
+
+
+def noisy_small_task(seed: int = 0) -> select.Task:
+    """The small noisy pool, and a smaller model."""
+    return _task(noisy_small(seed), WIDTHS["noisy_small"])
 
 
 def duplicates_task(seed: int = 0) -> select.Task:

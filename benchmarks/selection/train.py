@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import penstock
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pools import POOLS, Images, network
+from pools import POOLS, WIDTHS, Images, network
 
 EPOCHS, BATCH, LEARNING_RATE = 32, 64, 3e-3
 
@@ -36,7 +36,7 @@ def main() -> None:
         len(pool.train), EPOCHS, labels=pool.train.labels, data=pool.train
     )
     torch.manual_seed(seed)
-    model = network()
+    model = network(WIDTHS.get(sys.argv[1], 32))
     sampler = penstock.SelectionSampler(policy, seed=seed)
     loader = DataLoader(range(len(labels)), BATCH, sampler=sampler)  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2)
