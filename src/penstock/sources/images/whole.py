@@ -40,7 +40,7 @@ def size_of(encoded: bytes) -> tuple[int, int]:
 
 
 def whole_jpeg(encoded: bytes) -> ByteArray:
-    """Decode a JPEG of any kind; of damage, only a missing end is an error, as with Pillow.
+    """Decode a JPEG of any kind; damage is an error where an end is missing, or pixels, as with Pillow.
 
     Raises:
         ValueError: it cannot be decoded.
@@ -50,10 +50,21 @@ def whole_jpeg(encoded: bytes) -> ByteArray:
     except ValueError as error:
         if _CUT_SHORT in str(error):
             raise
+        damage = error
     try:
-        return simplejpeg.decode_jpeg(encoded, "RGB", strict=False)
+        # What tells of no error leaves the memory as it was where it has decoded nothing.
+        height, width = WholeDecoder().size(encoded)
+        dark, light = (
+            simplejpeg.decode_jpeg(
+                encoded, "RGB", strict=False, buffer=np.full((height, width, 3), value, np.uint8)
+            )
+            for value in (0, 255)
+        )
     except ValueError:  # four colours, which OpenCV turns into three
         return whole_image(encoded)
+    if not np.array_equal(dark, light):
+        raise damage
+    return dark
 
 
 def whole_image(encoded: bytes) -> ByteArray:
