@@ -101,6 +101,8 @@ def noisy_small(seed: int) -> Pool:
 POOLS = {"clean": clean, "noisy": noisy, "noisy_small": noisy_small, "duplicates": duplicates, "mixed": mixed}
 WIDTHS = {"noisy_small": 16}
 """Widths of networks, by pool; 32 for others."""
+EPOCHS = {"mixed": 64}
+"""Epochs of a training on all data, by pool; 32 for others."""
 
 
 def network(width: int = 32) -> nn.Module:

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 import penstock
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pools import POOLS, WIDTHS, Images, network
+from pools import EPOCHS, POOLS, WIDTHS, Images, network
 
-EPOCHS, BATCH, LEARNING_RATE = 32, 64, 3e-3
+BATCH, LEARNING_RATE = 64, 3e-3
 
 
 def accuracy(model: torch.nn.Module, images: Images) -> float:
@@ -29,14 +29,15 @@ def accuracy(model: torch.nn.Module, images: Images) -> float:
 def main() -> None:
     """Train, and log the accuracy."""
     torch.set_num_threads(1)
+    name = sys.argv[1]
     pool_seed = (penstock.run().parameters if penstock.run() else {}).get("seed", "0")
-    pool = POOLS[sys.argv[1]](int(pool_seed))
+    pool = POOLS[name](int(pool_seed))
     images, labels = pool.train.pixels, torch.from_numpy(pool.train.labels)
     policy, epochs, seed = penstock.select.plan_of_run(
-        len(pool.train), EPOCHS, labels=pool.train.labels, data=pool.train
+        len(pool.train), EPOCHS.get(name, 32), labels=pool.train.labels, data=pool.train
     )
     torch.manual_seed(seed)
-    model = network(WIDTHS.get(sys.argv[1], 32))
+    model = network(WIDTHS.get(name, 32))
     sampler = penstock.SelectionSampler(policy, seed=seed)
     loader = DataLoader(range(len(labels)), BATCH, sampler=sampler)  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2)

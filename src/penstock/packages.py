@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 from penstock.errors import PackageMissing
 
@@ -21,6 +22,13 @@ def require(what: str, extra: str, *modules: str) -> None:
     """
     if missing := [module for module in modules if find_spec(module) is None]:
         raise PackageMissing(f'{what} needs {", ".join(missing)}: pip install "penstock[{extra}]"')
+
+
+def initialized_distributed() -> Any:
+    """Return ``torch.distributed`` if this process is one of its ranks, else None."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    is_rank = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if is_rank else None
 
 
 def import_path() -> list[str]:

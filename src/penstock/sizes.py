@@ -56,6 +56,15 @@ def whole_number(name: str, value: SupportsIndex, least: int, most: int = 2**63 
     raise BadSetting(f"{name}={value!r}: it must be a whole number between {least:,} and {most:,}")
 
 
+def random_seed(value: SupportsIndex) -> int:
+    """Check that ``seed=`` is a whole number that generators take.
+
+    Raises:
+        BadSetting: it is none.
+    """
+    return whole_number("seed", value, -(2**63), 2**64 - 1)
+
+
 def size_text(nbytes: float) -> str:
     """Format bytes for a person: ``"64 KiB"``, or ``"110 KB"`` where that is rounder."""
     for base, names in ((1024, ("KiB", "MiB", "GiB", "TiB")), (1000, ("KB", "MB", "GB", "TB"))):

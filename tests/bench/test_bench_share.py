@@ -17,11 +17,12 @@ import psutil
 import pytest
 
 from penstock.bench.share.plan import Case, Settings, cases, split
-from penstock.bench.share.report import Comparison, Report, Result, Spread, compared, sentence
+from penstock.bench.share.report import Comparison, Report, Result, compared, sentence
 from penstock.bench.share.source import Loader, alone, described
 from penstock.bench.share.table import shown
 from penstock.errors import BadSetting
 from penstock.measure.machine import describe
+from penstock.measure.spread import Spread
 from penstock.terminal import console
 
 _PATIENCE_S = 300

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from penstock import BadSetting
-from penstock.scoring.bench.report import Row, Spread, choose, full_of, rows_of
+from penstock.measure.spread import Spread
+from penstock.scoring.bench.report import Row, choose, full_of, rows_of
 from penstock.scoring.bench.run import Outcome, Results, Trial
 from penstock.scoring.bench.spec import Arm, Spec, read_spec
 

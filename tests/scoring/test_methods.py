@@ -17,7 +17,7 @@ from penstock.scoring.methods.sketch import Sketch
 from penstock.scoring.score import METHODS, score
 from penstock.scoring.scores import Scores
 from penstock.scoring.task import Task
-from penstock.scoring.training import train
+from penstock.scoring.training import Checkpoint, train
 from penstock.testing.scorer import ScorerContract
 
 
@@ -188,6 +188,18 @@ def test_the_index_of_rds_scores_other_targets_without_another_pass(tmp_path: An
         score(images(data=data, validation=other, index=index), "rds", epochs=1)
     with pytest.raises(BadSetting, match="has no embeddings of 50 samples"):
         score(images(checkpoints=checkpoints, index=score(images(), "el2n", models=1)), "rds")
+
+
+@pytest.mark.parametrize("method", ["rds", "diverse", "el2n"])
+def test_a_model_that_is_made_trained_is_not_trained_again(method: str) -> None:
+    made: list[nn.Module] = []
+
+    def make() -> nn.Module:
+        made.append(convolutional())
+        return made[-1]
+
+    scores = score(images(make_model=make), method, epochs=0, **({"models": 1} if method == "el2n" else {}))
+    assert scores.header.checkpoint == Checkpoint.of(made[-1]).digest and np.unique(scores.values).size > 1
 
 
 def test_nearest_takes_the_first_and_leaves_no_two_alike() -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +21,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from penstock.packages import initialized_distributed
 from penstock.sources.length import length
 from penstock.sources.torch.sampling import chain_of
 
@@ -107,8 +107,8 @@ def ranks_here(environment: Mapping[str, str] = os.environ) -> Ranks:
     local, world = environment.get("LOCAL_WORLD_SIZE"), environment.get("WORLD_SIZE", "1")
     one_node = local in (None, world) and environment.get("NODE_RANK", "0") == "0"
     named = all(environment.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed = initialized_distributed()
+    if distributed is None:
         return Ranks(0, int(world) if world.isdecimal() else 1, False, one_node, named)
     return Ranks(distributed.get_rank(), distributed.get_world_size(), True, one_node, named)
 

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.contracts import Cursor, Source, SourceBlock
 from penstock.errors import BadSetting, PackStopped, PenstockError, SourceError
 from penstock.packing.writer import Journal, Origin, Writer, stopping
-from penstock.sizes import whole_number
+from penstock.sizes import random_seed, whole_number
 from penstock.sources.adapt import adapt
 from penstock.sources.packed.format import JOURNAL, MANIFEST, Manifest, folder_at, read_manifest, read_set
 from penstock.sources.packed.sealed import FORMAT, read_page
@@ -60,7 +60,7 @@ def pack(
         PackStopped: the disk is full, or fails.
     """
     folder = folder_at(folder)
-    whole_number("seed", seed, -(2**63), 2**64 - 1)
+    random_seed(seed)
     whole_number("commit_bytes", commit_bytes, 1)
     with closing(adapt(loader, segments=1, seed=seed, in_order=True)) as source, _held(folder):
         texts = dict(fingerprint) if isinstance(fingerprint, Mapping) else {"the recipe": fingerprint}

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.scoring.scores import Scores
-from penstock.selection.policy import count_of
+from penstock.selection.policy import count_of, pool_of
 from penstock.selection.selection import Selection
 
 Rows = npt.NDArray[np.int64]
@@ -77,13 +77,16 @@ def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center",
     if by not in ("k-center", "facility-location"):
         raise BadSetting(f"by={by!r}: it must be 'k-center' or 'facility-location'")
     rows = k_center(vectors, take, seed) if by == "k-center" else _facility_location(vectors, take)
-    mask = np.zeros(len(vectors), np.bool_)
-    mask[rows] = True
-    return Selection(mask)
+    return pool_of(len(vectors)).part(rows)
 
 
 def overlap(one: Selection, other: Selection) -> float:
-    """Return the part of the smaller selection that is in the other one, from 0 to 1."""
+    """Return the part of the smaller selection that is in the other one, from 0 to 1.
+
+    Args:
+        one: A selection.
+        other: Another one, of the same data set.
+    """
     return len(np.intersect1d(one.ids, other.ids)) / min(len(one), len(other))
 
 

@@ -13,6 +13,7 @@ from penstock.scoring.identity import DataIdentity, identity_of
 from penstock.scoring.meter import Cost
 from penstock.scoring.scores import Direction, Scores, ScoresHeader
 from penstock.selection.policy import finite, ids_of_report
+from penstock.sizes import whole_number
 
 
 class ReportedLosses:
@@ -21,12 +22,15 @@ class ReportedLosses:
     Args:
         samples: Size of the data set.
 
+    Raises:
+        BadSetting: there is none.
+
     Attributes:
         counts: How often each sample was reported, shape ``(samples,)``.
     """
 
     def __init__(self, samples: int) -> None:
-        self._sums = np.zeros(samples)
+        self._sums = np.zeros(whole_number("samples", samples, 1))
         self.counts = np.zeros(samples, np.int64)
 
     def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:

@@ -19,6 +19,7 @@ from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.measure.machine import Machine
 from penstock.packages import require
+from penstock.runs.store.folder import chosen_folder
 from penstock.scoring.identity import DataIdentity, identity_of
 from penstock.scoring.meter import Cost
 
@@ -227,10 +228,7 @@ def path_of(where: str | os.PathLike[str]) -> Path:
 
 def folder() -> Path:
     """Return where named scores lie: ``$PENSTOCK_SCORES``, else ``penstock/scores`` in the user's data."""
-    if chosen := os.environ.get("PENSTOCK_SCORES"):
-        return Path(chosen).absolute()
-    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser().absolute() / "penstock" / "scores"
+    return chosen_folder("PENSTOCK_SCORES", "scores")
 
 
 def names() -> list[str]:

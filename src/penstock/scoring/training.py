@@ -41,6 +41,11 @@ class Checkpoint(NamedTuple):
     moments: dict[str, Moments]
     learning_rate: float
 
+    @classmethod
+    def of(cls, model: nn.Module) -> Checkpoint:
+        """Return what a model is now, without an optimiser."""
+        return cls(_copied(model), {}, 1.0)
+
     @property
     def digest(self) -> str:
         """Digest of the parameters."""
@@ -112,8 +117,7 @@ def train(
             step += 1
             if report is not None:
                 report(batch, losses.detach())
-        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        found.append(Checkpoint(state, _moments(optimizer, named), float(np.mean(rates))))
+        found.append(Checkpoint(_copied(model), _moments(optimizer, named), float(np.mean(rates))))
     return found
 
 
@@ -165,6 +169,10 @@ def adam_direction(gradient: Tensor, moments: Moments) -> Tensor:
     mean = (_BETAS[0] * moments.mean + (1 - _BETAS[0]) * gradient) / (1 - _BETAS[0] ** step)
     square = (_BETAS[1] * moments.square + (1 - _BETAS[1]) * gradient**2) / (1 - _BETAS[1] ** step)
     return mean / (square.sqrt() + _EPS)
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
 def _moments(optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> dict[str, Moments]:

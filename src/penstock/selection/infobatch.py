@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,10 @@ import numpy.typing as npt
 
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
+from penstock.packages import initialized_distributed
 from penstock.selection.policy import Policy, finite, first_full_epoch, ids_of_report
 from penstock.selection.selection import Selection
-from penstock.sizes import whole_number
+from penstock.sizes import random_seed, whole_number
 from penstock.sources.order import digest, permutation
 
 
@@ -33,6 +33,9 @@ class InfoBatch(Policy):
         ratio: Part of the samples with a loss below the mean that is left out, from 0 to below 1.
         last: Part of the epochs, the last ones, that hold all samples.
         seed: Random seed of what is left out.
+
+    Raises:
+        BadSetting: a value is out of its range.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class InfoBatch(Policy):
             raise BadSetting(f"ratio={ratio} must be from 0 to below 1")
         self._ratio = ratio
         self._full_from = first_full_epoch(epochs, last)
-        self._seed = whole_number("seed", seed, -(2**63), 2**64 - 1) % 2**64
+        self._seed = random_seed(seed) % 2**64
         self._losses = np.full(samples, np.nan, np.float32)
         self._reported: list[tuple[Ids, npt.NDArray[np.float64]]] = []
         self._decided: tuple[int, Selection] | None = None
@@ -100,8 +103,8 @@ def _of_all_ranks(
     reported: list[tuple[Ids, npt.NDArray[np.float64]]],
 ) -> list[tuple[Ids, npt.NDArray[np.float64]]]:
     """Return what all ranks have reported, in one order on each of them."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed = initialized_distributed()
+    if distributed is None:
         return reported
     ranks: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(ranks, reported)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.selection.selection import Selection, selection_of
-from penstock.sizes import whole_number
+from penstock.sizes import random_seed, whole_number
 from penstock.sources.order import digest, permutation
 
 
@@ -53,14 +53,14 @@ class Fixed(Policy):
 
     Args:
         samples: What ``Selection`` takes.
+
+    Raises:
+        BadSetting: it is none.
     """
 
     def __init__(self, samples: Any) -> None:
-        chosen = selection_of(samples)
-        if chosen is None:
-            raise BadSetting("select: no sample")
-        self._selection = chosen
-        self.digest = chosen.digest
+        self._selection = some_of(samples)
+        self.digest = self._selection.digest
 
     def selection(self, epoch: int) -> Selection:
         return self._selection
@@ -80,12 +80,15 @@ class RandomSubsets(Policy):
         fraction: Part of them that an epoch holds, above 0, at most 1.
         seed: Random seed of the draws.
         fresh: False draws once, for all epochs: plain random selection.
+
+    Raises:
+        BadSetting: ``samples`` is no selection, or the fraction keeps none of them.
     """
 
     def __init__(self, samples: Any, fraction: float, *, seed: int = 0, fresh: bool = True) -> None:
         self._pool = pool_of(samples)
         self._take = count_of(fraction, len(self._pool))
-        self._seed = whole_number("seed", seed, -(2**63), 2**64 - 1) % 2**64
+        self._seed = random_seed(seed) % 2**64
         self._fresh = fresh
         self.digest = digest("random", self._pool.digest, self._take, self._seed, fresh)
 
@@ -110,6 +113,9 @@ class TemperatureSampling(Policy):
         fraction: Part of them that an epoch holds, above 0, at most 1.
         temperature: Above 0.
         seed: Random seed of the draws.
+
+    Raises:
+        BadSetting: a value is out of its range, or a score is missing or not finite.
     """
 
     def __init__(
@@ -121,7 +127,7 @@ class TemperatureSampling(Policy):
             raise BadSetting(f"temperature={temperature} must be above 0")
         given = finite("scores", scores, len(self._pool))
         self._logits = (given - given.mean()) / (max(float(given.std()), 1e-12) * temperature)
-        self._seed = whole_number("seed", seed, -(2**63), 2**64 - 1) % 2**64
+        self._seed = random_seed(seed) % 2**64
         self.digest = digest(
             "temperature", self._pool.digest, self._take, self._seed, temperature, given.tobytes()
         )
@@ -141,6 +147,9 @@ class AnnealToFull(Policy):
         samples: Size of the data set, or what ``Selection`` takes: what the last epochs hold.
         epochs: Number of epochs.
         last: Part of the epochs that hold all samples, from 0 to 1.
+
+    Raises:
+        BadSetting: a value is out of its range.
     """
 
     def __init__(self, policy: Policy, samples: Any, *, epochs: int, last: float = 0.125) -> None:
@@ -162,15 +171,6 @@ class AnnealToFull(Policy):
         self._policy.load_state_dict(state)
 
 
-def policy_of(given: Any) -> Policy | None:
-    """Return what ``select=`` means: a policy, or None for all samples.
-
-    Raises:
-        BadSetting: it is none.
-    """
-    return given if given is None or isinstance(given, Policy) else Fixed(given)
-
-
 def selected_at(given: Any, epoch: int) -> tuple[Selection | None, Policy | None]:
     """Return what ``select=`` selects in an epoch, and the policy that says so, if it is one.
 
@@ -184,6 +184,15 @@ def pool_of(samples: Any) -> Selection:
     """Return the samples that a policy draws from, given as their number or as a selection."""
     if isinstance(samples, int):
         return Selection(np.ones(whole_number("samples", samples, 1), np.bool_))
+    return some_of(samples)
+
+
+def some_of(samples: Any) -> Selection:
+    """Return a selection; unlike ``select=``, None means none.
+
+    Raises:
+        BadSetting: it is none.
+    """
     chosen = selection_of(samples)
     if chosen is None:
         raise BadSetting("select: no sample")

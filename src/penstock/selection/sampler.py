@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import BadSetting
-from penstock.selection.policy import policy_of
+from penstock.selection.policy import Fixed, Policy
 from penstock.selection.selection import Ids, Selection
-from penstock.sizes import whole_number
+from penstock.sizes import random_seed, whole_number
 from penstock.sources.order import permutation
 
 
@@ -45,12 +45,9 @@ class SelectionSampler:
         num_replicas: int = 1,
         drop_last: bool = False,
     ) -> None:
-        policy = policy_of(selection)
-        if policy is None:
-            raise BadSetting("select: no sample")
-        self.policy = policy
+        self.policy: Policy = selection if isinstance(selection, Policy) else Fixed(selection)
         self.shuffle = shuffle
-        self.seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
+        self.seed = random_seed(seed)
         self.num_replicas = whole_number("num_replicas", num_replicas, 1)
         self.rank = whole_number("rank", rank, 0, num_replicas - 1)
         self.drop_last = drop_last

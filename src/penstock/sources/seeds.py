@@ -88,7 +88,6 @@ def _states() -> tuple[Any, Any, Any]:
 
 
 def _restore(states: tuple[Any, Any, Any]) -> None:
-    """Go back to what ``global_states`` returned."""
     if states[0] is not None:
         sys.modules["torch"].set_rng_state(states[0])
     random.setstate(states[1])

@@ -13,8 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from penstock.bench.share.plan import Arm
-from penstock.bench.share.report import Report, Result, Spread
+from penstock.bench.share.report import Report, Result
 from penstock.bench.share.table import notes, short
+from penstock.measure.spread import Spread
 
 _INK, _FAINT, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
 _LINES: tuple[tuple[Arm, str, str, str], ...] = (

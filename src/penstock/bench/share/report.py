@@ -10,6 +10,7 @@ import msgspec
 from penstock.bench.share.plan import Arm, Settings
 from penstock.bench.share.source import Loader
 from penstock.measure.machine import Machine
+from penstock.measure.spread import Spread
 
 _SAME = 0.05
 _KEEPS_UP = 0.9
@@ -45,18 +46,6 @@ class Result(msgspec.Struct, frozen=True):
     def together(self) -> float:
         """Samples per second of all trainers together."""
         return sum(self.samples_per_s)
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """The median, least and most of a figure over the repeats."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.median(values), min(values), max(values))
 
 
 class Comparison(msgspec.Struct, frozen=True):

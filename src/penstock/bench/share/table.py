@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.bench.share.plan import Arm
-from penstock.bench.share.report import Report, Result, Spread
+from penstock.bench.share.report import Report, Result
+from penstock.measure.spread import Spread
 from penstock.terminal import printable
 
 _WIDTH = 80

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
-from typing import Any
 
+from penstock.packages import initialized_distributed
 from penstock.tracebacks import users_stacklevel
 
 
@@ -17,8 +16,8 @@ def group_of_ranks() -> str:
 
 def warn_of_ranks(feed: str) -> None:
     """Warn a trainer that is one of several ranks and gave no ``shard``: every rank then gets all samples."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed = initialized_distributed()
+    if distributed is None:
         return
     rank, world = distributed.get_rank(), distributed.get_world_size()
     if world > 1:

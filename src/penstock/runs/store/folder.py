@@ -18,12 +18,15 @@ _OVER_A_NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "
 _REMEDY = "set PENSTOCK_STORE, or --store, to a folder of your own"
 
 
-def chosen_folder() -> Path:
-    """Return ``$PENSTOCK_STORE``, else ``penstock/runs`` in ``$XDG_DATA_HOME``, else in ``~/.local/share``."""
-    if chosen := os.environ.get("PENSTOCK_STORE"):
+def chosen_folder(variable: str = "PENSTOCK_STORE", name: str = "runs") -> Path:
+    """Return the folder that a variable names, else ``penstock/NAME`` in the user's data directory.
+
+    That is ``$XDG_DATA_HOME``, or ``~/.local/share``.
+    """
+    if chosen := os.environ.get(variable):
         return Path(chosen).absolute()
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser().absolute() / "penstock" / "runs"
+    return Path(data).expanduser().absolute() / "penstock" / name
 
 
 def private_folder(folder: Path) -> None:

@@ -9,25 +9,14 @@ import msgspec
 
 from penstock.errors import BadSetting
 from penstock.measure.machine import Machine
+from penstock.measure.spread import Spread
 from penstock.scoring.bench.run import Results, Trial, arms_of, label
 from penstock.scoring.bench.spec import UNSCORED, Spec
-from penstock.scoring.meter import J_PER_WH
+from penstock.scoring.meter import Cost
+from penstock.scoring.pays import Balance
 
 RUNS = (1, 5, 20)
 """Numbers of runs that share a selection."""
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """Some values: the middle one, the least and the most."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of values."""
-        return cls(median(values), min(values), max(values))
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,9 +129,7 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
         name: _median(results, arm, 0.0, seeds, name) if scored else 0.0 for name in ("cpu_s", "seconds", "wh")
     }
     training = {name: _median(results, arm, fraction, seeds, name) for name in ("cpu_s", "seconds", "wh")}
-    saved_s = full_s - training["cpu_s"]
-    pays = 0 if not scored else None if saved_s <= 0 else -int(-scoring["cpu_s"] // saved_s)
-    metrics = [results.outcomes[Trial(arm, fraction, seed).key(results.spec)].metric or 0.0 for seed in seeds]
+    metrics = [results.outcomes[Trial(arm, fraction, seed).key(spec)].metric or 0.0 for seed in seeds]
     return Row(
         label=label(spec, arm, fraction),
         arm=arm,
@@ -156,12 +143,12 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
         scoring_wh=scoring["wh"],
         training_wh=training["wh"],
         cost={runs: (training["cpu_s"] + scoring["cpu_s"] / runs) / full_s for runs in RUNS},
-        pays_after=pays,
+        pays_after=Balance(scoring["cpu_s"], full_s, training["cpu_s"]).pays_after if scored else 0,
     )
 
 
 def _median(results: Results, arm: int, fraction: float, seeds: Sequence[int], name: str) -> float:
     found = [results.outcomes[Trial(arm, fraction, seed).key(results.spec)] for seed in seeds]
     if name == "wh":
-        return median(each.cpu_s * results.spec.watts / J_PER_WH if each.wh is None else each.wh for each in found)
+        return median(Cost(each.seconds, each.cpu_s, each.wh).wh_at(results.spec.watts) for each in found)
     return median(getattr(each, name) for each in found)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from penstock.scoring.choose import k_center
-from penstock.scoring.methods.models import made, trained
+from penstock.scoring.methods.models import trained
 from penstock.scoring.methods.rds import embedded
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.scores import Direction
@@ -34,13 +34,9 @@ class Diverse(msgspec.Struct, frozen=True):
 
     def score(self, task: Task, seed: int, progress: Progress) -> Scored:
         """Score each sample."""
-        if self.epochs or task.checkpoints:
-            (model, checkpoint), *_ = trained(task, task.make_model, 1, self.epochs, seed, progress)
-            digest = checkpoint.digest
-        else:
-            model, digest = made(task, task.make_model, seed).eval(), ""
+        (model, checkpoint), *_ = trained(task, task.make_model, 1, self.epochs, seed, progress)
         vectors = embedded(task, model, task.batches(), task.samples)
         rows = k_center(vectors, count_of(self.fraction, len(vectors)), seed)
         values = np.full(len(vectors), -len(vectors), np.float32)
         values[rows] = -np.arange(len(rows))
-        return Scored(values, checkpoint=digest, embeddings=vectors)
+        return Scored(values, checkpoint=checkpoint.digest, embeddings=vectors)

@@ -28,7 +28,8 @@ def trained(
     for i in range(models):
         progress("train a model", i, models)
         model = made(task, make, seed + i)
-        yield model.eval(), train(task, model, epochs=epochs, seed=seed + i)[-1]
+        found = train(task, model, epochs=epochs, seed=seed + i) if epochs else [Checkpoint.of(model)]
+        yield model.eval(), found[-1]
 
 
 def checkpoints(task: Task, model: nn.Module, epochs: int, seed: int, ids: Ids | None) -> list[Checkpoint]:

@@ -17,7 +17,7 @@ from penstock.io.cache.tiers import Counts
 from penstock.linux.cores import cores
 from penstock.memory.slots import Slots
 from penstock.packages import require
-from penstock.sizes import whole_number
+from penstock.sizes import random_seed, whole_number
 from penstock.sources.alone import Alone
 from penstock.sources.images.labels import labels_of
 from penstock.sources.order import Order, digest, planned
@@ -116,7 +116,7 @@ class ImageSource(Alone):
         size = whole_number("size", size, 1, 2**14)
         crops = whole_number("crops", crops, 1, 1024)
         self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-        seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
+        seed = random_seed(seed)
         if segments is not None:
             segments = whole_number("segments", segments, 1)
         for name, value, known in (

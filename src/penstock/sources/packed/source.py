@@ -22,7 +22,7 @@ from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots
-from penstock.sizes import size_text, whole_number
+from penstock.sizes import random_seed, size_text, whole_number
 from penstock.sources.order import Order, digest, planned
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import folder_at
@@ -86,7 +86,7 @@ class PackedSource:
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
         if segments is not None:
             segments = whole_number("segments", segments, 1)
-        seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
+        seed = random_seed(seed)
         keep_bytes = whole_number("keep_bytes", keep_bytes, 0)
         Cache.check(cache)
         if cache is not None and cache.keep != "auto":

@@ -246,8 +246,10 @@ def _objects_at(pattern: str) -> tuple[list[str], bool]:
     require("TokenSource of a URL", "s3", "obstore")
     if "*" in pattern:
         return objects_like(pattern), False
-    if pattern.endswith((".idx", *_SUFFIXES)):
-        return [pattern.removesuffix(".idx") + ".bin" * pattern.endswith(".idx")], False
+    if pattern.endswith(".idx"):
+        return [f"{pattern.removesuffix('.idx')}.bin"], False
+    if pattern.endswith(_SUFFIXES):
+        return [pattern], False
     return objects_like(f"{pattern.rstrip('/')}/*"), True
 
 

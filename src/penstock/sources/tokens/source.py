@@ -15,7 +15,7 @@ from penstock.io.cache.cache import Cache
 from penstock.memory.placement import place
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots
-from penstock.sizes import whole_number
+from penstock.sizes import random_seed, whole_number
 from penstock.sources.alone import Alone
 from penstock.sources.order import Order, Planned, digest, planned
 from penstock.sources.tokens.files import TokenFile, Tokens, opened
@@ -82,7 +82,7 @@ class TokenSource(Alone):
     ) -> None:
         length = whole_number("length", length, 1, 2**24)
         self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-        seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
+        seed = random_seed(seed)
         if segments is not None:
             segments = whole_number("segments", segments, 1)
         if dtype not in (None, "uint16", "uint32"):
