@@ -17,6 +17,7 @@ from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.forked import eventually
 from tests.web.seeded import add_points, drawn, group
+from tests.web.test_selections import reached, read_scores
 
 import penstock
 from penstock.runs.plan import GroupPlan, RunPlan
@@ -429,6 +430,26 @@ def test_groups_stand_beside_each_other_with_the_sentence_above_and_the_best_mar
     page.get_by_role("button", name="one feed (plain)").click()
     page.locator("thead th").nth(2).wait_for(state="detached")
     assert page.evaluate("document.activeElement.textContent") == "one feed (plain)"
+
+
+@pytest.mark.parametrize(("scheme", "width"), LIGHT_AND_DARK)
+def test_what_a_selection_costs_and_saves_stands_below_the_groups(tab, store, monkeypatch, scheme, width):
+    full = group(store, "noisy/full 100%", runs=["a", "b"], seconds=120, series=reached(100, 80))
+    half = group(store, "noisy/sketch 50%", runs=["a", "b"], seconds=60, series=reached(55, 82.25))
+    for record in half:
+        read_scores(store, record.id, monkeypatch)
+    one = tab(color_scheme=scheme, viewport={"width": width, "height": 1100})
+    page = one.view(f"time?group={full[0].group_id}&group={half[0].group_id}")
+    page.get_by_role("heading", name="Was selecting worth it?").wait_for()
+    table = page.get_by_role("table", name="What the selection of noisy/sketch 50% costs and saves")
+    rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
+    assert rows[:2] == [["minutes", "1.5", "2", "1", "2 runs"], ["CPU-seconds", "60", "100", "55", "2 runs"]]
+    assert rows[3] == ["accuracy", "", "80 (80 to 80)", "82.25 (82.25 to 82.25)", ""]
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    one.picture(f"selecting-{scheme}-{width}")
+    page.get_by_role("button", name="noisy/full 100% (plain)").click()
+    page.get_by_text("Choose a group of runs on all samples, too").wait_for()
+    assert "Scoring took 1:30." in page.locator("main").inner_text()
 
 
 def test_advice_for_runs_that_go_on_is_given_once_and_names_the_run_that_waits_most(tab, store):

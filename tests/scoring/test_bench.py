@@ -12,9 +12,11 @@ import pytest
 
 from penstock import BadSetting
 from penstock.measure.spread import Spread
+from penstock.runs.store import Store
 from penstock.scoring.bench.report import Row, choose, full_of, rows_of
 from penstock.scoring.bench.run import Outcome, Results, Trial
 from penstock.scoring.bench.spec import Arm, Spec, read_spec
+from penstock.scoring.pays import savings
 
 TASK = """
 import torch
@@ -101,6 +103,10 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     )
     assert cost.returncode == 0, cost.stderr
     assert "accuracy: 40.02 (40.01 to 40.03, 3 runs) on all samples, 20.02" in cost.stdout.replace("\n", " ")
+    with Store.open(folder / "store") as store:
+        [saving] = savings(store, ["small/diverse 50%", "small/full 100%", "small/full 50%"])
+    assert (saving.group, saving.against, saving.selected.runs) == ("small/diverse 50%", "small/full 100%", 3)
+    assert saving.methods == ("diverse (epochs 0, fraction 1.0)",) and saving.scoring.cpu_s > 0.1
     show = penstock(folder, "show", "out/scores/diverse-epochs=0-1.parquet")
     assert "diverse (version 1, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
     compare = penstock(

@@ -14,9 +14,10 @@ from tests.scoring.tasks import SAMPLES, Images, Texts, images, small
 
 from penstock import BadSetting, select
 from penstock.measure.machine import describe
+from penstock.scoring.header import ScoresHeader
 from penstock.scoring.identity import DataIdentity, identity_of
 from penstock.scoring.meter import Cost, metered
-from penstock.scoring.scores import Scores, ScoresHeader, names
+from penstock.scoring.scores import Scores, names
 
 
 def header(samples: int = SAMPLES, **changes: Any) -> ScoresHeader:

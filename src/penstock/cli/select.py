@@ -13,6 +13,7 @@ import typer
 from penstock.cli.command import Command, Group
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.errors import BadSetting
+from penstock.scoring.meter import WATTS
 from penstock.terminal import console
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def cost(
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="What the runs logged that is to be high.")
     ] = "accuracy",
-    watts: _Watts = 15.0,
+    watts: _Watts = WATTS,
     store: StoreFolder = None,
 ) -> None:
     """Tell after how many runs a selection has paid, in minutes and in energy, at which accuracy."""
@@ -124,7 +125,7 @@ def cost(
 
     header = Scores.read(scores).header
     with Store.open(store) as opened:
-        groups = [cost_of(opened, group, metric, watts) for group in (full, selected)]
+        groups = [cost_of(opened, group, watts) for group in (full, selected)]
     console().print(cost_page(header, groups[0], groups[1], metric, watts), soft_wrap=True)
 
 

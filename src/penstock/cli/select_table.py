@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.scoring.choose import overlap, top
+from penstock.scoring.header import ScoresHeader
 from penstock.scoring.pays import RunsCost, balances
-from penstock.scoring.scores import Scores, ScoresHeader
+from penstock.scoring.scores import Scores
 from penstock.terminal import printable
 
 _BINS = 8
@@ -22,7 +23,7 @@ _FRACTIONS = (0.1, 0.25, 0.5)
 def scores_page(scores: Scores) -> Group:
     """Show a header, and a histogram for each target."""
     header = scores.header
-    asked = ", ".join(f"{name} {value}" for name, value in header.settings.items())
+    asked = header.asked
     energy = "" if header.cost.wh is None else f", {header.cost.wh:.3g} Wh"
     lines = [
         Text.assemble(
@@ -64,17 +65,18 @@ def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: 
         runs = balance.pays_after
         paid = "never" if runs is None else f"{runs:,} run{'s' * (runs > 1)}"
         table.add_row(unit, *(f"{each:,.3g}" for each in (balance.scoring, balance.full, balance.selected)), paid)
-    lines = [Text(f"{metric}: {_reached(full)} on all samples, {_reached(selected)} on the selection")]
+    lines = [
+        Text(f"{metric}: {_reached(full, metric)} on all samples, {_reached(selected, metric)} on the selection")
+    ]
     if header.cost.wh is None:
         lines.append(Text(f"Wh are CPU-seconds at {watts:g} W: no counter could be read.", "dim"))
     return Group(table, *lines)
 
 
-def _reached(cost: RunsCost) -> str:
-    if not cost.metric:
+def _reached(cost: RunsCost, metric: str) -> str:
+    if not (values := cost.logged.get(metric)):
         return "not logged"
-    middle = float(np.median(cost.metric))
-    return f"{middle:.4g} ({cost.metric[0]:.4g} to {cost.metric[-1]:.4g}, {len(cost.metric)} runs)"
+    return f"{np.median(values):.4g} ({values[0]:.4g} to {values[-1]:.4g}, {len(values)} runs)"
 
 
 def _of_checkpoint(header: ScoresHeader) -> str:

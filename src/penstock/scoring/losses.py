@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from penstock.errors import BadSetting
 from penstock.measure.machine import describe
+from penstock.scoring.header import Direction, ScoresHeader
 from penstock.scoring.identity import DataIdentity, identity_of
 from penstock.scoring.meter import Cost
-from penstock.scoring.scores import Direction, Scores, ScoresHeader
+from penstock.scoring.scores import Scores
 from penstock.selection.policy import finite, ids_of_report
 from penstock.sizes import whole_number
 

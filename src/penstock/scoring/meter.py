@@ -16,6 +16,8 @@ from penstock.measure.gpus import devices
 from penstock.runs.listeners.energy import GpuCounter, rapl_missing, rapl_zones
 
 J_PER_WH = 3600.0
+WATTS = 15.0
+"""Power of a busy core, where no counter can be read and nobody says another."""
 
 
 class Cost(msgspec.Struct, frozen=True):

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import msgspec
 
 from penstock.errors import BadSetting
 from penstock.runs.figures import run_figures
+from penstock.runs.measured import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
-from penstock.scoring.meter import J_PER_WH, Cost
+from penstock.scoring.header import ScoresHeader
+from penstock.scoring.meter import J_PER_WH, WATTS, Cost
+from penstock.scoring.used import used_by
 
 
 class RunsCost(msgspec.Struct, frozen=True):
-    """What the runs of a group took and reached: medians.
+    """What runs took and reached: medians.
 
     Attributes:
         runs: Number of runs that finished.
         seconds: Time on the clock.
         cpu_s: CPU time; None where nobody recorded it.
         wh: Energy, as the counters say, else CPU time times the stated power; None without either.
-        metric: What they logged last, rising; empty if they logged none.
+        logged: What they logged last, rising, by name.
     """
 
     runs: int
     seconds: float
     cpu_s: float | None
     wh: float | None
-    metric: list[float]
+    logged: dict[str, list[float]]
 
 
 class Balance(msgspec.Struct, frozen=True):
@@ -53,22 +56,69 @@ class Balance(msgspec.Struct, frozen=True):
         return None if saved <= 0 else max(1, math.ceil(self.scoring / saved))
 
 
-def cost_of(store: Store, group: str, metric: str, watts: float) -> RunsCost:
+class Saving(msgspec.Struct, frozen=True):
+    """What a selection has brought a group of runs.
+
+    Attributes:
+        group: Name of the group.
+        against: Name of the group of runs on all samples; empty if there is none.
+        methods: What scored the samples.
+        scoring: What that cost, once: the median of the scores that the runs have read.
+        selected: What the runs took.
+        full: What the runs on all samples took, if there are some.
+    """
+
+    group: str
+    against: str
+    methods: tuple[str, ...]
+    scoring: Cost
+    selected: RunsCost
+    full: RunsCost | None
+
+
+def cost_of(store: Store, group: str, watts: float = WATTS) -> RunsCost:
     """Return what the runs of a group took.
 
     Args:
         store: Where they are kept.
         group: Name or id of the group.
-        metric: What they logged.
         watts: Power of a busy core, where no counter could be read.
 
     Raises:
         BadSetting: there is no such group, or none of its runs has finished.
     """
-    runs = [run for run in store.runs(group) if run.status == "finished"]
+    runs = _finished(store, group)
     if not runs:
         raise BadSetting(f"no run of group {group!r} has finished; penstock runs ls shows the groups")
-    return _cost(runs, [store.series(run.id) for run in runs], metric, watts)
+    return _cost(runs, [store.series(run.id) for run in runs], watts)
+
+
+def savings(store: Store, groups: Iterable[str], watts: float = WATTS) -> list[Saving]:
+    """Return what selecting has brought each group whose runs have read scores, against the first that has not.
+
+    Args:
+        store: Where they are kept.
+        groups: Names of groups; all finished runs of a name count.
+        watts: Power of a busy core, where no counter could be read.
+    """
+    runs = {name: found for name in dict.fromkeys(groups) if (found := _finished(store, name))}
+    used = {name: _used(store, found) for name, found in runs.items()}
+    against = next((name for name in runs if not used[name]), "")
+    if len(used) == (against != ""):
+        return []
+    costs = {name: cost_of(store, name, watts) for name in runs if used[name] or name == against}
+    return [
+        Saving(
+            name,
+            against,
+            tuple(sorted({f"{each.method} ({each.asked})" if each.asked else each.method for each in headers})),
+            _middle([each.cost for each in headers], watts),
+            costs[name],
+            costs.get(against),
+        )
+        for name, headers in used.items()
+        if headers
+    ]
 
 
 def balances(scoring: Cost, full: RunsCost, selected: RunsCost, watts: float) -> dict[str, Balance]:
@@ -81,13 +131,14 @@ def balances(scoring: Cost, full: RunsCost, selected: RunsCost, watts: float) ->
     return found
 
 
-def _cost(
-    runs: Sequence[RunRecord], series: Sequence[Mapping[str, Series]], metric: str, watts: float
-) -> RunsCost:
+def _cost(runs: Sequence[RunRecord], series: Sequence[Mapping[str, Series]], watts: float) -> RunsCost:
     figures = [run_figures(run, its) for run, its in zip(runs, series, strict=True)]
     cpu_s = [each.cpu_s for each in figures if each.cpu_s is not None]
     joules = [each.energy_estimated_j for each in figures if each.energy_estimated_j is not None]
-    logged = [its[metric].last for its in series if metric in its]
+    logged = dict[str, list[float]]()
+    for name, values in ((name, its[name]) for its in series for name in its if not is_measured(name)):
+        if values.last is not None:
+            logged.setdefault(name, []).append(values.last)
     cpu = median(cpu_s) if cpu_s else None
     wh = median(joules) / J_PER_WH if joules else None if cpu is None else cpu * watts / J_PER_WH
     return RunsCost(
@@ -95,5 +146,24 @@ def _cost(
         median(each.seconds for each in figures),
         cpu,
         wh,
-        sorted(each for each in logged if each is not None),
+        {name: sorted(values) for name, values in logged.items()},
+    )
+
+
+def _finished(store: Store, group: str) -> list[RunRecord]:
+    return [run for run in store.runs(group) if run.status == "finished"]
+
+
+def _used(store: Store, runs: Iterable[RunRecord]) -> list[ScoresHeader]:
+    """Return the headers of all scores that runs have read, each once."""
+    found = [header for run in runs for header in used_by(store.folder_of(run.id) / "files").values()]
+    return list({msgspec.json.encode(header): header for header in found}.values())
+
+
+def _middle(costs: Sequence[Cost], watts: float) -> Cost:
+    measured = all(each.wh is not None for each in costs)
+    return Cost(
+        median(each.seconds for each in costs),
+        median(each.cpu_s for each in costs),
+        median(each.wh_at(watts) for each in costs) if measured else None,
     )

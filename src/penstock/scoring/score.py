@@ -10,6 +10,7 @@ import numpy as np
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.measure.machine import describe
+from penstock.scoring.header import ScoresHeader
 from penstock.scoring.meter import metered
 from penstock.scoring.methods.diverse import Diverse
 from penstock.scoring.methods.el2n import El2n
@@ -17,7 +18,7 @@ from penstock.scoring.methods.less import Less
 from penstock.scoring.methods.rds import Rds
 from penstock.scoring.methods.sketch import Sketch
 from penstock.scoring.scorer import Progress, Scorer
-from penstock.scoring.scores import Scores, ScoresHeader
+from penstock.scoring.scores import Scores
 from penstock.scoring.task import Task
 from penstock.sources.seeds import own_random_numbers
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from penstock.scoring.scores import Direction
+from penstock.scoring.header import Direction
 from penstock.scoring.task import Task
 
 Progress = Callable[[str, int, int], None]

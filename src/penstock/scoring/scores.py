@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -17,49 +17,15 @@ import numpy.typing as npt
 from penstock._version import __version__
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
-from penstock.measure.machine import Machine
 from penstock.packages import require
 from penstock.runs.store.folder import chosen_folder
-from penstock.scoring.identity import DataIdentity, identity_of
-from penstock.scoring.meter import Cost
+from penstock.scoring.header import FORMAT, ScoresHeader
+from penstock.scoring.identity import identity_of
+from penstock.scoring.used import note_used
 
-Direction = Literal["high", "low"]
 _HEADER = b"penstock.scores"
-_FORMAT = 1
 _EMBEDDING = "embedding"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
-
-
-class ScoresHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What scores were computed from, how, and at what cost.
-
-    Attributes:
-        data: Identity of the data set.
-        ids_digest: Digest of the ids that were scored, in order.
-        method: Name of the method.
-        method_version: Its version: another one's scores may differ.
-        settings: What the method was asked, as text.
-        checkpoint: Digest of the model's parameters that scored; empty if no model did.
-        seed: Random seed.
-        direction: Which scores are worth more: "high" or "low".
-        targets: Names of the tasks that there is a score for; empty if there is one number a sample.
-        cost: What computing them cost.
-        machine: Where they were computed.
-    """
-
-    data: DataIdentity
-    ids_digest: str
-    method: str
-    method_version: str
-    settings: dict[str, str] = {}
-    checkpoint: str = ""
-    seed: int = 0
-    direction: Direction = "high"
-    targets: tuple[str, ...] = ()
-    cost: Cost
-    machine: Machine
-    format: int = _FORMAT
-    penstock: str = __version__
 
 
 class Scores:
@@ -169,7 +135,7 @@ class Scores:
 
     @classmethod
     def read(cls, where: str | os.PathLike[str], data: Any = None) -> Self:
-        """Read what ``save`` wrote.
+        """Read what ``save`` wrote. A run of ``penstock run`` notes it, so that the page shows what that brings.
 
         Args:
             where: Path or name.
@@ -195,8 +161,8 @@ class Scores:
             columns = {name: table[name].to_numpy() for name in ("id", "weight", *_columns(header.targets))}
         except (KeyError, msgspec.DecodeError):
             raise BadSetting(f"{path} holds no scores: penstock select score writes such files") from None
-        if header.format != _FORMAT:
-            raise BadSetting(f"{path} has format {header.format}, and penstock {__version__} reads {_FORMAT}")
+        if header.format != FORMAT:
+            raise BadSetting(f"{path} has format {header.format}, and penstock {__version__} reads {FORMAT}")
         ids, weights = columns.pop("id"), columns.pop("weight")
         if _digest(ids) != header.ids_digest:
             raise BadSetting(
@@ -207,7 +173,10 @@ class Scores:
             flat = table[_EMBEDDING].combine_chunks().flatten().to_numpy()
             embeddings = flat.reshape(len(ids), -1)
         scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights, embeddings)
-        return scores if data is None else scores.check(data)
+        if data is not None:
+            scores.check(data)
+        note_used(path.stem if path == Path(where) else os.fspath(where), header)
+        return scores
 
 
 def path_of(where: str | os.PathLike[str]) -> Path:

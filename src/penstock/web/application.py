@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,6 +20,7 @@ from penstock.web.access import Access
 from penstock.web.artifacts import Json, artifact_routes
 from penstock.web.files import page_routes
 from penstock.web.live import Live
+from penstock.web.selections import selections
 from penstock.web.views import Views
 
 _MOST_POINTS = 20_000
@@ -76,6 +78,7 @@ def application(
             Route("/api/chart", chart),
             Route("/api/newest", newest),
             Route("/api/groups", of_runs(views.groups)),
+            Route("/api/selections", of_runs(partial(selections, store))),
             Route("/api/live", events),
             *artifact_routes(store),
             *page_routes(),

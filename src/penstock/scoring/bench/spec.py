@@ -13,6 +13,7 @@ from penstock.errors import BadSetting
 from penstock.feed.launch.function import function_at
 from penstock.runs.command_line import command
 from penstock.runs.spec.yaml_text import read_yaml
+from penstock.scoring.meter import WATTS
 from penstock.scoring.score import METHODS, method_of
 
 UNSCORED = ("full", "random", "rs2", "infobatch")
@@ -77,7 +78,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metric: str = "accuracy"
     budget: float = 0.7
     together: Annotated[int, msgspec.Meta(ge=1)] = 1
-    watts: float = 15.0
+    watts: float = WATTS
     name: str = ""
 
 

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 
 from penstock.scoring.choose import k_center
+from penstock.scoring.header import Direction
 from penstock.scoring.methods.models import trained
 from penstock.scoring.methods.rds import embedded
 from penstock.scoring.scorer import Progress, Scored
-from penstock.scoring.scores import Direction
 from penstock.scoring.task import Task
 from penstock.selection.policy import count_of
 

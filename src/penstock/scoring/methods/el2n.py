@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 
 from penstock.errors import BadSetting
+from penstock.scoring.header import Direction
 from penstock.scoring.methods.models import trained
 from penstock.scoring.scorer import Progress, Scored
-from penstock.scoring.scores import Direction
 from penstock.scoring.task import Task
 
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from penstock.errors import BadSetting
 from penstock.scoring.gradients import layers_of, per_sample_gradients
+from penstock.scoring.header import Direction
 from penstock.scoring.lora import adapted
 from penstock.scoring.methods.models import checkpoints, made
 from penstock.scoring.projection import projected
 from penstock.scoring.scorer import Progress, Scored
-from penstock.scoring.scores import Direction
 from penstock.scoring.task import Batch, Task
 from penstock.scoring.training import Checkpoint, adam_direction
 

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from penstock.errors import BadSetting
 from penstock.scoring.gradients import last_linear
+from penstock.scoring.header import Direction
 from penstock.scoring.methods.models import trained
 from penstock.scoring.scorer import Progress, Scored
-from penstock.scoring.scores import Direction, Scores
+from penstock.scoring.scores import Scores
 from penstock.scoring.task import Batch, Task
 
 Vectors = npt.NDArray[np.float32]

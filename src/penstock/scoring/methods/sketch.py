@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from penstock.errors import BadSetting
 from penstock.scoring.gradients import sketched_gradients
+from penstock.scoring.header import Direction
 from penstock.scoring.methods.models import trained
 from penstock.scoring.scorer import Progress, Scored
-from penstock.scoring.scores import Direction
 from penstock.scoring.task import Batch, Task
 
 _SMALLER = 10

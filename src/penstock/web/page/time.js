@@ -4,6 +4,7 @@ import { change, read } from "./address.js";
 import { ask, known } from "./data.js";
 import { dot, element, noRuns, notRecorded, runLink, update } from "./elements.js";
 import { bytes, moment, number, seconds, share } from "./figures.js";
+import { selecting } from "./selecting.js";
 
 const PARTS = [
   ["waiting", "waits for data", "#c74a52"],
@@ -118,12 +119,14 @@ export function open(place) {
       body.replaceChildren(noRuns(), legend());
       return;
     }
-    const found = await ask("/api/groups", chosen.map((id) => ["id", id]));
+    const which = chosen.map((id) => ["id", id]);
+    const [found, selected] = await Promise.all([ask("/api/groups", which), ask("/api/selections", which)]);
     if (!body.isConnected || state !== drawn) return;
     const said = found.sentences.map((text) => element("p", { class: "verdict" }, text));
     const advice = said.splice(found.groups.length - 1); // behind what each group is beside the first
     update(body, element("div", {}, said,
-      found.groups.length > 1 ? beside(found.groups) : null, legend(), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
+      found.groups.length > 1 ? beside(found.groups) : null,
+      selecting(selected), legend(), found.groups.map((each) => group(each, found.groups.length > 1, advice.length)),
       advice.length ? [element("h2", {}, "What to change first"), ...advice] : null));
   }
   changed();

@@ -1,0 +1,36 @@
+"""Which scores a run has read, noted in its own folder."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from penstock.runs.inside import run
+from penstock.scoring.header import ScoresHeader
+
+_PREFIX = "scores-"
+
+
+def note_used(name: str, header: ScoresHeader) -> None:
+    """Note in the files of the run that this process belongs to which scores it has read; outside, nothing."""
+    here = run()
+    if here is None:
+        return
+    noted = here.folder / f"{_PREFIX}{name.replace('/', '-')}.json"
+    written = noted.with_name(f"{noted.name}.{os.getpid()}.part")
+    with suppress(OSError):  # a run is not to fail for a note
+        written.write_bytes(msgspec.json.format(msgspec.json.encode(header)))
+        written.replace(noted)
+
+
+def used_by(files: Path) -> dict[str, ScoresHeader]:
+    """Return the headers of scores that a run has read, by name, from its folder of files."""
+    found: dict[str, ScoresHeader] = {}
+    for path in sorted(files.glob(f"{_PREFIX}*.json")):
+        with suppress(OSError, msgspec.DecodeError):  # a file of the script's own may be called so
+            name = path.stem.removeprefix(_PREFIX)
+            found[name] = msgspec.json.decode(path.read_bytes(), type=ScoresHeader)
+    return found

@@ -1,0 +1,47 @@
+"""What selecting has cost and saved, for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.runs.store import Store
+from penstock.scoring.meter import WATTS
+from penstock.scoring.pays import Saving, balances, savings
+
+
+def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
+    """Return what each selection among some groups has cost and saved.
+
+    Args:
+        store: The store.
+        groups: Ids of groups; all runs of groups that are called so count.
+    """
+    names = (run.group for id in groups for run in store.runs(id)[:1])
+    return [_told(saving) for saving in savings(store, names)]
+
+
+def _told(saving: Saving) -> dict[str, Any]:
+    full, selected = saving.full, saving.selected
+    return {
+        "group": saving.group,
+        "against": saving.against,
+        "methods": saving.methods,
+        "runs": selected.runs,
+        "scoring_s": saving.scoring.seconds,
+        "measures": [
+            {
+                "unit": unit,
+                "scoring": each.scoring,
+                "full": each.full,
+                "selected": each.selected,
+                "after": each.pays_after,
+            }
+            for unit, each in (balances(saving.scoring, full, selected, WATTS) if full else {}).items()
+        ],
+        "reached": [
+            {"name": name, "selected": values, "full": full.logged.get(name, []) if full else []}
+            for name, values in sorted(selected.logged.items())
+        ],
+        "watts": WATTS if saving.scoring.wh is None else None,
+    }
