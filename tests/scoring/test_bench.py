@@ -106,7 +106,7 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     with Store.open(folder / "store") as store:
         [saving] = savings(store, ["small/diverse 50%", "small/full 100%", "small/full 50%"])
     assert (saving.group, saving.against, saving.selected.runs) == ("small/diverse 50%", "small/full 100%", 3)
-    assert saving.methods == ("diverse (epochs 0, fraction 1.0)",) and saving.scoring.cpu_s > 0.1
+    assert saving.methods == ("diverse (epochs 0, fraction 1.0)",) and saving.scoring.cpu_s > 0
     show = penstock(folder, "show", "out/scores/diverse-epochs=0-1.parquet")
     assert "diverse (version 1, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
     compare = penstock(
