@@ -72,17 +72,22 @@ def shown(report: Report) -> Iterator[Table | str]:
 
 
 def _table(rows: list[Row], metric: str, title: str) -> Table:
+    runs = ", ".join(map(str, RUNS))
+    title += (
+        f". Cost: of CPU time, relative to {printable(rows[0].label)}, for each of {runs} runs by the same scores"
+    )
     table = Table(box=None, pad_edge=False, header_style="dim", title=title, title_justify="left")
     table.add_column("arm", overflow="fold")
-    for heading in (metric, "CPU-s", "scoring", *(f"{runs} run{'s' * (runs > 1)}" for runs in RUNS), "pays after"):
+    headings = (metric, "least", "most", "CPU-s", "scoring", *(f"of {runs}" for runs in RUNS), "paid after")
+    for heading in headings:
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
             printable(row.label),
-            f"{row.metric.median:.2f} ({row.metric.least:.2f} to {row.metric.most:.2f})",
+            *(f"{value:.2f}" for value in (row.metric.median, row.metric.least, row.metric.most)),
             f"{row.training_cpu_s:,.1f}",
             f"{row.scoring_cpu_s:,.1f}" if row.scoring_cpu_s else "",
             *(f"{cost:.2f}" for cost in row.cost.values()),
-            {None: "never", 0: ""}.get(row.pays_after, f"{row.pays_after} runs"),
+            {None: "never", 0: "", 1: "1 run"}.get(row.pays_after, f"{row.pays_after} runs"),
         )
     return table

@@ -28,7 +28,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         training_cpu_s: CPU time of a training.
         scoring_s, training_s: Time on the clock.
         scoring_wh, training_wh: Energy: measured, or CPU time times the stated power.
-        cost: CPU time of selection and training relative to full's, if so many runs share the selection.
+        cost: CPU time of selection and training relative to full's, seed by seed, if so many runs share the
+            selection: the median.
         pays_after: Runs after which the selection has paid in CPU time; None if never, 0 if there is none.
     """
 
@@ -72,7 +73,7 @@ def rows_of(results: Results, arms: Sequence[tuple[int, float]], seeds: Sequence
     """Return the rows of arms, each compared with full on the same seeds."""
     spec = results.spec
     place, fraction = full_of(spec)
-    full_s = _median(results, place, fraction, seeds, "cpu_s")
+    full_s = _of_seeds(results, Trial(place, fraction, 0), seeds)
     return [_row(results, arm, fraction, seeds, full_s) for arm, fraction in arms]
 
 
@@ -122,7 +123,7 @@ def paired(results: Results, one: tuple[int, float], other: tuple[int, float], s
     )
 
 
-def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full_s: float) -> Row:
+def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full_s: Sequence[float]) -> Row:
     spec = results.spec
     scored = spec.arms[arm].method not in UNSCORED
     scoring = {
@@ -130,6 +131,9 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
     }
     training = {name: _median(results, arm, fraction, seeds, name) for name in ("cpu_s", "seconds", "wh")}
     metrics = [results.outcomes[Trial(arm, fraction, seed).key(spec)].metric or 0.0 for seed in seeds]
+    trained_s = _of_seeds(results, Trial(arm, fraction, 0), seeds)
+    scored_s = _of_seeds(results, Trial(arm, 0.0, 0), seeds) if scored else [0.0] * len(seeds)
+    each = list(zip(trained_s, scored_s, full_s, strict=True))
     return Row(
         label=label(spec, arm, fraction),
         arm=arm,
@@ -142,9 +146,15 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
         training_s=training["seconds"],
         scoring_wh=scoring["wh"],
         training_wh=training["wh"],
-        cost={runs: (training["cpu_s"] + scoring["cpu_s"] / runs) / full_s for runs in RUNS},
-        pays_after=Balance(scoring["cpu_s"], full_s, training["cpu_s"]).pays_after if scored else 0,
+        cost={runs: median((mine + its / runs) / full for mine, its, full in each) for runs in RUNS},
+        pays_after=Balance(scoring["cpu_s"], median(full_s), training["cpu_s"]).pays_after if scored else 0,
     )
+
+
+def _of_seeds(results: Results, trial: Trial, seeds: Sequence[int]) -> list[float]:
+    """Return the CPU time of a trial with each of the seeds."""
+    keys = (msgspec.structs.replace(trial, seed=seed).key(results.spec) for seed in seeds)
+    return [results.outcomes[key].cpu_s for key in keys]
 
 
 def _median(results: Results, arm: int, fraction: float, seeds: Sequence[int], name: str) -> float:

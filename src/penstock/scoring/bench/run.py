@@ -183,11 +183,16 @@ def _name(spec: Spec, trial: Trial) -> str:
 
 
 def _chunks(trials: Sequence[Trial], size: int) -> Iterator[Sequence[Trial]]:
-    """Yield trials of one arm that run at the same time: scorings, which trainings need, before those."""
-    for place in sorted({(trial.fraction > 0, trial.arm, trial.fraction) for trial in trials}):
-        these = [trial for trial in trials if (trial.fraction > 0, trial.arm, trial.fraction) == place]
-        for start in range(0, len(these), size):
-            yield these[start : start + size]
+    """Yield trials of one arm that run at the same time.
+
+    Arms take turns, so that what else the machine does meets them alike; of the same seeds, scorings come before
+    trainings, which need them.
+    """
+    seeds = list(dict.fromkeys(trial.seed for trial in trials))
+    for start in range(0, len(seeds), size):
+        these = [trial for trial in trials if trial.seed in seeds[start : start + size]]
+        for place in sorted({(trial.fraction > 0, trial.arm, trial.fraction) for trial in these}):
+            yield [trial for trial in these if (trial.fraction > 0, trial.arm, trial.fraction) == place]
 
 
 def _read(path: Path, comparison: Comparison) -> Results:
