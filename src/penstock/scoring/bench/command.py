@@ -73,9 +73,7 @@ def shown(report: Report) -> Iterator[Table | str]:
 
 def _table(rows: list[Row], metric: str, title: str) -> Table:
     runs = ", ".join(map(str, RUNS))
-    title += (
-        f". Cost: of CPU time, relative to {printable(rows[0].label)}, for each of {runs} runs by the same scores"
-    )
+    title += f". Cost: CPU time relative to all data, where {runs} runs share the scores"
     table = Table(box=None, pad_edge=False, header_style="dim", title=title, title_justify="left")
     table.add_column("arm", overflow="fold")
     headings = (metric, "least", "most", "CPU-s", "scoring", *(f"of {runs}" for runs in RUNS), "paid after")
