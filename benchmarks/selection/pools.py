@@ -101,7 +101,7 @@ def noisy_small(seed: int) -> Pool:
 POOLS = {"clean": clean, "noisy": noisy, "noisy_small": noisy_small, "duplicates": duplicates, "mixed": mixed}
 WIDTHS = {"noisy_small": 16}
 """Widths of networks, by pool; 32 for others."""
-EPOCHS = {"mixed": 64}
+EPOCHS = {"mixed": 64, "duplicates": 40}
 """Epochs of a training on all data, by pool; 32 for others."""
 
 
