@@ -110,6 +110,12 @@ def _demo(out: Path) -> list[Step]:
     ]
 
 
+def _select(out: Path) -> list[Step]:
+    file = "select.result.json"
+    measured = ("-m", "benchmarks.selection.gradients", "--device", "cuda:0", "--json", str(out / file))
+    return [Step("gradients", measured, ("msgspec", "psutil", "rich"), 120, file)]
+
+
 PARTS: dict[str, Callable[[Path], list[Step]]] = {
     "facts": _facts,
     "tests": _tests,
@@ -117,4 +123,5 @@ PARTS: dict[str, Callable[[Path], list[Step]]] = {
     "share": _share,
     "io": _io,
     "demo": _demo,
+    "select": _select,
 }
