@@ -83,7 +83,7 @@ def mixed(seed: int) -> Pool:
     pixels, labels = _decoded("train")
     wanted = np.isin(labels, VEHICLES)
     vehicles, animals = (draws.permutation(np.flatnonzero(each)) for each in (wanted, ~wanted))
-    rows = np.concatenate([vehicles[:1000], animals[:9000]])
+    rows = draws.permutation(np.concatenate([vehicles[:1000], animals[:9000]]))
     test, its = _decoded("test")
     tested = np.flatnonzero(np.isin(its, VEHICLES))
     return Pool(

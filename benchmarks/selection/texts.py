@@ -76,7 +76,12 @@ def questions(seed: int) -> Pool:
     with (folder / "gsm8k-train.jsonl").open() as file:
         others = [(row["question"], row["answer"]) for row in map(json.loads, file)]
     wanted, others = ([each[row] for row in draws.permutation(len(each))] for each in (wanted, others))
-    return Pool(_asked(wanted[:350] + others[:3150]), _asked(wanted[350:450]), _asked(wanted[450:]))
+    asked = wanted[:350] + others[:3150]
+    return Pool(
+        _asked([asked[row] for row in draws.permutation(len(asked))]),
+        _asked(wanted[350:450]),
+        _asked(wanted[450:]),
+    )
 
 
 POOLS = {"tweets": tweets, "questions": questions}
@@ -161,6 +166,7 @@ def questions_task(seed: int = 0) -> select.Task:
         validation=pool.validation,
         make_model=of_bytes,
         make_proxy=lambda: of_bytes(16),
+        mask=lambda batch: batch[0] != 0,
         lora_rank=8,
         batch_size=32,
     )

@@ -61,5 +61,5 @@ def test_labels_of_questions_are_the_answers_next_bytes(texts: Any) -> None:
         place = len(question) + 3
         assert labels[:place].tolist() == [-100] * place
         assert said.startswith(answer) and len(said) - len(answer) == (b"long" in answer)
-    wanted = [row.astype(np.uint8).tobytes() for row in pool.train.tokens.numpy()[:350]]
-    assert all(text.startswith(b"Is ") for text in wanted)
+    wanted = [row.astype(np.uint8).tobytes().startswith(b"Is ") for row in pool.train.tokens.numpy()]
+    assert sum(wanted) == 350 and 0 < sum(wanted[:500]) < 150

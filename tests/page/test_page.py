@@ -444,6 +444,8 @@ def test_what_a_selection_costs_and_saves_stands_below_the_groups(tab, store, mo
     table = page.get_by_role("table", name="What the selection of noisy/sketch 50% costs and saves")
     rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
     assert rows[:2] == [["minutes", "1.5", "2", "1", "2 runs"], ["CPU-seconds", "60", "100", "55", "2 runs"]]
+    heads = table.locator("thead th").all_inner_texts()
+    assert heads == ["scoring", "a run of noisy/full 100%", "a run of noisy/sketch 50%", "paid after"]
     assert rows[3] == ["accuracy", "", "80 (80 to 80)", "82.25 (82.25 to 82.25)", ""]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     one.picture(f"selecting-{scheme}-{width}")

@@ -87,4 +87,5 @@ def images(**changes: Any) -> Task:
 
 def texts(**changes: Any) -> Task:
     given: dict[str, Any] = {"data": Texts(), "make_model": Language, "validation": Texts(9, seed=1)}
+    given["mask"] = lambda batch: torch.ones_like(batch[0])
     return Task(**given | changes)

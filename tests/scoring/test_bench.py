@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock import BadSetting
+from penstock.cli.select_table import _ranks
 from penstock.measure.spread import Spread
 from penstock.runs.store import Store
 from penstock.scoring.bench.report import Row, choose, full_of, rows_of
-from penstock.scoring.bench.run import Outcome, Results, Trial
+from penstock.scoring.bench.run import Outcome, Results, Trial, label
 from penstock.scoring.bench.spec import Arm, Spec, read_spec
 from penstock.scoring.pays import savings
 
@@ -150,6 +152,8 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
         ),
         ("{method: rs2, fractions", "{method: rs2, by: class, fractions", "rs2 has no scores: leave out pool, by"),
         ("fresh_seeds: [3]", "fresh_seeds: [2]", "give seeds, and fresh_seeds that are others"),
+        ("seeds: [1, 2]", "seeds: [1, 1]", "give seeds, and fresh_seeds that are others, each once"),
+        ("fractions: [1, 0.5]", "fractions: [1, 0.5, 0.5]", "arm full with fraction 0.5 is there twice"),
         ("task.py:task", "task.py:none", "has no function 'none'; it has: Data, other, task"),
         ("[train.py]", "[missing.py]", "missing.py"),
         ("[train.py]", "''", "train: the command is empty"),
@@ -239,3 +243,19 @@ def test_a_selection_pays_when_what_runs_save_is_what_scoring_cost() -> None:
         (row,) = rows_of(found, [(1, 0.4)], [1, 2])
         assert isinstance(row, Row) and row.pays_after == expected
     assert row.label == "less 40%"
+
+
+def test_arms_that_differ_little_have_names_of_their_own() -> None:
+    arms = [Arm("less", [0.1], pool=0.12), Arm("less", [0.1, 0.105], pool=0.125)]
+    spec = Spec("t.py:t", "train.py", arms, [1])
+    keys = {Trial(arm, fraction, 1).key(spec) for arm, its in enumerate(arms) for fraction in its.fractions}
+    assert keys == {
+        "less 0.1 (pool 12%), seed 1",
+        "less 0.1 (pool 12.5%), seed 1",
+        "less 0.105 (pool 12.5%), seed 1",
+    }
+    assert label(spec, 1, 0.105) == "less 10.5% (pool 12.5%)"
+
+
+def test_ranks_of_equal_scores_are_equal() -> None:
+    assert _ranks(np.array([3.0, 1.0, 3.0, 0.0])).tolist() == [2.5, 1.0, 2.5, 0.0]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.scoring.tasks import SAMPLES, Images, images, small
+from tests.scoring.tasks import SAMPLES, Images, convolutional, images, small
 from torch.utils.data import DataLoader
 
 import penstock
@@ -35,6 +35,20 @@ def test_scores_of_a_feed_are_those_of_its_data(feed: None, tmp_path: Any) -> No
         loader.select(chosen)
         assert sorted(id for _ in loader for id in loader.ids.tolist()) == chosen.ids.tolist()
     assert found.header.data.samples == SAMPLES
+
+
+def test_an_epoch_that_does_not_hold_each_sample_once_is_not_scored(serve: Any) -> None:
+    serve(DataLoader(Images(), 8, shuffle=True), window="1MiB")  # type: ignore[arg-type]
+    with penstock.attach("feed", batch_size=9, drop_last=True) as loader:
+        for method in ("el2n", "sketch", "diverse"):
+            with pytest.raises(BadSetting, match="of 50 samples, an epoch leaves out 5 and repeats 0"):
+                select.score(images(data=loader, make_proxy=small, make_model=convolutional), method, epochs=0)
+
+
+def test_a_feed_s_loader_selects_afterwards_what_it_did_before(feed: None) -> None:
+    with penstock.attach("feed", batch_size=9, select=[1, 2, 3]) as loader:
+        select.score(images(data=loader), "el2n", models=1, epochs=0)
+        assert sorted(id for _ in loader for id in loader.ids.tolist()) == [1, 2, 3]
 
 
 def test_a_part_of_a_feed_is_trained_on_first(feed: None) -> None:

@@ -14,7 +14,7 @@ from tests.scoring.tasks import SAMPLES, convolutional, images, texts
 from torch import nn
 
 from penstock import BadSetting
-from penstock.scoring.gradients import layers_of, per_sample_gradients, sketched_gradients
+from penstock.scoring.gradients import last_linear, layers_of, per_sample_gradients, sketched_gradients
 from penstock.scoring.lora import LowRank, adapted
 from penstock.scoring.projection import projected
 from penstock.scoring.task import Batch, Task
@@ -69,6 +69,75 @@ def test_convolutions_of_any_kernel_stride_padding_and_dilation(shape: tuple[int
         model.zero_grad()
         model(each[None]).square().sum().backward()
         torch.testing.assert_close(gradient, model[0].weight.grad, rtol=1e-4, atol=1e-4)
+
+
+class Odd(nn.Module):
+    """What models do: an activation in place, a head that does not count, heads in any order, adding in place."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.head = nn.Linear(6, 3)
+        self.body = nn.Linear(4, 6)
+        self.other = nn.Linear(6, 3)
+        self.in_place = nn.ReLU(inplace=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.in_place(self.body(inputs))
+        if self.kind == "does not count":
+            self.other(hidden)
+        if self.kind == "in another order":
+            return self.other(hidden) + self.head(hidden)
+        logits = self.head(hidden)
+        if self.kind == "changed":
+            inputs += 1
+        return logits
+
+
+@pytest.mark.parametrize("kind", ["in place", "does not count", "in another order"])
+def test_they_are_exact_for_what_models_do(kind: str) -> None:
+    torch.manual_seed(2)
+    model = Odd(kind).eval()
+    inputs, labels = torch.randn(9, 4), torch.arange(9) % 3
+    found = per_sample_gradients(
+        layers_of(model), lambda: nn.functional.cross_entropy(model(inputs), labels, reduction="none")
+    )
+    assert [*found] == ["head", "body", "other"]
+    for id in range(9):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(inputs[id : id + 1]), labels[id : id + 1]).backward()
+        for name, gradients in found.items():
+            expected: Any = model.get_submodule(name).weight
+            expected = torch.zeros_like(expected) if expected.grad is None else expected.grad
+            torch.testing.assert_close(gradients[id], expected, rtol=1e-4, atol=1e-6)
+    with last_linear(model) as given:
+        model(inputs)
+    assert given().shape == (9, 6)
+
+
+def test_what_a_layer_was_given_is_not_changed_behind_it() -> None:
+    model = Odd("changed").eval()
+    with pytest.raises(BadSetting, match="what layer body was given is changed in place behind it"):
+        per_sample_gradients(layers_of(model), lambda: model(torch.randn(9, 4)).sum(1))
+
+
+def test_convolutions_that_are_left_out_are_named() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 2, 3, padding="same"), nn.Linear(3, 3))
+    with pytest.warns(UserWarning, match="gradients of 1 layers are compared, and those of 0, 1 are left out"):
+        assert [*layers_of(model)] == ["2"]
+
+
+def test_adapters_do_not_stand_where_nobody_calls() -> None:
+    with pytest.raises(BadSetting, match=r"lora_rank: nn\.TransformerEncoderLayer uses weights"):
+        adapted(nn.TransformerEncoderLayer(8, 2), 2)
+    attention = adapted(nn.Sequential(nn.MultiheadAttention(8, 2)), 2)
+    assert not any(isinstance(module, LowRank) for module in attention.modules())
+
+
+def test_numbers_of_twice_the_length_are_projected_alike() -> None:
+    rows = torch.randn(3, 500)
+    long = projected([rows.double()], 64, 1)
+    torch.testing.assert_close(long.float(), projected([rows], 64, 1), rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_without_such_layers_is_refused() -> None:

@@ -12,11 +12,11 @@ from torch import nn
 
 from penstock import BadSetting
 from penstock.scoring.methods.less import Less
-from penstock.scoring.methods.rds import Rds, nearest
+from penstock.scoring.methods.rds import Rds, nearest, pooled
 from penstock.scoring.methods.sketch import Sketch
 from penstock.scoring.score import METHODS, score
 from penstock.scoring.scores import Scores
-from penstock.scoring.task import Task
+from penstock.scoring.task import Batch, Task
 from penstock.scoring.training import Checkpoint, train
 from penstock.testing.scorer import ScorerContract
 
@@ -165,7 +165,10 @@ def test_rds(tmp_path: Any, make: Any) -> None:
     wanted = [embedding(task.validation, id) for id in range(9)]
     orders = [sorted(range(SAMPLES), key=lambda id: (-float(samples[id] @ each), id)) for each in wanted]
     for id in range(SAMPLES):
-        assert -found.values[id, 0] == min(order.index(id) for order in orders)
+        rounds, cosine = min(
+            (order.index(id), -float(samples[id] @ each)) for order, each in zip(orders, wanted, strict=True)
+        )
+        assert found.values[id, 0] == pytest.approx(0.49 * (1 - cosine) - rounds, abs=1e-4)
 
 
 def test_the_index_of_rds_scores_other_targets_without_another_pass(tmp_path: Any) -> None:
@@ -206,7 +209,7 @@ def test_nearest_takes_the_first_and_leaves_no_two_alike() -> None:
     draws = np.random.default_rng(0)
     embeddings = draws.standard_normal((SAMPLES, 6)).astype("f4")
     embeddings[7] = [10, 0, 0, 0, 0, 0]
-    assert nearest(embeddings, np.array([[5, 0, 0, 0, 0, 0]], "f4"))[7] == 0
+    assert nearest(embeddings, np.array([[5, 0, 0, 0, 0, 0]], "f4")).argmax() == 7
     assert np.unique(nearest(embeddings, embeddings[:1])).size == SAMPLES
 
 
@@ -312,6 +315,173 @@ def test_training_reports_each_sample_and_leaves_the_process_s_random_numbers_al
 def test_a_batch_of_one_is_left_out_of_training() -> None:
     """Batch normalisation cannot be trained on it."""
     assert score(images(batch_size=7), "el2n", models=1, epochs=1).values.std() > 0
+
+
+def test_batches_of_one_are_trained_on_where_they_are_asked_for() -> None:
+    trained = score(images(make_model=small, batch_size=1), "el2n", models=1, epochs=1)
+    made = score(images(make_model=small), "el2n", models=1, epochs=0)
+    assert trained.header.checkpoint != made.header.checkpoint
+
+
+def with_optimizer(path: Any, groups: Any, model: nn.Module, **settings: Any) -> str:
+    """Take two steps, and save."""
+    optimizer = torch.optim.AdamW(groups, lr=1e-2, **settings)
+    task = images()
+    for batch in task.batches(shuffle_seed=0):
+        optimizer.zero_grad()
+        task.losses(model, batch).mean().backward()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    return str(path)
+
+
+def test_the_state_of_adam_is_that_of_its_parameter_whatever_its_groups(tmp_path: Any) -> None:
+    def named(one: bool) -> Any:
+        torch.manual_seed(3)
+        model = convolutional()
+        found = list(model.named_parameters())
+        flat = [each for each in found if each[1].dim() > 1], [each for each in found if each[1].dim() == 1]
+        return model, found if one else [{"params": each} for each in flat]
+
+    def plain(one: bool) -> Any:
+        model, groups = named(one)
+        if one:
+            return model, [each for _, each in groups]
+        return model, [{"params": [each for _, each in group["params"]]} for group in groups]
+
+    def saved_by(name: str, made: Any, **settings: Any) -> str:
+        model, groups = made
+        return with_optimizer(tmp_path / name, groups, model, **settings)
+
+    one = score(images(checkpoints=[saved_by("one.pt", plain(True))]), "less").values
+    two = score(images(checkpoints=[saved_by("two.pt", named(False))]), "less").values
+    assert np.allclose(one, two, rtol=1e-4, atol=1e-6)
+    other = score(images(checkpoints=[saved_by("other.pt", plain(True), betas=(0.5, 0.9))]), "less").values
+    assert not np.allclose(one, other, rtol=1e-2)
+    with pytest.raises(BadSetting, match="has 2 groups of parameters, and does not say which is which"):
+        score(images(checkpoints=[saved_by("bare.pt", plain(False))]), "less")
+    model, parameters = plain(True)
+    with pytest.raises(BadSetting, match="its parameters stand in another order"):
+        score(images(checkpoints=[with_optimizer(tmp_path / "back.pt", parameters[::-1], model)]), "less")
+    content = torch.load(tmp_path / "one.pt")
+    content["optimizer"]["param_groups"][0]["lr"] = 0.0
+    torch.save(content, tmp_path / "end.pt")
+    with pytest.raises(BadSetting, match="was saved with a learning rate of 0"):
+        score(images(checkpoints=[str(tmp_path / "end.pt")]), "less")
+
+
+class Tied(nn.Module):
+    """Words in and out by one matrix, as language models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.inner = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 11, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.relu(self.inner(self.words(words))))
+
+
+def test_weights_that_are_tied_have_one_state_of_adam() -> None:
+    assert np.unique(score(texts(make_model=Tied), "less", warm_up=0.5).values).size > 1
+
+
+def test_methods_that_compare_by_one_model_take_one_checkpoint(tmp_path: Any) -> None:
+    paths = saved(tmp_path, images())
+    for method in ("rds", "diverse"):
+        with pytest.raises(BadSetting, match="compares by one model, and 2 are given"):
+            score(images(checkpoints=paths), method)
+
+
+def test_padding_does_not_count_in_an_embedding() -> None:
+    hidden = torch.randn(2, 5, 3)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    alone = (hidden[0, 0] + 2 * hidden[0, 1] + 3 * hidden[0, 2]) / 6
+    torch.testing.assert_close(pooled(hidden, mask)[0], alone)
+    with pytest.raises(BadSetting, match="nobody says which positions are text"):
+        score(texts(mask=None), "rds")
+    with pytest.raises(BadSetting, match=r"a mask of shape \(50,\) says"):
+        score(texts(mask=lambda batch: batch[0][:, 0]), "rds")
+    batch = Batch(np.arange(2), {"attention_mask": mask})
+    assert torch.equal(texts(mask=None).mask_of(batch), mask)
+
+
+def test_embeddings_that_are_no_numbers_are_refused() -> None:
+    for method in ("rds", "diverse"):
+        with pytest.raises(BadSetting, match="50 of 50 embeddings are not finite"):
+            score(images(embed=lambda _, batch: batch[0].flatten(1) * torch.nan), method, epochs=0)
+
+
+def test_an_index_of_other_data_is_refused(tmp_path: Any) -> None:
+    paths = saved(tmp_path, images(), epochs=1)
+    index = score(images(data=Images(seed=7), checkpoints=paths), "rds")
+    with pytest.raises(BadSetting, match="index: its embeddings are of other data"):
+        score(images(checkpoints=paths, index=index), "rds")
+
+
+def test_of_samples_that_one_round_takes_the_nearer_comes_first() -> None:
+    embeddings = np.array([[1, 0.5], [0.1, 1], [1, 0.1], [0.5, 1]], "f4")
+    near = nearest(embeddings, np.array([[1, 0], [0.4, 1]], "f4"), centred=False)
+    assert np.argsort(-near)[:2].tolist() == [3, 2]  # both in round 0; 3 is nearer to its target
+
+
+def test_the_rest_behind_a_diverse_part_is_in_order_too() -> None:
+    part = score(images(), "diverse", epochs=0, fraction=0.1).values[:, 0]
+    whole = score(images(), "diverse", epochs=0).values[:, 0]
+    assert np.unique(part).size == SAMPLES
+    assert np.array_equal(np.argsort(-part)[:5], np.argsort(-whole)[:5])
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "settings", "said"),
+    [
+        (images(inputs=lambda batch: batch["image"]), "el2n", {}, "inputs: a batch of list has none"),
+        (images(validation={1: Images(3)}), "rds", {}, "validation: the name 1 is a int, and no text"),
+        (images(), "less", {"epochs": 0}, "less: expected `int` >= 1"),
+        (images(), "el2n", {"models": 0}, "el2n: expected `int` >= 1"),
+        (images(), "rds", {"epochs": -1}, "rds: expected `int` >= 0"),
+        (images(), "diverse", {"fraction": 0}, "diverse: expected `float` > 0"),
+        (images(), "less", {"warm_up": 2}, "less: expected `float` <= 1"),
+    ],
+)
+def test_what_makes_no_sense_is_one_error(task: Task, method: str, settings: Any, said: str) -> None:
+    with pytest.raises(BadSetting, match=said):
+        score(task, method, **settings)
+
+
+def test_labels_that_are_no_classes_are_refused_by_el2n() -> None:
+    def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, labels[:, 0], reduction="none")
+
+    task = images(labels=lambda batch: batch[1][:, None], loss=loss)
+    with pytest.raises(BadSetting, match=r"el2n: labels of shape \(50, 1\), torch.int64: it needs the number"):
+        score(task, "el2n", models=1)
+
+
+class TestDiverse(ScorerContract):
+    def make(self) -> Any:
+        return METHODS["diverse"](), images()
+
+
+class Halves(Images):
+    """Images in the number format of large models."""
+
+    def __getitem__(self, id: int) -> Any:
+        image, label = super().__getitem__(id)
+        return image.bfloat16(), label
+
+
+@pytest.mark.parametrize("method", [*METHODS])
+def test_models_of_bfloat16_are_scored_too(method: str) -> None:
+    def flat() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(128, 3)).bfloat16()
+
+    halves = images(
+        data=Halves(), validation=Halves(9, seed=1), make_model=flat, make_proxy=lambda: small().bfloat16()
+    )
+    assert np.unique(score(halves, method).values).size > 10
 
 
 class TestEl2n(ScorerContract):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,9 @@ def test_targets_take_the_best_in_turn() -> None:
     assert select.top(scores, 0.4).ids.tolist() == [0, 3]
     assert select.top(scores, 0.6).ids.tolist() == [0, 1, 3]
     assert select.top(scores, 0.4, target="b").ids.tolist() == [3, 4]
+    alike = Scores(np.arange(5), [[9, 9], [8, 1], [7, 8], [0, 2], [1, 3]], header(5, targets=("a", "b")))
+    assert select.top(alike, 0.4).ids.tolist() == [0, 2], "what b wants first is gone: it takes its next"
+    assert select.top(alike, 1.0).ids.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_each_class_keeps_its_part() -> None:
@@ -186,6 +191,50 @@ def test_each_class_keeps_its_part() -> None:
         assert set(chosen.ids) & set(rows) == set(rows[np.argsort(-worth, kind="stable")[: len(rows) // 2]])
     with pytest.raises(BadSetting, match=r"groups: shape \(3,\), for 50 scored samples"):
         select.stratified(some(), 0.5, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fraction", "counts"),
+    [
+        ([5] * 10, 0.5, [3, 3, 3, 3, 3, 2, 2, 2, 2, 2]),
+        ([1, 49], 0.5, [1, 24]),
+        ([1, 1, 1, 47], 0.1, [1, 1, 1, 2]),
+        ([50], 0.3, [15]),
+    ],
+)
+def test_parts_of_classes_add_up_and_none_is_left_out(sizes: Any, fraction: float, counts: Any) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    assert np.bincount(labels[select.stratified(some(), fraction, labels).ids]).tolist() == counts
+
+
+def test_less_than_one_of_each_class_is_refused() -> None:
+    with pytest.raises(BadSetting, match="keeps 5 samples, and there are 10 classes"):
+        select.stratified(some(), 0.1, np.arange(SAMPLES) % 10)
+
+
+def test_ids_and_weights_of_scores_are_those_of_samples() -> None:
+    for ids in ([3, 3], [2, 1], [-1, 0]):
+        with pytest.raises(BadSetting, match="ids: they must rise, from 0 or more, each once"):
+            Scores(np.array(ids), [1, 2], header())
+    with pytest.raises(BadSetting, match=r"weights of shape \(3,\), for 2 samples"):
+        Scores(np.arange(2), [1, 2], header(), weights=[1, 1, 1])
+
+
+def test_a_place_that_cannot_be_written_is_said_before_hours_of_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadSetting, match=r"s\.parquet cannot be written: .*deep: Not a directory"):
+        some().save(tmp_path / "file" / "deep" / "s.parquet")
+
+
+def test_data_with_other_parts_are_other_data() -> None:
+    class Named(Images):
+        def __getitem__(self, id: int) -> Any:
+            image, label = super().__getitem__(id)
+            return {"image": image, "label": label}
+
+    assert "have parts in [0], [1] then, and in ['image'], ['label'] now" in identity_of(Images()).difference(
+        identity_of(Named())
+    )
 
 
 def plain_k_center(vectors: np.ndarray, take: int, first: int) -> set[int]:
@@ -253,7 +302,28 @@ def test_what_work_costs_is_measured() -> None:
     with metered() as meter:
         sum(i * i for i in range(300_000))
     assert 0 < meter.cost.cpu_s and 0 < meter.cost.seconds
+    assert not any(thread.name == "penstock-meter" for thread in threading.enumerate())
     assert Cost(1.0, 360.0).wh_at(10) == 1.0 and Cost(1.0, 360.0, 5.0).wh_at(10) == 5.0
+
+
+def test_a_counter_that_begins_anew_is_read_often_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wraps:
+        """Gives 1 J at each reading, as one would that goes round while nobody looks."""
+
+        total_j = 0.0
+
+        def read_j(self) -> float:
+            self.total_j += 1.0
+            return 1.0
+
+    zone = Wraps()
+    monkeypatch.setattr("penstock.scoring.meter.rapl_missing", lambda: None)
+    monkeypatch.setattr("penstock.scoring.meter.rapl_zones", lambda: [zone])
+    monkeypatch.setattr("penstock.scoring.meter._READ_EVERY_S", 0.01)
+    with metered() as meter:
+        while zone.total_j < 5:
+            time.sleep(0.01)
+    assert meter.cost.wh is not None and zone.total_j >= 6
 
 
 def test_text_is_scored_too(tmp_path: Path) -> None:

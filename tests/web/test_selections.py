@@ -49,16 +49,11 @@ def test_a_selection_is_compared_with_runs_on_all_samples(page, store, monkeypat
     for record in half:
         read_scores(store, record.id, monkeypatch, "tweets/sketch")
     [told] = page.json(asked(half[0], full[0]))
-    assert (told["group"], told["against"], told["methods"], told["runs"]) == (
-        "half",
-        "full",
-        ["sketch (epochs 4)"],
-        3,
-    )
+    assert (told["group"], told["against"], told["methods"]) == ("half", "full", ["sketch (epochs 4)"])
     measures = {each.pop("unit"): each for each in told["measures"]}
     assert measures["minutes"] == {"scoring": 1.5, "full": 2.0, "selected": 1.0, "after": 2}
     assert measures["CPU-seconds"] == {"scoring": 60, "full": 100, "selected": 55, "after": 2}
-    assert measures["Wh"]["scoring"] == pytest.approx(60 * 15 / 3600) and told["watts"] == 15
+    assert measures["Wh of CPU time"]["scoring"] == pytest.approx(60 * 15 / 3600) and told["watts"] == 15
     assert told["reached"] == [{"name": "accuracy", "selected": [82, 82, 82], "full": [80, 80]}]
     [alone] = page.json(asked(half[0]))
     assert alone["against"] == "" and alone["measures"] == [] and alone["scoring_s"] == 90
@@ -72,6 +67,29 @@ def test_scores_that_differ_count_with_their_median_and_those_that_never_pay_say
         read_scores(store, record.id, monkeypatch, seconds=seconds)
     [told] = page.json(asked(full[0], slow[0]))
     assert told["scoring_s"] == 20 and [each["after"] for each in told["measures"]] == [None, None, None]
+
+
+def test_all_samples_are_those_of_the_comparison_and_all_scores_of_a_run_count(page, store, monkeypatch):
+    random = group(store, "random", seconds=30, series=reached(20, 70), parameters={"select.method": "random"})
+    full = group(store, "full", seconds=60, series=reached(50, 80), parameters={"select.method": "full"})
+    half = group(store, "half", runs=["a", "b"], seconds=40, series=reached(25, 80))
+    for record in half:
+        read_scores(store, record.id, monkeypatch, "one", seconds=1000.0)
+        read_scores(store, record.id, monkeypatch, "two", seconds=10.0)
+    [told] = page.json(asked(random[0], full[0], half[0]))
+    assert told["against"] == "full" and told["scoring_s"] == 1010
+
+
+def test_energy_that_was_measured_is_not_set_beside_what_was_estimated(page, store, monkeypatch):
+    counted = {"energy.estimated_j": [0.0, 36_000.0]}
+    full = group(store, "full", seconds=60, series=reached(50, 80) | counted)
+    half = group(store, "half", seconds=40, series=reached(25, 80) | counted)
+    read_scores(store, half[0].id, monkeypatch)
+    [told] = page.json(asked(full[0], half[0]))
+    assert [each["unit"] for each in told["measures"]] == ["minutes", "CPU-seconds"] and told["watts"] is None
+    read_scores(store, half[0].id, monkeypatch, wh=3.0)
+    [told] = page.json(asked(full[0], half[0]))
+    assert told["measures"][-1] == {"unit": "Wh", "scoring": 3, "full": 10, "selected": 10, "after": None}
 
 
 def test_runs_that_failed_do_not_count_and_what_is_no_header_is_left_out(page, store, monkeypatch):

@@ -48,7 +48,7 @@ def score(
 
     from penstock.cli.select_table import scores_page
     from penstock.packages import require
-    from penstock.scoring.scores import path_of
+    from penstock.scoring.scores import path_of, room_for
 
     require("penstock select score", "torch,columns", "torch", "pyarrow")
     from penstock.scoring.score import method_of
@@ -56,7 +56,7 @@ def score(
 
     given = dict(_setting(each) for each in settings or ())
     scorer = method_of(method, given)
-    path_of(out)
+    room_for(path_of(out))
     shown = console()
     made = _task(task, seed)
     with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
@@ -125,7 +125,7 @@ def cost(
 
     header = Scores.read(scores).header
     with Store.open(store) as opened:
-        groups = [cost_of(opened, group, watts) for group in (full, selected)]
+        groups = [cost_of(opened, group) for group in (full, selected)]
     console().print(cost_page(header, groups[0], groups[1], metric, watts), soft_wrap=True)
 
 

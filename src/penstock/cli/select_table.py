@@ -11,7 +11,7 @@ from rich.text import Text
 
 from penstock.scoring.choose import overlap, top
 from penstock.scoring.header import ScoresHeader
-from penstock.scoring.pays import RunsCost, balances
+from penstock.scoring.pays import ESTIMATED_WH, RunsCost, balances
 from penstock.scoring.scores import Scores
 from penstock.terminal import printable
 
@@ -61,14 +61,15 @@ def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("", "scoring", "a run on all", "a run on the selection", "has paid after"):
         table.add_column(heading, justify="right" if heading else "left")
-    for unit, balance in balances(header.cost, full, selected, watts).items():
+    measures = balances(header.cost, full, selected, watts)
+    for unit, balance in measures.items():
         runs = balance.pays_after
         paid = "never" if runs is None else f"{runs:,} run{'s' * (runs > 1)}"
         table.add_row(unit, *(f"{each:,.3g}" for each in (balance.scoring, balance.full, balance.selected)), paid)
     lines = [
         Text(f"{metric}: {_reached(full, metric)} on all samples, {_reached(selected, metric)} on the selection")
     ]
-    if header.cost.wh is None:
+    if ESTIMATED_WH in measures:
         lines.append(Text(f"Wh are CPU-seconds at {watts:g} W: no counter could be read.", "dim"))
     return Group(table, *lines)
 
@@ -95,6 +96,6 @@ def _histogram(name: str, values: np.ndarray) -> Table:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    ranks = np.empty(len(values))
-    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
-    return ranks
+    """Return the rank of each value, from 0; equal ones have the mean of theirs."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[places]

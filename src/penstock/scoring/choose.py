@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,7 +34,7 @@ def top(scores: Scores, fraction: float, *, target: str | None = None) -> Select
         if target not in scores.header.targets:
             raise BadSetting(f"target={target!r}: these scores have {', '.join(scores.header.targets) or 'none'}")
         worth = worth[:, [scores.header.targets.index(target)]]
-    return _selected(scores, _in_turn(worth)[:take])
+    return _selected(scores, _in_turn(worth, take))
 
 
 def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Selection:
@@ -40,20 +42,35 @@ def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Select
 
     Args:
         scores: Scores.
-        fraction: Part of each class, above 0, at most 1.
+        fraction: Part of the scored samples, and nearly of each class, above 0, at most 1. Each class keeps one.
         groups: The class of each scored sample, in order of the ids, shape ``(n,)``.
 
     Raises:
-        BadSetting: the fraction keeps nothing of a class, or there is not one class for each sample.
+        BadSetting: the fraction keeps less than one of each class, or there is not one class for each sample.
     """
+    take = count_of(fraction, len(scores))
     given = np.asarray(groups)
     if given.shape != (len(scores),):
         raise BadSetting(f"groups: shape {given.shape}, for {len(scores):,} scored samples: one class each")
+    classes, sizes = np.unique(given, return_counts=True)
+    if take < len(classes):
+        raise BadSetting(f"fraction={fraction} keeps {take:,} samples, and there are {len(classes):,} classes")
     chosen = list[Rows]()
-    for group in np.unique(given):
+    for group, count in zip(classes, _parts(sizes, take), strict=True):
         rows = np.flatnonzero(given == group)
-        chosen.append(rows[_in_turn(scores.worth[rows])[: count_of(fraction, len(rows))]])
+        chosen.append(rows[_in_turn(scores.worth[rows], count)])
     return _selected(scores, np.concatenate(chosen))
+
+
+def _parts(sizes: npt.NDArray[np.int64], take: int) -> list[int]:
+    """Divide a number of samples among classes by their sizes, to the largest remainders, one at least each."""
+    exact = sizes * (take / sizes.sum())
+    counts = np.maximum(1, np.floor(exact).astype(np.int64))
+    while counts.sum() != take:
+        step = 1 if counts.sum() < take else -1
+        may = counts < sizes if step > 0 else counts > 1
+        counts[np.where(may, step * (exact - counts), -np.inf).argmax()] += step
+    return counts.tolist()
 
 
 def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center", seed: int = 0) -> Selection:
@@ -76,7 +93,7 @@ def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center",
     take = count_of(fraction, len(vectors))
     if by not in ("k-center", "facility-location"):
         raise BadSetting(f"by={by!r}: it must be 'k-center' or 'facility-location'")
-    rows = k_center(vectors, take, seed) if by == "k-center" else _facility_location(vectors, take)
+    rows = k_center(vectors, take, seed)[0] if by == "k-center" else _facility_location(vectors, take)
     return pool_of(len(vectors)).part(rows)
 
 
@@ -90,13 +107,18 @@ def overlap(one: Selection, other: Selection) -> float:
     return len(np.intersect1d(one.ids, other.ids)) / min(len(one), len(other))
 
 
-def _in_turn(worth: npt.NDArray[np.float32]) -> Rows:
-    """Return rows from the best to the worst; of several targets, in turn, each row once."""
+def _in_turn(worth: npt.NDArray[np.float32], take: int) -> Rows:
+    """Return the best rows; of several targets, each takes the best that is left in turn."""
     orders = np.argsort(-worth, axis=0, kind="stable")
     if orders.shape[1] == 1:
-        return orders[:, 0]
-    flat = orders.reshape(-1)
-    return flat[np.sort(np.unique(flat, return_index=True)[1])]
+        return orders[:take, 0]
+    targets = [iter(order) for order in orders.T.tolist()]
+    taken: dict[int, None] = {}
+    for target in cycle(targets):
+        if len(taken) == take:
+            return np.array([*taken])
+        taken[next(row for row in target if row not in taken)] = None
+    raise AssertionError("cycle ends never")
 
 
 def _selected(scores: Scores, rows: Rows) -> Selection:
@@ -109,8 +131,11 @@ def _selected(scores: Scores, rows: Rows) -> Selection:
     return Selection(mask, None if weights is None else scores.weights[mask])
 
 
-def k_center(vectors: npt.NDArray[np.float32], take: int, seed: int) -> Rows:
-    """Return rows in the greedy order: each is the farthest from those before it, the first is drawn."""
+def k_center(vectors: npt.NDArray[np.float32], take: int, seed: int) -> tuple[Rows, npt.NDArray[np.float32]]:
+    """Return rows in the greedy order: each is the farthest from those before it, the first is drawn.
+
+    Beside them the square of each row's distance from the nearest of them; -inf for those.
+    """
     first = int(np.random.default_rng(seed).integers(len(vectors)))
     squares = np.einsum("nd,nd->n", vectors, vectors)
     distances = np.full(len(vectors), np.inf, np.float32)
@@ -120,7 +145,7 @@ def k_center(vectors: npt.NDArray[np.float32], take: int, seed: int) -> Rows:
         row = rows[i]
         np.minimum(distances, squares + squares[row] - 2 * (vectors @ vectors[row]), out=distances)
         distances[row] = -np.inf
-    return rows
+    return rows, distances
 
 
 def _facility_location(vectors: npt.NDArray[np.float32], take: int) -> Rows:

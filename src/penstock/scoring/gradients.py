@@ -4,9 +4,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +15,16 @@ from torch.nn import functional
 
 from penstock.errors import BadSetting
 from penstock.scoring.projection import projected
+from penstock.tracebacks import users_stacklevel
 
 Layer = nn.Linear | nn.Conv2d
+_ANY = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def layers_of(model: nn.Module) -> dict[str, Layer]:
-    """Return the layers whose weights are trained, by name: linear ones, and convolutions without groups.
+    """Return the layers whose weights are trained, by name: linear ones, and two-dimensional convolutions.
+
+    A warning names convolutions of other kinds, which are left out.
 
     Raises:
         BadSetting: there are none.
@@ -27,6 +32,13 @@ def layers_of(model: nn.Module) -> dict[str, Layer]:
     found = {name: each for name, each in model.named_modules() if _is_exact(each) and each.weight.requires_grad}
     if not found:
         raise BadSetting(f"{type(model).__name__} has no linear layer and no convolution that is trained")
+    others = [name for name, each in model.named_modules() if isinstance(each, _ANY) and not _is_exact(each)]
+    if others:
+        warnings.warn(
+            f"gradients of {len(found)} layers are compared, and those of {', '.join(others)} are left out: "
+            "convolutions in 1 or 3 dimensions, with groups, or whose padding is not a number of zeros",
+            stacklevel=users_stacklevel(),
+        )
     return found
 
 
@@ -41,7 +53,8 @@ def per_sample_gradients(layers: dict[str, Layer], losses: Callable[[], Tensor])
 
     A layer's gradient is the product of what it was given and of the gradient at what it gave: hooks keep the
     first, and one backward pass gives the second for all samples at once. A layer that is called several times
-    adds up. No sample's loss may depend on another sample, so a model must be in evaluation mode.
+    adds up; one that is not called, or does not count in the loss, has a gradient of 0. No sample's loss may
+    depend on another sample, so a model must be in evaluation mode.
 
     Source: Goodfellow, Efficient Per-Example Gradient Computations (1510.01799); Rochette et al. (1912.06015) for
     convolutions.
@@ -51,21 +64,25 @@ def per_sample_gradients(layers: dict[str, Layer], losses: Callable[[], Tensor])
         losses: Computes the losses, shape ``(n,)``.
 
     Returns:
-        Gradients of shape ``(n, *weight.shape)``; of layers that were called.
+        Gradients of shape ``(n, *weight.shape)``, in the order of the layers.
 
     Raises:
-        BadSetting: none was.
+        BadSetting: no layer was called, or what one was given was changed in place.
     """
     with _watched(layers) as calls:
-        total = losses().sum()
+        each = losses()
     if not calls:
         raise BadSetting(f"the model calls none of its layers {', '.join(layers)}, so they have no gradients")
-    grads = torch.autograd.grad(total, [output for _, _, output in calls])
+    grads = torch.autograd.grad(each.sum(), [call.output for call in calls], allow_unused=True)
     found: dict[str, Tensor] = {}
-    for (name, given, _), grad in zip(calls, grads, strict=True):
-        gradient = _outer(layers[name], given.detach(), grad)
-        found[name] = found[name] + gradient if name in found else gradient
-    return found
+    for call, grad in zip(calls, grads, strict=True):
+        if grad is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            gradient = _outer(layers[call.name], call.unchanged(), grad)
+            found[call.name] = found[call.name] + gradient if call.name in found else gradient
+    return {
+        name: found[name] if name in found else layer.weight.new_zeros(len(each), *layer.weight.shape)
+        for name, layer in layers.items()
+    }
 
 
 def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int, seed: int) -> Tensor:
@@ -82,26 +99,26 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
     Returns:
         Shape ``(n, d)``, where d is the product of the factors' lengths.
     """
-    layer = _last(model)
-    with _watched({"": layer}) as calls:
+    with _watched(_linear(model)) as calls:
         total = losses().sum()
-    if len(calls) != 1:
+    times = sum(call.name == calls[-1].name for call in calls) if calls else 0
+    if times != 1:
         raise BadSetting(
-            f"{type(model).__name__} calls its last linear layer {len(calls)} times; gradients are compared of "
+            f"{type(model).__name__} calls its last linear layer {times} times; gradients are compared of "
             "layers that are called once"
         )
-    ((_, given, output),) = calls
-    (grad,) = torch.autograd.grad(total, [output])
+    last = calls[-1]
+    (grad,) = torch.autograd.grad(total, [last.output])
     left, right = (
-        projected([each.detach().flatten(0, -2)], side, seed + i).view(*each.shape[:-1], -1)
-        for i, each in enumerate((grad, given))
+        projected([each.flatten(0, -2)], side, seed + i).view(*each.shape[:-1], -1)
+        for i, each in enumerate((grad, last.unchanged()))
     )
     return torch.einsum("n...o,n...i->noi", left, right).flatten(1)
 
 
 @contextmanager
 def last_linear(model: nn.Module) -> Generator[Callable[[], Tensor]]:
-    """Keep what the last linear layer of a model is given; what is yielded returns it of the last forward pass.
+    """Keep what the linear layer is given that a model calls last; what is yielded returns it.
 
     Raises:
         BadSetting: the model has no linear layer.
@@ -111,27 +128,52 @@ def last_linear(model: nn.Module) -> Generator[Callable[[], Tensor]]:
     def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
         kept[:] = [given[0]]
 
-    hook = _last(model).register_forward_pre_hook(keep)
+    hooks = [layer.register_forward_pre_hook(keep) for layer in _linear(model).values()]
     try:
         yield lambda: kept[0]
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
-def _last(model: nn.Module) -> nn.Linear:
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+def _linear(model: nn.Module) -> dict[str, Layer]:
+    linear: dict[str, Layer] = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
     if not linear:
         raise BadSetting(f"{type(model).__name__} has no linear layer, whose inputs this method compares")
-    return linear[-1]
+    return linear
+
+
+class _Call(NamedTuple):
+    """A layer's call: what it was given, at which version of that memory, and what it gave."""
+
+    name: str
+    given: Tensor
+    version: int
+    output: Tensor
+
+    def unchanged(self) -> Tensor:
+        """Return what the layer was given.
+
+        Raises:
+            BadSetting: it has another content now.
+        """
+        if self.given._version != self.version:
+            raise BadSetting(
+                f"what layer {self.name} was given is changed in place behind it, so its gradients cannot be "
+                "told: give that operation a copy"
+            )
+        return self.given.detach()
 
 
 @contextmanager
-def _watched(layers: dict[str, Layer]) -> Generator[list[tuple[str, Tensor, Tensor]]]:
-    calls = list[tuple[str, Tensor, Tensor]]()
+def _watched(layers: dict[str, Layer]) -> Generator[list[_Call]]:
+    """Keep the layers' calls. What they give goes on as a copy: an activation in place would change it."""
+    calls = list[_Call]()
 
-    def keeps(name: str) -> Callable[..., None]:
-        def keep(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-            calls.append((name, given[0], output))
+    def keeps(name: str) -> Callable[..., Tensor]:
+        def keep(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            calls.append(_Call(name, given[0], given[0]._version, output))
+            return output.clone()
 
         return keep
 

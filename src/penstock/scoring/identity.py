@@ -31,6 +31,8 @@ class DataIdentity(msgspec.Struct, frozen=True):
         """Describe how another data set differs; empty if that cannot be seen."""
         if self.samples != now.samples:
             return f"{self.samples:,} samples then, {now.samples:,} now"
+        if self.content and now.content and self.content.keys().isdisjoint(now.content):
+            return f"its samples have parts{_named([*self.content])} then, and{_named([*now.content])} now"
         parts = [name for name, found in self.content.items() if now.content.get(name, found) != found]
         if not parts:
             return ""
@@ -80,7 +82,10 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
         for place, item in enumerate(cast("Sequence[Any]", value)):
             yield from _parts(f"{name}[{place}]", item)
     else:
-        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which NumPy has not
+        array = np.asarray(value)
         if array.dtype.kind in "biufcSU":
             yield name, f"{array.shape} {array.dtype.str}".encode() + array.tobytes()
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from penstock.errors import BadSetting
+
 
 class LowRank(nn.Module):
     """A linear layer that is frozen, and a trained one of low rank beside it.
@@ -31,9 +33,20 @@ class LowRank(nn.Module):
 
 
 def adapted(model: nn.Module, rank: int) -> nn.Module:
-    """Freeze a model, and put an adapter beside each linear layer; change it in place."""
+    """Freeze a model, and put an adapter beside each linear layer; change it in place.
+
+    Raises:
+        BadSetting: a layer of it can have none.
+    """
     model.requires_grad_(False)
     for module in list(model.modules()):
+        if isinstance(module, nn.TransformerEncoderLayer):
+            raise BadSetting(
+                "lora_rank: nn.TransformerEncoderLayer uses weights of its linear layers without calling these, "
+                "so that no adapter can stand beside them: use layers of your own, or leave lora_rank out"
+            )
+        if isinstance(module, nn.MultiheadAttention):
+            continue  # as above; gradients of attention's own weights are not compared either
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear) and not isinstance(module, LowRank):
                 setattr(module, name, LowRank(child, rank))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from penstock.errors import BadSetting
 from penstock.measure.machine import describe
+from penstock.packages import initialized_distributed
 from penstock.scoring.header import Direction, ScoresHeader
 from penstock.scoring.identity import DataIdentity, identity_of
 from penstock.scoring.meter import Cost
@@ -51,7 +52,7 @@ class ReportedLosses:
     def scores(
         self, data: Any = None, *, direction: Direction = "low", checkpoint: str = "", seed: int = 0
     ) -> Scores:
-        """Return the mean loss of each sample that was reported.
+        """Return the mean loss of each sample that was reported, on several ranks to any of them: all call this.
 
         Args:
             data: The map-style data set; unless given, only its size will be compared.
@@ -62,7 +63,8 @@ class ReportedLosses:
         Raises:
             BadSetting: nothing was reported, or the data set has another size.
         """
-        ids = np.flatnonzero(self.counts)
+        sums, counts = _of_all_ranks(self._sums, self.counts)
+        ids = np.flatnonzero(counts)
         if not ids.size:
             raise BadSetting("no loss was reported: report(loader.ids, losses) after each batch")
         identity = DataIdentity(len(self._sums)) if data is None else identity_of(data)
@@ -81,4 +83,15 @@ class ReportedLosses:
             cost=Cost(0.0, 0.0, 0.0),
             machine=describe(),
         )
-        return Scores(ids, self._sums[ids] / self.counts[ids], header)
+        return Scores(ids, sums[ids] / counts[ids], header)
+
+
+def _of_all_ranks(
+    sums: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    distributed = initialized_distributed()
+    if distributed is None:
+        return sums, counts
+    ranks: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(ranks, (sums, counts))
+    return np.sum([each for each, _ in ranks], 0), np.sum([each for _, each in ranks], 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from penstock.measure.gpus import devices
 from penstock.runs.listeners.energy import GpuCounter, rapl_missing, rapl_zones
 
 J_PER_WH = 3600.0
+_READ_EVERY_S = 10.0
 WATTS = 15.0
 """Power of a busy core, where no counter can be read and nobody says another."""
 
@@ -55,11 +57,27 @@ def metered() -> Generator[Meter]:
     except GpuMissing:
         gpus = []
     counters = [each for each in (*processors, *gpus) if each.read_j() is not None]
+    ended = threading.Event()
+
+    def read_on() -> None:
+        """A processor's counter begins anew after some minutes: it is read often enough to see each time."""
+        while not ended.wait(_READ_EVERY_S):
+            for counter in counters:
+                counter.read_j()
+
+    reader = threading.Thread(target=read_on, name="penstock-meter", daemon=True)
+    reader.start()
     began_s, began_cpu_s, began_host_s = time.perf_counter(), _cpu_s(), _host_cpu_s()
-    yield meter
+    try:
+        yield meter
+    finally:
+        ended.set()
+        reader.join()
     cpu_s, host_s = _cpu_s() - began_cpu_s, _host_cpu_s() - began_host_s
     part = min(1.0, cpu_s / host_s) if host_s > 0 else 0.0
-    used_j = sum(part * zone.read_j() for zone in processors) + sum(gpu.read_j() or 0.0 for gpu in gpus)
+    for counter in counters:
+        counter.read_j()
+    used_j = part * sum(zone.total_j for zone in processors) + sum(gpu.total_j for gpu in gpus)
     meter.cost = Cost(time.perf_counter() - began_s, cpu_s, used_j / J_PER_WH if counters else None)
 
 

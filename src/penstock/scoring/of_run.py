@@ -14,6 +14,9 @@ from penstock.scoring.scores import Scores
 from penstock.selection.infobatch import InfoBatch
 from penstock.selection.policy import Fixed, Policy, RandomSubsets
 
+ASKED = "select."
+"""Begins the names of parameters by which ``penstock select bench`` tells its runs what to train on."""
+
 
 class TrainingPlan(NamedTuple):
     """What to train on.
@@ -45,10 +48,10 @@ def plan_of_run(
         BadSetting: the scores are of other data, or ``labels`` are needed.
     """
     here = run()
-    if here is None or "method" not in here.parameters:
+    if here is None or f"{ASKED}method" not in here.parameters:
         return TrainingPlan(Fixed(np.ones(samples, np.bool_)), epochs, seed)
-    asked = here.parameters
-    method, fraction, seed = asked["method"], float(asked["fraction"]), int(asked["seed"])
+    asked = {name.removeprefix(ASKED): text for name, text in here.parameters.items() if name.startswith(ASKED)}
+    method, fraction, seed = asked["method"], float(asked["fraction"]), int(here.parameters["seed"])
     if method in ("full", "infobatch"):
         epochs = max(1, round(epochs * fraction))
     if method == "full":

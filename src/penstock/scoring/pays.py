@@ -14,8 +14,12 @@ from penstock.runs.measured import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
 from penstock.scoring.header import ScoresHeader
-from penstock.scoring.meter import J_PER_WH, WATTS, Cost
+from penstock.scoring.meter import J_PER_WH, Cost
+from penstock.scoring.of_run import ASKED
 from penstock.scoring.used import used_by
+
+ESTIMATED_WH = "Wh of CPU time"
+"""What energy is called that is CPU time times the power of a busy core."""
 
 
 class RunsCost(msgspec.Struct, frozen=True):
@@ -25,7 +29,7 @@ class RunsCost(msgspec.Struct, frozen=True):
         runs: Number of runs that finished.
         seconds: Time on the clock.
         cpu_s: CPU time; None where nobody recorded it.
-        wh: Energy, as the counters say, else CPU time times the stated power; None without either.
+        wh: Energy, as the counters say; None without.
         logged: What they logged last, rising, by name.
     """
 
@@ -63,7 +67,7 @@ class Saving(msgspec.Struct, frozen=True):
         group: Name of the group.
         against: Name of the group of runs on all samples; empty if there is none.
         methods: What scored the samples.
-        scoring: What that cost, once: the median of the scores that the runs have read.
+        scoring: What that cost, once: all scores that a run has read, the median over the runs.
         selected: What the runs took.
         full: What the runs on all samples took, if there are some.
     """
@@ -76,13 +80,12 @@ class Saving(msgspec.Struct, frozen=True):
     full: RunsCost | None
 
 
-def cost_of(store: Store, group: str, watts: float = WATTS) -> RunsCost:
+def cost_of(store: Store, group: str) -> RunsCost:
     """Return what the runs of a group took.
 
     Args:
         store: Where they are kept.
         group: Name or id of the group.
-        watts: Power of a busy core, where no counter could be read.
 
     Raises:
         BadSetting: there is no such group, or none of its runs has finished.
@@ -90,48 +93,51 @@ def cost_of(store: Store, group: str, watts: float = WATTS) -> RunsCost:
     runs = _finished(store, group)
     if not runs:
         raise BadSetting(f"no run of group {group!r} has finished; penstock runs ls shows the groups")
-    return _cost(runs, [store.series(run.id) for run in runs], watts)
+    return _cost(runs, [store.series(run.id) for run in runs])
 
 
-def savings(store: Store, groups: Iterable[str], watts: float = WATTS) -> list[Saving]:
-    """Return what selecting has brought each group whose runs have read scores, against the first that has not.
+def savings(store: Store, groups: Iterable[str]) -> list[Saving]:
+    """Return what selecting has brought each group whose runs have read scores.
+
+    They are compared with the group that ``penstock select bench`` ran on all samples, if it is among them, else
+    with the first whose runs have read no scores.
 
     Args:
         store: Where they are kept.
         groups: Names of groups; all finished runs of a name count.
-        watts: Power of a busy core, where no counter could be read.
     """
     runs = {name: found for name in dict.fromkeys(groups) if (found := _finished(store, name))}
-    used = {name: _used(store, found) for name, found in runs.items()}
-    against = next((name for name in runs if not used[name]), "")
-    if len(used) == (against != ""):
-        return []
-    costs = {name: cost_of(store, name, watts) for name in runs if used[name] or name == against}
+    used = {name: [_used(store, run) for run in found] for name, found in runs.items()}
+    unscored = [name for name, headers in used.items() if not any(headers)]
+    full = [name for name in unscored if runs[name][0].plan.parameters.get(f"{ASKED}method") == "full"]
+    against = (full or unscored or [""])[0]
+    compared = cost_of(store, against) if against and len(unscored) < len(used) else None
     return [
-        Saving(
-            name,
-            against,
-            tuple(sorted({f"{each.method} ({each.asked})" if each.asked else each.method for each in headers})),
-            _middle([each.cost for each in headers], watts),
-            costs[name],
-            costs.get(against),
-        )
+        Saving(name, against, _methods(headers), _of_a_run(headers), cost_of(store, name), compared)
         for name, headers in used.items()
-        if headers
+        if any(headers)
     ]
 
 
 def balances(scoring: Cost, full: RunsCost, selected: RunsCost, watts: float) -> dict[str, Balance]:
-    """Return scoring, full and selected runs in minutes, CPU-seconds and Wh, as far as they are known."""
+    """Return scoring, full and selected runs in minutes, CPU-seconds and Wh, as far as they are known.
+
+    Wh are measured ones, or, where no counter could be read for any of the three, ``ESTIMATED_WH``: CPU time times
+    the power of a busy core.
+    """
     found = {"minutes": Balance(scoring.seconds / 60, full.seconds / 60, selected.seconds / 60)}
+    cpu = None
     if full.cpu_s is not None and selected.cpu_s is not None:
-        found["CPU-seconds"] = Balance(scoring.cpu_s, full.cpu_s, selected.cpu_s)
-    if full.wh is not None and selected.wh is not None:
-        found["Wh"] = Balance(scoring.wh_at(watts), full.wh, selected.wh)
+        cpu = found["CPU-seconds"] = Balance(scoring.cpu_s, full.cpu_s, selected.cpu_s)
+    if scoring.wh is not None and full.wh is not None and selected.wh is not None:
+        found["Wh"] = Balance(scoring.wh, full.wh, selected.wh)
+    elif cpu is not None and scoring.wh is full.wh is selected.wh is None:
+        wh_per_s = watts / J_PER_WH
+        found[ESTIMATED_WH] = Balance(cpu.scoring * wh_per_s, cpu.full * wh_per_s, cpu.selected * wh_per_s)
     return found
 
 
-def _cost(runs: Sequence[RunRecord], series: Sequence[Mapping[str, Series]], watts: float) -> RunsCost:
+def _cost(runs: Sequence[RunRecord], series: Sequence[Mapping[str, Series]]) -> RunsCost:
     figures = [run_figures(run, its) for run, its in zip(runs, series, strict=True)]
     cpu_s = [each.cpu_s for each in figures if each.cpu_s is not None]
     joules = [each.energy_estimated_j for each in figures if each.energy_estimated_j is not None]
@@ -139,13 +145,11 @@ def _cost(runs: Sequence[RunRecord], series: Sequence[Mapping[str, Series]], wat
     for name, values in ((name, its[name]) for its in series for name in its if not is_measured(name)):
         if values.last is not None:
             logged.setdefault(name, []).append(values.last)
-    cpu = median(cpu_s) if cpu_s else None
-    wh = median(joules) / J_PER_WH if joules else None if cpu is None else cpu * watts / J_PER_WH
     return RunsCost(
         len(runs),
         median(each.seconds for each in figures),
-        cpu,
-        wh,
+        median(cpu_s) if cpu_s else None,
+        median(joules) / J_PER_WH if len(joules) == len(runs) else None,
         {name: sorted(values) for name, values in logged.items()},
     )
 
@@ -154,16 +158,22 @@ def _finished(store: Store, group: str) -> list[RunRecord]:
     return [run for run in store.runs(group) if run.status == "finished"]
 
 
-def _used(store: Store, runs: Iterable[RunRecord]) -> list[ScoresHeader]:
-    """Return the headers of all scores that runs have read, each once."""
-    found = [header for run in runs for header in used_by(store.folder_of(run.id) / "files").values()]
-    return list({msgspec.json.encode(header): header for header in found}.values())
+def _used(store: Store, run: RunRecord) -> list[ScoresHeader]:
+    return [*used_by(store.folder_of(run.id) / "files").values()]
 
 
-def _middle(costs: Sequence[Cost], watts: float) -> Cost:
-    measured = all(each.wh is not None for each in costs)
+def _methods(headers: Sequence[Sequence[ScoresHeader]]) -> tuple[str, ...]:
+    """Return the methods that scored for some runs, each once."""
+    found = {f"{each.method} ({each.asked})" if each.asked else each.method for its in headers for each in its}
+    return tuple(sorted(found))
+
+
+def _of_a_run(headers: Sequence[Sequence[ScoresHeader]]) -> Cost:
+    """Return what the scores of a run cost together: the median over those runs that have read some."""
+    costs = [[each.cost for each in its] for its in headers if its]
+    measured = all(each.wh is not None for its in costs for each in its)
     return Cost(
-        median(each.seconds for each in costs),
-        median(each.cpu_s for each in costs),
-        median(each.wh_at(watts) for each in costs) if measured else None,
+        median(sum(each.seconds for each in its) for its in costs),
+        median(sum(each.cpu_s for each in its) for its in costs),
+        median(sum(each.wh or 0.0 for each in its) for its in costs) if measured else None,
     )

@@ -38,7 +38,7 @@ def projected(parts: Sequence[Tensor], dimensions: int, seed: int) -> Tensor:
     for part in flat:
         for start in range(0, part.shape[1], _BLOCK_ROWS):
             block = part[:, start : start + _BLOCK_ROWS]
-            found += block @ _signs(block.shape[1], dimensions, generator).to(block.device)
+            found += block @ _signs(block.shape[1], dimensions, generator).to(block)
     return found / dimensions**0.5
 
 

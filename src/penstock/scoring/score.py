@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from penstock.contracts import Ids
-from penstock.errors import BadSetting
+from penstock.errors import BadSetting, PenstockError
+from penstock.feed.trainer.loader import Loader
 from penstock.measure.machine import describe
 from penstock.scoring.header import ScoresHeader
 from penstock.scoring.meter import metered
@@ -53,7 +56,7 @@ def score(
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadSetting(f"task: a {type(task).__name__}: give a penstock.select.Task")
     scorer = method_of(method, settings)
-    with metered() as meter, own_random_numbers(seed):
+    with metered() as meter, own_random_numbers(seed), _selection_kept(task.data):
         data = task.identity()
         scored = scorer.score(task, seed, progress or _silent)
     header = ScoresHeader(
@@ -92,6 +95,18 @@ def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:
         return cast("Scorer", msgspec.convert(settings, kind, strict=False))
     except msgspec.ValidationError as error:
         raise BadSetting(f"{method}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
+@contextmanager
+def _selection_kept(data: Any) -> Generator[None]:
+    """Let a feed's Loader select afterwards what it selected before."""
+    before = data.selected if isinstance(data, Loader) else None
+    try:
+        yield
+    finally:
+        if isinstance(data, Loader):
+            with suppress(PenstockError):  # a feed that has ended selects nothing
+                data.select(before)
 
 
 def _silent(what: str, done: int, total: int) -> None:

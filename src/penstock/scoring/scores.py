@@ -65,6 +65,8 @@ class Scores:
                 f"scores of shape {given.shape} for {len(self.ids):,} samples and {columns} "
                 f"target{'s' * (columns > 1)}"
             )
+        if (np.diff(self.ids) <= 0).any() or (self.ids[:1] < 0).any():
+            raise BadSetting("ids: they must rise, from 0 or more, each once")
         self.values = given.reshape(len(self.ids), columns)
         if not np.isfinite(self.values).all():
             rows = np.flatnonzero(~np.isfinite(self.values).all(1))
@@ -74,6 +76,8 @@ class Scores:
             )
         ones = np.ones(len(self.ids), np.float32)
         self.weights = ones if weights is None else np.asarray(weights, np.float32)
+        if self.weights.shape != ones.shape:
+            raise BadSetting(f"weights of shape {self.weights.shape}, for {len(self.ids):,} samples")
         self.embeddings = embeddings
         self.header = msgspec.structs.replace(header, ids_digest=_digest(self.ids))
 
@@ -112,13 +116,14 @@ class Scores:
                 process of this user finds them.
 
         Raises:
+            BadSetting: the name is none, or the file cannot be written.
             PackageMissing: pyarrow is not installed.
         """
         require("a file of scores", "columns", "pyarrow")
         pyarrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")
         path = path_of(where)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        room_for(path)
         columns: dict[str, Any] = {"id": self.ids, "weight": self.weights}
         columns |= {name: self.values[:, i] for i, name in enumerate(_columns(self.header.targets))}
         if self.embeddings is not None:
@@ -129,6 +134,8 @@ class Scores:
         try:
             parquet.write_table(table, written)
             written.replace(path)
+        except OSError as error:
+            raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from None
         finally:
             written.unlink(missing_ok=True)
         return path
@@ -139,7 +146,7 @@ class Scores:
 
         Args:
             where: Path or name.
-            data: The data set that they are used for; unless given, only its size will be compared.
+            data: The data set that they are used for; unless given, nobody looks whether it is theirs.
 
         Raises:
             BadSetting: there is no such file, it holds no scores, or they are of other data.
@@ -193,6 +200,20 @@ def path_of(where: str | os.PathLike[str]) -> Path:
             f"{text!r} is no name of scores (letters, digits, - _ . and /), and no path of a .parquet file"
         )
     return folder() / f"{text}.parquet"
+
+
+def room_for(path: Path) -> None:
+    """Make the folder of a file of scores, unless it is there.
+
+    Raises:
+        BadSetting: it cannot be made, or not be written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be written: {path.parent}: {error.strerror}") from None
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise BadSetting(f"{path} cannot be written: this user may not write to {path.parent}")
 
 
 def folder() -> Path:

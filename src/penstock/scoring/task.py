@@ -54,6 +54,16 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return losses.sum(1) / (labels.view(len(labels), -1) != -100).sum(1).clamp(min=1)
 
 
+def _part(name: str, take: Callable[[Any], Any], batch: Batch) -> Any:
+    try:
+        return take(batch.content)
+    except (IndexError, KeyError, TypeError) as error:
+        raise BadSetting(
+            f"{name}: a batch of {type(batch.content).__name__} has none ({type(error).__name__}: {error}), and "
+            f"this method needs them: Task({name}=function of a batch)"
+        ) from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Data, a model, and its loss.
@@ -67,6 +77,8 @@ class Task:
         inputs: Returns what the model is called with, of a batch.
         labels: Returns the labels of a batch.
         loss: Returns the loss of each sample, shape ``(n,)``, of outputs and labels.
+        mask: Returns which positions of a batch's texts count, and are not padding, shape ``(n, length)``, where a
+            method needs to know; ``"attention_mask"`` of a batch that has one, unless given.
         embed: Returns an embedding of each sample, shape ``(n, d)``, of a model and a batch, as a frozen encoder
             in a feed's ``transform=`` has left it there; what the last linear layer is given unless set.
         checkpoints: Files of ``torch.save``: a ``state_dict`` of the model, or ``{"model": ..., "optimizer":
@@ -86,6 +98,7 @@ class Task:
     inputs: Callable[[Any], Any] = first
     labels: Callable[[Any], Tensor] = second
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy
+    mask: Callable[[Any], Tensor] | None = None
     embed: Callable[[nn.Module, Any], Tensor] | None = None
     checkpoints: Sequence[str] = ()
     lora_rank: int = 0
@@ -124,6 +137,8 @@ class Task:
             )
         given = self.validation if isinstance(self.validation, Mapping) else {"": self.validation}
         found = cast("dict[str, Dataset[Any]]", dict(given))
+        if unnamed := [name for name in found if not isinstance(name, str)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadSetting(f"validation: the name {unnamed[0]!r} is a {type(unnamed[0]).__name__}, and no text")
         if empty := [name for name, data in found.items() if not len(cast("Any", data))]:
             raise BadSetting(f"validation{f' {empty[0]!r}' if empty[0] else ''}: no sample")
         return found
@@ -138,7 +153,7 @@ class Task:
         A feed has its own order, and its own batch size.
         """
         if isinstance(self.data, Loader):
-            yield from self._of_feed(ids)
+            yield from self._of_feed(ids, exactly_once=shuffle_seed is None)
         else:
             chosen = np.arange(self.samples) if ids is None else ids
             size = self.batch_size if shuffle_seed is not None else _BATCH_SIZE
@@ -152,8 +167,12 @@ class Task:
         yield from self._loaded(data, np.arange(len(cast("Any", data))), _BATCH_SIZE)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
-        """Return what a model gives for a batch."""
-        return model(self._here(self.inputs(batch.content)))
+        """Return what a model gives for a batch.
+
+        Raises:
+            BadSetting: the batch has no inputs.
+        """
+        return model(self._here(_part("inputs", self.inputs, batch)))
 
     def labels_of(self, batch: Batch) -> Tensor:
         """Return the labels of a batch, on the device.
@@ -161,14 +180,16 @@ class Task:
         Raises:
             BadSetting: there are none.
         """
-        try:
-            labels = self.labels(batch.content)
-        except (IndexError, KeyError, TypeError) as error:
-            raise BadSetting(
-                f"labels: a batch of {type(batch.content).__name__} has none ({type(error).__name__}: {error}), "
-                "and this method needs them: Task(labels=function of a batch)"
-            ) from None
-        return self._here(torch.as_tensor(labels))
+        return self._here(torch.as_tensor(_part("labels", self.labels, batch)))
+
+    def mask_of(self, batch: Batch) -> Tensor | None:
+        """Return which positions of a batch count, shape ``(n, length)``; None if nobody says so."""
+        content: Any = batch.content
+        if self.mask is not None:
+            return self._here(torch.as_tensor(self.mask(content)))
+        if isinstance(content, Mapping) and "attention_mask" in content:
+            return self._here(torch.as_tensor(cast("Mapping[str, Any]", content)["attention_mask"]))
+        return None
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of each sample of a batch, shape ``(n,)``.
@@ -184,13 +205,22 @@ class Task:
             )
         return losses
 
-    def _of_feed(self, ids: Ids | None) -> Iterator[Batch]:
+    def _of_feed(self, ids: Ids | None, *, exactly_once: bool) -> Iterator[Batch]:
         loader = cast("Loader", self.data)
         loader.select(None if ids is None else Selection(ids))
+        given = np.zeros(self.samples, np.int64)
         for content in loader:
             if loader.ids is None:
                 raise BadSetting(f"feed {loader.name!r} does not number its samples, so they cannot be scored")
+            np.add.at(given, loader.ids, 1)
             yield Batch(loader.ids, content)
+        wanted = given if ids is None else given[ids]
+        if exactly_once and (wanted != 1).any():
+            raise BadSetting(
+                f"feed {loader.name!r}: of {len(wanted):,} samples, an epoch leaves out {(wanted == 0).sum():,} "
+                f"and repeats {(wanted > 1).sum():,}, so they cannot be scored: attach without drop_last, to a "
+                "loader that gives each sample once"
+            )
 
     def _loaded(self, data: Any, ids: Ids, batch_size: int) -> Iterator[Batch]:
         batches = [ids[i : i + batch_size] for i in range(0, len(ids), batch_size)]

@@ -21,11 +21,13 @@ _BETAS, _EPS = (0.9, 0.999), 1e-8
 
 
 class Moments(NamedTuple):
-    """Adam's running means of a parameter's gradient and of its square, after so many steps."""
+    """Adam's running means of a parameter's gradient and of its square, after so many steps, and how they run."""
 
     mean: Tensor
     square: Tensor
     step: int
+    betas: tuple[float, float] = _BETAS
+    eps: float = _EPS
 
 
 class Checkpoint(NamedTuple):
@@ -106,8 +108,8 @@ def train(
         model.train()
         rates = list[float]()
         for batch in task.batches(shuffle_seed=seed + epoch, ids=ids):
-            if len(batch.ids) == 1 < count:
-                continue  # batch normalisation needs two
+            if len(batch.ids) == 1 < min(count, task.rows_to_train_on):
+                continue  # of what is left over; batch normalisation needs two
             rates.append(task.learning_rate * max(0.0, 1 - step / steps))
             optimizer.param_groups[0]["lr"] = rates[-1]
             losses = task.losses(model, batch)
@@ -125,7 +127,7 @@ def read_checkpoint(path: str, model: nn.Module) -> Checkpoint:
     """Read what ``torch.save`` wrote: a model's ``state_dict``, or one and its optimiser's by name.
 
     Raises:
-        BadSetting: there is no such file, it is neither, or does not fit the model.
+        BadSetting: there is no such file, it is neither, does not fit the model, or weighs nothing.
     """
     try:
         read = torch.load(path, map_location="cpu", weights_only=True)
@@ -139,21 +141,52 @@ def read_checkpoint(path: str, model: nn.Module) -> Checkpoint:
     if "model" not in content or isinstance(content["model"], Tensor):
         return Checkpoint(dict(content), {}, 1.0)
     Checkpoint(dict(content["model"]), {}, 1.0).into(model)
-    named = dict(model.named_parameters())
     optimizer: Mapping[str, Any] = content.get("optimizer", {})
     groups: list[dict[str, Any]] = optimizer.get("param_groups", [])
+    rate = float(groups[0]["lr"]) if groups else 1.0
+    if rate == 0:
+        raise BadSetting(
+            f"checkpoints: {path} was saved with a learning rate of 0, by which its scores would count: save it "
+            "before the schedule ends"
+        )
+    return Checkpoint(dict(content["model"]), _moments_of(path, model, groups, optimizer.get("state", {})), rate)
+
+
+def _moments_of(
+    path: str, model: nn.Module, groups: list[dict[str, Any]], state: Mapping[int, Any]
+) -> dict[str, Moments]:
+    """Return Adam's state by the names of parameters: torch numbers these group by group, in their order there.
+
+    Raises:
+        BadSetting: which parameter is which cannot be told.
+    """
+    named = dict(model.named_parameters())
     places = [place for group in groups for place in group["params"]]
-    state: Mapping[int, Any] = optimizer.get("state", {})
-    if places and len(places) != len(named):
+    names = [name for group in groups for name in group.get("param_names", [])] or list(named)
+    if places and (len(places) != len(names) or set(names) != set(named)):
         raise BadSetting(
             f"checkpoints: the optimizer in {path} has {len(places)} parameters, and the model {len(named)}"
         )
-    moments = {
-        name: Moments(state[place]["exp_avg"], state[place]["exp_avg_sq"], int(state[place]["step"]))
-        for name, place in zip(named, places, strict=False)
-        if "exp_avg_sq" in state.get(place, {})
-    }
-    return Checkpoint(dict(content["model"]), moments, float(groups[0]["lr"]) if groups else 1.0)
+    if len(groups) > 1 and "param_names" not in groups[0]:
+        raise BadSetting(
+            f"checkpoints: the optimizer in {path} has {len(groups)} groups of parameters, and does not say which "
+            "is which: make it of model.named_parameters(), so that it keeps their names, or take adam=False and "
+            "save the model alone"
+        )
+    found = dict[str, Moments]()
+    settings = [group for group in groups for _ in group["params"]]
+    for name, place, group in zip(names, places, settings, strict=bool(places)):
+        its: Mapping[str, Any] = state.get(place, {})
+        if "exp_avg_sq" not in its:
+            continue
+        if its["exp_avg"].shape != named[name].shape:
+            raise BadSetting(
+                f"checkpoints: the optimizer in {path} has a state of shape {tuple(its['exp_avg'].shape)} where "
+                f"{name} has {tuple(named[name].shape)}: its parameters stand in another order"
+            )
+        betas, eps = group.get("betas", _BETAS), group.get("eps", _EPS)
+        found[name] = Moments(its["exp_avg"], its["exp_avg_sq"], int(its["step"]), tuple(betas), float(eps))
+    return found
 
 
 def adam_direction(gradient: Tensor, moments: Moments) -> Tensor:
@@ -165,10 +198,10 @@ def adam_direction(gradient: Tensor, moments: Moments) -> Tensor:
         gradient: Shape ``(n, *parameter)``.
         moments: Of the parameter.
     """
-    step = moments.step + 1
-    mean = (_BETAS[0] * moments.mean + (1 - _BETAS[0]) * gradient) / (1 - _BETAS[0] ** step)
-    square = (_BETAS[1] * moments.square + (1 - _BETAS[1]) * gradient**2) / (1 - _BETAS[1] ** step)
-    return mean / (square.sqrt() + _EPS)
+    step, (fast, slow) = moments.step + 1, moments.betas
+    mean = (fast * moments.mean + (1 - fast) * gradient) / (1 - fast**step)
+    square = (slow * moments.square + (1 - slow) * gradient**2) / (1 - slow**step)
+    return mean / (square.sqrt() + moments.eps)
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:

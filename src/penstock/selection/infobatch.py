@@ -19,11 +19,12 @@ from penstock.sources.order import digest, permutation
 class InfoBatch(Policy):
     """Leaves out a random part of the samples whose last loss is below the mean, afresh in each epoch.
 
-    Those of them that stay get a weight, such that the expected gradient is that of all samples:
-    ``(losses * loader.weights).mean()``. A sample whose loss nobody has reported yet is in every epoch, so the
-    first one holds all, and so do the last ones. Without reports nothing is ever left out.
+    Those of them that stay get a weight, ``(losses * loader.weights).mean()``, such that the sum of the weighted
+    gradients over an epoch is expected to be that of all samples. A sample whose loss nobody has reported yet is
+    in every epoch, so the first one holds all, and so do the last ones. Without reports nothing is left out.
 
-    Where ``torch.distributed`` is initialised, the ranks exchange what they report at the beginning of each epoch.
+    Where ``torch.distributed`` is initialised, the ranks exchange what they report at the beginning of each epoch;
+    until then it is part of a rank's own state.
 
     Source: Qin et al., InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning (2303.04947).
 
@@ -68,13 +69,24 @@ class InfoBatch(Policy):
         if self._decided is not None:
             epoch, chosen = self._decided
             decided = epoch, chosen.ids.copy(), np.asarray(chosen.weights).copy()
-        return {"digest": self.digest, "losses": self._losses.copy(), "reported": reported, "decided": decided}
+        return {
+            "digest": self.digest,
+            "losses": self._losses.copy(),
+            "reported": reported,
+            "decided": decided,
+            "rank": _rank(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state.get("digest") != self.digest:
             raise BadSetting(
                 f"this state was saved by policy {state.get('digest', 'none')}, and this one is {self.digest}: "
                 "another data set, number of epochs, ratio or seed. Begin the training anew"
+            )
+        if state["reported"] and state["rank"] != _rank():
+            raise BadSetting(
+                f"this state holds what rank {state['rank'][0]} of {state['rank'][1]} has reported, and this is "
+                f"rank {_rank()[0]} of {_rank()[1]}: each rank saves and loads its own state"
             )
         self._losses = np.array(state["losses"], np.float32)
         self._reported = list(state["reported"])
@@ -97,6 +109,12 @@ class InfoBatch(Policy):
             weights[order[:kept]] = len(learnt) / max(kept, 1)
         ids = np.flatnonzero(weights)
         return Selection(ids, weights[ids])
+
+
+def _rank() -> tuple[int, int]:
+    """Return this process's place among its ranks, and their number."""
+    distributed = initialized_distributed()
+    return (distributed.get_rank(), distributed.get_world_size()) if distributed else (0, 1)
 
 
 def _of_all_ranks(

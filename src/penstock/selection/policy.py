@@ -25,7 +25,7 @@ class Policy:
     digest: str
 
     def selection(self, epoch: int) -> Selection:
-        """Return the samples of an epoch, counted from 0; asked again, the same."""
+        """Return the samples of an epoch, counted from 0; asked again before another one, the same."""
         raise NotImplementedError
 
     def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:
@@ -109,7 +109,8 @@ class TemperatureSampling(Policy):
 
     Args:
         samples: Size of the data set, or what ``Selection`` takes.
-        scores: A number for each of them in rising order of their ids, higher for what is worth more.
+        scores: A number for each of them in rising order of their ids, higher for what is worth more; or
+            ``Scores`` of one target, whose direction counts.
         fraction: Part of them that an epoch holds, above 0, at most 1.
         temperature: Above 0.
         seed: Random seed of the draws.
@@ -119,12 +120,14 @@ class TemperatureSampling(Policy):
     """
 
     def __init__(
-        self, samples: Any, scores: npt.ArrayLike, fraction: float, *, temperature: float = 1.0, seed: int = 0
+        self, samples: Any, scores: Any, fraction: float, *, temperature: float = 1.0, seed: int = 0
     ) -> None:
         self._pool = pool_of(samples)
         self._take = count_of(fraction, len(self._pool))
         if not temperature > 0:
             raise BadSetting(f"temperature={temperature} must be above 0")
+        if hasattr(scores, "worth"):  # Scores, which nobody needs who selects
+            scores = scores.worth[:, 0] if scores.worth.shape[1] == 1 else scores.worth
         given = finite("scores", scores, len(self._pool))
         self._logits = (given - given.mean()) / (max(float(given.std()), 1e-12) * temperature)
         self._seed = random_seed(seed) % 2**64
@@ -222,7 +225,7 @@ def first_full_epoch(epochs: int, last: float) -> int:
     whole_number("epochs", epochs, 1)
     if not 0 <= last <= 1:
         raise BadSetting(f"last={last} must be from 0 to 1: the part of the epochs that hold all samples")
-    return math.floor(epochs * (1 - last))
+    return math.floor(round(epochs * (1 - last), 9))
 
 
 def finite(what: str, given: Any, count: int) -> npt.NDArray[np.float64]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from penstock.runs.store import Store
 from penstock.scoring.meter import WATTS
-from penstock.scoring.pays import Saving, balances, savings
+from penstock.scoring.pays import ESTIMATED_WH, Saving, balances, savings
 
 
 def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
@@ -23,25 +25,19 @@ def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
 
 def _told(saving: Saving) -> dict[str, Any]:
     full, selected = saving.full, saving.selected
+    measures = balances(saving.scoring, full, selected, WATTS) if full else {}
     return {
         "group": saving.group,
         "against": saving.against,
         "methods": saving.methods,
-        "runs": selected.runs,
         "scoring_s": saving.scoring.seconds,
         "measures": [
-            {
-                "unit": unit,
-                "scoring": each.scoring,
-                "full": each.full,
-                "selected": each.selected,
-                "after": each.pays_after,
-            }
-            for unit, each in (balances(saving.scoring, full, selected, WATTS) if full else {}).items()
+            msgspec.structs.asdict(balance) | {"unit": unit, "after": balance.pays_after}
+            for unit, balance in measures.items()
         ],
         "reached": [
             {"name": name, "selected": values, "full": full.logged.get(name, []) if full else []}
             for name, values in sorted(selected.logged.items())
         ],
-        "watts": WATTS if saving.scoring.wh is None else None,
+        "watts": WATTS if ESTIMATED_WH in measures else None,
     }

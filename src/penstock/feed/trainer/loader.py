@@ -168,6 +168,11 @@ class Loader:
             return None
         return np.ones(len(ids), np.float32) if selection is None else selection.weights_of(ids)
 
+    @property
+    def selected(self) -> Any:
+        """What ``select=`` has asked for; None for all samples."""
+        return self._options.policy or self._options.select
+
     def select(self, select: Any) -> None:
         """Take these samples from the next loop on, which begins a new epoch at the next segment that has them.
 

@@ -73,8 +73,8 @@ def rows_of(results: Results, arms: Sequence[tuple[int, float]], seeds: Sequence
     """Return the rows of arms, each compared with full on the same seeds."""
     spec = results.spec
     place, fraction = full_of(spec)
-    full_s = _of_seeds(results, Trial(place, fraction, 0), seeds)
-    return [_row(results, arm, fraction, seeds, full_s) for arm, fraction in arms]
+    full_cpu_s = _of_seeds(results, Trial(place, fraction, 0), seeds)
+    return [_row(results, arm, fraction, seeds, full_cpu_s) for arm, fraction in arms]
 
 
 def full_of(spec: Spec) -> tuple[int, float]:
@@ -123,7 +123,7 @@ def paired(results: Results, one: tuple[int, float], other: tuple[int, float], s
     )
 
 
-def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full_s: Sequence[float]) -> Row:
+def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full_cpu_s: Sequence[float]) -> Row:
     spec = results.spec
     scored = spec.arms[arm].method not in UNSCORED
     scoring = {
@@ -131,9 +131,9 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
     }
     training = {name: _median(results, arm, fraction, seeds, name) for name in ("cpu_s", "seconds", "wh")}
     metrics = [results.outcomes[Trial(arm, fraction, seed).key(spec)].metric or 0.0 for seed in seeds]
-    trained_s = _of_seeds(results, Trial(arm, fraction, 0), seeds)
-    scored_s = _of_seeds(results, Trial(arm, 0.0, 0), seeds) if scored else [0.0] * len(seeds)
-    each = list(zip(trained_s, scored_s, full_s, strict=True))
+    trained_cpu_s = _of_seeds(results, Trial(arm, fraction, 0), seeds)
+    scored_cpu_s = _of_seeds(results, Trial(arm, 0.0, 0), seeds) if scored else [0.0] * len(seeds)
+    each = list(zip(trained_cpu_s, scored_cpu_s, full_cpu_s, strict=True))
     return Row(
         label=label(spec, arm, fraction),
         arm=arm,
@@ -147,7 +147,7 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
         scoring_wh=scoring["wh"],
         training_wh=training["wh"],
         cost={runs: median((mine + its / runs) / full for mine, its, full in each) for runs in RUNS},
-        pays_after=Balance(scoring["cpu_s"], median(full_s), training["cpu_s"]).pays_after if scored else 0,
+        pays_after=Balance(scoring["cpu_s"], median(full_cpu_s), training["cpu_s"]).pays_after if scored else 0,
     )
 
 

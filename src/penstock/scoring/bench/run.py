@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 from penstock.scoring.bench.spec import UNSCORED, Comparison, Spec
 from penstock.scoring.meter import J_PER_WH
+from penstock.scoring.of_run import ASKED
 
 
 class Trial(msgspec.Struct, frozen=True, order=True):
@@ -122,10 +124,12 @@ class Bench:
         group = f"{spec.name}/{_what(spec, trials[0])}"
         records = add_masked(self._store, GroupPlan(name=group, mode="plain", runs=plans))
         ended = Launcher(self._store, [records], listeners=[None]).run()
-        for trial, record in zip(trials, ended, strict=True):
-            if record.status == "finished":
-                self.results.outcomes[trial.key(spec)] = self._outcome(trial, record)
-        self.save()
+        try:
+            for trial, record in zip(trials, ended, strict=True):
+                if record.status == "finished":
+                    self.results.outcomes[trial.key(spec)] = self._outcome(trial, record)
+        finally:
+            self.save()
         for record in ended:
             if record.status != "finished":
                 raise BadSetting(
@@ -142,9 +146,10 @@ class Bench:
             words += ["--seed", str(trial.seed), "--out", str(scores)]
             words += [word for name, value in arm.settings.items() for word in ("--set", f"{name}={value}")]
             return RunPlan(command=tuple(words), name=name, directory=directory)
-        parameters = {"method": arm.method, "fraction": f"{trial.fraction:g}", "seed": str(trial.seed)}
+        asked = {"method": arm.method, "fraction": f"{trial.fraction:g}"}
         if arm.method not in UNSCORED:
-            parameters |= {"scores": str(scores), "pool": f"{arm.pool or trial.fraction:g}", "by": arm.by}
+            asked |= {"scores": str(scores), "pool": f"{arm.pool or trial.fraction:g}", "by": arm.by}
+        parameters = {"seed": str(trial.seed)} | {f"{ASKED}{key}": value for key, value in asked.items()}
         return RunPlan(command=self._comparison.words, name=name, directory=directory, parameters=parameters)
 
     def _outcome(self, trial: Trial, record: RunRecord) -> Outcome:
@@ -156,6 +161,8 @@ class Bench:
                 f"run {record.id} ({record.name}) has logged no {self.results.spec.metric}: the script must call "
                 f"penstock.log({self.results.spec.metric}=...) at its end"
             )
+        if metric is not None and not math.isfinite(metric):
+            raise BadSetting(f"run {record.id} ({record.name}) has logged {metric} as {self.results.spec.metric}")
         joules = figures.energy_estimated_j
         wh = None if joules is None else joules / J_PER_WH
         return Outcome(record.id, figures.seconds, figures.cpu_s or 0.0, wh, metric)
@@ -171,7 +178,7 @@ def label(spec: Spec, arm: int, fraction: float) -> str:
     its = spec.arms[arm]
     same = [place for place, other in enumerate(spec.arms) if other.method == its.method]
     which = f" ({its.differs})" if len(same) > 1 and its.differs else ""
-    return f"{its.method} {fraction:.0%}{which}"
+    return f"{its.method} {100 * fraction:g}%{which}"
 
 
 def _what(spec: Spec, trial: Trial) -> str:
@@ -206,7 +213,7 @@ def _read(path: Path, comparison: Comparison) -> Results:
     except msgspec.DecodeError as error:
         raise BadSetting(f"{path} holds no results of this version: {error}. Give another folder") from None
     differs = [name for name in ("task", "train", "metric") if getattr(found.spec, name) != getattr(spec, name)]
-    differs += [name for name in code if found.code.get(name) != code[name]]
+    differs += [name for name in code if found.code.get(name, code[name]) != code[name]]
     if differs:
         raise BadSetting(f"{path} holds results of another {', another '.join(differs)}: give another folder")
-    return Results(spec, code, found.machine, found.outcomes)
+    return Results(spec, found.code | code, found.machine, found.outcomes)

@@ -49,7 +49,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def differs(self) -> str:
         """What tells it from other arms with its method; empty if that is nothing."""
-        pool = f"pool {self.pool:.0%}" if self.pool is not None else ""
+        pool = f"pool {100 * self.pool:g}%" if self.pool is not None else ""
         settings = [f"{name}={value}" for name, value in self.settings.items()]
         return ", ".join(filter(None, [pool, "by class" if self.by == "class" else "", *settings]))
 
@@ -96,16 +96,18 @@ class Comparison(msgspec.Struct, frozen=True):
     words: tuple[str, ...]
 
     def code(self) -> dict[str, str]:
-        """Return digests of the scripts that it runs, by name."""
-        files = [
-            Path(self.spec.task.rpartition(":")[0]),
-            *(Path(word) for word in self.words if word.endswith(".py")),
-        ]
-        return {
-            file.name: hashlib.sha256((self.directory / file).read_bytes()).hexdigest()[:16]
-            for file in files
-            if (self.directory / file).is_file()
+        """Return digests of the scripts that it runs, and of those beside them, and versions of the methods."""
+        named = [self.spec.task.rpartition(":")[0], *(word for word in self.words if word.endswith(".py"))]
+        files = {self.directory / each for each in named} | set(self.directory.glob("*.py"))
+        digests = {
+            str(file.relative_to(self.directory) if file.is_relative_to(self.directory) else file): hashlib.sha256(
+                file.read_bytes()
+            ).hexdigest()[:16]
+            for file in sorted(files)
+            if file.is_file()
         }
+        methods = {arm.method for arm in self.spec.arms} - set(UNSCORED)
+        return digests | {f"method {each}": method_of(each, {}).version for each in sorted(methods)}
 
 
 def read_spec(path: Path) -> Comparison:
@@ -137,8 +139,12 @@ def read_spec(path: Path) -> Comparison:
     spec = msgspec.structs.replace(
         spec, arms=spec.arms + [Arm(each, []) for each in BASELINES if each not in present]
     )
-    if not spec.seeds or not set(spec.seeds).isdisjoint(spec.fresh_seeds):
-        raise BadSetting(f"{path}: give seeds, and fresh_seeds that are others")
+    seeds = [*spec.seeds, *spec.fresh_seeds]
+    if not spec.seeds or len(set(seeds)) < len(seeds):
+        raise BadSetting(f"{path}: give seeds, and fresh_seeds that are others, each once")
+    arms = [(arm.method, f"{fraction:g}", arm.differs) for arm in spec.arms for fraction in arm.fractions]
+    if twice := next((each for place, each in enumerate(arms) if each in arms[:place]), None):
+        raise BadSetting(f"{path}: arm {twice[0]} with fraction {twice[1]} is there twice")
     directory = path.absolute().parent
     file, _, function = spec.task.rpartition(":")
     function_at(f"{directory / file}:{function}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
 
 from penstock.scoring.choose import k_center
 from penstock.scoring.header import Direction
-from penstock.scoring.methods.models import trained
+from penstock.scoring.methods.models import Epochs, one_trained
 from penstock.scoring.methods.rds import embedded
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.task import Task
@@ -23,20 +23,22 @@ class Diverse(msgspec.Struct, frozen=True):
 
     Attributes:
         epochs: Epochs that the model is trained for first; 0 if ``embed`` or ``make_model`` needs no training.
-        fraction: Part of the samples that is put in order; the others are worth nothing.
+        fraction: Part of the samples that is put in order, which takes long; the others come behind, first those
+            that are far from all of it.
     """
 
-    epochs: int = 1
-    fraction: float = 1.0
+    epochs: Epochs = 1
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     name = "diverse"
     version = "1"
     direction: ClassVar[Direction] = "high"
 
     def score(self, task: Task, seed: int, progress: Progress) -> Scored:
         """Score each sample."""
-        (model, checkpoint), *_ = trained(task, task.make_model, 1, self.epochs, seed, progress)
+        model, checkpoint = one_trained(task, task.make_model, self.epochs, seed, progress)
         vectors = embedded(task, model, task.batches(), task.samples)
-        rows = k_center(vectors, count_of(self.fraction, len(vectors)), seed)
-        values = np.full(len(vectors), -len(vectors), np.float32)
-        values[rows] = -np.arange(len(rows))
+        rows, distances = k_center(vectors, count_of(self.fraction, len(vectors)), seed)
+        order = np.concatenate([rows, np.argsort(-distances, kind="stable")[: len(vectors) - len(rows)]])
+        values = np.empty(len(vectors), np.float32)
+        values[order] = -np.arange(len(order))
         return Scored(values, checkpoint=checkpoint.digest, embeddings=vectors)

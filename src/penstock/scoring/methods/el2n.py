@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from penstock.errors import BadSetting
 from penstock.scoring.header import Direction
-from penstock.scoring.methods.models import trained
+from penstock.scoring.methods.models import Count, Epochs, trained
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.task import Task
 
@@ -29,8 +29,8 @@ class El2n(msgspec.Struct, frozen=True):
         direction: "high" keeps the hard ones, as the paper does; "low" the easy ones.
     """
 
-    models: int = 3
-    epochs: int = 2
+    models: Count = 3
+    epochs: Epochs = 2
     direction: Direction = "high"
     name = "el2n"
     version = "1"
@@ -47,6 +47,11 @@ class El2n(msgspec.Struct, frozen=True):
                         raise BadSetting(
                             f"el2n: outputs of shape {tuple(logits.shape)}: it needs logits, (n, classes)"
                         )
-                    error = logits.softmax(1) - functional.one_hot(labels, logits.shape[1])
-                    lengths[batch.ids] += error.norm(dim=1).cpu().numpy() / len(models)
+                    if labels.shape != logits.shape[:1] or labels.is_floating_point():
+                        raise BadSetting(
+                            f"el2n: labels of shape {tuple(labels.shape)}, {labels.dtype}: it needs the number of "
+                            "a class for each sample, (n,)"
+                        )
+                    error = logits.softmax(1) - functional.one_hot(labels.long(), logits.shape[1])
+                    lengths[batch.ids] += error.norm(dim=1).float().cpu().numpy() / len(models)
         return Scored(lengths, checkpoint=models[-1][1].digest)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from penstock.errors import BadSetting
 from penstock.scoring.gradients import layers_of, per_sample_gradients
 from penstock.scoring.header import Direction
 from penstock.scoring.lora import adapted
-from penstock.scoring.methods.models import checkpoints, made
+from penstock.scoring.methods.models import Count, checkpoints, made
 from penstock.scoring.projection import projected
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.task import Batch, Task
@@ -37,9 +37,9 @@ class Less(msgspec.Struct, frozen=True):
         adam: Whether the state of Adam counts, which checkpoints must then hold.
     """
 
-    warm_up: float = 0.05
-    epochs: int = 4
-    dimensions: int = 8192
+    warm_up: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
+    epochs: Count = 4
+    dimensions: Count = 8192
     adam: bool = True
     name = "less"
     version = "1"
@@ -73,18 +73,22 @@ class Less(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Yield ids and projected gradients; of Adam's steps, if a checkpoint's state is to count."""
         layers = layers_of(model)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}  # of tied weights, the first
         for batch in batches:
             gradients = per_sample_gradients(layers, lambda batch=batch: task.losses(model, batch))
             if checkpoint is not None and self.adam:
-                gradients = {name: _step(checkpoint, name, each) for name, each in gradients.items()}
+                gradients = {
+                    name: _step(checkpoint, names[id(layers[name].weight)], each)
+                    for name, each in gradients.items()
+                }
             yield batch.ids, projected([*gradients.values()], self.dimensions, seed)
 
 
-def _step(checkpoint: Checkpoint, layer: str, gradient: Tensor) -> Tensor:
-    moments = checkpoint.moments.get(f"{layer}.weight")
+def _step(checkpoint: Checkpoint, parameter: str, gradient: Tensor) -> Tensor:
+    moments = checkpoint.moments.get(parameter)
     if moments is None:
         raise BadSetting(
-            f"less: the checkpoint has no Adam state of {layer}.weight. Save {{'model': model.state_dict(), "
+            f"less: the checkpoint has no Adam state of {parameter}. Save {{'model': model.state_dict(), "
             "'optimizer': optimizer.state_dict()}, or take plain gradients: adam=False"
         )
     return adam_direction(gradient, moments)

@@ -5,14 +5,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
+import msgspec
 import torch
 from torch import nn
 
 from penstock.contracts import Ids
+from penstock.errors import BadSetting
 from penstock.scoring.scorer import Progress
 from penstock.scoring.task import Task
 from penstock.scoring.training import Checkpoint, read_checkpoint, train
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+"""A setting that is a number of things, at least one."""
+Epochs = Annotated[int, msgspec.Meta(ge=0)]
+"""Epochs of a training; 0 for a model that is made trained."""
+
+
+def one_trained(
+    task: Task, make: Callable[[], nn.Module], epochs: int, seed: int, progress: Progress
+) -> tuple[nn.Module, Checkpoint]:
+    """Return the model of a method that compares by one: the checkpoint's, or one that is trained.
+
+    Raises:
+        BadSetting: there are several checkpoints.
+    """
+    if len(task.checkpoints) > 1:
+        raise BadSetting(
+            f"checkpoints: this method compares by one model, and {len(task.checkpoints)} are given; less and "
+            "el2n take several"
+        )
+    return next(trained(task, make, 1, epochs, seed, progress))
 
 
 def trained(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from penstock.errors import BadSetting
 from penstock.scoring.gradients import sketched_gradients
 from penstock.scoring.header import Direction
-from penstock.scoring.methods.models import trained
+from penstock.scoring.methods.models import Count, Epochs, one_trained
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.task import Batch, Task
 
@@ -34,8 +34,8 @@ class Sketch(msgspec.Struct, frozen=True):
         side: Length that each factor of a gradient is projected to if it is longer.
     """
 
-    epochs: int = 4
-    side: int = 128
+    epochs: Epochs = 4
+    side: Count = 128
     name = "sketch"
     version = "1"
     direction: ClassVar[Direction] = "high"
@@ -51,7 +51,7 @@ class Sketch(msgspec.Struct, frozen=True):
                 f"sketch: the proxy has {small:,} parameters and the model {large:,}: at most a {_SMALLER}th "
                 "makes it cheap"
             )
-        (model, checkpoint), *_ = trained(task, task.make_proxy, 1, self.epochs, seed, progress)
+        model, checkpoint = one_trained(task, task.make_proxy, self.epochs, seed, progress)
         wanted = torch.stack(
             [
                 torch.cat(
@@ -62,7 +62,7 @@ class Sketch(msgspec.Struct, frozen=True):
         )
         values = np.empty((task.samples, len(targets)), np.float32)
         for ids, gradients in self._gradients(task, model, task.batches(), seed):
-            values[ids] = (gradients @ wanted.T).cpu().numpy()
+            values[ids] = (gradients @ wanted.T).float().cpu().numpy()
             progress("gradients of the proxy", int(ids[-1]) + 1, task.samples)
         return Scored(values, tuple(filter(None, targets)), checkpoint.digest)
 

@@ -18,7 +18,7 @@ const row = (label, ...cells) => element("tr", {}, element("th", { scope: "row" 
 
 function table(each) {
   const label = `What the selection of ${each.group} costs and saves`;
-  const head = ["", "scoring", "a run on all", "on the selection", "paid after"];
+  const head = ["", "scoring", `a run of ${each.against}`, `a run of ${each.group}`, "paid after"];
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, element("table", { class: "groups", "aria-label": label },
     element("thead", {}, element("tr", {}, head.map((text) => element(text ? "th" : "td", text ? { scope: "col", class: "number" } : {}, text)))),
     element("tbody", {},
