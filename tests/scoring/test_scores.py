@@ -292,6 +292,11 @@ def test_reported_losses_are_scores_that_cost_nothing() -> None:
     ]
     assert select.top(scores, 0.25).ids.tolist() == list(range(10))
     assert scores.header.cost == Cost(0.0, 0.0, 0.0) and scores.check(Images()) is scores
+    again = select.ReportedLosses(SAMPLES)
+    again.load_state_dict(kept.state_dict())
+    assert np.array_equal(again.scores(Images()).values, scores.values)
+    with pytest.raises(BadSetting, match="this state is of 50 samples, and these are 51"):
+        select.ReportedLosses(51).load_state_dict(kept.state_dict())
     with pytest.raises(BadSetting, match="no loss was reported"):
         select.ReportedLosses(3).scores()
     with pytest.raises(BadSetting, match="data: 49 samples, and losses were reported of 50"):

@@ -49,6 +49,20 @@ class ReportedLosses:
         np.add.at(self._sums, given, finite("report: losses", losses, len(given)))
         np.add.at(self.counts, given, 1)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was reported, to be saved beside the model's state."""
+        return {"sums": self._sums.copy(), "counts": self.counts.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            BadSetting: it is of another number of samples.
+        """
+        if len(state["sums"]) != len(self._sums):
+            raise BadSetting(f"this state is of {len(state['sums']):,} samples, and these are {len(self._sums):,}")
+        self._sums, self.counts = np.array(state["sums"]), np.array(state["counts"])
+
     def scores(
         self, data: Any = None, *, direction: Direction = "low", checkpoint: str = "", seed: int = 0
     ) -> Scores:
