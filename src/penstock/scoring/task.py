@@ -81,8 +81,9 @@ class Task:
             method needs to know; ``"attention_mask"`` of a batch that has one, unless given.
         embed: Returns an embedding of each sample, shape ``(n, d)``, of a model and a batch, as a frozen encoder
             in a feed's ``transform=`` has left it there; what the last linear layer is given unless set.
-        checkpoints: Files of ``torch.save``: a ``state_dict`` of the model (for ``sketch``, of the proxy), or ``{"model": ..., "optimizer":
-            ...}`` with that of an Adam optimiser; unless given, models are trained for as long as a method asks.
+        checkpoints: Files of ``torch.save``: a ``state_dict`` of the model (for ``sketch``, of the proxy), or
+            ``{"model": ..., "optimizer": ...}`` with that of an Adam optimiser; unless given, models are trained
+            for as long as a method asks.
         lora_rank: Rank of the adapters that ``less`` trains instead of the model itself; 0 for none.
         learning_rate: Of AdamW, where a method trains.
         batch_size: Of training.
