@@ -29,11 +29,11 @@ def save_picture(report: Report, results: Results, path: Path) -> None:
     rows = [("all arms", report.on_seeds), ("the choice, on fresh seeds", report.on_fresh_seeds)]
     rows = [(title, each) for title, each in rows if each]
     figure = Figure(figsize=(8.5 * len(measures), 5.2 * len(rows)), facecolor="white")
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
+    apart = list[list[Any]]()
     for place, ((title, each), measure) in enumerate((row, measure) for row in rows for measure in measures):
         axes = figure.add_subplot(len(rows), len(measures), place + 1)
-        for row in each:
-            _draw(axes, row, measure, scored=spec.arms[row.arm].method not in UNSCORED)
+        labels = [_draw(axes, row, measure, scored=spec.arms[row.arm].method not in UNSCORED) for row in each]
         axes.set_title(f"{spec.name}: {title}", loc="left", fontsize=12, fontweight="bold", color=_INK)
         axes.set_xlabel(f"{measure}, selection included", color=_FAINT)
         axes.set_ylabel(spec.metric, color=_FAINT)
@@ -43,6 +43,7 @@ def save_picture(report: Report, results: Results, path: Path) -> None:
         for side in axes.spines:
             axes.spines[side].set_visible(False)
         axes.tick_params(length=0, colors=_FAINT)
+        apart.append(labels)
     where = ", ".join(machine.gpus) or f"{machine.cores} cores of {machine.cpu}"
     figure.text(
         0.01,
@@ -53,10 +54,13 @@ def save_picture(report: Report, results: Results, path: Path) -> None:
         color=_FAINT,
     )
     figure.tight_layout(rect=(0, 0.03, 1, 1))
+    for labels in apart:
+        _keep_apart(labels, canvas.get_renderer())
     figure.savefig(path, dpi=110)
 
 
-def _draw(axes: Any, row: Row, measure: str, *, scored: bool) -> None:
+def _draw(axes: Any, row: Row, measure: str, *, scored: bool) -> Any:
+    """Draw an arm; return its label."""
     scoring, training = {
         "minutes": (row.scoring_s / 60, row.training_s / 60),
         "Wh": (row.scoring_wh, row.training_wh),
@@ -69,6 +73,18 @@ def _draw(axes: Any, row: Row, measure: str, *, scored: bool) -> None:
     axes.errorbar(
         [costs[0]], [middle], yerr=spread, color=color, marker="o", markersize=7, capsize=3, linewidth=1.2
     )
-    axes.annotate(
+    return axes.annotate(
         row.label, (costs[0], middle), xytext=(6, 5), textcoords="offset points", fontsize=8.5, color=_INK
     )
+
+
+def _keep_apart(labels: list[Any], renderer: Any) -> None:
+    """Move labels up or down, the nearest way, until none lies on another."""
+    placed = list[Any]()
+    for label in labels:
+        for up in sorted(range(-10, 11), key=abs):
+            label.set_position((6, 5 + 12 * up))
+            extent = label.get_window_extent(renderer)
+            if not any(extent.overlaps(other) for other in placed):
+                break
+        placed.append(label.get_window_extent(renderer))
