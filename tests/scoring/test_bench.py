@@ -109,6 +109,12 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
         [saving] = savings(store, ["small/diverse 50%", "small/full 100%", "small/full 50%"])
     assert (saving.group, saving.against, saving.selected.runs) == ("small/diverse 50%", "small/full 100%", 3)
     assert saving.methods == ("diverse (epochs 0, fraction 1.0)",) and saving.scoring.cpu_s > 0
+    wrong = penstock(
+        *(folder, "cost", "out/scores/diverse-epochs=0-1.parquet", "--full", "small/diverse 50%"),
+        *("--selected", "small/diverse 50%", "--store", str(folder / "store")),
+    )
+    assert wrong.returncode == 2
+    assert "3 of the runs of group 'small/diverse 50%' have read scores" in wrong.stderr.replace("\n", " ")
     show = penstock(folder, "show", "out/scores/diverse-epochs=0-1.parquet")
     assert "diverse (version 1, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
     compare = penstock(

@@ -253,7 +253,7 @@ def test_adapters_are_trained_in_place_of_the_model() -> None:
         ),
         (images(), "best", {}, "there is no method 'best'; there are diverse, el2n, less, rds, sketch"),
         (images(), "less", {"rank": "2"}, "less has no setting rank; it has warm_up, epochs, dimensions, adam"),
-        (images(), "less", {"epochs": "many"}, "less: expected `int`, got `str`"),
+        (images(), "less", {"epochs": "many"}, "less: epochs: expected `int`, got `str`"),
         (images(checkpoints=["nowhere.pt"]), "el2n", {}, "checkpoints: there is no file nowhere.pt"),
         (
             images(make_model=lambda: nn.Sequential(nn.Flatten(), nn.ReLU())),
@@ -439,11 +439,11 @@ def test_the_rest_behind_a_diverse_part_is_in_order_too() -> None:
     [
         (images(inputs=lambda batch: batch["image"]), "el2n", {}, "inputs: a batch of list has none"),
         (images(validation={1: Images(3)}), "rds", {}, "validation: the name 1 is a int, and no text"),
-        (images(), "less", {"epochs": 0}, "less: expected `int` >= 1"),
-        (images(), "el2n", {"models": 0}, "el2n: expected `int` >= 1"),
-        (images(), "rds", {"epochs": -1}, "rds: expected `int` >= 0"),
-        (images(), "diverse", {"fraction": 0}, "diverse: expected `float` > 0"),
-        (images(), "less", {"warm_up": 2}, "less: expected `float` <= 1"),
+        (images(), "less", {"epochs": 0}, "less: epochs: expected `int` >= 1"),
+        (images(), "el2n", {"models": 0}, "el2n: models: expected `int` >= 1"),
+        (images(), "rds", {"epochs": -1}, "rds: epochs: expected `int` >= 0"),
+        (images(), "diverse", {"fraction": 0}, "diverse: fraction: expected `float` > 0"),
+        (images(), "less", {"warm_up": 2}, "less: warm_up: expected `float` <= 1"),
     ],
 )
 def test_what_makes_no_sense_is_one_error(task: Task, method: str, settings: Any, said: str) -> None:

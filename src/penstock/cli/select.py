@@ -120,13 +120,13 @@ def cost(
     """Tell after how many runs a selection has paid, in minutes and in energy, at which accuracy."""
     from penstock.cli.select_table import cost_page
     from penstock.runs.store import Store
-    from penstock.scoring.pays import cost_of
+    from penstock.scoring.pays import cost_of, cost_of_full
     from penstock.scoring.scores import Scores
 
     header = Scores.read(scores).header
     with Store.open(store) as opened:
-        groups = [cost_of(opened, group) for group in (full, selected)]
-    console().print(cost_page(header, groups[0], groups[1], metric, watts), soft_wrap=True)
+        page = cost_page(header, cost_of_full(opened, full), cost_of(opened, selected), metric, watts)
+    console().print(page, soft_wrap=True)
 
 
 @app.command(cls=Command)

@@ -63,8 +63,7 @@ def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: 
         table.add_column(heading, justify="right" if heading else "left")
     measures = balances(header.cost, full, selected, watts)
     for unit, balance in measures.items():
-        runs = balance.pays_after
-        paid = "never" if runs is None else f"{runs:,} run{'s' * (runs > 1)}"
+        paid = "never" if balance.pays_after is None else runs_text(balance.pays_after)
         table.add_row(unit, *(f"{each:,.3g}" for each in (balance.scoring, balance.full, balance.selected)), paid)
     lines = [
         Text(f"{metric}: {_reached(full, metric)} on all samples, {_reached(selected, metric)} on the selection")
@@ -74,10 +73,15 @@ def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: 
     return Group(table, *lines)
 
 
+def runs_text(count: int) -> str:
+    """Return a number of runs, in words."""
+    return f"{count:,} run{'s' * (count != 1)}"
+
+
 def _reached(cost: RunsCost, metric: str) -> str:
     if not (values := cost.logged.get(metric)):
         return "not logged"
-    return f"{np.median(values):.4g} ({values[0]:.4g} to {values[-1]:.4g}, {len(values)} runs)"
+    return f"{np.median(values):.4g} ({values[0]:.4g} to {values[-1]:.4g}, {runs_text(len(values))})"
 
 
 def _of_checkpoint(header: ScoresHeader) -> str:

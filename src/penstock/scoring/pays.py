@@ -96,6 +96,20 @@ def cost_of(store: Store, group: str) -> RunsCost:
     return _cost(runs, [store.series(run.id) for run in runs])
 
 
+def cost_of_full(store: Store, group: str) -> RunsCost:
+    """Return what the runs of a group on all samples took.
+
+    Raises:
+        BadSetting: as ``cost_of``; or some of them have read scores.
+    """
+    if selecting := [run.id for run in _finished(store, group) if _used(store, run)]:
+        raise BadSetting(
+            f"{len(selecting)} of the runs of group {group!r} have read scores, such as {selecting[0]}: give a "
+            "group of runs on all samples (penstock run --group NAME tells groups apart)"
+        )
+    return cost_of(store, group)
+
+
 def savings(store: Store, groups: Iterable[str]) -> list[Saving]:
     """Return what selecting has brought each group whose runs have read scores.
 

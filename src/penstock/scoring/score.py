@@ -94,7 +94,8 @@ def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:
     try:
         return cast("Scorer", msgspec.convert(settings, kind, strict=False))
     except msgspec.ValidationError as error:
-        raise BadSetting(f"{method}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+        what, _, where = str(error).partition(" - at `$.")
+        raise BadSetting(f"{method}: {where.rstrip('`')}: {what[:1].lower()}{what[1:]}") from None
 
 
 @contextmanager
