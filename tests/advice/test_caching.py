@@ -41,9 +41,9 @@ def test_bytes_are_kept_if_the_store_is_slow_and_pixels_of_few_images_have_room(
 
 @given(
     read_s=st.floats(0, 0.1),
-    room=st.floats(0, 100 * GB),
+    room=st.integers(0, int(100 * GB)),
     disk=st.floats(1e7, 1e10),
-    memory=st.floats(0, 100 * GB),
+    memory=st.integers(0, int(100 * GB)),
     reads_ahead=st.booleans(),
 )
 def test_it_expects_no_less_than_without_a_cache_and_takes_no_more_room_than_there_is(
