@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,20 @@ from tests.scoring.tasks import SAMPLES, convolutional, images, texts
 from torch import nn
 
 from penstock import BadSetting
-from penstock.scoring.gradients import last_linear, layers_of, per_sample_gradients, sketched_gradients
+from penstock.scoring.gradients import Layer, gradient_blocks, last_linear, layers_of, sketched_gradients
 from penstock.scoring.lora import LowRank, adapted
 from penstock.scoring.projection import projected
 from penstock.scoring.task import Batch, Task
+
+
+def joined(layers: dict[str, Layer], losses: Callable[[], torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The gradients of all rows of each layer, which come one after another."""
+    blocks = [*gradient_blocks(layers, losses)]
+    for name, layer in layers.items():
+        rows = [row for block in blocks if block.layer == name for row in range(len(layer.weight))[block.rows]]
+        assert rows == [*range(len(layer.weight))]
+    assert [*dict.fromkeys(block.layer for block in blocks)] == [*layers]
+    return {name: torch.cat([each.gradients for each in blocks if each.layer == name], 1) for name in layers}
 
 
 def one_by_one(task: Task, model: nn.Module, names: list[str]) -> dict[str, torch.Tensor]:
@@ -35,7 +46,11 @@ def one_by_one(task: Task, model: nn.Module, names: list[str]) -> dict[str, torc
 
 @pytest.mark.parametrize("make", [images, texts], ids=["convolutions", "positions, and a layer used twice"])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_they_are_those_of_single_samples(make: Any, rank: int) -> None:
+@pytest.mark.parametrize("block_bytes", [1, 3000, 16 << 20])
+def test_they_are_those_of_single_samples(
+    make: Any, rank: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.scoring.gradients._BLOCK_BYTES", block_bytes)
     task = make()
     torch.manual_seed(1)
     model = task.make_model().eval()
@@ -48,7 +63,7 @@ def test_they_are_those_of_single_samples(make: Any, rank: int) -> None:
     assert len(layers) == {(images, 0): 3, (images, 2): 2, (texts, 0): 2, (texts, 2): 4}[make, rank]
     (batch,) = task.batches()
     assert len(batch.ids) == SAMPLES
-    found = per_sample_gradients(layers, lambda: task.losses(model, batch))
+    found = joined(layers, lambda: task.losses(model, batch))
     plain = one_by_one(task, model, [*layers])
     for name, gradient in found.items():
         assert gradient.shape == plain[name].shape
@@ -64,7 +79,7 @@ def test_convolutions_of_any_kernel_stride_padding_and_dilation(shape: tuple[int
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, channels, kernel, stride, padding, dilation))
     inputs = torch.randn(3, 2, 9, 8)
-    found = per_sample_gradients(layers_of(model), lambda: model(inputs).square().sum((1, 2, 3)))["0"]
+    found = joined(layers_of(model), lambda: model(inputs).square().sum((1, 2, 3)))["0"]
     for each, gradient in zip(inputs, found, strict=True):
         model.zero_grad()
         model(each[None]).square().sum().backward()
@@ -99,9 +114,7 @@ def test_they_are_exact_for_what_models_do(kind: str) -> None:
     torch.manual_seed(2)
     model = Odd(kind).eval()
     inputs, labels = torch.randn(9, 4), torch.arange(9) % 3
-    found = per_sample_gradients(
-        layers_of(model), lambda: nn.functional.cross_entropy(model(inputs), labels, reduction="none")
-    )
+    found = joined(layers_of(model), lambda: nn.functional.cross_entropy(model(inputs), labels, reduction="none"))
     assert [*found] == ["head", "body", "other"]
     for id in range(9):
         model.zero_grad()
@@ -115,10 +128,25 @@ def test_they_are_exact_for_what_models_do(kind: str) -> None:
     assert given().shape == (9, 6)
 
 
+def test_in_mixed_precision_they_have_the_type_of_the_weights() -> None:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)).eval()
+    inputs, labels = torch.randn(9, 1, 3, 3), torch.arange(9) % 3
+
+    def losses(*, mixed: bool) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            return nn.functional.cross_entropy(model(inputs).float(), labels, reduction="none")
+
+    exact, found = (joined(layers_of(model), lambda mixed=mixed: losses(mixed=mixed)) for mixed in (False, True))
+    for name, gradient in found.items():
+        assert gradient.dtype == torch.float32
+        torch.testing.assert_close(gradient, exact[name], rtol=0.05, atol=0.05)
+
+
 def test_what_a_layer_was_given_is_not_changed_behind_it() -> None:
     model = Odd("changed").eval()
     with pytest.raises(BadSetting, match="what layer body was given is changed in place behind it"):
-        per_sample_gradients(layers_of(model), lambda: model(torch.randn(9, 4)).sum(1))
+        joined(layers_of(model), lambda: model(torch.randn(9, 4)).sum(1))
 
 
 def test_convolutions_that_are_left_out_are_named() -> None:
@@ -136,8 +164,8 @@ def test_adapters_do_not_stand_where_nobody_calls() -> None:
 
 def test_numbers_of_twice_the_length_are_projected_alike() -> None:
     rows = torch.randn(3, 500)
-    long = projected([rows.double()], 64, 1)
-    torch.testing.assert_close(long.float(), projected([rows], 64, 1), rtol=1e-4, atol=1e-4)
+    long = projected([rows.double()], 500, 64, 1)
+    torch.testing.assert_close(long.float(), projected([rows], 500, 64, 1), rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_without_such_layers_is_refused() -> None:
@@ -163,7 +191,7 @@ def test_sketches_of_positions_keep_products() -> None:
         return task.losses(model, batch)
 
     (batch,) = task.batches()
-    exact = per_sample_gradients({"3": layers_of(model)["3"]}, lambda: losses(batch))["3"].flatten(1)
+    exact = joined({"3": layers_of(model)["3"]}, lambda: losses(batch))["3"].flatten(1)
     sketched = sketched_gradients(model, lambda: losses(batch), 128, 0)
     assert sketched.shape == (SAMPLES, 128 * 128)
     assert relative_error(sketched, exact) < 0.2
@@ -178,22 +206,24 @@ def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
 def test_a_projection_is_one_matrix_whatever_the_batch_and_keeps_products() -> None:
     torch.manual_seed(0)
     parts = [torch.randn(20, 30, 50), torch.randn(20, 4000)]
-    whole = projected(parts, 2048, seed=7)
+    whole = projected(parts, 5500, 2048, seed=7)
     assert whole.shape == (20, 2048)
     halves = torch.cat(
-        [projected([part[rows] for part in parts], 2048, 7) for rows in (slice(0, 9), slice(9, 20))]
+        [projected([part[rows] for part in parts], 5500, 2048, 7) for rows in (slice(0, 9), slice(9, 20))]
     )
     torch.testing.assert_close(whole, halves, rtol=1e-4, atol=1e-3)
+    cut = [parts[0][:, :1], parts[0][:, 1:], *parts[1].split(777, 1)]
+    torch.testing.assert_close(whole, projected(iter(cut), 5500, 2048, 7), rtol=1e-4, atol=1e-3)
     exact = torch.cat([part.flatten(1) for part in parts], 1)
     assert relative_error(whole, exact) < 5 * (2 / 2048) ** 0.5
-    assert not torch.allclose(whole, projected(parts, 2048, seed=8))
-    assert torch.equal(projected(parts, 8192, seed=7), exact)
+    assert not torch.allclose(whole, projected(parts, 5500, 2048, seed=8))
+    assert torch.equal(projected(parts, 5500, 8192, seed=7), exact)
 
 
 def test_signs_are_even_and_independent() -> None:
     """The matrix, seen through unit vectors: +-1, rows and columns without correlation."""
     rows, length = 300, 256
-    matrix = projected([torch.eye(rows)], length, seed=1) * length**0.5
+    matrix = projected([torch.eye(rows)], rows, length, seed=1) * length**0.5
     assert set(matrix.unique().tolist()) == {-1.0, 1.0}
     assert abs(float(matrix.mean())) < 0.02
     for each in (matrix @ matrix.T / length, matrix.T @ matrix / rows):

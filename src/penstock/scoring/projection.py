@@ -4,7 +4,7 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ _WORD_BITS = 64
 _SIGNS_OF_BYTES = 2.0 * (torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) - 1
 
 
-def projected(parts: Sequence[Tensor], dimensions: int, seed: int) -> Tensor:
+def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) -> Tensor:
     """Return the parts of vectors, joined and multiplied by a random matrix of +-1, by the root of ``dimensions``.
 
     Products of pairs are kept up to a relative error of about ``sqrt(2 / dimensions)``. Vectors that are no longer
@@ -23,23 +23,24 @@ def projected(parts: Sequence[Tensor], dimensions: int, seed: int) -> Tensor:
     Source: Johnson-Lindenstrauss with signs (Achlioptas, 2003), as in LESS (2402.04333) and TRAK (2303.14186).
 
     Args:
-        parts: Each of shape ``(n, *any)``.
+        parts: Each of shape ``(n, *any)``. One is held at a time; where they are cut does not matter.
+        length: Of the vectors.
         dimensions: Length of the results.
         seed: Random seed of the matrix: one seed, one matrix.
 
     Returns:
         Shape ``(n, min(length, dimensions))``.
     """
-    flat = [part.flatten(1) for part in parts]
-    if sum(part.shape[1] for part in flat) <= dimensions:
-        return torch.cat(flat, 1)
+    flat = (part.flatten(1) for part in parts)
+    if length <= dimensions:
+        return torch.cat([*flat], 1)
     generator = torch.Generator("cpu").manual_seed(seed)
-    found = flat[0].new_zeros(len(flat[0]), dimensions)
+    found: Tensor | float = 0.0
     for part in flat:
         for start in range(0, part.shape[1], _BLOCK_ROWS):
             block = part[:, start : start + _BLOCK_ROWS]
-            found += block @ _signs(block.shape[1], dimensions, generator).to(block)
-    return found / dimensions**0.5
+            found = found + block @ _signs(block.shape[1], dimensions, generator).to(block)
+    return torch.as_tensor(found) / dimensions**0.5
 
 
 def _signs(rows: int, columns: int, generator: torch.Generator) -> Tensor:

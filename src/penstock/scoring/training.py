@@ -29,6 +29,10 @@ class Moments(NamedTuple):
     betas: tuple[float, float] = _BETAS
     eps: float = _EPS
 
+    def of_rows(self, rows: slice) -> Moments:
+        """Return those of some rows of the parameter."""
+        return self._replace(mean=self.mean[rows], square=self.square[rows])
+
 
 class Checkpoint(NamedTuple):
     """A model at one moment of its training.

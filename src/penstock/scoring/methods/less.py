@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
-from penstock.scoring.gradients import layers_of, per_sample_gradients
+from penstock.scoring.gradients import Block, gradient_blocks, layers_of
 from penstock.scoring.header import Direction
 from penstock.scoring.lora import adapted
 from penstock.scoring.methods.models import Count, checkpoints, made
@@ -74,21 +74,21 @@ class Less(msgspec.Struct, frozen=True):
         """Yield ids and projected gradients; of Adam's steps, if a checkpoint's state is to count."""
         layers = layers_of(model)
         names = {id(parameter): name for name, parameter in model.named_parameters()}  # of tied weights, the first
+        length = sum(layer.weight.numel() for layer in layers.values())
         for batch in batches:
-            gradients = per_sample_gradients(layers, lambda batch=batch: task.losses(model, batch))
-            if checkpoint is not None and self.adam:
-                gradients = {
-                    name: _step(checkpoint, names[id(layers[name].weight)], each)
-                    for name, each in gradients.items()
-                }
-            yield batch.ids, projected([*gradients.values()], self.dimensions, seed)
+            blocks = gradient_blocks(layers, lambda batch=batch: task.losses(model, batch))
+            if checkpoint is None or not self.adam:
+                parts = (block.gradients for block in blocks)
+            else:
+                parts = (_step(checkpoint, names[id(layers[block.layer].weight)], block) for block in blocks)
+            yield batch.ids, projected(parts, length, self.dimensions, seed)
 
 
-def _step(checkpoint: Checkpoint, parameter: str, gradient: Tensor) -> Tensor:
+def _step(checkpoint: Checkpoint, parameter: str, block: Block) -> Tensor:
     moments = checkpoint.moments.get(parameter)
     if moments is None:
         raise BadSetting(
             f"less: the checkpoint has no Adam state of {parameter}. Save {{'model': model.state_dict(), "
             "'optimizer': optimizer.state_dict()}, or take plain gradients: adam=False"
         )
-    return adam_direction(gradient, moments)
+    return adam_direction(block.gradients, moments.of_rows(block.rows))
