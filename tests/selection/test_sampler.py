@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from penstock import BadSetting, SelectionSampler
 
@@ -32,7 +34,7 @@ def test_a_loader_gives_the_selected_samples_in_another_order_each_epoch() -> No
 @settings(max_examples=examples(100))
 def test_ranks_get_what_torch_deals_them(count: int, world: int, drop: bool, epoch: int) -> None:
     if drop and count < world:
-        with pytest.raises(BadSetting, match="drop_last leaves nothing"):
+        with pytest.raises(BadSetting, match="fill no batch of 1: select more"):
             SelectionSampler(range(count), num_replicas=world, drop_last=True)
         return
     for rank in range(world):
@@ -91,6 +93,19 @@ def test_a_state_of_another_order_or_of_other_ranks_is_refused(other: Any) -> No
     state = SelectionSampler(range(100), num_replicas=2).state_dict()
     with pytest.raises(BadSetting, match="this state was saved with"):
         SelectionSampler(range(100), **{"num_replicas": 2, **other}).load_state_dict(state)
+
+
+def test_ids_that_do_not_exist_and_less_than_a_batch_are_refused_before_they_are_read() -> None:
+    with pytest.raises(BadSetting, match=r"id 100 is not in a data set of 100 samples \(0 to 99\)"):
+        SelectionSampler([3, 100], samples=100)
+    with pytest.raises(BadSetting, match="a mask of 3 samples, and the data set has 100"):
+        SelectionSampler(np.array([True, False, True]), samples=100)
+    said = "63 samples are 32 for each of 2 ranks, which fill no batch of 33: select more, or take smaller batches"
+    with pytest.raises(BadSetting, match=said):
+        SelectionSampler(range(63), samples=100, num_replicas=2, batch_size=33)
+    data = TensorDataset(torch.arange(100))
+    sampler = SelectionSampler(range(63), samples=len(data), num_replicas=2, batch_size=32)
+    assert len(DataLoader(data, batch_size=32, sampler=sampler, drop_last=True)) == 1
 
 
 @pytest.mark.parametrize("state", [None, 5, {}, {"epoch": 1, "given": 3}])

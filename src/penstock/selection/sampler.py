@@ -30,9 +30,11 @@ class SelectionSampler:
         rank: Rank of this process.
         num_replicas: Number of ranks.
         drop_last: Leave out the ids that cannot be dealt evenly.
+        samples: Size of the data set, if ids that it does not have are to be refused before they are read.
+        batch_size: Of the ``DataLoader``, if that has ``drop_last``: less than a batch would be no step.
 
     Raises:
-        BadSetting: a value makes no sense, or ``drop_last`` leaves a rank nothing.
+        BadSetting: a value makes no sense, an id does not exist, or a rank is given less than a batch.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class SelectionSampler:
         rank: int = 0,
         num_replicas: int = 1,
         drop_last: bool = False,
+        samples: int | None = None,
+        batch_size: int = 1,
     ) -> None:
         self.policy: Policy = selection if isinstance(selection, Policy) else Fixed(selection)
         self.shuffle = shuffle
@@ -54,9 +58,11 @@ class SelectionSampler:
         self._epoch = 0
         self._given = 0
         self._resumed = False
-        if not len(self):
+        self.selection.check(samples)
+        if len(self) < whole_number("batch_size", batch_size, 1):
             raise BadSetting(
-                f"drop_last leaves nothing of {len(self.selection):,} samples for {num_replicas:,} ranks"
+                f"select: {len(self.selection):,} samples are {len(self):,} for each of {num_replicas:,} ranks, "
+                f"which fill no batch of {batch_size:,}: select more, or take smaller batches"
             )
 
     @property

@@ -72,7 +72,7 @@ class Selection:
         Raises:
             BadSetting: the selection is of another data set.
         """
-        self._check(samples)
+        self.check(samples)
         mask = np.zeros(samples, np.bool_)
         mask[self.ids] = True
         return mask
@@ -83,12 +83,17 @@ class Selection:
         Raises:
             BadSetting: as ``mask`` does.
         """
-        self._check(samples)
+        self.check(samples)
         packed = np.zeros(-(-(samples or int(self.ids[-1]) + 1) // 8), np.uint8)
         np.bitwise_or.at(packed, self.ids >> 3, np.left_shift(1, self.ids & 7).astype(np.uint8))
         return Bitmap(packed, frozenset([self.digest]))
 
-    def _check(self, samples: int | None) -> None:
+    def check(self, samples: int | None) -> None:
+        """Compare it with the size of a data set, if that is known.
+
+        Raises:
+            BadSetting: the selection is of another data set.
+        """
         if samples is None:
             return
         if self.masked not in (None, samples):
