@@ -21,6 +21,8 @@ class SelectionSampler:
     For ``DataLoader(dataset, sampler=...)``, with any framework. An epoch's order follows from the seed and the
     epoch's number, which ``set_epoch`` sets, and which grows by itself where nobody does. Ranks get equally many
     ids, dealt as torch's ``DistributedSampler`` deals them: some twice, or with ``drop_last`` some not at all.
+    Lightning and Accelerate deal what a sampler gives to their ranks: there leave ``rank`` and ``num_replicas``
+    out, or each rank trains on a part of its part.
 
     Args:
         selection: What ``Selection`` takes, or a policy (``penstock.select``), which is asked at the beginning of
