@@ -90,6 +90,8 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     assert report["against"]["full 100%"]["median"] == pytest.approx(-20)
     diverse = next(row for row in report["on_seeds"] if row["label"] == "diverse 50%")
     assert diverse["scoring_cpu_s"] > 0.1 and diverse["cost"]["1"] > diverse["cost"]["20"]
+    beyond = "diverse 50% (the cheapest: nothing with scores costs at most 0.7), on fresh seeds"
+    assert (beyond in said.stdout.replace("\n", " ")) == (diverse["cost"]["1"] > 0.7)
     assert (folder / "out" / "picture.png").stat().st_size > 10_000
     assert "diverse 50% against full 100%, seed by seed: -20.00 (-20.00 to -20.00)" in said.stdout
     results = json.loads((folder / "out" / "results.json").read_text())
@@ -128,7 +130,7 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
     (folder / "unlucky").touch()
     said = bench(folder)
     assert said.returncode == 2
-    assert "seed 2) has failed: no luck. See penstock runs show" in said.stderr.replace("\n", " ")
+    assert "seed 2) ended as failed: no luck. See penstock runs show" in said.stderr.replace("\n", " ")
     before = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
     assert before and all(key.endswith("seed 1") or key.startswith("scores of") for key in before)
     (folder / "unlucky").unlink()

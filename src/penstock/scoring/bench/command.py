@@ -37,7 +37,7 @@ def compare_methods(comparison: Comparison, folder: Path, store: Store, console:
     arms = arms_of(spec)
     bench.run(arms, spec.seeds)
     rows = rows_of(bench.results, arms, spec.seeds)
-    report = Report(spec.name, spec.metric, bench.results.machine, "", rows, [], {})
+    report = Report(spec.name, spec.metric, bench.results.machine, spec.budget, "", rows, [], {})
     if spec.fresh_seeds:
         chosen = choose(bench.results)
         (its,) = (row for row in report.on_seeds if (row.arm, row.fraction) == chosen)
@@ -63,7 +63,13 @@ def shown(report: Report) -> Iterator[Table | str]:
     """Yield a table of all arms, one of the choice on fresh seeds, and sentences."""
     yield _table(report.on_seeds, report.metric, "All arms, on the seeds that the choice is made on")
     if report.chosen:
-        yield _table(report.on_fresh_seeds, report.metric, f"{report.chosen}, on fresh seeds")
+        [cost] = (row.cost[1] for row in report.on_seeds if row.label == report.chosen)
+        within = (
+            ""
+            if cost <= report.budget
+            else f" (the cheapest: nothing with scores costs at most {report.budget:g})"
+        )
+        yield _table(report.on_fresh_seeds, report.metric, f"{report.chosen}{within}, on fresh seeds")
         for name, above in report.against.items():
             yield (
                 f"{report.chosen} against {name}, seed by seed: {above.median:+.2f} ({above.least:+.2f} to "

@@ -54,6 +54,8 @@ class Report(msgspec.Struct):
     Attributes:
         name, metric: Of the spec.
         machine: What it ran on.
+        budget: Part of full's CPU time that the choice may cost. If nothing with scores is within, the choice is
+            the cheapest.
         chosen: Name of the arm that was chosen; empty without fresh seeds.
         on_seeds: All arms, on the seeds that the choice was made on.
         on_fresh_seeds: The choice and its baselines, on others.
@@ -63,6 +65,7 @@ class Report(msgspec.Struct):
     name: str
     metric: str
     machine: Machine
+    budget: float
     chosen: str
     on_seeds: list[Row]
     on_fresh_seeds: list[Row]

@@ -133,8 +133,9 @@ class Bench:
         for record in ended:
             if record.status != "finished":
                 raise BadSetting(
-                    f"run {record.id} ({record.name}) has {record.status}: {record.reason or 'no reason known'}. "
-                    f"See penstock runs show {record.id}; start the comparison again, and it goes on from here"
+                    f"run {record.id} ({record.name}) ended as {record.status}: "
+                    f"{record.reason or 'no reason known'}. See penstock runs show {record.id}; start the "
+                    "comparison again, and it goes on from here"
                 )
 
     def _plan(self, trial: Trial) -> RunPlan:
