@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -274,6 +275,15 @@ def test_what_cannot_be_is_one_error_before_anything_is_kept(
 ) -> None:
     with pytest.raises(BadSetting, match=said):
         score(task, method, **settings)
+
+
+def test_checkpoints_are_paths(tmp_path: Any) -> None:
+    (path,) = saved(tmp_path, images(), epochs=1)
+    found = [score(images(checkpoints=[each]), "el2n").values for each in (path, Path(path))]
+    assert np.array_equal(*found)
+    for given, said in ((path, "str"), ([convolutional().state_dict()], "OrderedDict")):
+        with pytest.raises(BadSetting, match=f"checkpoints: a {said}; give a list with paths of files"):
+            images(checkpoints=given)
 
 
 def test_a_checkpoint_that_does_not_fit_says_where(tmp_path: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -101,13 +102,23 @@ class Task:
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy
     mask: Callable[[Any], Tensor] | None = None
     embed: Callable[[nn.Module, Any], Tensor] | None = None
-    checkpoints: Sequence[str] = ()
+    checkpoints: Sequence[str | PathLike[str]] = ()
     lora_rank: int = 0
     learning_rate: float = 3e-3
     batch_size: int = 64
     device: str = "cpu"
     collate: Callable[[list[Any]], Any] | None = None
     index: Scores | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.checkpoints
+        others = (
+            [given] if isinstance(given, str) else [each for each in given if not isinstance(each, str | PathLike)]
+        )
+        if others:
+            raise BadSetting(
+                f"checkpoints: a {type(others[0]).__name__}; give a list with paths of files that torch.save wrote"
+            )
 
     @cached_property
     def samples(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from os import PathLike
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -127,7 +128,7 @@ def train(
     return found
 
 
-def read_checkpoint(path: str, model: nn.Module) -> Checkpoint:
+def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
     """Read what ``torch.save`` wrote: a model's ``state_dict``, or one and its optimiser's by name.
 
     Raises:
@@ -157,7 +158,7 @@ def read_checkpoint(path: str, model: nn.Module) -> Checkpoint:
 
 
 def _moments_of(
-    path: str, model: nn.Module, groups: list[dict[str, Any]], state: Mapping[int, Any]
+    path: str | PathLike[str], model: nn.Module, groups: list[dict[str, Any]], state: Mapping[int, Any]
 ) -> dict[str, Moments]:
     """Return Adam's state by the names of parameters: torch numbers these group by group, in their order there.
 

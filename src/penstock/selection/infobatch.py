@@ -64,15 +64,14 @@ class InfoBatch(Policy):
         self._reported.append((given, finite("report: losses", losses, len(given))))
 
     def state_dict(self) -> dict[str, Any]:
-        reported = [(ids.copy(), losses.copy()) for ids, losses in self._reported]
         decided = None
         if self._decided is not None:
             epoch, chosen = self._decided
-            decided = epoch, chosen.ids.copy(), np.asarray(chosen.weights).copy()
-        return {
+            decided = epoch, chosen.ids.tobytes(), np.asarray(chosen.weights).tobytes()
+        return {  # bytes, not arrays: torch.load reads no arrays unless it is told to trust a file
             "digest": self.digest,
-            "losses": self._losses.copy(),
-            "reported": reported,
+            "losses": self._losses.tobytes(),
+            "reported": [(ids.tobytes(), losses.tobytes()) for ids, losses in self._reported],
             "decided": decided,
             "rank": _rank(),
         }
@@ -88,10 +87,14 @@ class InfoBatch(Policy):
                 f"this state holds what rank {state['rank'][0]} of {state['rank'][1]} has reported, and this is "
                 f"rank {_rank()[0]} of {_rank()[1]}: each rank saves and loads its own state"
             )
-        self._losses = np.array(state["losses"], np.float32)
-        self._reported = list(state["reported"])
-        decided = state["decided"]
-        self._decided = None if decided is None else (decided[0], Selection(decided[1], decided[2]))
+        self._losses = np.frombuffer(state["losses"], np.float32).copy()
+        self._reported = [
+            (np.frombuffer(ids, np.int64), np.frombuffer(losses)) for ids, losses in state["reported"]
+        ]
+        self._decided = None
+        if state["decided"] is not None:
+            epoch, ids, weights = state["decided"]
+            self._decided = epoch, Selection(np.frombuffer(ids, np.int64), np.frombuffer(weights, np.float32))
 
     def _take_reports(self) -> None:
         for ids, losses in _of_all_ranks(self._reported):

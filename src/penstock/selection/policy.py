@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -185,8 +185,8 @@ def selected_at(given: Any, epoch: int) -> tuple[Selection | None, Policy | None
 
 def pool_of(samples: Any) -> Selection:
     """Return the samples that a policy draws from, given as their number or as a selection."""
-    if isinstance(samples, int):
-        return Selection(np.ones(whole_number("samples", samples, 1), np.bool_))
+    if isinstance(samples, int | np.integer):
+        return Selection(np.ones(whole_number("samples", cast("int", samples), 1), np.bool_))
     return some_of(samples)
 
 

@@ -136,6 +136,8 @@ def _ids_of(samples: Any) -> tuple[Ids, int | None]:
         return samples.ids, samples.masked
     if isinstance(samples, (str, PathLike)):
         samples = _read(Path(cast("str", samples)))
+    if hasattr(samples, "worth"):
+        raise BadSetting("select: scores select nothing by themselves: penstock.select.top(scores, fraction) does")
     if isinstance(samples, np.ma.MaskedArray):
         raise BadSetting("select: a masked array: give the ids that count, samples.compressed()")
     try:
