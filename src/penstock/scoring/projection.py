@@ -23,7 +23,8 @@ def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) 
     Source: Johnson-Lindenstrauss with signs (Achlioptas, 2003), as in LESS (2402.04333) and TRAK (2303.14186).
 
     Args:
-        parts: Each of shape ``(n, *any)``. One is held at a time; where they are cut does not matter.
+        parts: Each of shape ``(n, *any)``. One is read at a time, so they may share memory; where they
+            are cut does not matter.
         length: Of the vectors.
         dimensions: Length of the results.
         seed: Random seed of the matrix: one seed, one matrix.
@@ -33,7 +34,7 @@ def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) 
     """
     flat = (part.flatten(1) for part in parts)
     if length <= dimensions:
-        return torch.cat([*flat], 1)
+        return torch.cat([part.clone() for part in flat], 1)
     generator = torch.Generator("cpu").manual_seed(seed)
     found: Tensor | float = 0.0
     for part in flat:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
-from penstock.scoring.gradients import Block, gradient_blocks, layers_of
+from penstock.scoring.gradients import Block, SampleGradients, layers_of
 from penstock.scoring.header import Direction
 from penstock.scoring.lora import adapted
 from penstock.scoring.methods.models import Count, checkpoints, made
@@ -74,9 +74,10 @@ class Less(msgspec.Struct, frozen=True):
         """Yield ids and projected gradients; of Adam's steps, if a checkpoint's state is to count."""
         layers = layers_of(model)
         names = {id(parameter): name for name, parameter in model.named_parameters()}  # of tied weights, the first
+        gradients = SampleGradients(layers)
         length = sum(layer.weight.numel() for layer in layers.values())
         for batch in batches:
-            blocks = gradient_blocks(layers, lambda batch=batch: task.losses(model, batch))
+            blocks = gradients.blocks(lambda batch=batch: task.losses(model, batch))
             if checkpoint is None or not self.adam:
                 parts = (block.gradients for block in blocks)
             else:
