@@ -25,7 +25,7 @@ from penstock.scoring.gradients import Layer, SampleGradients, layers_of
 
 SAMPLES = 256
 BATCH_SIZES = (64, 128, 256)
-REPEATS = 7
+REPEATS = 21
 
 
 def one_by_one(
