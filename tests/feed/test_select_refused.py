@@ -24,7 +24,7 @@ from penstock import BadSetting, Refused, Selection
         (np.zeros(N, np.bool_), f"select: none of {N} samples"),
         ([N, 1], f"feed 'feed': select: id {N} is not in a data set of {N} samples (0 to {N - 1})"),
         ([1, 10**9], f"select: id {10**9} is not in"),
-        (np.ones(N + 1, np.bool_), f"select: a mask of {N + 1} samples, and the data set has {N}"),
+        (np.ones(N + 1, np.bool_), f"select: some of {N + 1} samples, and the data set has {N}"),
         ([1, 1], "select: id 1 is selected more than once"),
         ("nothing.npy", "select: there is no file nothing.npy"),
     ],

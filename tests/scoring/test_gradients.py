@@ -72,12 +72,15 @@ def test_they_are_those_of_single_samples(
         torch.testing.assert_close(gradient, plain[name], rtol=1e-4, atol=1e-6)
 
 
-@given(
-    shape=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2))
-)
+PAIRS = [st.tuples(st.integers(*limits), st.integers(*limits)) for limits in ((1, 4), (1, 3), (0, 2), (1, 2))]
+
+
+@given(channels=st.integers(1, 3), shape=st.tuples(*PAIRS))
 @settings(max_examples=examples(25))
-def test_convolutions_of_any_kernel_stride_padding_and_dilation(shape: tuple[int, ...]) -> None:
-    kernel, stride, channels, padding, dilation = shape
+def test_convolutions_of_any_kernel_stride_padding_and_dilation(
+    channels: int, shape: tuple[tuple[int, int], ...]
+) -> None:
+    kernel, stride, padding, dilation = shape
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, channels, kernel, stride, padding, dilation))
     inputs = torch.randn(3, 2, 9, 8)
@@ -86,6 +89,17 @@ def test_convolutions_of_any_kernel_stride_padding_and_dilation(shape: tuple[int
         model.zero_grad()
         model(each[None]).square().sum().backward()
         torch.testing.assert_close(gradient, model[0].weight.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_samples_stand_along_the_first_axis_and_empty_layers_have_no_gradients() -> None:
+    model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 2), nn.Linear(2, 1))
+    model[2].weight = nn.Parameter(torch.empty(0, 2))
+    layers = layers_of(model)
+    assert [*layers] == ["1"]
+    with pytest.raises(
+        BadSetting, match=r"layer 1 is given shape \(6, 4\) for 3 samples: .* along the first axis"
+    ):
+        joined(layers, lambda: model[:2](torch.randn(3, 2, 4)).view(3, 4).sum(1))
 
 
 class Odd(nn.Module):

@@ -281,7 +281,12 @@ def test_checkpoints_are_paths(tmp_path: Any) -> None:
     (path,) = saved(tmp_path, images(), epochs=1)
     found = [score(images(checkpoints=[each]), "el2n").values for each in (path, Path(path))]
     assert np.array_equal(*found)
-    for given, said in ((path, "str"), ([convolutional().state_dict()], "OrderedDict")):
+    for given, said in (
+        (path, "str"),
+        (Path(path), "PosixPath"),
+        (iter([path]), "list_iterator"),
+        ([convolutional().state_dict()], "OrderedDict"),
+    ):
         with pytest.raises(BadSetting, match=f"checkpoints: a {said}; give a list with paths of files"):
             images(checkpoints=given)
 

@@ -168,6 +168,7 @@ def test_a_sampler_with_a_policy_goes_on_behind_what_it_gave(stop: int, seed: in
         for _ in range(epochs):
             for id in sampler:
                 yield id, float(sampler.weights([id])[0])
+                policy.report([], [])
                 policy.report(np.array([id]), losses_of([id], 0))
 
     whole = list(samples_of(*made(), epochs=6))

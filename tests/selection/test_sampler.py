@@ -13,6 +13,8 @@ from tests.examples import examples
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from penstock import BadSetting, SelectionSampler
+from penstock.selection.infobatch import InfoBatch
+from penstock.selection.policy import AnnealToFull, RandomSubsets
 
 SOME = [3, 14, 15, 92, 65, 35, 89]
 
@@ -34,7 +36,7 @@ def test_a_loader_gives_the_selected_samples_in_another_order_each_epoch() -> No
 @settings(max_examples=examples(100))
 def test_ranks_get_what_torch_deals_them(count: int, world: int, drop: bool, epoch: int) -> None:
     if drop and count < world:
-        with pytest.raises(BadSetting, match="fill no batch of 1: select more"):
+        with pytest.raises(BadSetting, match="fill no batch of 1: select more, or leave out drop_last"):
             SelectionSampler(range(count), num_replicas=world, drop_last=True)
         return
     for rank in range(world):
@@ -98,14 +100,52 @@ def test_a_state_of_another_order_or_of_other_ranks_is_refused(other: Any) -> No
 def test_ids_that_do_not_exist_and_less_than_a_batch_are_refused_before_they_are_read() -> None:
     with pytest.raises(BadSetting, match=r"id 100 is not in a data set of 100 samples \(0 to 99\)"):
         SelectionSampler([3, 100], samples=100)
-    with pytest.raises(BadSetting, match="a mask of 3 samples, and the data set has 100"):
+    with pytest.raises(BadSetting, match="some of 3 samples, and the data set has 100"):
         SelectionSampler(np.array([True, False, True]), samples=100)
-    said = "63 samples are 32 for each of 2 ranks, which fill no batch of 33: select more, or take smaller batches"
+    said = "63 samples, 32 for each of 2 ranks, fill no batch of 33: select more, or take smaller batches"
     with pytest.raises(BadSetting, match=said):
         SelectionSampler(range(63), samples=100, num_replicas=2, batch_size=33)
+    with pytest.raises(BadSetting, match="samples='100': it must be a whole number"):
+        SelectionSampler(range(3), samples="100")  # type: ignore[arg-type]
     data = TensorDataset(torch.arange(100))
     sampler = SelectionSampler(range(63), samples=len(data), num_replicas=2, batch_size=32)
     assert len(DataLoader(data, batch_size=32, sampler=sampler, drop_last=True)) == 1
+
+
+def test_an_epoch_of_a_policy_is_refused_when_it_begins() -> None:
+    sampler = SelectionSampler(AnnealToFull(RandomSubsets(80, 0.5), 100, epochs=2, last=0.5), samples=80)
+    assert len(list(sampler)) == 40
+    with pytest.raises(BadSetting, match="some of 100 samples, and the data set has 80"):
+        list(sampler)
+    policy = InfoBatch(40, epochs=8)
+    sampler = SelectionSampler(policy, batch_size=32)
+    policy.report(sorted(sampler), (np.arange(40) >= 38).astype(float))
+    with pytest.raises(BadSetting, match="21 samples fill no batch of 32"):
+        list(sampler)
+
+
+def test_a_loaded_state_is_not_given_up_in_silence() -> None:
+    sampler = SelectionSampler(range(40), seed=1)
+    ids = iter(sampler)
+    for _ in range(12):
+        next(ids)
+    state = sampler.state_dict()
+    with pytest.warns(
+        UserWarning, match=r"set_epoch\(3\) gives up the state that was loaded, 12 of 40 samples into"
+    ):
+        loaded(state).set_epoch(3)
+    again = loaded(state)
+    again.set_epoch(0)
+    assert len(list(again)) == 28
+    next_one = loaded(state | {"given": 40})
+    next_one.set_epoch(1)
+    assert len(list(next_one)) == 40
+
+
+def loaded(state: dict[str, Any]) -> SelectionSampler:
+    sampler = SelectionSampler(range(40), seed=1)
+    sampler.load_state_dict(state)
+    return sampler
 
 
 @pytest.mark.parametrize("state", [None, 5, {}, {"epoch": 1, "given": 3}])

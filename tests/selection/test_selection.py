@@ -98,7 +98,7 @@ def test_weights_that_do_not_fit_are_one_error(weights: Any) -> None:
 def test_a_selection_of_another_data_set_is_one_error() -> None:
     with pytest.raises(BadSetting, match=r"id 7 is not in a data set of 7 samples \(0 to 6\)"):
         Selection([1, 4, 7]).mask(7)
-    with pytest.raises(BadSetting, match="a mask of 3 samples, and the data set has 4"):
+    with pytest.raises(BadSetting, match="some of 3 samples, and the data set has 4"):
         Selection([True, False, True]).mask(4)
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -25,23 +26,28 @@ def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) 
     Args:
         parts: Each of shape ``(n, *any)``. One is read at a time, so they may share memory; where they
             are cut does not matter.
-        length: Of the vectors.
+        length: Length of the vectors.
         dimensions: Length of the results.
         seed: Random seed of the matrix: one seed, one matrix.
 
     Returns:
         Shape ``(n, min(length, dimensions))``.
     """
-    flat = (part.flatten(1) for part in parts)
-    if length <= dimensions:
-        return torch.cat([part.clone() for part in flat], 1)
     generator = torch.Generator("cpu").manual_seed(seed)
-    found: Tensor | float = 0.0
-    for part in flat:
-        for start in range(0, part.shape[1], _BLOCK_ROWS):
-            block = part[:, start : start + _BLOCK_ROWS]
-            found = found + block @ _signs(block.shape[1], dimensions, generator).to(block)
-    return torch.as_tensor(found) / dimensions**0.5
+    found: Tensor | None = None
+    done = 0
+    for part in parts:
+        rows = part.flatten(1)
+        if found is None:
+            found = rows.new_zeros(len(rows), min(length, dimensions))
+        if length <= dimensions:
+            found[:, done : done + rows.shape[1]] = rows
+        else:
+            for some in cast("tuple[Tensor, ...]", rows.split(_BLOCK_ROWS, 1)):
+                found.addmm_(some, _signs(some.shape[1], dimensions, generator).to(some))
+        done += rows.shape[1]
+    assert found is not None and done == length
+    return found if length <= dimensions else found / dimensions**0.5
 
 
 def _signs(rows: int, columns: int, generator: torch.Generator) -> Tensor:

@@ -112,9 +112,8 @@ class Task:
 
     def __post_init__(self) -> None:
         given: Any = self.checkpoints
-        others = (
-            [given] if isinstance(given, str) else [each for each in given if not isinstance(each, str | PathLike)]
-        )
+        several = isinstance(given, Sequence) and not isinstance(given, str)
+        others = [each for each in given if not isinstance(each, str | PathLike)] if several else [given]
         if others:
             raise BadSetting(
                 f"checkpoints: a {type(others[0]).__name__}; give a list with paths of files that torch.save wrote"

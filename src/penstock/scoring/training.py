@@ -31,7 +31,7 @@ class Moments(NamedTuple):
     eps: float = _EPS
 
     def of_rows(self, rows: slice) -> Moments:
-        """Return those of some rows of the parameter."""
+        """Return the moments of some rows of the parameter."""
         return self._replace(mean=self.mean[rows], square=self.square[rows])
 
 
@@ -190,7 +190,8 @@ def _moments_of(
                 f"{name} has {tuple(named[name].shape)}: its parameters stand in another order"
             )
         betas, eps = group.get("betas", _BETAS), group.get("eps", _EPS)
-        found[name] = Moments(its["exp_avg"], its["exp_avg_sq"], int(its["step"]), tuple(betas), float(eps))
+        mean, square = (its[each].to(named[name].device) for each in ("exp_avg", "exp_avg_sq"))
+        found[name] = Moments(mean, square, int(its["step"]), tuple(betas), float(eps))
     return found
 
 

@@ -61,7 +61,9 @@ class InfoBatch(Policy):
 
     def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:
         given = ids_of_report(ids, self._samples)
-        self._reported.append((given, finite("report: losses", losses, len(given))))
+        values = finite("report: losses", losses, len(given))
+        if len(given):
+            self._reported.append((given, values))
 
     def state_dict(self) -> dict[str, Any]:
         decided = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from penstock.selection.policy import Fixed, Policy
 from penstock.selection.selection import Ids, Selection
 from penstock.sizes import random_seed, whole_number
 from penstock.sources.order import permutation
+from penstock.tracebacks import users_stacklevel
 
 
 class SelectionSampler:
@@ -32,11 +34,12 @@ class SelectionSampler:
         rank: Rank of this process.
         num_replicas: Number of ranks.
         drop_last: Leave out the ids that cannot be dealt evenly.
-        samples: Size of the data set, if ids that it does not have are to be refused before they are read.
-        batch_size: Of the ``DataLoader``, if that has ``drop_last``: less than a batch would be no step.
+        samples: Size of the data set, if an epoch that selects other ids is to be refused.
+        batch_size: Batch size of a ``DataLoader`` that has ``drop_last``, if an epoch without a batch is to be
+            refused.
 
     Raises:
-        BadSetting: a value makes no sense, an id does not exist, or a rank is given less than a batch.
+        BadSetting: a value makes no sense, or the first epoch is refused; later ones are when they begin.
     """
 
     def __init__(
@@ -60,12 +63,9 @@ class SelectionSampler:
         self._epoch = 0
         self._given = 0
         self._resumed = False
-        self.selection.check(samples)
-        if len(self) < whole_number("batch_size", batch_size, 1):
-            raise BadSetting(
-                f"select: {len(self.selection):,} samples are {len(self):,} for each of {num_replicas:,} ranks, "
-                f"which fill no batch of {batch_size:,}: select more, or take smaller batches"
-            )
+        self._samples = None if samples is None else whole_number("samples", samples, 1)
+        self._batch_size = whole_number("batch_size", batch_size, 1)
+        self._check()
 
     @property
     def selection(self) -> Selection:
@@ -84,14 +84,25 @@ class SelectionSampler:
             self._epoch += self._given > 0
             self._given = 0
         self._resumed = False
+        self._check()
         epoch = self._epoch
         for id in self._dealt(epoch)[self._given :].tolist():
             self._given += 1
             yield id
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be that of this epoch; the rest of it, if a state of this epoch was loaded."""
+        """Let the next iteration be that of this epoch; the rest of it, if a state of this epoch was loaded.
+
+        A warning says that a loaded state is given up, unless its epoch was at its end and this is the next one.
+        """
         if epoch != self._epoch or not self._resumed:
+            if self._resumed and (epoch, self._given) != (self._epoch + 1, len(self)):
+                warnings.warn(
+                    f"set_epoch({epoch}) gives up the state that was loaded, {self._given:,} of {len(self):,} "
+                    f"samples into epoch {self._epoch}. Accelerate sets epochs, from 0 on: say "
+                    f"set_epoch({self._epoch}) of its loader before",
+                    stacklevel=users_stacklevel(),
+                )
             self._epoch, self._given, self._resumed = whole_number("epoch", epoch, 0), 0, False
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,6 +137,18 @@ class SelectionSampler:
             self._epoch = before
             raise
         self._resumed = True
+
+    def _check(self) -> None:
+        """Refuse an epoch of ids that the data set lacks, or without a batch."""
+        self.selection.check(self._samples)
+        if len(self) >= self._batch_size:
+            return
+        ranks = f", {len(self):,} for each of {self.num_replicas:,} ranks," if self.num_replicas > 1 else ""
+        less = "leave out drop_last" if self._batch_size == 1 else "take smaller batches"
+        raise BadSetting(
+            f"select: {len(self.selection):,} samples{ranks} fill no batch of {self._batch_size:,}: select more, "
+            f"or {less}"
+        )
 
     def _plan(self) -> dict[str, Any]:
         """What decides which ids come in which order."""

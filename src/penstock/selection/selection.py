@@ -89,15 +89,15 @@ class Selection:
         return Bitmap(packed, frozenset([self.digest]))
 
     def check(self, samples: int | None) -> None:
-        """Compare it with the size of a data set, if that is known.
+        """Refuse ids that a data set of so many samples does not have; None is a size that nobody knows.
 
         Raises:
-            BadSetting: the selection is of another data set.
+            BadSetting: there are such ids, or the selection was made of a mask of another length.
         """
         if samples is None:
             return
         if self.masked not in (None, samples):
-            raise BadSetting(f"select: a mask of {self.masked:,} samples, and the data set has {samples:,}")
+            raise BadSetting(f"select: some of {self.masked:,} samples, and the data set has {samples:,}")
         if (beyond := self.ids[self.ids >= samples]).size:
             raise BadSetting(
                 f"select: {_shown(beyond)} not in a data set of {samples:,} samples (0 to {samples - 1:,})"
