@@ -44,10 +44,10 @@ def at_once(
     """As Penstock does: some rows of a layer for all samples of a batch."""
     gradients = SampleGradients(layers)
     for some, theirs in zip(inputs.split(batch_size), labels.split(batch_size), strict=True):
-        for block in gradients.blocks(
+        for rows in gradients.by_rows(
             lambda some=some, theirs=theirs: functional.cross_entropy(model(some), theirs, reduction="none")
         ):
-            yield block.gradients
+            yield rows.gradients
 
 
 def main() -> None:

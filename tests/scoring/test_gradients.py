@@ -24,7 +24,7 @@ from penstock.scoring.task import Batch, Task
 def joined(layers: dict[str, Layer], losses: Callable[[], torch.Tensor]) -> dict[str, torch.Tensor]:
     """The gradients of all rows of each layer, which come one after another."""
     blocks = [
-        block._replace(gradients=block.gradients.clone()) for block in SampleGradients(layers).blocks(losses)
+        block._replace(gradients=block.gradients.clone()) for block in SampleGradients(layers).by_rows(losses)
     ]
     for name, layer in layers.items():
         rows = [row for block in blocks if block.layer == name for row in range(len(layer.weight))[block.rows]]
@@ -52,7 +52,7 @@ def one_by_one(task: Task, model: nn.Module, names: list[str]) -> dict[str, torc
 def test_they_are_those_of_single_samples(
     make: Any, rank: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.scoring.gradients._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("penstock.scoring.gradients._MEMORY_BYTES", block_bytes)
     task = make()
     torch.manual_seed(1)
     model = task.make_model().eval()

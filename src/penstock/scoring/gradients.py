@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
 from penstock.errors import BadSetting
@@ -20,10 +21,10 @@ from penstock.tracebacks import users_stacklevel
 
 Layer = nn.Linear | nn.Conv2d
 _ANY = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_BLOCK_BYTES = 8 << 20  # fits the caches of CPUs; of 4 to 16 MiB none was faster
+_MEMORY_BYTES = 8 << 20  # fits the caches of CPUs; of 4 to 16 MiB none was faster
 
 
-class Block(NamedTuple):
+class RowGradients(NamedTuple):
     """Gradients of single samples, of some rows of a layer's weight: shape ``(n, rows, *weight.shape[1:])``."""
 
     layer: str
@@ -71,7 +72,7 @@ class SampleGradients:
     depend on another sample, so a model must be in evaluation mode, and layers are given samples along their
     first axis.
 
-    Blocks are small, and all in the same memory: gradients of many samples and large layers are never held, and
+    They come in one small memory: gradients of many samples and large layers are never held, and
     pages that the kernel hands out anew would cost more than the products.
 
     Source: Goodfellow, Efficient Per-Example Gradient Computations (1510.01799); Rochette et al. (1912.06015) for
@@ -84,10 +85,10 @@ class SampleGradients:
     def __init__(self, layers: dict[str, Layer]) -> None:
         self._layers = layers
         device = next(iter(layers.values())).weight.device
-        self._memory = torch.empty(_BLOCK_BYTES, dtype=torch.uint8, device=device)
+        self._memory = torch.empty(_MEMORY_BYTES, dtype=torch.uint8, device=device)
 
-    def blocks(self, losses: Callable[[], Tensor]) -> Generator[Block]:
-        """Yield blocks in the order of the layers, and of their rows; each is valid until the next is asked for.
+    def by_rows(self, losses: Callable[[], Tensor]) -> Generator[RowGradients]:
+        """Yield gradients in the order of the layers and their rows; each is valid until the next is asked for.
 
         Args:
             losses: Computes the losses, shape ``(n,)``.
@@ -107,7 +108,7 @@ class SampleGradients:
                 f"layer {others[0].name} is given shape {tuple(others[0].given.shape)} for {len(each):,} samples: "
                 "gradients of single samples need them along the first axis"
             )
-        grads = torch.autograd.grad(each.sum(), [call.output for call in calls], allow_unused=True)
+        grads = torch.autograd.grad(each.sum(), [call.edge for call in calls], allow_unused=True)
         for name, layer in self._layers.items():
             factors = [
                 _factors(layer, call.unchanged(), grad)
@@ -125,7 +126,7 @@ class SampleGradients:
                     gradients.baddbmm_(left[:, here], right, beta=float(place > 0))
                 if not factors:
                     gradients.zero_()
-                yield Block(name, here, gradients.view(len(each), *weight[here].shape))
+                yield RowGradients(name, here, gradients.view(len(each), *weight[here].shape))
 
 
 def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int, seed: int) -> Tensor:
@@ -151,7 +152,7 @@ def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int
             "layers that are called once"
         )
     last = calls[-1]
-    (grad,) = torch.autograd.grad(total, [last.output])
+    (grad,) = torch.autograd.grad(total, [last.edge])
     left, right = (
         projected([each.flatten(0, -2)], each.shape[-1], side, seed + i).view(*each.shape[:-1], -1)
         for i, each in enumerate((grad, last.unchanged()))
@@ -187,12 +188,12 @@ def _linear(model: nn.Module) -> dict[str, Layer]:
 
 
 class _Call(NamedTuple):
-    """A layer's call: what it was given, at which version of that memory, and what it gave."""
+    """A layer's call: what it was given, at which version of that memory, and where gradients come back to it."""
 
     name: str
     given: Tensor
     version: int
-    output: Tensor
+    edge: GradientEdge
 
     def unchanged(self) -> Tensor:
         """Return what the layer was given.
@@ -210,13 +211,13 @@ class _Call(NamedTuple):
 
 @contextmanager
 def _watched(layers: dict[str, Layer]) -> Generator[list[_Call]]:
-    """Keep the layers' calls. What they give goes on as a copy: an activation in place would change it."""
+    """Keep the layers' calls that gradients come back to."""
     calls = list[_Call]()
 
-    def keeps(name: str) -> Callable[..., Tensor]:
-        def keep(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            calls.append(_Call(name, given[0], given[0]._version, output))
-            return output.clone()
+    def keeps(name: str) -> Callable[..., None]:
+        def keep(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+            if output.requires_grad:  # the edge stays where it is when an activation changes the output in place
+                calls.append(_Call(name, given[0], given[0]._version, get_gradient_edge(output)))
 
         return keep
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
-from penstock.scoring.gradients import Block, SampleGradients, layers_of
+from penstock.scoring.gradients import RowGradients, SampleGradients, layers_of
 from penstock.scoring.header import Direction
 from penstock.scoring.lora import adapted
 from penstock.scoring.methods.models import Count, checkpoints, made
@@ -77,19 +77,19 @@ class Less(msgspec.Struct, frozen=True):
         gradients = SampleGradients(layers)
         length = sum(layer.weight.numel() for layer in layers.values())
         for batch in batches:
-            blocks = gradients.blocks(lambda batch=batch: task.losses(model, batch))
+            found = gradients.by_rows(lambda batch=batch: task.losses(model, batch))
             if checkpoint is None or not self.adam:
-                parts = (block.gradients for block in blocks)
+                parts = (each.gradients for each in found)
             else:
-                parts = (_step(checkpoint, names[id(layers[block.layer].weight)], block) for block in blocks)
+                parts = (_step(checkpoint, names[id(layers[each.layer].weight)], each) for each in found)
             yield batch.ids, projected(parts, length, self.dimensions, seed)
 
 
-def _step(checkpoint: Checkpoint, parameter: str, block: Block) -> Tensor:
+def _step(checkpoint: Checkpoint, parameter: str, rows: RowGradients) -> Tensor:
     moments = checkpoint.moments.get(parameter)
     if moments is None:
         raise BadSetting(
             f"less: the checkpoint has no Adam state of {parameter}. Save {{'model': model.state_dict(), "
             "'optimizer': optimizer.state_dict()}, or take plain gradients: adam=False"
         )
-    return adam_direction(block.gradients, moments.of_rows(block.rows))
+    return adam_direction(rows.gradients, moments.of_rows(rows.rows))
