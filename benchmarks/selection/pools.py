@@ -56,6 +56,11 @@ def clean(seed: int) -> Pool:
     return _drawn(np.random.default_rng(seed), 10_000)
 
 
+def large(seed: int) -> Pool:
+    """19,000 images, evenly drawn from all classes: all there are but 1,000."""
+    return _drawn(np.random.default_rng(seed), 19_000)
+
+
 def noisy(seed: int, count: int = 10_000) -> Pool:
     """10,000 images: half of the birds, cats, deer and trucks have the label of what they are taken for."""
     draws = np.random.default_rng(seed)
@@ -98,7 +103,14 @@ def noisy_small(seed: int) -> Pool:
     return noisy(seed, 4000)
 
 
-POOLS = {"clean": clean, "noisy": noisy, "noisy_small": noisy_small, "duplicates": duplicates, "mixed": mixed}
+POOLS = {
+    "clean": clean,
+    "large": large,
+    "noisy": noisy,
+    "noisy_small": noisy_small,
+    "duplicates": duplicates,
+    "mixed": mixed,
+}
 WIDTHS = {"noisy_small": 16}
 """Widths of networks, by pool; 32 for others."""
 EPOCHS = {"mixed": 64, "duplicates": 40}
@@ -144,6 +156,11 @@ def _task(pool: Pool, width: int = 32, **changes: Any) -> select.Task:
 def clean_task(seed: int = 0) -> select.Task:
     """The clean pool."""
     return _task(clean(seed))
+
+
+def large_task(seed: int = 0) -> select.Task:
+    """The large pool."""
+    return _task(large(seed))
 
 
 def noisy_task(seed: int = 0) -> select.Task:
