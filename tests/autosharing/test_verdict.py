@@ -20,7 +20,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from penstock import SelectionSampler
 from penstock.autosharing.verdict import Declined, Plan, Ranks, judge, ranks_here
+from penstock.select import RandomSubsets
 
 DATA: Dataset[Any] = TensorDataset(torch.arange(15))
 ONE = Ranks()
@@ -86,6 +88,13 @@ def test_what_reads_in_order_is_never_shared(given: dict[str, Any]):
 def test_without_gradients_nothing_is_shared(mode: Any):
     with mode(), pytest.raises(Declined, match="gradients are off"):
         plan(shuffle=True)
+
+
+@pytest.mark.parametrize("selection", [[1, 2, 3], RandomSubsets(15, 0.5)])
+def test_a_sampler_that_keeps_its_place_is_never_shared(selection: Any):
+    for asked in (True, False):
+        with pytest.raises(Declined, match="its SelectionSampler keeps what is selected"):
+            judge(DataLoader(DATA, 4, sampler=SelectionSampler(selection)), ONE, asked=asked)
 
 
 def test_what_nobody_knows_is_shared_only_if_the_script_asks():

@@ -16,7 +16,7 @@ from penstock.cli.select_table import _ranks
 from penstock.measure.spread import Spread
 from penstock.runs.store import Store
 from penstock.scoring.bench.report import Row, choose, full_of, rows_of
-from penstock.scoring.bench.run import Outcome, Results, Trial, label
+from penstock.scoring.bench.run import Outcome, Results, Trial, held, label
 from penstock.scoring.bench.spec import Arm, Spec, read_spec
 from penstock.scoring.pays import savings
 
@@ -105,6 +105,14 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
         *("--selected", "small/diverse 50%"),
         *("--store", str(folder / "store"), "--metric", "accuracy"),
     )
+    others = penstock(folder, "score", "task.py:task", "--method", "el2n", "--out", "others.parquet")
+    assert others.returncode == 0, others.stderr
+    wrong = penstock(
+        *(folder, "cost", "others.parquet", "--full", "small/full 100%", "--selected", "small/diverse 50%"),
+        *("--store", str(folder / "store")),
+    )
+    said_of_others = "have read scores diverse-epochs=0-1, diverse-epochs=0-2, diverse-epochs=0-3, and not others"
+    assert wrong.returncode == 2 and said_of_others in wrong.stderr.replace("\n", " ")
     assert cost.returncode == 0, cost.stderr
     assert "accuracy: 40.02 (40.01 to 40.03, 3 runs) on all samples, 20.02" in cost.stdout.replace("\n", " ")
     with Store.open(folder / "store") as store:
@@ -140,12 +148,34 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
     for changed, text, named in (
         ("small.yaml", SPEC.replace("[train.py]", "[train.py, x]"), "train"),
         ("train.py", TRAIN + "1", "train.py"),
+        ("task.py", TASK + "1", "task.py, another train.py"),
     ):
         (folder / changed).write_text(text)
         said = bench(folder)
         assert said.returncode == 2
         assert f"holds results of another {named}: give another folder" in said.stderr.replace("\n", " ")
+        assert ("anew everything" in said.stderr.replace("\n", " ")) == (changed == "task.py")
         (folder / "small.yaml").write_text(SPEC)
+    (folder / "task.py").write_text(TASK)
+    assert bench(folder, "--again").returncode == 0
+    anew = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    assert {key for key in after if anew[key] == after[key]} == {key for key in after if key.startswith("scores")}
+
+
+@pytest.mark.whole
+def test_a_script_is_mended_before_anything_counts_and_scores_stay(folder: Path) -> None:
+    (folder / "train.py").write_text("import penstock; penstock.log(accuracy=1)")
+    said = bench(folder)
+    assert said.returncode == 2 and "has not asked what to train on" in said.stderr.replace("\n", " ")
+    before = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    assert before and all(key.startswith("scores of") for key in before)
+    (folder / "train.py").write_text(TRAIN)
+    with held(folder / "out"):
+        said = bench(folder)
+    assert said.returncode == 2 and "another process is comparing in out" in said.stderr
+    assert bench(folder).returncode == 0
+    after = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    assert {key: after[key] for key in before} == before
 
 
 @pytest.mark.parametrize(
@@ -194,12 +224,28 @@ def test_a_mistake_in_a_spec_is_one_error_before_anything_runs(
         (("score", "task.py:task", "--method", "less", "--out", "x"), "the Task has none"),
         (("show", "nothing"), "there are no scores of name 'nothing'"),
         (("compare", "one"), "give two or more scores"),
+        (
+            ("score", "task.py:task", "--method", "el2n", "--out", "x", "--seed", "-1"),
+            "greater than or equal to 0",
+        ),
+        (("score", "task.py:task", "--method", "el2n", "--out", "task.parquet"), "--replace"),
+        (("bench", "small.yaml", "--out", "task.py"), "task.py cannot be a folder of results"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_error(folder: Path, words: Any, said: str) -> None:
+    (folder / "task.parquet").touch()
     ended = penstock(folder, *words)
     assert ended.returncode == 2, ended.stdout + ended.stderr
     assert said in ended.stderr.replace("\n", " ") and "Traceback" not in ended.stderr
+
+
+@pytest.mark.whole
+def test_what_the_users_code_raises_is_told_from_there_on(folder: Path) -> None:
+    (folder / "task.py").write_text(TASK.replace("return torch.tensor", "return [][id], torch.tensor"))
+    ended = penstock(folder, "score", "task.py:task", "--method", "el2n", "--out", "x")
+    assert ended.returncode == 1
+    assert "penstock: el2n on task.py:task raised IndexError: list index out of range" in ended.stderr
+    assert ended.stderr.index("task.py") < ended.stderr.index("penstock: el2n") and "typer" not in ended.stderr
 
 
 def results() -> Results:

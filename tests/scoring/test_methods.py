@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.scoring.tasks import SAMPLES, Images, convolutional, images, small, texts
 from torch import nn
+from torch.utils.data import DataLoader
 
 from penstock import BadSetting
 from penstock.scoring.methods.less import Less
@@ -240,7 +241,7 @@ def test_adapters_are_trained_in_place_of_the_model() -> None:
             images(make_proxy=convolutional),
             "sketch",
             {},
-            r"the proxy has [\d,]+ parameters and the model [\d,]+: at most a 10th",
+            r"the proxy has 423 parameters, of the model's 423: at most a 10th makes it cheap. .*with 42 or",
         ),
         (images(labels=lambda batch: batch[2]), "el2n", {}, "labels: a batch of list has none"),
         (images(loss=lambda outputs, labels: outputs.sum()), "el2n", {}, r"loss: shape \(\) for \d+ samples"),
@@ -291,9 +292,55 @@ def test_checkpoints_are_paths(tmp_path: Any) -> None:
             images(checkpoints=given)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data": DataLoader(Images(), 4)}, "data: a DataLoader; give its data set, data=loader.dataset"),
+        ({"validation": DataLoader(Images(), 4)}, "validation: a DataLoader; give its data set"),
+        ({"make_model": nn.Linear(1, 1)}, "make_model: a Linear itself; give a function that makes one"),
+        ({"device": "gpu7"}, "device='gpu7': "),
+        ({"device": 1.5}, "device=1.5: "),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused_as_such(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadSetting, match=said):
+        images(**changes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said() -> None:
+    with pytest.raises(BadSetting, match=r"device='cuda': torch .* finds no GPU here"):
+        images(device="cuda")
+
+
+def test_samples_without_labels_are_inputs_and_can_be_embedded() -> None:
+    bare = [Images()[id][0] for id in range(SAMPLES)]
+    scores = score(images(data=bare, validation=None), "diverse", epochs=0)
+    assert np.array_equal(scores.values, score(images(validation=None), "diverse", epochs=0).values)
+    with pytest.raises(BadSetting, match=r"labels: a batch of Tensor has none .*single tensors.*Task\(labels="):
+        score(images(data=bare), "el2n")
+    with pytest.raises(BadSetting, match="labels: a tuple that is no numbers"):
+        score(images(data=[(image, "cat") for image in bare]), "el2n")
+
+
+def test_a_scorer_that_is_none_is_refused() -> None:
+    class Mine:
+        name, version, direction = "mine", "1", "high"
+
+        def score(self, task: Task, seed: int, progress: Any) -> Any:
+            return np.zeros(task.samples)
+
+    with pytest.raises(BadSetting, match=r"Mine is a class: give a Scorer made of it, Mine\(\)"):
+        score(images(), Mine)  # type: ignore[arg-type]
+    with pytest.raises(BadSetting, match=r"mine: score\(\) returned a ndarray, and no select.Scored"):
+        score(images(), Mine())  # type: ignore[arg-type]
+
+
 def test_a_checkpoint_that_does_not_fit_says_where(tmp_path: Any) -> None:
     paths = saved(tmp_path, images(), make=small)
-    with pytest.raises(BadSetting, match="a checkpoint does not fit the model Sequential: Missing key"):
+    with pytest.raises(
+        BadSetting, match=f"checkpoints: {paths[0]}: a checkpoint does not fit the model Sequential: Missing"
+    ):
         score(images(checkpoints=paths), "el2n")
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(BadSetting, match="holds a list, and no state_dict"):

@@ -108,6 +108,28 @@ def test_what_is_augmented_does_not_count_and_nobody_s_random_numbers_are_moved(
     assert "in [1]" in identity.difference(identity_of(Images(seed=3)))
 
 
+def test_what_could_not_be_compared_is_said() -> None:
+    """Labels in order are alike in many data sets: then only augmented images would tell them apart."""
+    plain, augmented = Images(), Augmented()
+    others = Augmented()
+    others.images = others.images + 1
+    for scored, read, said in (
+        (plain, plain, ""),
+        (augmented, augmented, ""),  # the same random numbers make the same of it
+        (plain, augmented, r"parts in \[0\] could not be compared, which are random"),
+        (augmented, plain, r"parts in \[0\] could not be compared"),
+        (augmented, others, r"parts in \[0\] could not be compared"),
+    ):
+        scores = some(data=identity_of(scored))
+        if said:
+            with pytest.warns(UserWarning, match=f"these scores by mine may be of other data: .*{said}"):
+                scores.check(read)
+        else:
+            scores.check(read)
+    with pytest.warns(UserWarning, match="only the number of samples was compared"):
+        some().check(plain)
+
+
 def test_samples_of_many_kinds_are_told_apart() -> None:
     class Things:
         def __init__(self, thing: Any) -> None:
@@ -164,7 +186,7 @@ def test_the_top_is_what_sorting_says_and_fits_its_data_set_only() -> None:
     with pytest.raises(BadSetting, match=r"fraction=0.001 keeps none of 50 samples; 0\.02 keeps one"):
         select.top(scores, 0.001)
     for wrong in (0, -1, 1.5, float("nan")):
-        with pytest.raises(BadSetting, match="must be above 0, and at most 1"):
+        with pytest.raises(BadSetting, match="must be a number above 0, and at most 1"):
             select.top(scores, wrong)
     with pytest.raises(BadSetting, match="target='x': these scores have none"):
         select.top(scores, 0.5, target="x")
@@ -205,6 +227,24 @@ def test_each_class_keeps_its_part() -> None:
 def test_parts_of_classes_add_up_and_none_is_left_out(sizes: Any, fraction: float, counts: Any) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes)
     assert np.bincount(labels[select.stratified(some(), fraction, labels).ids]).tolist() == counts
+
+
+def test_choices_of_what_is_no_scores_or_no_class_are_refused() -> None:
+    for given in (np.zeros(SAMPLES), "less", None):
+        for choose in (lambda given=given: select.top(given, 0.5), lambda given=given: stratified(given)):
+            with pytest.raises(BadSetting, match=r"scores: a \w+; give Scores, such as Scores.read"):
+                choose()
+    for fraction in ("0.5", None):
+        with pytest.raises(BadSetting, match="must be a number above 0"):
+            select.top(some(), fraction)  # type: ignore[arg-type]
+    with pytest.raises(BadSetting, match="groups: 1 of 50 are NaN"):
+        select.stratified(some(), 0.5, [np.nan, *range(49)])
+    with pytest.raises(BadSetting, match="groups: a list: give the class of each sample"):
+        select.stratified(some(), 0.5, [(np.zeros(3), 1), (np.zeros(2), 2)])
+
+
+def stratified(given: Any) -> Any:
+    return select.stratified(given, 0.5, np.zeros(SAMPLES))
 
 
 def test_less_than_one_of_each_class_is_refused() -> None:
@@ -281,20 +321,27 @@ def test_embeddings_that_are_none_are_refused() -> None:
         select.diverse(np.zeros(3), 0.5)
 
 
-def test_reported_losses_are_scores_that_cost_nothing() -> None:
+def test_reported_losses_are_scores_that_cost_nothing(tmp_path: Path) -> None:
     kept = select.ReportedLosses(SAMPLES)
     for id in range(40):
         for loss in (float(id), id + 1.0):
             kept.report(torch.tensor([id]), torch.tensor([loss], requires_grad=True))
-    scores = kept.scores(Images())
+    with pytest.warns(UserWarning, match="no loss was reported of 10 of 50 samples"):
+        scores = kept.scores(Images())
     assert scores.ids.tolist() == list(range(40)) and scores.values[:, 0].tolist() == [
         id + 0.5 for id in range(40)
     ]
     assert select.top(scores, 0.25).ids.tolist() == list(range(10))
     assert scores.header.cost == Cost(0.0, 0.0, 0.0) and scores.check(Images()) is scores
     again = select.ReportedLosses(SAMPLES)
-    again.load_state_dict(kept.state_dict())
-    assert np.array_equal(again.scores(Images()).values, scores.values)
+    for damaged in ({}, {"sums": 1, "counts": b""}, {"sums": b"123", "counts": b""}):
+        with pytest.raises(BadSetting, match="does not come from the state_dict"):
+            again.load_state_dict(damaged)
+    torch.save({"kept": kept.state_dict()}, tmp_path / "kept.pt")
+    again.load_state_dict(torch.load(tmp_path / "kept.pt")["kept"])
+    kept.report(np.arange(40, 50), np.zeros(10))
+    again.report(np.arange(40, 50), np.zeros(10))
+    assert np.array_equal(again.scores(Images()).values, kept.scores(Images()).values)
     with pytest.raises(BadSetting, match="this state is of 50 samples, and these are 51"):
         select.ReportedLosses(51).load_state_dict(kept.state_dict())
     with pytest.raises(BadSetting, match="no loss was reported"):

@@ -148,7 +148,27 @@ def test_a_report_that_makes_no_sense_is_refused_and_counts_for_nothing() -> Non
     ):
         with pytest.raises(BadSetting, match=said):
             policy.report(np.array(ids), np.array(losses))
-    assert len(policy.selection(1)) == 10
+    with pytest.warns(UserWarning, match="InfoBatch leaves nothing out of epoch 1: no loss was reported"):
+        assert len(policy.selection(1)) == 10
+
+
+def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
+    policy = InfoBatch(10, epochs=4)
+    policy.report(range(10), np.arange(10.0))
+    whole = policy.state_dict() | {"decided": (0, np.arange(10).tobytes(), np.ones(10, np.float32).tobytes())}
+    before = policy.selection(1).ids.tolist()
+    for damage in ({"losses": b"123"}, {"reported": 7}, {"decided": (1, b"")}):
+        with pytest.raises(BadSetting, match="this state of InfoBatch is damaged"):
+            policy.load_state_dict(whole | damage)
+    with pytest.raises(BadSetting, match=r"damaged \(KeyError: 'reported'\)"):
+        policy.load_state_dict({name: part for name, part in whole.items() if name != "reported"})
+    assert policy.selection(1).ids.tolist() == before
+
+
+def test_a_policy_with_more_samples_than_all_is_refused() -> None:
+    policy = AnnealToFull(RandomSubsets(800, 0.5), 700, epochs=6)
+    with pytest.raises(BadSetting, match=r"its policy selects id 79\d, and the last epochs hold ids up to 699"):
+        policy.selection(0)
 
 
 def losses_of(ids: list[int], epoch: int) -> np.ndarray:

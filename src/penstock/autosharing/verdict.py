@@ -22,6 +22,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.packages import initialized_distributed
+from penstock.selection.sampler import SelectionSampler
 from penstock.sources.length import length
 from penstock.sources.torch.sampling import chain_of
 
@@ -131,6 +132,12 @@ def judge(loader: Any, ranks: Ranks, *, iterable: bool = False, asked: bool = Fa
     if (device := torch.get_default_device()).type != "cpu":
         raise Declined(f"torch's default device is {device}: its data set would make its tensors there")
     dataset = loader.dataset
+    outermost = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if any(isinstance(each, SelectionSampler) for each in chain_of(outermost)):
+        raise Declined(
+            "its SelectionSampler keeps what is selected and how far it has come, and in a feed would not go on; "
+            "penstock.share(make_loader, select=...) shares"
+        )
     if any(kind.__name__ in {"IterDataPipe", "MapDataPipe"} for kind in type(dataset).__mro__):
         raise Declined("it reads a data pipe, which divides itself among workers and ranks")
     plan = (

@@ -37,16 +37,18 @@ def score(
     ],
     method: Annotated[str, typer.Option(metavar="METHOD", help="diverse, el2n, less, rds or sketch.")],
     out: Annotated[str, typer.Option(metavar="NAME", help="Name of the scores, or a .parquet file.")],
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; more than once."),
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method, such as epochs=2; repeatable."),
     ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace scores of this name.")] = False,
 ) -> None:
     """Score the samples of a task."""
     from rich.progress import Progress
 
     from penstock.cli.select_table import scores_page
+    from penstock.feed.launch.function import users_code
     from penstock.packages import require
     from penstock.scoring.scores import path_of, room_for
 
@@ -56,18 +58,20 @@ def score(
 
     given = dict(_setting(each) for each in settings or ())
     scorer = method_of(method, given)
-    room_for(path_of(out))
+    room_for(path := path_of(out))
+    if path.exists() and not replace:
+        raise BadSetting(f"{path} is there already: give another name, or --replace")
     shown = console()
     made = _task(task, seed)
     with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
         bar = progress.add_task("")
-        found = scored(
-            made,
-            scorer,
-            seed=seed,
-            progress=lambda what, done, total: progress.update(bar, description=what, completed=done, total=total),
-        )
-    path = found.save(out)
+
+        def tell(what: str, done: int, total: int) -> None:
+            progress.update(bar, description=what, completed=done, total=total)
+
+        with users_code(f"{method} on {task}"):
+            found = scored(made, scorer, seed=seed, progress=tell)
+    found.save(out)
     shown.print(scores_page(found), f"saved: {path}", soft_wrap=True)
 
 
@@ -120,11 +124,12 @@ def cost(
     """Tell after how many runs a selection has paid, in minutes and in energy, at which accuracy."""
     from penstock.cli.select_table import cost_page
     from penstock.runs.store import Store
-    from penstock.scoring.pays import cost_of, cost_of_full
+    from penstock.scoring.pays import check_selected, cost_of, cost_of_full
     from penstock.scoring.scores import Scores
 
     header = Scores.read(scores).header
     with Store.open(store) as opened:
+        check_selected(opened, selected, scores, header)
         page = cost_page(header, cost_of_full(opened, full), cost_of(opened, selected), metric, watts)
     console().print(page, soft_wrap=True)
 
@@ -133,6 +138,7 @@ def cost(
 def bench(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: what is compared.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of scores, results, table and picture.")],
+    again: Annotated[bool, typer.Option("--again", help="Run anew what other scripts have run.")] = False,
     store: StoreFolder = None,
 ) -> None:
     """Compare methods: accuracy against cost, selection included. What has run already is not run again."""
@@ -145,7 +151,7 @@ def bench(
 
     comparison = read_spec(spec)
     with Store.open(store) as opened:
-        compare_methods(comparison, out, opened, console())
+        compare_methods(comparison, out, opened, console(), again=again)
 
 
 def _task(where: str, seed: int) -> Task:

@@ -28,7 +28,7 @@ def top(scores: Scores, fraction: float, *, target: str | None = None) -> Select
     Raises:
         BadSetting: the fraction keeps nothing, or there is no such target.
     """
-    take = count_of(fraction, len(scores))
+    take = count_of(fraction, len(_scores(scores)))
     worth = scores.worth
     if target is not None:
         if target not in scores.header.targets:
@@ -48,8 +48,13 @@ def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Select
     Raises:
         BadSetting: the fraction keeps less than one of each class, or there is not one class for each sample.
     """
-    take = count_of(fraction, len(scores))
-    given = np.asarray(groups)
+    take = count_of(fraction, len(_scores(scores)))
+    try:
+        given = np.asarray(groups)
+    except ValueError:
+        raise BadSetting(f"groups: a {type(groups).__name__}: give the class of each sample, (n,)") from None
+    if given.dtype.kind == "f" and np.isnan(given).any():
+        raise BadSetting(f"groups: {np.isnan(given).sum():,} of {given.size:,} are NaN, and no class")
     if given.shape != (len(scores),):
         raise BadSetting(f"groups: shape {given.shape}, for {len(scores):,} scored samples: one class each")
     classes, sizes = np.unique(given, return_counts=True)
@@ -60,6 +65,12 @@ def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Select
         rows = np.flatnonzero(given == group)
         chosen.append(rows[_in_turn(scores.worth[rows], count)])
     return _selected(scores, np.concatenate(chosen))
+
+
+def _scores(given: Scores) -> Scores:
+    if not isinstance(given, Scores):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadSetting(f"scores: a {type(given).__name__}; give Scores, such as Scores.read(name, data)")
+    return given
 
 
 def _parts(sizes: npt.NDArray[np.int64], take: int) -> list[int]:

@@ -22,10 +22,12 @@ class DataIdentity(msgspec.Struct, frozen=True):
         samples: Its size.
         content: Digests of what the parts of 64 samples, spread evenly, hold, by the name of the part; without
             parts that differ when they are read twice, such as augmented images.
+        drawn: Digests of those parts, as one state of the random generators makes them.
     """
 
     samples: int
     content: dict[str, str] = {}
+    drawn: dict[str, str] = {}
 
     def difference(self, now: DataIdentity) -> str:
         """Describe how another data set differs; empty if that cannot be seen."""
@@ -40,6 +42,16 @@ class DataIdentity(msgspec.Struct, frozen=True):
             f"its samples hold other values{_named(parts)}, or stand in another order: {_PROBED} of "
             f"{self.samples:,} were compared"
         )
+
+    def uncompared(self, now: DataIdentity) -> str:
+        """Describe what of another data set could not be compared, though it may differ; empty if nothing."""
+        if not self.content.keys() & now.content.keys():
+            return "" if self.drawn and self.drawn == now.drawn else "only the number of samples was compared"
+        left = [*{**self.content, **self.drawn, **now.content, **now.drawn}]
+        for each in ("content", "drawn"):
+            then, its = getattr(self, each), getattr(now, each)
+            left = [name for name in left if name not in then or its.get(name) != then[name]]
+        return f"the samples' parts{_named(left)} could not be compared, which are random" if left else ""
 
 
 def identity_of(data: Any) -> DataIdentity:
@@ -58,7 +70,8 @@ def identity_of(data: Any) -> DataIdentity:
             f"a {type(data).__name__} has no length: scores are of a data set with data[id] and len(data)"
         ) from None
     once, again = _probed(data, count, seed=1), _probed(data, count, seed=2)
-    return DataIdentity(count, {name: digest for name, digest in once.items() if again.get(name) == digest})
+    content = {name: digest for name, digest in once.items() if again.get(name) == digest}
+    return DataIdentity(count, content, {name: once[name] for name in once.keys() - content.keys()})
 
 
 def _probed(data: Any, count: int, seed: int) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from penstock.scoring.meter import Cost
 from penstock.scoring.scores import Scores
 from penstock.selection.policy import finite, ids_of_report
 from penstock.sizes import whole_number
+from penstock.tracebacks import users_stacklevel
 
 
 class ReportedLosses:
@@ -51,22 +53,29 @@ class ReportedLosses:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was reported, to be saved beside the model's state."""
-        return {"sums": self._sums.copy(), "counts": self.counts.copy()}
+        return {"sums": self._sums.tobytes(), "counts": self.counts.tobytes()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state.
 
         Raises:
-            BadSetting: it is of another number of samples.
+            BadSetting: it is no such state, or of another number of samples.
         """
-        if len(state["sums"]) != len(self._sums):
-            raise BadSetting(f"this state is of {len(state['sums']):,} samples, and these are {len(self._sums):,}")
-        self._sums, self.counts = np.array(state["sums"]), np.array(state["counts"])
+        try:
+            sums = np.frombuffer(state["sums"], np.float64).copy()
+            counts = np.frombuffer(state["counts"], np.int64).copy()
+        except (KeyError, TypeError, ValueError):
+            raise BadSetting("this state does not come from the state_dict() of ReportedLosses") from None
+        if not len(sums) == len(counts) == len(self._sums):
+            raise BadSetting(f"this state is of {len(sums):,} samples, and these are {len(self._sums):,}")
+        self._sums, self.counts = sums, counts
 
     def scores(
         self, data: Any = None, *, direction: Direction = "low", checkpoint: str = "", seed: int = 0
     ) -> Scores:
         """Return the mean loss of each sample that was reported, on several ranks to any of them: all call this.
+
+        A warning says how many were not: a choice by these scores is without them.
 
         Args:
             data: The map-style data set; unless given, only its size will be compared.
@@ -97,6 +106,12 @@ class ReportedLosses:
             cost=Cost(0.0, 0.0, 0.0),
             machine=describe(),
         )
+        if missing := len(sums) - len(ids):
+            warnings.warn(
+                f"no loss was reported of {missing:,} of {len(sums):,} samples: a choice by these scores, and its "
+                "fraction, is of the others",
+                stacklevel=users_stacklevel(),
+            )
         return Scores(ids, sums[ids] / counts[ids], header)
 
 

@@ -11,6 +11,7 @@ from penstock.errors import BadSetting
 from penstock.runs.inside import run
 from penstock.scoring.choose import stratified, top
 from penstock.scoring.scores import Scores
+from penstock.scoring.used import note_asked
 from penstock.selection.infobatch import InfoBatch
 from penstock.selection.policy import Fixed, Policy, RandomSubsets
 
@@ -50,6 +51,7 @@ def plan_of_run(
     here = run()
     if here is None or f"{ASKED}method" not in here.parameters:
         return TrainingPlan(Fixed(np.ones(samples, np.bool_)), epochs, seed)
+    note_asked()
     asked = {name.removeprefix(ASKED): text for name, text in here.parameters.items() if name.startswith(ASKED)}
     method, fraction, seed = asked["method"], float(asked["fraction"]), int(here.parameters["seed"])
     if method in ("full", "infobatch"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -96,6 +97,19 @@ def cost_of(store: Store, group: str) -> RunsCost:
     return _cost(runs, [store.series(run.id) for run in runs])
 
 
+def check_selected(store: Store, group: str, name: str, header: ScoresHeader) -> None:
+    """Check that the runs of a group may have trained by these scores.
+
+    Raises:
+        BadSetting: they have read others, and not these.
+    """
+    read = {its: used for run in _finished(store, group) for its, used in used_by(_files(store, run)).items()}
+    if read and header not in read.values():
+        raise BadSetting(
+            f"the runs of group {group!r} have read scores {', '.join(sorted(read))}, and not {name}: give those"
+        )
+
+
 def cost_of_full(store: Store, group: str) -> RunsCost:
     """Return what the runs of a group on all samples took.
 
@@ -173,7 +187,11 @@ def _finished(store: Store, group: str) -> list[RunRecord]:
 
 
 def _used(store: Store, run: RunRecord) -> list[ScoresHeader]:
-    return [*used_by(store.folder_of(run.id) / "files").values()]
+    return [*used_by(_files(store, run)).values()]
+
+
+def _files(store: Store, run: RunRecord) -> Path:
+    return store.folder_of(run.id) / "files"
 
 
 def _methods(headers: Sequence[Sequence[ScoresHeader]]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from penstock.scoring.methods.el2n import El2n
 from penstock.scoring.methods.less import Less
 from penstock.scoring.methods.rds import Rds
 from penstock.scoring.methods.sketch import Sketch
-from penstock.scoring.scorer import Progress, Scorer
+from penstock.scoring.scorer import Progress, Scored, Scorer
 from penstock.scoring.scores import Scores
 from penstock.scoring.task import Task
 from penstock.sources.seeds import own_random_numbers
@@ -59,6 +59,8 @@ def score(
     with metered() as meter, own_random_numbers(seed), _selection_kept(task.data):
         data = task.identity()
         scored = scorer.score(task, seed, progress or _silent)
+    if not isinstance(scored, Scored):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadSetting(f"{scorer.name}: score() returned a {type(scored).__name__}, and no select.Scored")
     header = ScoresHeader(
         data=data,
         ids_digest="",
@@ -83,6 +85,8 @@ def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:
         BadSetting: there is none, or it has no such setting.
     """
     if not isinstance(method, str):
+        if isinstance(method, type):
+            raise BadSetting(f"{method.__name__} is a class: give a Scorer made of it, {method.__name__}()")
         if settings:
             raise BadSetting(f"{', '.join(settings)}: settings belong to methods by name; set them in your Scorer")
         return method

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ from penstock.runs.store.folder import chosen_folder
 from penstock.scoring.header import FORMAT, ScoresHeader
 from penstock.scoring.identity import identity_of
 from penstock.scoring.used import note_used
+from penstock.tracebacks import users_stacklevel
 
 _HEADER = b"penstock.scores"
 _EMBEDDING = "embedding"
@@ -72,7 +74,8 @@ class Scores:
             rows = np.flatnonzero(~np.isfinite(self.values).all(1))
             raise BadSetting(
                 f"scores by {header.method}: {len(rows):,} of {len(self.ids):,} samples have none that is a "
-                f"number, the first is id {self.ids[rows[0]]:,}. Has the model diverged?"
+                f"number, the first is id {self.ids[rows[0]]:,}. Has the model diverged, or does a sample hold "
+                "what is no number?"
             )
         ones = np.ones(len(self.ids), np.float32)
         self.weights = ones if weights is None else np.asarray(weights, np.float32)
@@ -93,7 +96,9 @@ class Scores:
         return self.values if self.header.direction == "high" else -self.values
 
     def check(self, data: Any) -> Self:
-        """Return these scores, if they are of a data set.
+        """Return these scores, if they are of a data set, of which 64 samples are read twice.
+
+        A warning says which parts could not be compared, such as images that are augmented.
 
         Args:
             data: A map-style data set.
@@ -101,10 +106,17 @@ class Scores:
         Raises:
             BadSetting: they are of another one; the message says what differs.
         """
-        if differs := self.header.data.difference(identity_of(data)):
+        now = identity_of(data)
+        if differs := self.header.data.difference(now):
             raise BadSetting(
                 f"these scores by {self.header.method} are of other data: {differs}. Score this data set, or "
                 "train on that one"
+            )
+        if uncompared := self.header.data.uncompared(now):
+            warnings.warn(
+                f"these scores by {self.header.method} may be of other data: {uncompared}. Score a data set "
+                "without augmentation, and read the scores with that one",
+                stacklevel=users_stacklevel(),
             )
         return self
 
@@ -227,9 +239,10 @@ def names() -> list[str]:
 
 
 def _missing(where: str | os.PathLike[str], path: Path) -> str:
-    if os.fspath(where).endswith(".parquet"):
-        return f"there is no file {path}"
     kept = names()
+    if (text := os.fspath(where)).endswith(".parquet"):
+        name = text.removesuffix(".parquet")
+        return f"there is no file {path}" + (f"; there are scores of name {name}" if name in kept else "")
     has = (
         f"there are {', '.join(kept[:5])}{f' and {len(kept) - 5} more' if len(kept) > 5 else ''}"
         if kept

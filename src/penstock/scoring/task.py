@@ -34,12 +34,14 @@ class Batch(NamedTuple):
 
 
 def first(batch: Any) -> Any:
-    """Return the first part of a batch: inputs of ``(inputs, labels)``."""
-    return batch[0]
+    """Return the first part of a batch: inputs of ``(inputs, labels)``; a tensor is inputs alone."""
+    return batch if isinstance(batch, Tensor) else batch[0]
 
 
 def second(batch: Any) -> Any:
     """Return the second part of a batch: labels of ``(inputs, labels)``."""
+    if isinstance(batch, Tensor):
+        raise TypeError("its samples are single tensors")
     return batch[1]
 
 
@@ -63,6 +65,15 @@ def _part(name: str, take: Callable[[Any], Any], batch: Batch) -> Any:
             f"{name}: a batch of {type(batch.content).__name__} has none ({type(error).__name__}: {error}), and "
             f"this method needs them: Task({name}=function of a batch)"
         ) from None
+
+
+def _check_device(given: str) -> None:
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise BadSetting(f"device={given!r}: {error}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadSetting(f"device={given!r}: torch {torch.__version__} finds no GPU here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +122,15 @@ class Task:
     index: Scores | None = None
 
     def __post_init__(self) -> None:
+        for name, data in {"data": self.data, "validation": self.validation}.items():
+            if isinstance(data, DataLoader):
+                raise BadSetting(f"{name}: a DataLoader; give its data set, {name}=loader.dataset")
+        for name in ("make_model", "make_proxy"):
+            if isinstance(model := getattr(self, name), nn.Module):
+                raise BadSetting(
+                    f"{name}: a {type(model).__name__} itself; give a function that makes one, such as a lambda"
+                )
+        _check_device(self.device)
         given: Any = self.checkpoints
         several = isinstance(given, Sequence) and not isinstance(given, str)
         others = [each for each in given if not isinstance(each, str | PathLike)] if several else [given]
@@ -189,9 +209,13 @@ class Task:
         """Return the labels of a batch, on the device.
 
         Raises:
-            BadSetting: there are none.
+            BadSetting: there are none, or they are no numbers.
         """
-        return self._here(torch.as_tensor(_part("labels", self.labels, batch)))
+        labels = _part("labels", self.labels, batch)
+        try:
+            return self._here(torch.as_tensor(labels))
+        except (TypeError, ValueError):
+            raise BadSetting(f"labels: a {type(labels).__name__} that is no numbers: Task(labels=...)") from None
 
     def mask_of(self, batch: Batch) -> Tensor | None:
         """Return which positions of a batch count, shape ``(n, length)``; None if nobody says so."""

@@ -139,13 +139,22 @@ def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
     except FileNotFoundError:
         raise BadSetting(f"checkpoints: there is no file {path}") from None
     except Exception as error:
-        raise BadSetting(f"checkpoints: {path} cannot be read as plain tensors: {error}") from None
+        raise BadSetting(
+            f"checkpoints: {path} cannot be read as plain tensors ({type(error).__name__}): save the model's "
+            "state_dict() by torch.save"
+        ) from None
     if not isinstance(read, Mapping):
         raise BadSetting(f"checkpoints: {path} holds a {type(read).__name__}, and no state_dict")
     content = cast("Mapping[str, Any]", read)
-    if "model" not in content or isinstance(content["model"], Tensor):
-        return Checkpoint(dict(content), {}, 1.0)
-    Checkpoint(dict(content["model"]), {}, 1.0).into(model)
+    alone = not isinstance(content.get("model"), Mapping)
+    state = content if alone else cast("Mapping[str, Tensor]", content["model"])
+    found = Checkpoint(dict(state), {}, 1.0)
+    try:
+        found.into(model)
+    except BadSetting as error:
+        raise BadSetting(f"checkpoints: {path}: {error}") from None
+    if alone:
+        return found
     optimizer: Mapping[str, Any] = content.get("optimizer", {})
     groups: list[dict[str, Any]] = optimizer.get("param_groups", [])
     rate = float(groups[0]["lr"]) if groups else 1.0
@@ -154,7 +163,7 @@ def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
             f"checkpoints: {path} was saved with a learning rate of 0, by which its scores would count: save it "
             "before the schedule ends"
         )
-    return Checkpoint(dict(content["model"]), _moments_of(path, model, groups, optimizer.get("state", {})), rate)
+    return Checkpoint(found.state, _moments_of(path, model, groups, optimizer.get("state", {})), rate)
 
 
 def _moments_of(

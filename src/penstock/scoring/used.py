@@ -1,4 +1,4 @@
-"""Which scores a run has read, noted in its own folder."""
+"""What a run has asked of selections, noted in its own folder: which scores it has read, and what to train on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from penstock.runs.inside import run
 from penstock.scoring.header import ScoresHeader
 
 _PREFIX = "scores-"
+_ASKED = "training-plan-asked"
 
 
 def note_used(name: str, header: ScoresHeader) -> None:
@@ -24,6 +25,19 @@ def note_used(name: str, header: ScoresHeader) -> None:
     with suppress(OSError):  # a run is not to fail for a note
         written.write_bytes(msgspec.json.format(msgspec.json.encode(header)))
         written.replace(noted)
+
+
+def note_asked() -> None:
+    """Note in the files of the run that this process belongs to that it has asked what to train on."""
+    here = run()
+    if here is not None:
+        with suppress(OSError):
+            (here.folder / _ASKED).touch()
+
+
+def has_asked(files: Path) -> bool:
+    """Whether a run has asked what to train on, from its folder of files."""
+    return (files / _ASKED).exists()
 
 
 def used_by(files: Path) -> dict[str, ScoresHeader]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from penstock.selection.policy import Policy, finite, first_full_epoch, ids_of_r
 from penstock.selection.selection import Selection
 from penstock.sizes import random_seed, whole_number
 from penstock.sources.order import digest, permutation
+from penstock.tracebacks import users_stacklevel
 
 
 class InfoBatch(Policy):
@@ -84,19 +86,21 @@ class InfoBatch(Policy):
                 f"this state was saved by policy {state.get('digest', 'none')}, and this one is {self.digest}: "
                 "another data set, number of epochs, ratio or seed. Begin the training anew"
             )
-        if state["reported"] and state["rank"] != _rank():
+        try:
+            losses = np.frombuffer(state["losses"], np.float32).copy()
+            reported = [(np.frombuffer(ids, np.int64), np.frombuffer(its)) for ids, its in state["reported"]]
+            decided, rank = state["decided"], state["rank"]
+            if decided is not None:
+                epoch, ids, weights = decided
+                decided = epoch, Selection(np.frombuffer(ids, np.int64), np.frombuffer(weights, np.float32))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadSetting(f"this state of InfoBatch is damaged ({type(error).__name__}: {error})") from None
+        if reported and rank != _rank():
             raise BadSetting(
-                f"this state holds what rank {state['rank'][0]} of {state['rank'][1]} has reported, and this is "
+                f"this state holds what rank {rank[0]} of {rank[1]} has reported, and this is "
                 f"rank {_rank()[0]} of {_rank()[1]}: each rank saves and loads its own state"
             )
-        self._losses = np.frombuffer(state["losses"], np.float32).copy()
-        self._reported = [
-            (np.frombuffer(ids, np.int64), np.frombuffer(losses)) for ids, losses in state["reported"]
-        ]
-        self._decided = None
-        if state["decided"] is not None:
-            epoch, ids, weights = state["decided"]
-            self._decided = epoch, Selection(np.frombuffer(ids, np.int64), np.frombuffer(weights, np.float32))
+        self._losses, self._reported, self._decided = losses, reported, decided
 
     def _take_reports(self) -> None:
         for ids, losses in _of_all_ranks(self._reported):
@@ -106,6 +110,12 @@ class InfoBatch(Policy):
     def _decide(self, epoch: int) -> Selection:
         weights = np.ones(self._samples, np.float32)
         known = np.isfinite(self._losses)
+        if 0 < epoch < self._full_from and not known.any():
+            warnings.warn(
+                f"InfoBatch leaves nothing out of epoch {epoch}: no loss was reported before it. Call "
+                "report(ids, losses) after each batch",
+                stacklevel=users_stacklevel(),
+            )
         if epoch < self._full_from and known.any():
             learnt = np.flatnonzero(known & (self._losses < self._losses[known].mean(dtype=np.float64)))
             kept = len(learnt) - int(self._ratio * len(learnt))

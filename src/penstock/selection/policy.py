@@ -162,7 +162,15 @@ class AnnealToFull(Policy):
         self.digest = digest("anneal", policy.digest, self._full.digest, self._from)
 
     def selection(self, epoch: int) -> Selection:
-        return self._full if epoch >= self._from else self._policy.selection(epoch)
+        if epoch >= self._from:
+            return self._full
+        chosen = self._policy.selection(epoch)
+        if chosen.ids[-1] > self._full.ids[-1]:
+            raise BadSetting(
+                f"AnnealToFull: its policy selects id {chosen.ids[-1]:,}, and the last epochs hold ids up to "
+                f"{self._full.ids[-1]:,}: give both the same samples"
+            )
+        return chosen
 
     def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:
         self._policy.report(ids, losses)
@@ -208,8 +216,8 @@ def count_of(fraction: float, samples: int) -> int:
     Raises:
         BadSetting: it is none, or keeps nothing.
     """
-    if not 0 < fraction <= 1:
-        raise BadSetting(f"fraction={fraction} must be above 0, and at most 1")
+    if not isinstance(fraction, int | float | np.number) or not 0 < fraction <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadSetting(f"fraction={fraction!r} must be a number above 0, and at most 1")
     count = round(fraction * samples)
     if not count:
         raise BadSetting(f"fraction={fraction} keeps none of {samples:,} samples; {1 / samples:.2g} keeps one")

@@ -68,6 +68,11 @@ class SelectionSampler:
         self._check()
 
     @property
+    def asks(self) -> str | None:
+        """Name of the policy that decides each epoch; None where one selection holds for all."""
+        return None if isinstance(self.policy, Fixed) else type(self.policy).__name__
+
+    @property
     def selection(self) -> Selection:
         """The samples of the epoch that was begun last."""
         return self.policy.selection(self._epoch)

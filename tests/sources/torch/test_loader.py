@@ -305,6 +305,14 @@ def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
         adapt(thing, segments=1, seed=0)
 
 
+def test_a_sampler_that_asks_a_policy_is_refused_since_it_would_hear_of_no_trainer():
+    with pytest.raises(penstock.BadSetting, match=r"SelectionSampler asks a policy \(InfoBatch\).*select=policy"):
+        sampler = penstock.SelectionSampler(penstock.select.InfoBatch(25, epochs=3))
+        adapt(DataLoader(Ids(25), 5, sampler=sampler), segments=1, seed=0)
+    source: Any = adapt(DataLoader(Ids(25), 5, sampler=penstock.SelectionSampler([1, 3, 5])), segments=1, seed=0)
+    assert sorted(i for block in source.open(Cursor(1, 0)) for i in block.tree["id"].tolist()) == [1, 3, 5]
+
+
 @pytest.mark.parametrize("segments", [1, 3])
 @pytest.mark.parametrize("order", [{}, {"shuffle": True}, {"sampler": range(25)}], ids=str)
 def test_a_loader_that_drops_its_last_batch_leaves_that_to_the_trainers(order, segments):

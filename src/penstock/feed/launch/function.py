@@ -64,7 +64,7 @@ def call(make: Callable[[], Any], where: str) -> Any:
         FunctionFailed: it raised.
     """
     path, _, function = where.rpartition(":")
-    with _users_code(f"{function}() in {path}"):
+    with users_code(f"{function}() in {path}"):
         return make()
 
 
@@ -82,7 +82,12 @@ def missing_arguments(function: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def _users_code(what: str) -> Generator[None]:
+def users_code(what: str) -> Generator[None]:
+    """Run code of the user's.
+
+    Raises:
+        FunctionFailed: it raised; the message begins with ``what`` did.
+    """
     try:
         yield
     except PenstockError:
@@ -112,6 +117,6 @@ def _module(path: Path) -> ModuleType:
         spec.loader = _AsItIsNow(path.stem, spec.loader.path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # workers find the dataset's class by this name
-    with _users_code(str(path)):
+    with users_code(str(path)):
         spec.loader.exec_module(module)
     return module

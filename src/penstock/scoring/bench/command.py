@@ -12,20 +12,27 @@ from rich.table import Table
 from penstock.runs.store import Store
 from penstock.scoring.bench.picture import save_picture
 from penstock.scoring.bench.report import RUNS, Report, Row, baselines_of, choose, full_of, paired, rows_of
-from penstock.scoring.bench.run import Bench, arms_of, label
+from penstock.scoring.bench.run import Bench, arms_of, held, label
 from penstock.scoring.bench.spec import Comparison
 from penstock.terminal import printable
 
 
-def compare_methods(comparison: Comparison, folder: Path, store: Store, console: Console) -> Report:
+def compare_methods(
+    comparison: Comparison, folder: Path, store: Store, console: Console, *, again: bool = False
+) -> Report:
     """Run what is missing, show a table, and save JSON and picture.
 
     On fresh seeds, the choice runs beside full, and beside ``random`` at its fraction, RS2 and full for fewer
     epochs at its cost, selection included.
 
     Raises:
-        BadSetting: a run failed, or the folder holds another comparison.
+        BadSetting: a run failed, or the folder holds another comparison, and that is not to run again.
     """
+    with held(folder):
+        return _compare(comparison, folder, store, console, again)
+
+
+def _compare(comparison: Comparison, folder: Path, store: Store, console: Console, again: bool) -> Report:
     spec = comparison.spec
     full = full_of(spec)
 
@@ -33,7 +40,7 @@ def compare_methods(comparison: Comparison, folder: Path, store: Store, console:
         if what:
             console.print(f"[{done:,} of {total:,}] {printable(what)}", style="dim", soft_wrap=True, markup=False)
 
-    bench = Bench(comparison, folder, store, tell)
+    bench = Bench(comparison, folder, store, tell, again=again)
     arms = arms_of(spec)
     bench.run(arms, spec.seeds)
     rows = rows_of(bench.results, arms, spec.seeds)

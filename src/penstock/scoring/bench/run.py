@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,6 +23,7 @@ from penstock.runs.store import Store
 from penstock.scoring.bench.spec import UNSCORED, Comparison, Spec
 from penstock.scoring.meter import J_PER_WH
 from penstock.scoring.of_run import ASKED
+from penstock.scoring.used import has_asked
 
 
 class Trial(msgspec.Struct, frozen=True, order=True):
@@ -82,16 +86,23 @@ class Bench:
         folder: Where scores and results are kept.
         store: Where runs are kept.
         tell: Told what is run now, how many of the runs have ended, and how many there are.
+        again: Run anew what other scripts have run.
     """
 
     def __init__(
-        self, comparison: Comparison, folder: Path, store: Store, tell: Callable[[str, int, int], None]
+        self,
+        comparison: Comparison,
+        folder: Path,
+        store: Store,
+        tell: Callable[[str, int, int], None],
+        *,
+        again: bool = False,
     ) -> None:
         self._comparison = comparison
         self._folder = folder
         self._store = store
         self._tell = tell
-        self.results = _read(folder / "results.json", comparison)
+        self.results = _read(folder / "results.json", comparison, again=again)
 
     def run(self, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> None:
         """Run the scorings and trainings of arms, each with all seeds.
@@ -108,7 +119,9 @@ class Bench:
         total = len(trials)
         for together in _chunks(missing, spec.together):
             done = sum(trial.key(spec) in self.results.outcomes for trial in trials)
-            self._tell(_name(spec, together[0]), done, total)
+            numbers = ", ".join(str(trial.seed) for trial in together)
+            named = f"{_what(spec, together[0])}, seed{'s' * (len(together) > 1)} {numbers}"
+            self._tell(named, done, total)
             self._run_together(together)
         self._tell("", total, total)
 
@@ -144,7 +157,7 @@ class Bench:
         name, directory = _name(spec, trial), str(self._comparison.directory)
         if not trial.fraction:
             words = [sys.executable, "-m", "penstock", "select", "score", spec.task, "--method", arm.method]
-            words += ["--seed", str(trial.seed), "--out", str(scores)]
+            words += ["--seed", str(trial.seed), "--out", str(scores), "--replace"]
             words += [word for name, value in arm.settings.items() for word in ("--set", f"{name}={value}")]
             return RunPlan(command=tuple(words), name=name, directory=directory)
         asked = {"method": arm.method, "fraction": f"{trial.fraction:g}"}
@@ -157,6 +170,11 @@ class Bench:
         series = self._store.series(record.id)
         figures = run_figures(record, series)
         metric = series[self.results.spec.metric].last if self.results.spec.metric in series else None
+        if trial.fraction and not has_asked(self._store.folder_of(record.id) / "files"):
+            raise BadSetting(
+                f"run {record.id} ({record.name}) has not asked what to train on: the script must call "
+                "penstock.select.plan_of_run(...), and train on the samples of its policy"
+            )
         if trial.fraction and metric is None:
             raise BadSetting(
                 f"run {record.id} ({record.name}) has logged no {self.results.spec.metric}: the script must call "
@@ -203,11 +221,37 @@ def _chunks(trials: Sequence[Trial], size: int) -> Iterator[Sequence[Trial]]:
             yield [trial for trial in these if (trial.fraction > 0, trial.arm, trial.fraction) == place]
 
 
-def _read(path: Path, comparison: Comparison) -> Results:
-    """Return what a comparison has found before; what was run by other code does not count as its."""
+@contextmanager
+def held(folder: Path) -> Generator[None]:
+    """Hold the folder of a comparison, made if need be, for this process alone.
+
+    Raises:
+        BadSetting: it cannot be made, or another process holds it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadSetting(f"{folder} cannot be a folder of results: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise BadSetting(
+            f"another process is comparing in {folder}: wait for it, or give another folder"
+        ) from None
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path, comparison: Comparison, *, again: bool) -> Results:
+    """Return what a comparison has found before, as far as it was run by the same code.
+
+    Raises:
+        BadSetting: some was run by other code, and is not to run again.
+    """
     spec, code = comparison.spec, comparison.code()
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         return Results(spec, code, describe())
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Results)
@@ -215,6 +259,12 @@ def _read(path: Path, comparison: Comparison) -> Results:
         raise BadSetting(f"{path} holds no results of this version: {error}. Give another folder") from None
     differs = [name for name in ("task", "train", "metric") if getattr(found.spec, name) != getattr(spec, name)]
     differs += [name for name in code if found.code.get(name, code[name]) != code[name]]
-    if differs:
-        raise BadSetting(f"{path} holds results of another {', another '.join(differs)}: give another folder")
-    return Results(spec, found.code | code, found.machine, found.outcomes)
+    scores = {key: each for key, each in found.outcomes.items() if each.metric is None}
+    kept = scores if set(differs) <= {"train", "metric", *comparison.of_training()} else {}
+    if differs and len(kept) < len(found.outcomes) and not again:
+        what = "the trainings, and keeps the scores" if kept else "everything"
+        raise BadSetting(
+            f"{path} holds results of another {', another '.join(differs)}: give another folder, or --again, "
+            f"which runs anew {what}"
+        )
+    return Results(spec, found.code | code, found.machine, kept if differs else found.outcomes)

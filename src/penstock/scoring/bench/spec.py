@@ -76,7 +76,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seeds: list[int]
     fresh_seeds: list[int] = []
     metric: str = "accuracy"
-    budget: float = 0.7
+    budget: Annotated[float, msgspec.Meta(gt=0)] = 0.7
     together: Annotated[int, msgspec.Meta(ge=1)] = 1
     watts: float = WATTS
     name: str = ""
@@ -94,6 +94,11 @@ class Comparison(msgspec.Struct, frozen=True):
     spec: Spec
     directory: Path
     words: tuple[str, ...]
+
+    def of_training(self) -> set[str]:
+        """Return the names of scripts that trainings run, and that scoring does not begin with."""
+        task = Path(self.spec.task.rpartition(":")[0])
+        return {word for word in self.words if word.endswith(".py") and (self.directory / word) != task}
 
     def code(self) -> dict[str, str]:
         """Return digests of the scripts that it runs, and of those beside them, and versions of the methods."""

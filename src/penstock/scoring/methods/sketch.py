@@ -48,8 +48,8 @@ class Sketch(msgspec.Struct, frozen=True):
         small, large = (_parameters(make()) for make in (task.make_proxy, task.make_model))
         if small * _SMALLER > large:
             raise BadSetting(
-                f"sketch: the proxy has {small:,} parameters and the model {large:,}: at most a {_SMALLER}th "
-                "makes it cheap"
+                f"sketch: the proxy has {small:,} parameters, of the model's {large:,}: at most a {_SMALLER}th "
+                f"makes it cheap. Let make_proxy make one with {large // _SMALLER:,} or fewer, or score by rds"
             )
         model, checkpoint = one_trained(task, task.make_proxy, self.epochs, seed, progress)
         wanted = torch.stack(

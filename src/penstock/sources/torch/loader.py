@@ -21,7 +21,14 @@ from penstock.sources.order import Order, digest, planned
 from penstock.sources.seeds import data_seed, seed_process
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
 from penstock.sources.torch.planned import PlannedLoader, describe_loader
-from penstock.sources.torch.sampling import SamplerPasses, canonical, check_whole, draw, whole_batch_sampler
+from penstock.sources.torch.sampling import (
+    SamplerPasses,
+    canonical,
+    check_no_policy,
+    check_whole,
+    draw,
+    whole_batch_sampler,
+)
 
 
 class MapStyleSource:
@@ -185,9 +192,10 @@ def adapt_loader(
     """Make the source that fits this kind of loader.
 
     Raises:
-        BadSetting: the loader gives one rank's part of the data.
+        BadSetting: the loader gives one rank's part of the data, or its sampler asks a policy.
     """
     check_whole(loader)
+    check_no_policy(loader)
     if isinstance(loader.dataset, IterableDataset):
         return IterableDatasetSource(loader, seed=seed)
     if loader.batch_sampler is None:

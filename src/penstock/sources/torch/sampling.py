@@ -191,6 +191,21 @@ def check_whole(loader: DataLoader[Any]) -> None:
                 )
 
 
+def check_no_policy(loader: DataLoader[Any]) -> None:
+    """Refuse a loader whose sampler asks a policy, which would hear nothing from the trainers in a feed.
+
+    Raises:
+        BadSetting: its does.
+    """
+    for each in chain_of(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
+        if policy := getattr(each, "asks", None):  # a SelectionSampler's
+            raise BadSetting(
+                f"the loader's {type(each).__name__} asks a policy ({policy}) what each epoch holds, and in a "
+                "feed that hears neither of the trainers' epochs nor of what they report. Give a loader without "
+                "the sampler (shuffle=True), and the policy to share or attach: select=policy"
+            )
+
+
 def whole_batch_sampler(loader: DataLoader[Any]) -> Any:
     """Return a loader's batch sampler; for ``drop_last``, which is the trainers', one that leaves nothing out."""
     given = loader.batch_sampler
