@@ -91,10 +91,13 @@ def test_without_gradients_nothing_is_shared(mode: Any):
 
 
 @pytest.mark.parametrize("selection", [[1, 2, 3], RandomSubsets(15, 0.5)])
-def test_a_sampler_that_keeps_its_place_is_never_shared(selection: Any):
+def test_a_sampler_that_counts_what_it_has_given_is_never_shared(selection: Any):
     for asked in (True, False):
-        with pytest.raises(Declined, match="its SelectionSampler keeps what is selected"):
+        with pytest.raises(Declined, match=r"its SelectionSampler counts what it has given \(state_dict\)"):
             judge(DataLoader(DATA, 4, sampler=SelectionSampler(selection)), ONE, asked=asked)
+    with pytest.raises(Declined, match="in order: it validates") as caught:
+        judge(DataLoader(DATA, 4, sampler=SelectionSampler(selection, shuffle=False)), ONE)
+    assert caught.value.expected
 
 
 def test_what_nobody_knows_is_shared_only_if_the_script_asks():

@@ -16,7 +16,7 @@ from penstock.cli.select_table import _ranks
 from penstock.measure.spread import Spread
 from penstock.runs.store import Store
 from penstock.scoring.bench.report import Row, choose, full_of, rows_of
-from penstock.scoring.bench.run import Outcome, Results, Trial, held, label
+from penstock.scoring.bench.run import Outcome, Results, Trial, label, locked
 from penstock.scoring.bench.spec import Arm, Spec, read_spec
 from penstock.scoring.pays import savings
 
@@ -162,6 +162,26 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
     assert {key for key in after if anew[key] == after[key]} == {key for key in after if key.startswith("scores")}
 
 
+@pytest.mark.parametrize(
+    ("train", "task", "kept"),
+    [
+        ("train.py", TASK, True),
+        ("./train.py --model model.py", TASK, True),
+        ("DIR/train.py", TASK, True),
+        ("train.py", TASK + "from train import Data\n", False),
+        ("task.py", TASK, False),
+    ],
+)
+def test_scores_are_kept_if_scoring_cannot_reach_what_has_changed(
+    folder: Path, train: str, task: str, kept: bool
+) -> None:
+    (folder / "task.py").write_text(task.replace("from train", "if 0: from train"))
+    (folder / "small.yaml").write_text(SPEC.replace("[train.py]", train.replace("DIR", str(folder))))
+    comparison = read_spec(folder / "small.yaml")
+    assert comparison.training_script == ("train.py" if kept else None)
+    assert {"train.py", "task.py"} <= comparison.code().keys()
+
+
 @pytest.mark.whole
 def test_a_script_is_mended_before_anything_counts_and_scores_stay(folder: Path) -> None:
     (folder / "train.py").write_text("import penstock; penstock.log(accuracy=1)")
@@ -170,7 +190,7 @@ def test_a_script_is_mended_before_anything_counts_and_scores_stay(folder: Path)
     before = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
     assert before and all(key.startswith("scores of") for key in before)
     (folder / "train.py").write_text(TRAIN)
-    with held(folder / "out"):
+    with locked(folder / "out"):
         said = bench(folder)
     assert said.returncode == 2 and "another process is comparing in out" in said.stderr
     assert bench(folder).returncode == 0

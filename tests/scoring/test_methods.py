@@ -295,8 +295,9 @@ def test_checkpoints_are_paths(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"data": DataLoader(Images(), 4)}, "data: a DataLoader; give its data set, data=loader.dataset"),
+        ({"data": DataLoader(Images(), 4)}, "data: a DataLoader; give its data set, loader.dataset"),
         ({"validation": DataLoader(Images(), 4)}, "validation: a DataLoader; give its data set"),
+        ({"validation": {"a": DataLoader(Images(), 4)}}, "validation: a DataLoader"),
         ({"make_model": nn.Linear(1, 1)}, "make_model: a Linear itself; give a function that makes one"),
         ({"device": "gpu7"}, "device='gpu7': "),
         ({"device": 1.5}, "device=1.5: "),
@@ -317,10 +318,11 @@ def test_samples_without_labels_are_inputs_and_can_be_embedded() -> None:
     bare = [Images()[id][0] for id in range(SAMPLES)]
     scores = score(images(data=bare, validation=None), "diverse", epochs=0)
     assert np.array_equal(scores.values, score(images(validation=None), "diverse", epochs=0).values)
-    with pytest.raises(BadSetting, match=r"labels: a batch of Tensor has none .*single tensors.*Task\(labels="):
+    with pytest.raises(BadSetting, match=r"labels: a batch of Tensor has none .*single arrays.*Task\(labels="):
         score(images(data=bare), "el2n")
-    with pytest.raises(BadSetting, match="labels: a tuple that is no numbers"):
-        score(images(data=[(image, "cat") for image in bare]), "el2n")
+    for label, kind in (("cat", "tuple"), ({"a": 1}, "dict")):
+        with pytest.raises(BadSetting, match=f"labels: a {kind} that is no numbers"):
+            score(images(data=[(image, label) for image in bare]), "el2n")
 
 
 def test_a_scorer_that_is_none_is_refused() -> None:
@@ -343,6 +345,11 @@ def test_a_checkpoint_that_does_not_fit_says_where(tmp_path: Any) -> None:
     ):
         score(images(checkpoints=paths), "el2n")
     torch.save([1, 2], tmp_path / "list.pt")
+    torch.save({1: torch.ones(2)}, tmp_path / "numbers.pt")
+    (tmp_path / "junk.pt").write_text("junk")
+    for name, said in (("numbers.pt", "does not fit"), ("junk.pt", "as plain tensors"), ("", "Is a directory")):
+        with pytest.raises(BadSetting, match=f"checkpoints: {tmp_path / name}.*{said}"):
+            score(images(checkpoints=[str(tmp_path / name)]), "el2n")
     with pytest.raises(BadSetting, match="holds a list, and no state_dict"):
         score(images(checkpoints=[str(tmp_path / "list.pt")]), "el2n")
     (tmp_path / "text.pt").write_text("no")

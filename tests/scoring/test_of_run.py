@@ -22,6 +22,8 @@ N = 40
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Be a run with these parameters."""
 
+    (tmp_path / "abc" / "files").mkdir(parents=True)
+
     def be(**parameters: str) -> None:
         monkeypatch.setenv("PENSTOCK_RUN_ID", "abc")
         monkeypatch.setenv("PENSTOCK_STORE", str(tmp_path))

@@ -116,9 +116,10 @@ def test_what_could_not_be_compared_is_said() -> None:
     for scored, read, said in (
         (plain, plain, ""),
         (augmented, augmented, ""),  # the same random numbers make the same of it
-        (plain, augmented, r"parts in \[0\] could not be compared, which are random"),
-        (augmented, plain, r"parts in \[0\] could not be compared"),
-        (augmented, others, r"parts in \[0\] could not be compared"),
+        (plain, augmented, r"the samples' parts in \[0\] are random, and were not compared"),
+        (augmented, plain, r"parts in \[0\] are random"),
+        (augmented, others, r"parts in \[0\] are random"),
+        (plain, [(*plain[id], id) for id in range(SAMPLES)], ""),  # what is new is none of what was scored
     ):
         scores = some(data=identity_of(scored))
         if said:
@@ -126,8 +127,7 @@ def test_what_could_not_be_compared_is_said() -> None:
                 scores.check(read)
         else:
             scores.check(read)
-    with pytest.warns(UserWarning, match="only the number of samples was compared"):
-        some().check(plain)
+    some().check(plain)  # as from a feed: they know the number of samples only
 
 
 def test_samples_of_many_kinds_are_told_apart() -> None:
@@ -237,8 +237,10 @@ def test_choices_of_what_is_no_scores_or_no_class_are_refused() -> None:
     for fraction in ("0.5", None):
         with pytest.raises(BadSetting, match="must be a number above 0"):
             select.top(some(), fraction)  # type: ignore[arg-type]
-    with pytest.raises(BadSetting, match="groups: 1 of 50 are NaN"):
+    with pytest.raises(BadSetting, match="groups: 1 of 50 are NaN or None"):
         select.stratified(some(), 0.5, [np.nan, *range(49)])
+    with pytest.raises(BadSetting, match="groups: 2 of 50 are NaN or None"):
+        select.stratified(some(), 0.5, np.array(["cat", None, np.nan, *"a" * 47], object))
     with pytest.raises(BadSetting, match="groups: a list: give the class of each sample"):
         select.stratified(some(), 0.5, [(np.zeros(3), 1), (np.zeros(2), 2)])
 

@@ -122,7 +122,7 @@ def test_infobatch_leaves_out_what_the_paper_does(samples: int, ratio: float, se
         assert np.allclose(chosen.weights_of(np.array(others, np.int64)), weight)
         assert sum(chosen.weights.tolist()) == pytest.approx(samples, rel=1e-5) or not kept
         for id in chosen.ids.tolist():
-            if draws.random() < 0.9:
+            if draws.random() < 0.9 or id == 0:  # who never reports is warned
                 loss = float(np.float32(draws.random()))
                 policy.report(np.array([id]), np.array([loss]))
                 plain.losses[id] = loss
@@ -148,27 +148,48 @@ def test_a_report_that_makes_no_sense_is_refused_and_counts_for_nothing() -> Non
     ):
         with pytest.raises(BadSetting, match=said):
             policy.report(np.array(ids), np.array(losses))
-    with pytest.warns(UserWarning, match="InfoBatch leaves nothing out of epoch 1: no loss was reported"):
-        assert len(policy.selection(1)) == 10
+    assert len(policy.selection(1)) == 10
+
+
+def test_who_never_reports_is_told_once() -> None:
+    policy = InfoBatch(10, epochs=8)
+    assert len(policy.selection(0)) == 10
+    with pytest.warns(UserWarning, match="InfoBatch leaves nothing out, since no loss was reported") as told:
+        assert [len(policy.selection(epoch)) for epoch in range(1, 8)] == [10] * 7
+    assert len(told) == 1
+    assert [len(InfoBatch(10, epochs=8, ratio=0).selection(epoch)) for epoch in range(8)] == [10] * 8
 
 
 def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
-    policy = InfoBatch(10, epochs=4)
-    policy.report(range(10), np.arange(10.0))
-    whole = policy.state_dict() | {"decided": (0, np.arange(10).tobytes(), np.ones(10, np.float32).tobytes())}
-    before = policy.selection(1).ids.tolist()
-    for damage in ({"losses": b"123"}, {"reported": 7}, {"decided": (1, b"")}):
+    one, other = InfoBatch(10, epochs=4), InfoBatch(10, epochs=4)
+    for policy, losses in ((one, np.arange(10.0)), (other, np.arange(10.0)[::-1])):
+        policy.report(range(10), losses)
+        policy.selection(1)
+        policy.report([3], [1.0])
+    state, before = other.state_dict(), one.state_dict()
+    damages: list[dict[str, Any]] = [
+        {"losses": b"123"},
+        {"losses": b"1234"},
+        {"reported": 7},
+        {"reported": [(np.arange(2).tobytes(), np.zeros(1).tobytes())]},
+        {"decided": (1, b"")},
+    ]
+    for damage in damages:
         with pytest.raises(BadSetting, match="this state of InfoBatch is damaged"):
-            policy.load_state_dict(whole | damage)
+            one.load_state_dict(state | damage)
+        assert one.state_dict() == before
     with pytest.raises(BadSetting, match=r"damaged \(KeyError: 'reported'\)"):
-        policy.load_state_dict({name: part for name, part in whole.items() if name != "reported"})
-    assert policy.selection(1).ids.tolist() == before
+        one.load_state_dict({name: part for name, part in state.items() if name != "reported"})
+    assert one.state_dict() == before
+    one.load_state_dict(state)
+    assert one.state_dict() == state
 
 
 def test_a_policy_with_more_samples_than_all_is_refused() -> None:
     policy = AnnealToFull(RandomSubsets(800, 0.5), 700, epochs=6)
-    with pytest.raises(BadSetting, match=r"its policy selects id 79\d, and the last epochs hold ids up to 699"):
+    with pytest.raises(BadSetting, match="its policy selects from 800 samples, and the last epochs from 700"):
         policy.selection(0)
+    assert len(AnnealToFull(RandomSubsets(100, 0.5), [1, 2, 3], epochs=8).selection(0)) == 50
 
 
 def losses_of(ids: list[int], epoch: int) -> np.ndarray:

@@ -113,7 +113,7 @@ def test_ids_that_do_not_exist_and_less_than_a_batch_are_refused_before_they_are
 
 
 def test_an_epoch_of_a_policy_is_refused_when_it_begins() -> None:
-    sampler = SelectionSampler(AnnealToFull(RandomSubsets(80, 0.5), 100, epochs=2, last=0.5), samples=80)
+    sampler = SelectionSampler(AnnealToFull(RandomSubsets(range(80), 0.5), 100, epochs=2, last=0.5), samples=80)
     assert len(list(sampler)) == 40
     with pytest.raises(BadSetting, match="some of 100 samples, and the data set has 80"):
         list(sampler)

@@ -22,12 +22,13 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.packages import initialized_distributed
-from penstock.selection.sampler import SelectionSampler
 from penstock.sources.length import length
 from penstock.sources.torch.sampling import chain_of
 
 _SHUFFLED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _SHUFFLED_NAMES = ("LengthGroupedSampler", "RepeatAugSampler")
+_STATE_NOT_ITS_OWN = ("accelerate", "torchdata")
+"""Libraries whose loaders ask their samplers for a state."""
 _ROW_WISE = {
     ("timm.data.loader", "fast_collate"),
     ("transformers.data.data_collator", "default_data_collator"),
@@ -132,17 +133,12 @@ def judge(loader: Any, ranks: Ranks, *, iterable: bool = False, asked: bool = Fa
     if (device := torch.get_default_device()).type != "cpu":
         raise Declined(f"torch's default device is {device}: its data set would make its tensors there")
     dataset = loader.dataset
-    outermost = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    if any(isinstance(each, SelectionSampler) for each in chain_of(outermost)):
-        raise Declined(
-            "its SelectionSampler keeps what is selected and how far it has come, and in a feed would not go on; "
-            "penstock.share(make_loader, select=...) shares"
-        )
     if any(kind.__name__ in {"IterDataPipe", "MapDataPipe"} for kind in type(dataset).__mro__):
         raise Declined("it reads a data pipe, which divides itself among workers and ranks")
     plan = (
         _stream(loader, iterable or asked) if isinstance(dataset, IterableDataset) else _map_style(loader, asked)
     )
+    _check_no_state(loader)
     _check_ranks(plan, ranks)
     return plan._replace(pin_memory=bool(loader.pin_memory))
 
@@ -259,6 +255,14 @@ def _check_shuffled(sampler: Any, asked: bool) -> None:
     raise Declined(
         f"nothing tells whether its {type(sampler).__name__} shuffles; penstock.share(loader) in the script shares"
     )
+
+
+def _check_no_state(loader: Any) -> None:
+    for each in chain_of(loader.sampler if loader.batch_sampler is None else loader.batch_sampler):
+        if hasattr(each, "state_dict") and type(each).__module__.partition(".")[0] not in _STATE_NOT_ITS_OWN:
+            raise Declined(
+                f"its {type(each).__name__} counts what it has given (state_dict), and under a feed it would not"
+            )
 
 
 def _check_no_part(sampler: Any) -> None:

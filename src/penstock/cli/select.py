@@ -42,7 +42,7 @@ def score(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method, such as epochs=2; repeatable."),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace scores of this name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Scores of this name are replaced.")] = False,
 ) -> None:
     """Score the samples of a task."""
     from rich.progress import Progress
@@ -138,7 +138,9 @@ def cost(
 def bench(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: what is compared.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of scores, results, table and picture.")],
-    again: Annotated[bool, typer.Option("--again", help="Run anew what other scripts have run.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Results of scripts that have changed are replaced.")
+    ] = False,
     store: StoreFolder = None,
 ) -> None:
     """Compare methods: accuracy against cost, selection included. What has run already is not run again."""

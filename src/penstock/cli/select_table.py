@@ -80,7 +80,7 @@ def runs_text(count: int) -> str:
 
 def _reached(cost: RunsCost, metric: str) -> str:
     if not (values := cost.logged.get(metric)):
-        return f"not logged (but {', '.join(cost.logged) or 'nothing'})"
+        return "not logged" + (f" (there are {', '.join(cost.logged)}: --metric)" if cost.logged else "")
     return f"{np.median(values):.4g} ({values[0]:.4g} to {values[-1]:.4g}, {runs_text(len(values))})"
 
 

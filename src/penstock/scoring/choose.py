@@ -53,8 +53,8 @@ def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Select
         given = np.asarray(groups)
     except ValueError:
         raise BadSetting(f"groups: a {type(groups).__name__}: give the class of each sample, (n,)") from None
-    if given.dtype.kind == "f" and np.isnan(given).any():
-        raise BadSetting(f"groups: {np.isnan(given).sum():,} of {given.size:,} are NaN, and no class")
+    if missing := int(np.count_nonzero((given != given) | (given == np.array(None)))):  # noqa: PLR0124  (NaN)
+        raise BadSetting(f"groups: {missing:,} of {given.size:,} are NaN or None, and no class")
     if given.shape != (len(scores),):
         raise BadSetting(f"groups: shape {given.shape}, for {len(scores):,} scored samples: one class each")
     classes, sizes = np.unique(given, return_counts=True)

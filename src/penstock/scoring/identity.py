@@ -44,14 +44,14 @@ class DataIdentity(msgspec.Struct, frozen=True):
         )
 
     def uncompared(self, now: DataIdentity) -> str:
-        """Describe what of another data set could not be compared, though it may differ; empty if nothing."""
-        if not self.content.keys() & now.content.keys():
-            return "" if self.drawn and self.drawn == now.drawn else "only the number of samples was compared"
-        left = [*{**self.content, **self.drawn, **now.content, **now.drawn}]
-        for each in ("content", "drawn"):
-            then, its = getattr(self, each), getattr(now, each)
-            left = [name for name in left if name not in then or its.get(name) != then[name]]
-        return f"the samples' parts{_named(left)} could not be compared, which are random" if left else ""
+        """Describe which parts are random, so that another data set's may differ unseen; empty if none are."""
+        then, its = self.content.keys() | self.drawn.keys(), now.content.keys() | now.drawn.keys()
+        left = [
+            name
+            for name in sorted(then & its & (self.drawn.keys() | now.drawn.keys()))
+            if name not in self.drawn or self.drawn[name] != now.drawn.get(name)
+        ]
+        return f"the samples' parts{_named(left)} are random, and were not compared" if left else ""
 
 
 def identity_of(data: Any) -> DataIdentity:
@@ -105,4 +105,5 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
 
 def _named(parts: list[str]) -> str:
     names = [part for part in parts if part]
-    return f" in {', '.join(names)}" if names else ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f" in {', '.join(names[:5])}{more}" if names else ""

@@ -75,7 +75,7 @@ class ReportedLosses:
     ) -> Scores:
         """Return the mean loss of each sample that was reported, on several ranks to any of them: all call this.
 
-        A warning says how many were not: a choice by these scores is without them.
+        A warning says how many were not. Choices by these scores leave them out.
 
         Args:
             data: The map-style data set; unless given, only its size will be compared.

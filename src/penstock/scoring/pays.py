@@ -103,10 +103,11 @@ def check_selected(store: Store, group: str, name: str, header: ScoresHeader) ->
     Raises:
         BadSetting: they have read others, and not these.
     """
-    read = {its: used for run in _finished(store, group) for its, used in used_by(_files(store, run)).items()}
-    if read and header not in read.values():
+    read = [item for run in _finished(store, group) for item in used_by(_files(store, run)).items()]
+    if read and header not in [its for _, its in read]:
         raise BadSetting(
-            f"the runs of group {group!r} have read scores {', '.join(sorted(read))}, and not {name}: give those"
+            f"the runs of group {group!r} have read scores {', '.join(sorted({each for each, _ in read}))}, and "
+            f"not {name}, or as it was before it was scored again"
         )
 
 

@@ -34,14 +34,14 @@ class Batch(NamedTuple):
 
 
 def first(batch: Any) -> Any:
-    """Return the first part of a batch: inputs of ``(inputs, labels)``; a tensor is inputs alone."""
-    return batch if isinstance(batch, Tensor) else batch[0]
+    """Return the first part of a batch: inputs of ``(inputs, labels)``; an array is inputs alone."""
+    return batch if isinstance(batch, Tensor | np.ndarray) else batch[0]
 
 
 def second(batch: Any) -> Any:
     """Return the second part of a batch: labels of ``(inputs, labels)``."""
-    if isinstance(batch, Tensor):
-        raise TypeError("its samples are single tensors")
+    if isinstance(batch, Tensor | np.ndarray):
+        raise TypeError("its samples are single arrays")
     return batch[1]
 
 
@@ -122,9 +122,11 @@ class Task:
     index: Scores | None = None
 
     def __post_init__(self) -> None:
-        for name, data in {"data": self.data, "validation": self.validation}.items():
+        targets: Any = self.validation
+        targets = [*targets.values()] if isinstance(targets, Mapping) else [targets]
+        for name, data in (("data", self.data), *(("validation", each) for each in targets)):
             if isinstance(data, DataLoader):
-                raise BadSetting(f"{name}: a DataLoader; give its data set, {name}=loader.dataset")
+                raise BadSetting(f"{name}: a DataLoader; give its data set, loader.dataset")
         for name in ("make_model", "make_proxy"):
             if isinstance(model := getattr(self, name), nn.Module):
                 raise BadSetting(
@@ -213,9 +215,10 @@ class Task:
         """
         labels = _part("labels", self.labels, batch)
         try:
-            return self._here(torch.as_tensor(labels))
-        except (TypeError, ValueError):
+            numbers = torch.as_tensor(labels)
+        except (RuntimeError, TypeError, ValueError):
             raise BadSetting(f"labels: a {type(labels).__name__} that is no numbers: Task(labels=...)") from None
+        return self._here(numbers)
 
     def mask_of(self, batch: Batch) -> Tensor | None:
         """Return which positions of a batch count, shape ``(n, length)``; None if nobody says so."""

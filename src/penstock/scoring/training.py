@@ -69,8 +69,9 @@ class Checkpoint(NamedTuple):
         """
         try:
             model.load_state_dict(self.state)
-        except RuntimeError as error:
-            lines = [line.strip() for line in str(error).splitlines()[1:]]
+        except (AttributeError, RuntimeError, TypeError) as error:
+            lines = [line.strip() for line in str(error).splitlines()]
+            lines = lines[1:] or lines
             more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
             raise BadSetting(
                 f"a checkpoint does not fit the model {type(model).__name__}: {' '.join(lines[:3])}{more}"
@@ -138,10 +139,13 @@ def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
         read = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise BadSetting(f"checkpoints: there is no file {path}") from None
+    except OSError as error:
+        raise BadSetting(f"checkpoints: {path} cannot be read: {error.strerror}") from None
     except Exception as error:
+        said = str(error).partition("\n")[0]
         raise BadSetting(
-            f"checkpoints: {path} cannot be read as plain tensors ({type(error).__name__}): save the model's "
-            "state_dict() by torch.save"
+            f"checkpoints: {path} cannot be read as plain tensors ({type(error).__name__}: {said}). Save the "
+            "model's state_dict() by torch.save"
         ) from None
     if not isinstance(read, Mapping):
         raise BadSetting(f"checkpoints: {path} holds a {type(read).__name__}, and no state_dict")

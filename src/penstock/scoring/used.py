@@ -31,8 +31,7 @@ def note_asked() -> None:
     """Note in the files of the run that this process belongs to that it has asked what to train on."""
     here = run()
     if here is not None:
-        with suppress(OSError):
-            (here.folder / _ASKED).touch()
+        (here.folder / _ASKED).touch()
 
 
 def has_asked(files: Path) -> bool:

@@ -53,6 +53,7 @@ class InfoBatch(Policy):
         self._losses = np.full(samples, np.nan, np.float32)
         self._reported: list[tuple[Ids, npt.NDArray[np.float64]]] = []
         self._decided: tuple[int, Selection] | None = None
+        self._warned = False
         self.digest = digest("infobatch", samples, ratio, self._full_from, self._seed)
 
     def selection(self, epoch: int) -> Selection:
@@ -89,6 +90,8 @@ class InfoBatch(Policy):
         try:
             losses = np.frombuffer(state["losses"], np.float32).copy()
             reported = [(np.frombuffer(ids, np.int64), np.frombuffer(its)) for ids, its in state["reported"]]
+            if len(losses) != self._samples or any(len(ids) != len(its) for ids, its in reported):
+                raise ValueError("losses of another number of samples")
             decided, rank = state["decided"], state["rank"]
             if decided is not None:
                 epoch, ids, weights = decided
@@ -102,6 +105,15 @@ class InfoBatch(Policy):
             )
         self._losses, self._reported, self._decided = losses, reported, decided
 
+    def _warn_of_no_report(self) -> None:
+        if self._warned or not self._ratio or _rank()[0]:
+            return
+        self._warned = True
+        warnings.warn(
+            "InfoBatch leaves nothing out, since no loss was reported: call report(ids, losses) after each batch",
+            stacklevel=users_stacklevel(),
+        )
+
     def _take_reports(self) -> None:
         for ids, losses in _of_all_ranks(self._reported):
             self._losses[ids] = losses
@@ -110,12 +122,8 @@ class InfoBatch(Policy):
     def _decide(self, epoch: int) -> Selection:
         weights = np.ones(self._samples, np.float32)
         known = np.isfinite(self._losses)
-        if 0 < epoch < self._full_from and not known.any():
-            warnings.warn(
-                f"InfoBatch leaves nothing out of epoch {epoch}: no loss was reported before it. Call "
-                "report(ids, losses) after each batch",
-                stacklevel=users_stacklevel(),
-            )
+        if self._decided is not None and self._decided[0] < epoch < self._full_from and not known.any():
+            self._warn_of_no_report()
         if epoch < self._full_from and known.any():
             learnt = np.flatnonzero(known & (self._losses < self._losses[known].mean(dtype=np.float64)))
             kept = len(learnt) - int(self._ratio * len(learnt))

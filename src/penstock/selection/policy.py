@@ -20,9 +20,11 @@ class Policy:
 
     Attributes:
         digest: Digest of what decides it, without what was reported.
+        fixed: Whether it selects the same in each epoch.
     """
 
     digest: str
+    fixed: bool = False
 
     def selection(self, epoch: int) -> Selection:
         """Return the samples of an epoch, counted from 0; asked again before another one, the same."""
@@ -61,6 +63,7 @@ class Fixed(Policy):
     def __init__(self, samples: Any) -> None:
         self._selection = some_of(samples)
         self.digest = self._selection.digest
+        self.fixed = True
 
     def selection(self, epoch: int) -> Selection:
         return self._selection
@@ -90,6 +93,7 @@ class RandomSubsets(Policy):
         self._take = count_of(fraction, len(self._pool))
         self._seed = random_seed(seed) % 2**64
         self._fresh = fresh
+        self.fixed = not fresh
         self.digest = digest("random", self._pool.digest, self._take, self._seed, fresh)
 
     def selection(self, epoch: int) -> Selection:
@@ -165,10 +169,10 @@ class AnnealToFull(Policy):
         if epoch >= self._from:
             return self._full
         chosen = self._policy.selection(epoch)
-        if chosen.ids[-1] > self._full.ids[-1]:
+        if None not in (chosen.masked, self._full.masked) and chosen.masked != self._full.masked:
             raise BadSetting(
-                f"AnnealToFull: its policy selects id {chosen.ids[-1]:,}, and the last epochs hold ids up to "
-                f"{self._full.ids[-1]:,}: give both the same samples"
+                f"AnnealToFull: its policy selects from {chosen.masked:,} samples, and the last epochs from "
+                f"{self._full.masked:,}: give both the same"
             )
         return chosen
 

@@ -68,9 +68,9 @@ class SelectionSampler:
         self._check()
 
     @property
-    def asks(self) -> str | None:
-        """Name of the policy that decides each epoch; None where one selection holds for all."""
-        return None if isinstance(self.policy, Fixed) else type(self.policy).__name__
+    def policy_name(self) -> str | None:
+        """Name of the policy that decides each epoch anew; None where one selection holds for all."""
+        return None if self.policy.fixed else type(self.policy).__name__
 
     @property
     def selection(self) -> Selection:

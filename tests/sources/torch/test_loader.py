@@ -309,8 +309,12 @@ def test_a_sampler_that_asks_a_policy_is_refused_since_it_would_hear_of_no_train
     with pytest.raises(penstock.BadSetting, match=r"SelectionSampler asks a policy \(InfoBatch\).*select=policy"):
         sampler = penstock.SelectionSampler(penstock.select.InfoBatch(25, epochs=3))
         adapt(DataLoader(Ids(25), 5, sampler=sampler), segments=1, seed=0)
-    source: Any = adapt(DataLoader(Ids(25), 5, sampler=penstock.SelectionSampler([1, 3, 5])), segments=1, seed=0)
-    assert sorted(i for block in source.open(Cursor(1, 0)) for i in block.tree["id"].tolist()) == [1, 3, 5]
+    drawn_once = penstock.select.RandomSubsets(25, 0.2, fresh=False)
+    for selection in ([1, 3, 5], drawn_once):
+        sampler = penstock.SelectionSampler(selection)
+        source: Any = adapt(DataLoader(Ids(25), 5, sampler=sampler), segments=1, seed=0)
+        given = sorted(i for block in source.open(Cursor(1, 0)) for i in block.tree["id"].tolist())
+        assert given == sampler.selection.ids.tolist()
 
 
 @pytest.mark.parametrize("segments", [1, 3])

@@ -12,7 +12,7 @@ from rich.table import Table
 from penstock.runs.store import Store
 from penstock.scoring.bench.picture import save_picture
 from penstock.scoring.bench.report import RUNS, Report, Row, baselines_of, choose, full_of, paired, rows_of
-from penstock.scoring.bench.run import Bench, arms_of, held, label
+from penstock.scoring.bench.run import Bench, arms_of, label, locked
 from penstock.scoring.bench.spec import Comparison
 from penstock.terminal import printable
 
@@ -26,9 +26,9 @@ def compare_methods(
     epochs at its cost, selection included.
 
     Raises:
-        BadSetting: a run failed, or the folder holds another comparison, and that is not to run again.
+        BadSetting: a run failed; or the folder holds another comparison, and ``again`` is false.
     """
-    with held(folder):
+    with locked(folder):
         return _compare(comparison, folder, store, console, again)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import math
-import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,7 +85,7 @@ class Bench:
         folder: Where scores and results are kept.
         store: Where runs are kept.
         tell: Told what is run now, how many of the runs have ended, and how many there are.
-        again: Run anew what other scripts have run.
+        again: Whether to replace results of scripts that have changed since; otherwise they are refused.
     """
 
     def __init__(
@@ -222,26 +221,25 @@ def _chunks(trials: Sequence[Trial], size: int) -> Iterator[Sequence[Trial]]:
 
 
 @contextmanager
-def held(folder: Path) -> Generator[None]:
-    """Hold the folder of a comparison, made if need be, for this process alone.
+def locked(folder: Path) -> Generator[None]:
+    """Let no other process compare in a folder, which is made if need be.
 
     Raises:
-        BadSetting: it cannot be made, or another process holds it.
+        BadSetting: it cannot be made, or another process compares there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = (folder / ".lock").open("w")
     except OSError as error:
         raise BadSetting(f"{folder} cannot be a folder of results: {error.strerror}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadSetting(
+                f"another process is comparing in {folder}: wait for it, or give another folder"
+            ) from None
         yield
-    except BlockingIOError:
-        raise BadSetting(
-            f"another process is comparing in {folder}: wait for it, or give another folder"
-        ) from None
-    finally:
-        os.close(fd)
 
 
 def _read(path: Path, comparison: Comparison, *, again: bool) -> Results:
@@ -260,9 +258,9 @@ def _read(path: Path, comparison: Comparison, *, again: bool) -> Results:
     differs = [name for name in ("task", "train", "metric") if getattr(found.spec, name) != getattr(spec, name)]
     differs += [name for name in code if found.code.get(name, code[name]) != code[name]]
     scores = {key: each for key, each in found.outcomes.items() if each.metric is None}
-    kept = scores if set(differs) <= {"train", "metric", *comparison.of_training()} else {}
+    kept = scores if set(differs) <= {"train", "metric", comparison.training_script} else {}
     if differs and len(kept) < len(found.outcomes) and not again:
-        what = "the trainings, and keeps the scores" if kept else "everything"
+        what = "the training runs, and keeps the scores" if kept else "everything"
         raise BadSetting(
             f"{path} holds results of another {', another '.join(differs)}: give another folder, or --again, "
             f"which runs anew {what}"

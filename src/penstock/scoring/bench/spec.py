@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +23,7 @@ UNSCORED = ("full", "random", "rs2", "infobatch")
 BASELINES = ("full", "random", "rs2")
 """What the choice is compared with on fresh seeds, whether the arms name it or not."""
 Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Seed = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,8 +76,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task: str
     train: str | list[str]
     arms: list[Arm]
-    seeds: list[int]
-    fresh_seeds: list[int] = []
+    seeds: list[Seed]
+    fresh_seeds: list[Seed] = []
     metric: str = "accuracy"
     budget: Annotated[float, msgspec.Meta(gt=0)] = 0.7
     together: Annotated[int, msgspec.Meta(ge=1)] = 1
@@ -95,24 +98,35 @@ class Comparison(msgspec.Struct, frozen=True):
     directory: Path
     words: tuple[str, ...]
 
-    def of_training(self) -> set[str]:
-        """Return the names of scripts that trainings run, and that scoring does not begin with."""
-        task = Path(self.spec.task.rpartition(":")[0])
-        return {word for word in self.words if word.endswith(".py") and (self.directory / word) != task}
+    @property
+    def training_script(self) -> str | None:
+        """Name in ``code()`` of the script that training runs begin with, if scoring cannot reach it."""
+        script = next((self.directory / word for word in self.words if word.endswith(".py")), None)
+        task = self._file(self.spec.task.rpartition(":")[0])
+        if script is None or self._name(script) == self._name(task):
+            return None
+        others = [each for each in {task, *self.directory.glob("*.py")} if self._name(each) != self._name(script)]
+        mentions = re.compile(rf"\b{re.escape(script.stem)}\b".encode())
+        return None if any(mentions.search(each.read_bytes()) for each in others) else self._name(script)
 
     def code(self) -> dict[str, str]:
         """Return digests of the scripts that it runs, and of those beside them, and versions of the methods."""
         named = [self.spec.task.rpartition(":")[0], *(word for word in self.words if word.endswith(".py"))]
-        files = {self.directory / each for each in named} | set(self.directory.glob("*.py"))
+        files = {self._file(each) for each in named} | {self._file(each) for each in self.directory.glob("*.py")}
         digests = {
-            str(file.relative_to(self.directory) if file.is_relative_to(self.directory) else file): hashlib.sha256(
-                file.read_bytes()
-            ).hexdigest()[:16]
+            self._name(file): hashlib.sha256(file.read_bytes()).hexdigest()[:16]
             for file in sorted(files)
             if file.is_file()
         }
         methods = {arm.method for arm in self.spec.arms} - set(UNSCORED)
         return digests | {f"method {each}": method_of(each, {}).version for each in sorted(methods)}
+
+    def _file(self, written: str | Path) -> Path:
+        return Path(os.path.normpath(self.directory / written))
+
+    def _name(self, file: Path) -> str:
+        file = self._file(file)
+        return str(file.relative_to(self.directory) if file.is_relative_to(self.directory) else file)
 
 
 def read_spec(path: Path) -> Comparison:

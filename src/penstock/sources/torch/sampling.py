@@ -195,10 +195,10 @@ def check_no_policy(loader: DataLoader[Any]) -> None:
     """Refuse a loader whose sampler asks a policy, which would hear nothing from the trainers in a feed.
 
     Raises:
-        BadSetting: its does.
+        BadSetting: its sampler asks one.
     """
     for each in chain_of(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
-        if policy := getattr(each, "asks", None):  # a SelectionSampler's
+        if policy := getattr(each, "policy_name", None):  # of a SelectionSampler
             raise BadSetting(
                 f"the loader's {type(each).__name__} asks a policy ({policy}) what each epoch holds, and in a "
                 "feed that hears neither of the trainers' epochs nor of what they report. Give a loader without "
