@@ -49,11 +49,11 @@ def save_picture(report: Report, results: Results, path: Path) -> None:
         0.01,
         0.01,
         f"Medians, and the least and most of the seeds. Faint: the selection is shared by {RUNS[1]} and {RUNS[2]} "
-        f"runs. {where}, {machine.date[:10]}.",
+        f"runs.\n{where}, {machine.date[:10]}.",
         fontsize=8.5,
         color=_FAINT,
     )
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
     for labels in apart:
         _keep_apart(labels, canvas.get_renderer())
     figure.savefig(path, dpi=110)
