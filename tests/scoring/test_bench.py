@@ -177,7 +177,8 @@ def test_scores_are_kept_if_scoring_cannot_reach_what_has_changed(
 ) -> None:
     (folder / "task.py").write_text(task.replace("from train", "if 0: from train"))
     (folder / "small.yaml").write_text(SPEC.replace("[train.py]", train.replace("DIR", str(folder))))
-    comparison = read_spec(folder / "small.yaml")
+    (folder / "below").mkdir()
+    comparison = read_spec(folder / "below" / ".." / "small.yaml")
     assert comparison.training_script == ("train.py" if kept else None)
     assert {"train.py", "task.py"} <= comparison.code().keys()
 

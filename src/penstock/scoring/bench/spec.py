@@ -164,7 +164,7 @@ def read_spec(path: Path) -> Comparison:
     arms = [(arm.method, f"{fraction:g}", arm.differs) for arm in spec.arms for fraction in arm.fractions]
     if twice := next((each for place, each in enumerate(arms) if each in arms[:place]), None):
         raise BadSetting(f"{path}: arm {twice[0]} with fraction {twice[1]} is there twice")
-    directory = path.absolute().parent
+    directory = path.absolute().parent.resolve()
     file, _, function = spec.task.rpartition(":")
     function_at(f"{directory / file}:{function}")
     words = shlex.split(spec.train) if isinstance(spec.train, str) else spec.train
