@@ -157,6 +157,25 @@ def test_samples_loaded_again_beside_others_draw_anew(serve: Any, workers: int) 
             assert draws.setdefault(draw, id) == id, "one draw for two samples"
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_cycle_begun_again_for_one_behind_draws_anew_for_one_ahead(serve: Any, workers: int) -> None:
+    """The feed goes back a cycle, and begins the next one once more, where fewer samples are wanted."""
+    serve(DataLoader(Draws(), 10, num_workers=workers), window="1MiB", prefetch=1, segments=1)
+    with penstock.attach("feed", 10) as ahead:
+        list(ahead)
+        reading = iter(ahead)
+        seen = [next(reading) for _ in range(6)]
+        with penstock.attach("feed", 10, select=range(0, N, 3)) as behind:
+            at = {"start": [0, 0], "delivered": 10, "at": [0, 30], "epoch": 0, "left_out": []}
+            behind.load_state_dict({**behind.state_dict(), **at})
+            with ThreadPoolExecutor(1) as other:
+                others = other.submit(lambda: [len(list(behind)) for _ in range(2)])
+                seen += reading
+                others.result()
+    draws = [draw for batch in seen for draw in batch["draw"].tolist()]
+    assert len(draws) == N == len(set(draws))
+
+
 class Draws(Squares):
     def __getitem__(self, i: int) -> Any:
         return {"id": i, "draw": torch.rand((), dtype=torch.float64)}

@@ -63,6 +63,7 @@ class FeedState:
         self.furthest = self.position
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
+        self._selected = False
         self._planned = PlannedBlocks()
         self._held = HeldBlocks(room, samples)
         self.taken = 0
@@ -210,10 +211,17 @@ class FeedState:
             return None
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
-    def open(self) -> bool:
-        """Note that the source is opened, and gives no more of what it has planned; return whether any selects."""
+    def open(self, at: Cursor) -> bool:
+        """Note that the source is opened, and gives no more of what it has planned.
+
+        Returns whether samples may be loaded there again beside others, as after a member that selects has made it
+        go back to an earlier cycle: a member ahead must not get draws that it has had already.
+        """
         self._planned.forget()
-        return any(member.selected is not None for member in self.members.values())
+        members = self.members.values()
+        self._selected = self._selected or any(member.selected is not None for member in members)
+        ahead = any(member.next is not None and member.next > at for member in members)
+        return self._selected and (at != self.position or at < self.furthest or ahead)
 
     def plan(self, at: Cursor, ids: Ids) -> Mask | None:
         """Note that the source plans a block of these samples now; return which it is to load, None for all."""

@@ -292,11 +292,8 @@ class Feeder:
 
     def _play(self, at: Cursor) -> None:
         """Publish one cycle from ``at`` on, until a trainer needs another position."""
-        again = self._state.position != at
-        self._reopened += again
-        selecting = self._server.open()
-        # What is loaded again beside other samples must not give these the draws of the first time.
-        salt = int.from_bytes(os.urandom(7)) if again and selecting else 0
+        self._reopened += self._state.position != at
+        salt = int.from_bytes(os.urandom(7)) if self._server.open(at) else 0
         samples = at.sample
         self._pool.refill()
         if self._transform is not None and at != Cursor(0, 0):

@@ -136,10 +136,10 @@ class Server:
         with self.changed:
             self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns(), ids, kept))
 
-    def open(self) -> bool:
-        """Note that the source is opened; return whether a trainer selects."""
+    def open(self, at: Cursor) -> bool:
+        """Note that the source is opened; return whether samples may be loaded there again beside others."""
         with self.changed:
-            return self._state.open()
+            return self._state.open(at)
 
     def wanted(self, cycle: int, sample: int, ids: Ids) -> Mask | None:
         """Say which rows of a block are wanted, None for all: the source plans to load it."""
