@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -148,3 +150,9 @@ def test_a_rate_is_what_was_counted_by_the_time_it_took():
 def test_the_last_of_a_counter_with_two_points_at_its_last_moment_is_the_rate_up_to_the_newer():
     series = Series(np.array([0.0, 30, 60, 60]), np.array([0.0, 60, 60, 120]))
     assert _figures("proc.read_bytes", series)["last"] == 2
+
+
+def test_what_numpy_imports_late_is_there_before_threads_are() -> None:
+    """Two threads that call ``np.unique`` first, at once, end in a RecursionError of NumPy's."""
+    code = "import sys, penstock.web.views; sys.exit('numpy.ma' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

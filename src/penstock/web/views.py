@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from penstock.runs.store.columns import Floats
 from penstock.runs.store.recent import Recent
 from penstock.web.buckets import Line, on_common_moments
 from penstock.web.units import is_counter, rates, unit_of
+
+import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
 
 _OUTPUT_BYTES = 64 << 10
 _LATE_S = 15.0
