@@ -116,7 +116,9 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     assert cost.returncode == 0, cost.stderr
     assert "accuracy: 40.02 (40.01 to 40.03, 3 runs) on all samples, 20.02" in cost.stdout.replace("\n", " ")
     with Store.open(folder / "store") as store:
-        [saving] = savings(store, ["small/diverse 50%", "small/full 100%", "small/full 50%"])
+        [saving] = savings(store, ["small/rs2 50%", "small/full 50%", "small/diverse 50%", "small/full 100%"])
+        [alone] = savings(store, ["small/rs2 50%", "small/full 50%", "small/diverse 50%"])
+    assert alone.against == "" and alone.full is None
     assert (saving.group, saving.against, saving.selected.runs) == ("small/diverse 50%", "small/full 100%", 3)
     assert saving.methods == ("diverse (epochs 0, fraction 1.0)",) and saving.scoring.cpu_s > 0
     wrong = penstock(
@@ -125,6 +127,13 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     )
     assert wrong.returncode == 2
     assert "3 of the runs of group 'small/diverse 50%' have read scores" in wrong.stderr.replace("\n", " ")
+    for less in ("rs2", "full"):
+        wrong = penstock(
+            *(folder, "cost", "out/scores/diverse-epochs=0-1.parquet", "--full", f"small/{less} 50%"),
+            *("--selected", "small/diverse 50%", "--store", str(folder / "store")),
+        )
+        said_of_less = f"group 'small/{less} 50%' trained on {less} 50%, as select bench asked"
+        assert wrong.returncode == 2 and said_of_less in wrong.stderr.replace("\n", " ")
     show = penstock(folder, "show", "out/scores/diverse-epochs=0-1.parquet")
     assert "diverse (version 1, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
     compare = penstock(

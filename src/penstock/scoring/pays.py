@@ -122,6 +122,12 @@ def cost_of_full(store: Store, group: str) -> RunsCost:
             f"{len(selecting)} of the runs of group {group!r} have read scores, such as {selecting[0]}: give a "
             "group of runs on all samples (penstock run --group NAME tells groups apart)"
         )
+    if less := [run for run in _finished(store, group) if _trains_on_less(run)]:
+        asked = less[0].plan.parameters
+        raise BadSetting(
+            f"group {group!r} trained on {asked[f'{ASKED}method']} {float(asked[f'{ASKED}fraction']):.0%}, as "
+            "select bench asked: give its group of full 100%"
+        )
     return cost_of(store, group)
 
 
@@ -129,7 +135,7 @@ def savings(store: Store, groups: Iterable[str]) -> list[Saving]:
     """Return what selecting has brought each group whose runs have read scores.
 
     They are compared with the group that ``penstock select bench`` ran on all samples, if it is among them, else
-    with the first whose runs have read no scores.
+    with the first whose runs have read no scores, and that it ran on no part of the samples or of the epochs.
 
     Args:
         store: Where they are kept.
@@ -138,8 +144,9 @@ def savings(store: Store, groups: Iterable[str]) -> list[Saving]:
     runs = {name: found for name in dict.fromkeys(groups) if (found := _finished(store, name))}
     used = {name: [_used(store, run) for run in found] for name, found in runs.items()}
     unscored = [name for name, headers in used.items() if not any(headers)]
-    full = [name for name in unscored if runs[name][0].plan.parameters.get(f"{ASKED}method") == "full"]
-    against = (full or unscored or [""])[0]
+    whole = [name for name in unscored if not _trains_on_less(runs[name][0])]
+    full = [name for name in whole if f"{ASKED}method" in runs[name][0].plan.parameters]
+    against = (full or whole or [""])[0]
     compared = cost_of(store, against) if against and len(unscored) < len(used) else None
     return [
         Saving(name, against, _methods(headers), _of_a_run(headers), cost_of(store, name), compared)
@@ -185,6 +192,12 @@ def _cost(runs: Sequence[RunRecord], series: Sequence[Mapping[str, Series]]) -> 
 
 def _finished(store: Store, group: str) -> list[RunRecord]:
     return [run for run in store.runs(group) if run.status == "finished"]
+
+
+def _trains_on_less(run: RunRecord) -> bool:
+    """Whether ``penstock select bench`` had a run train on less than all samples in all epochs."""
+    asked = run.plan.parameters
+    return (asked.get(f"{ASKED}method", "full"), asked.get(f"{ASKED}fraction", "1")) != ("full", "1")
 
 
 def _used(store: Store, run: RunRecord) -> list[ScoresHeader]:
