@@ -23,7 +23,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from penstock.packages import initialized_distributed
 from penstock.sources.length import length
-from penstock.sources.torch.sampling import chain_of
+from penstock.sources.torch.sampling import chain_of, samplers_of
 
 _SHUFFLED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _SHUFFLED_NAMES = ("LengthGroupedSampler", "RepeatAugSampler")
@@ -258,7 +258,7 @@ def _check_shuffled(sampler: Any, asked: bool) -> None:
 
 
 def _check_no_state(loader: Any) -> None:
-    for each in chain_of(loader.sampler if loader.batch_sampler is None else loader.batch_sampler):
+    for each in samplers_of(loader):
         if hasattr(each, "state_dict") and type(each).__module__.partition(".")[0] not in _STATE_NOT_ITS_OWN:
             raise Declined(
                 f"its {type(each).__name__} counts what it has given (state_dict), and under a feed it would not"

@@ -92,13 +92,12 @@ class RandomSubsets(Policy):
         self._pool = pool_of(samples)
         self._take = count_of(fraction, len(self._pool))
         self._seed = random_seed(seed) % 2**64
-        self._fresh = fresh
         self.fixed = not fresh
         self.digest = digest("random", self._pool.digest, self._take, self._seed, fresh)
 
     def selection(self, epoch: int) -> Selection:
         parts = len(self._pool) // self._take
-        drawn, part = divmod(epoch if self._fresh else 0, parts)
+        drawn, part = divmod(0 if self.fixed else epoch, parts)
         rows = permutation(len(self._pool), self._seed, drawn)[part * self._take : (part + 1) * self._take]
         return self._pool.part(rows)
 

@@ -178,8 +178,7 @@ def check_whole(loader: DataLoader[Any]) -> None:
     Raises:
         BadSetting: the loader does; the message names what divides the data, and the remedy.
     """
-    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-    for each in [*chain_of(sampler), loader.dataset]:
+    for each in [*samplers_of(loader), loader.dataset]:
         for name in _REPLICAS:
             replicas = getattr(each, name, None)
             if isinstance(replicas, int) and replicas > 1:
@@ -197,7 +196,7 @@ def check_no_policy(loader: DataLoader[Any]) -> None:
     Raises:
         BadSetting: its sampler asks one.
     """
-    for each in chain_of(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
+    for each in samplers_of(loader):
         if policy := getattr(each, "policy_name", None):  # of a SelectionSampler
             raise BadSetting(
                 f"the loader's {type(each).__name__} asks a policy ({policy}) what each epoch holds, and in a "
@@ -212,6 +211,11 @@ def whole_batch_sampler(loader: DataLoader[Any]) -> Any:
     if loader.drop_last and type(given) is BatchSampler:
         return BatchSampler(given.sampler, given.batch_size, drop_last=False)
     return given
+
+
+def samplers_of(loader: DataLoader[Any]) -> list[Any]:
+    """Return what decides a loader's order: its batch sampler or sampler, and those that it draws from."""
+    return chain_of(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
 
 
 def chain_of(sampler: Any) -> list[Any]:
