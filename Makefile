@@ -86,7 +86,7 @@ $(MLFLOW): $(READY) tests/mlflow/constraints.txt
 $(FRAMEWORKS): $(READY) tests/frameworks/constraints.txt $(TORCHVISION)
 	$(PYTHON) -m venv $(VENV)/frameworks
 	$(VENV)/frameworks/bin/python -m pip install --quiet --constraint tests/frameworks/constraints.txt --editable \
-		".[runs]" accelerate datasets lightning timm torch torchdata torchvision transformers webdataset
+		".[runs]" accelerate datasets lightning peft timm torch torchdata torchvision transformers webdataset
 	cp $(TORCHVISION) $(VENV)/frameworks/lib/python3*/site-packages
 	touch $(FRAMEWORKS)
 

@@ -78,8 +78,9 @@ def page() -> None:
     shared = read("autosharing")
     machine = shared["machine"]
     print(f"`penstock run --share`, on {machine['cores']} cores of an {machine['cpu']}, {machine['date'][:10]}:")
-    print("`python -m benchmarks.autosharing`, `python -m benchmarks.fingerprint`.\n")
-    print_claims([*shared["claims"], *fingerprint_claims(read("fingerprint"))])
+    print("`python -m benchmarks.autosharing`, `python -m benchmarks.fingerprint`.")
+    print("`python -m benchmarks.witness`, `python -m benchmarks.own_clocks`: on an AMD EPYC, 2026-11-24.\n")
+    print_claims([*shared["claims"], *fingerprint_claims(read("fingerprint")), *of_runs()])
     print("\n## Parts of a feed\n")
     parts = read("selecting")
     machine = parts["machine"]
@@ -139,10 +140,15 @@ def conditions(share: dict) -> str:
     )
 
 
+def of_runs() -> list[dict]:
+    return [*read("witness")["claims"], *read("own_clocks")["claims"]]
+
+
 def every_claim() -> list[dict]:
     sharing = [*read("share")["claims"], *read("autosharing")["claims"], *fingerprint_claims(read("fingerprint"))]
     sources = [*load_claims(), *read("tokens")["claims"], *read("records")["claims"], *read("cache")["claims"]]
-    return [*sharing, *reading_claims(), *read("selecting")["claims"], *sources, *read("page")["claims"]]
+    runs = [*of_runs(), *read("page")["claims"]]
+    return [*sharing, *reading_claims(), *read("selecting")["claims"], *sources, *runs]
 
 
 def load_claims() -> list[dict]:

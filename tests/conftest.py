@@ -221,3 +221,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     with serving(tmp_path_factory.mktemp("s3") / "errors") as url:
         yield url
+
+
+@pytest.fixture
+def no_gc_callbacks() -> Iterator[None]:
+    """No callbacks when garbage is collected: Python loses the alarm that comes in one, such as hypothesis'."""
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks

@@ -26,6 +26,7 @@ def test_importing_loads_nothing_heavy():
         "penstock._version",
         "penstock.linux",
         "penstock.linux.fork",
+        "penstock.linux.when_gone",
     }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.fakes.gpu import FakeGpu
+
 from penstock.contracts import ByteArray, DeviceBytes
 from penstock.memory.cuda import CudaGpu
-from penstock.testing.fake_gpu import FakeGpu
 
 
 class CountingGpu(CudaGpu):

@@ -21,33 +21,32 @@ from benchmarks.selection.pools import network
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.scoring.gradients import Layer, SampleGradients, layers_of
+from penstock.scoring.gradients import SampleGradients
 
 SAMPLES = 256
 BATCH_SIZES = (64, 128, 256)
 REPEATS = 21
 
 
-def one_by_one(
-    model: nn.Module, layers: dict[str, Layer], inputs: Tensor, labels: Tensor
-) -> Iterator[list[Tensor]]:
+def one_by_one(model: nn.Module, inputs: Tensor, labels: Tensor) -> Iterator[list[Tensor]]:
     """As LESS's code does: batches of one sample."""
-    weights = [layer.weight for layer in layers.values()]
+    weights = list(model.parameters())
     for i in range(len(inputs)):
         loss = functional.cross_entropy(model(inputs[i : i + 1]), labels[i : i + 1])
         yield list(torch.autograd.grad(loss, weights))
 
 
 def at_once(
-    model: nn.Module, layers: dict[str, Layer], inputs: Tensor, labels: Tensor, batch_size: int
+    model: nn.Module, gradients: SampleGradients, inputs: Tensor, labels: Tensor, batch_size: int
 ) -> Iterator[Tensor]:
-    """As Penstock does: some rows of a layer for all samples of a batch."""
-    gradients = SampleGradients(layers)
+    """As Penstock does: some rows of a parameter for all samples of a batch."""
     for some, theirs in zip(inputs.split(batch_size), labels.split(batch_size), strict=True):
-        for rows in gradients.by_rows(
-            lambda some=some, theirs=theirs: functional.cross_entropy(model(some), theirs, reduction="none")
-        ):
+        for rows in gradients.by_rows(partial(_losses, model, some, theirs), len(some)):
             yield rows.gradients
+
+
+def _losses(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(model(inputs), labels, reduction="none")
 
 
 def main() -> None:
@@ -58,20 +57,19 @@ def main() -> None:
     asked = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False  # or the two ways to the same numbers differ in the third place
     model = network().eval().to(asked.device)
-    layers = layers_of(model)
     inputs = torch.randn(SAMPLES, 3, 32, 32, device=asked.device)
     labels = torch.randint(10, (SAMPLES,), device=asked.device)
-    plain = [
-        torch.cat([each.flatten() for each in sample]) for sample in one_by_one(model, layers, inputs, labels)
-    ]
+    gradients = SampleGradients(model, partial(_losses, model, inputs, labels), SAMPLES)
+    assert not gradients.left_out
+    plain = [torch.cat([each.flatten() for each in sample]) for sample in one_by_one(model, inputs, labels)]
     expected = torch.stack(plain)
-    ours = torch.cat([each.flatten(1).clone() for each in at_once(model, layers, inputs, labels, SAMPLES)], 1)
+    ours = torch.cat([each.flatten(1).clone() for each in at_once(model, gradients, inputs, labels, SAMPLES)], 1)
     # Where rounding moves a ReLU over 0, or the largest of a pool, a sample's gradient moves a little.
     off = (ours - expected).norm(dim=1) / expected.norm(dim=1)
     assert float(off.median()) < 1e-4 and float(off.max()) < 0.05
     arms: dict[str, Callable[[], Iterable[object]]] = {
-        "one by one": partial(one_by_one, model, layers, inputs, labels),
-        **{f"batches of {size}": partial(at_once, model, layers, inputs, labels, size) for size in BATCH_SIZES},
+        "one by one": partial(one_by_one, model, inputs, labels),
+        **{f"batches of {size}": partial(at_once, model, gradients, inputs, labels, size) for size in BATCH_SIZES},
     }
     taken: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(REPEATS):

@@ -25,10 +25,11 @@ Rows = npt.NDArray[np.int64]
 
 
 class Pool(NamedTuple):
-    """Images and labels to train on, to compare with, and to test with."""
+    """Images and labels to train on, to compare with, to choose methods by (none of the large pool), to test."""
 
     train: Images
     validation: Images
+    choosing: Images
     test: Images
 
 
@@ -93,7 +94,7 @@ def mixed(seed: int) -> Pool:
     tested = np.flatnonzero(np.isin(its, VEHICLES))
     return Pool(
         Images(_normal(pixels[rows]), YES[labels[rows]]),
-        Images(_normal(pixels[vehicles[1000:1300]]), YES[labels[vehicles[1000:1300]]]),
+        *(Images(_normal(pixels[each]), YES[labels[each]]) for each in (vehicles[1000:1300], vehicles[1300:3300])),
         Images(_normal(test[tested]), YES[its[tested]]),
     )
 
@@ -187,10 +188,9 @@ def _drawn(draws: np.random.Generator, count: int) -> Pool:
     pixels, labels = _decoded("train")
     rows = draws.permutation(len(labels))
     test, its = _decoded("test")
-    train, validation = rows[:count], rows[count : count + 1000]
+    parts = rows[:count], rows[count : count + 1000], rows[count + 1000 : count + 3000]
     return Pool(
-        Images(_normal(pixels[train]), labels[train].copy()),
-        Images(_normal(pixels[validation]), labels[validation]),
+        *(Images(_normal(pixels[each]), labels[each].copy()) for each in parts),
         Images(_normal(test), its),
     )
 

@@ -30,10 +30,11 @@ Rows = npt.NDArray[np.int64]
 
 
 class Pool(NamedTuple):
-    """Texts to train on, to compare with, and to test with."""
+    """Texts to train on, to compare with, to choose methods by (no questions), and to test with."""
 
     train: Texts
     validation: Texts
+    choosing: Texts
     test: Texts
 
 
@@ -60,11 +61,13 @@ def tweets(seed: int) -> Pool:
     """1,600 tweets with one of four emotions, and as many near-duplicates of 40: their words in another order."""
     draws = np.random.default_rng(seed)
     texts, labels = _tweets("train")
-    rows = draws.permutation(len(texts))[:1600]
+    rows, others = np.split(draws.permutation(len(texts)), [1600])
     originals = rows[draws.integers(40, size=1600)]
     kept = [texts[row] for row in rows] + [_reordered(texts[row], draws) for row in originals]
     train = Texts(_words(kept), np.concatenate([labels[rows], labels[originals]]))
-    return Pool(train, *(Texts(_words(texts), labels) for texts, labels in (_tweets("val"), _tweets("test"))))
+    choosing = Texts(_words([texts[row] for row in others]), labels[others])
+    validation, test = (Texts(_words(its), labels) for its, labels in (_tweets("val"), _tweets("test")))
+    return Pool(train, validation, choosing, test)
 
 
 def questions(seed: int) -> Pool:
@@ -80,6 +83,7 @@ def questions(seed: int) -> Pool:
     return Pool(
         _asked([asked[row] for row in draws.permutation(len(asked))]),
         _asked(wanted[350:450]),
+        _asked([]),
         _asked(wanted[450:]),
     )
 

@@ -33,7 +33,7 @@ def main() -> None:
     pool_seed = (penstock.run().parameters if penstock.run() else {}).get("seed", "0")
     pool = POOLS[name](int(pool_seed))
     images, labels = pool.train.pixels, torch.from_numpy(pool.train.labels)
-    policy, epochs, seed = penstock.select.plan_of_run(
+    policy, epochs, seed, choosing = penstock.select.plan_of_run(
         len(pool.train), EPOCHS.get(name, 32), labels=pool.train.labels, data=pool.train
     )
     torch.manual_seed(seed)
@@ -53,7 +53,7 @@ def main() -> None:
             optimizer.zero_grad()
             (losses * torch.from_numpy(sampler.weights(ids))).mean().backward()
             optimizer.step()
-    reached = accuracy(model, pool.test)
+    reached = accuracy(model, pool.choosing if choosing else pool.test)
     penstock.log(accuracy=reached)
     print(f"accuracy {reached:.2f}")
 

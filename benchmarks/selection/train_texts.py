@@ -39,7 +39,7 @@ def main() -> None:
     pool = POOLS[name](int(asked.parameters.get("seed", "0")) if asked else 0)
     texts = pool.train
     by = texts.labels.numpy() if texts.labels.dim() == 1 else None
-    policy, epochs, seed = penstock.select.plan_of_run(len(texts), EPOCHS[name], labels=by, data=texts)
+    policy, epochs, seed, choosing = penstock.select.plan_of_run(len(texts), EPOCHS[name], labels=by, data=texts)
     torch.manual_seed(seed)
     model = NETWORKS[name]()
     sampler = penstock.SelectionSampler(policy, seed=seed)
@@ -56,7 +56,7 @@ def main() -> None:
             optimizer.zero_grad()
             (losses * torch.from_numpy(sampler.weights(ids))).mean().backward()
             optimizer.step()
-    reached = accuracy(model, pool.test)
+    reached = accuracy(model, pool.choosing if choosing else pool.test)
     penstock.log(accuracy=reached)
     print(f"accuracy {reached:.2f}")
 

@@ -141,7 +141,10 @@ class FeedStopped(FeederLost):
 
 
 class WindowHeld(PenstockError):
-    """The views that this trainer keeps leave no room for the block it waits for. Drop some views, and go on."""
+    """What this process keeps leaves no room for the block it waits for: views, or a Loader that it does not read.
+
+    Drop some views, or close the Loader, and go on.
+    """
 
 
 class FeederSilent(PenstockError):

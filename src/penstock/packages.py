@@ -31,6 +31,12 @@ def initialized_distributed() -> Any:
     return distributed if is_rank else None
 
 
+def data_loader_worker() -> Any:
+    """Return torch's ``WorkerInfo`` if this process is a worker of a ``DataLoader``, else None."""
+    data: Any = sys.modules.get("torch.utils.data")
+    return None if data is None else data.get_worker_info()
+
+
 def import_path() -> list[str]:
     """Return where this process finds modules, with its directory by name, unless that was deleted."""
     try:

@@ -28,7 +28,7 @@ class Scripts:
         self._server = server
         self.folder = folder
         self._started: list[Forked] = []
-        for script in ("loops.py", "corners.py"):
+        for script in ("loops.py", "corners.py", "fixmatch.py"):
             shutil.copy(SCRIPTS / script, folder)
 
     def start(

@@ -37,7 +37,7 @@ def test_a_stream_of_whole_batches_leaves_out_what_the_script_leaves_out(scripts
 def test_persistent_workers_share_each_epoch_that_can_be_shared(scripts: Scripts):
     seen, said = run(scripts, "persistent")
     assert len(seen) == 5 and all_once(seen)
-    assert said.count("is not shared") == 1 and "dataset.lock" in said
+    assert "reads feed" in said and "is not shared" not in said
 
 
 def test_persistent_workers_share_after_a_validation_by_the_same_loader(scripts: Scripts):
@@ -55,6 +55,13 @@ def test_a_feed_that_was_stopped_is_read_again_when_there_is_one(scripts: Script
 def test_a_look_that_lives_to_the_end_of_the_script_ends_in_silence(scripts: Scripts):
     _, said = run(scripts, "look")
     assert "reads feed" in said and "ignored" not in said
+
+
+def test_a_look_leaves_its_feed_to_others_and_goes_on_from_its_place_when_it_is_asked_again(scripts: Scripts):
+    """However long a step takes: batches are counted, and no seconds."""
+    (seen, readers), said = run(scripts, "looks_on")
+    assert all_once(seen) and said.count("reads feed") == 2
+    assert sorted(readers) in ([0, 1], [1])
 
 
 def test_torch_s_default_dtype_is_the_script_s(scripts: Scripts):
@@ -80,6 +87,16 @@ def test_labels_that_are_changed_in_place_are_seen_in_the_next_epoch(scripts: Sc
     assert "reads feed" in said and seen == [[0] * N, [1] * N]
 
 
+def test_workers_that_persist_see_no_change_of_the_data_set_as_without_a_feed(scripts: Scripts):
+    seen, said = run(scripts, "relabels_behind_workers")
+    assert said.count("reads feed") == 1 and seen == [[0] * N] * 3
+
+
+def test_labels_that_are_written_to_a_mapped_file_are_seen_in_the_next_epoch(scripts: Scripts):
+    seen, said = run(scripts, "writes_to_a_map")
+    assert "reads feed" in said and seen == [[0] * N, [1] * N, [2] * N]
+
+
 def test_a_loop_in_a_thread_is_told_that_it_reads_no_feed(scripts: Scripts):
     seen, said = run(scripts, "thread")
     assert all_once(seen) and "it is iterated in a thread" in said
@@ -90,3 +107,33 @@ def test_others_are_waited_for_at_the_first_feed_only(scripts: Scripts):
     *seen, expected = run(scripts, "anew", together=2)[0]
     assert all_once(seen)
     assert sorted(expected) == [1, 2]
+
+
+UNMADE = """
+import os
+from torch.utils.data import DataLoader
+
+class Unmade:
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        return i
+    def __getstate__(self):
+        return {"by": os.getpid()}
+    def __setstate__(self, state):
+        with open("made", "a") as file:
+            file.write("once ")
+        raise OSError("only where it was made")
+
+for epoch in range(4):
+    assert sorted(i for batch in loader for i in batch.tolist()) == list(range(12))
+"""
+
+
+def test_a_data_set_that_cannot_be_made_in_a_feeder_is_tried_there_once(scripts: Scripts):
+    text = UNMADE.replace("for epoch", "loader = DataLoader(Unmade(), 3, shuffle=True)\nfor epoch", 1)
+    (scripts.folder / "unmade.py").write_text(text)
+    done = scripts.start(0, "unmade.py", together=1)
+    assert done.wait() == 0, done.output
+    assert done.output.count("is not shared") == 1 and "only where it was made" in done.output
+    assert (scripts.folder / "made").read_text().split() == ["once"]

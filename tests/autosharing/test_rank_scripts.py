@@ -13,6 +13,8 @@ from torch.distributed import HashStore
 
 from penstock.autosharing import ranks as meetings
 from penstock.autosharing.verdict import Declined
+from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.data import DataFingerprint, FileVersion
 
 N, EPOCHS, WORLD = 15, 2, 2
 
@@ -43,6 +45,10 @@ def ranks(scripts: Scripts, jobs: list[list[str]], **environment: str) -> tuple[
     return [[scripts.seen(f"{job}-{rank}")["epochs"] for rank in range(WORLD)] for job in range(len(jobs))], said
 
 
+def made_of(rank: int, data: str = "", nbytes: int = 1) -> Fingerprint:
+    return Fingerprint("3 a", {}, DataFingerprint({data: FileVersion(nbytes)} if data else {}))
+
+
 def ids(of_ranks: list[list[list[list[int]]]], epoch: int) -> Counter[int]:
     return Counter(i for rank in of_ranks for batch in rank[epoch] for i in batch)
 
@@ -62,7 +68,7 @@ def test_two_jobs_of_two_ranks_read_one_feed_as_many_batches_as_torch_counts(scr
 def test_a_rank_that_looks_at_a_batch_alone_gets_it_and_the_epochs_are_shared(
     scripts: Scripts,
 ):
-    jobs, said = ranks(scripts, [["--peek"]], RANKS_PATIENCE_S="8")
+    jobs, said = ranks(scripts, [["--peek"]])
     assert "not shared" not in said
     assert len(feeds_read(said)) == 1
     for epoch in range(EPOCHS):
@@ -77,13 +83,35 @@ def test_ranks_meet_however_their_script_goes_about_its_loaders(scripts: Scripts
         assert set(ids(job, epoch)) == set(range(N))
 
 
+def test_if_one_rank_s_samples_are_not_the_feed_s_all_ranks_use_their_own_loaders(scripts: Scripts):
+    (job,), said = ranks(scripts, [["--odd"]])
+    for epoch in range(EPOCHS):
+        mine, others = ({i for batch in rank[epoch] for i in batch} for rank in job)
+        assert max(mine) < N and min(others) >= 100
+        assert len(mine) == len(others) == 8 and mine | {i - 100 for i in others} == set(range(N))
+    assert said.count("is not shared: of sample ") == said.count("is not shared: rank 1: of sample ") == 1
+
+
+def test_if_one_rank_s_samples_change_unseen_in_mid_training_all_ranks_leave_the_feed_at_one_epoch(
+    scripts: Scripts,
+):
+    (job,), said = ranks(scripts, [["--later"]])
+    own = [any(i >= 100 for batch in epoch for i in batch) for epoch in job[1]]
+    assert not any(own[:2]) and own[-1] and own == sorted(own)
+    for epoch in range(len(own)):
+        mine, others = ({i for batch in rank[epoch] for i in batch} for rank in job)
+        assert mine | {i - 100 * own[epoch] for i in others} == set(range(N))
+    assert said.count("is not shared: of sample ") == said.count("is not shared: rank 1: of sample ") == 1
+    assert "did not come" not in said
+
+
 def test_ranks_on_two_machines_read_no_feed(monkeypatch: pytest.MonkeyPatch):
     """As where Slurm starts them, which does not say how many there are on each."""
     store, names = HashStore(), iter(("one", "other"))
     monkeypatch.setattr(meetings, "default_store", lambda: store)
     monkeypatch.setattr(meetings, "_machine", lambda: next(names))
     with ThreadPoolExecutor(2) as pool:
-        held = [pool.submit(meetings.Meeting("feed", rank, 2).hold) for rank in range(2)]
+        held = [pool.submit(meetings.Meeting("feed", rank, 2, made_of(rank)).hold) for rank in range(2)]
         for each in held:
             with pytest.raises(Declined, match="2 machines"):
                 each.result()
@@ -92,3 +120,24 @@ def test_ranks_on_two_machines_read_no_feed(monkeypatch: pytest.MonkeyPatch):
 def test_ranks_that_their_sampler_does_not_name_are_left_alone(scripts: Scripts):
     _, said = ranks(scripts, [["--no-sampler"]])
     assert "is not shared: 2 ranks run and its sampler names none" in said and not feeds_read(said)
+
+
+def test_ranks_that_cannot_meet_say_after_3_s_for_whom_they_wait_and_then_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Rank 0 has named its feed before a file was written to, rank 1 after that."""
+    store = HashStore()
+    monkeypatch.setattr(meetings, "default_store", lambda: store)
+    monkeypatch.setattr(meetings, "_SAY_AFTER_S", 0.1)
+    monkeypatch.setattr(meetings, "PATIENCE_S", 0.5)
+    with ThreadPoolExecutor(2) as pool:
+        rooms = [
+            meetings.Meeting(f"feed-{rank}", rank, 2, made_of(rank, "run.log", 5 + rank)) for rank in range(2)
+        ]
+        held = [pool.submit(room.hold) for room in rooms]
+        for rank, each in enumerate(held):
+            why = rf"rank {1 - rank} last asked for feed feed-{1 - rank}: .* run.log \({6 - rank} bytes then"
+            with pytest.raises(Declined, match=why):
+                each.result()
+    said = capsys.readouterr().err
+    assert all(f"rank {rank} waits 0.5 s at most for rank {1 - rank}" in said for rank in range(2))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from itertools import combinations
 from typing import Any
 
 import pytest
 from tests.autosharing.running import EPOCHS, SCRIPTS, N, Scripts, check_like, feeds_read
+from tests.forked import Forked, eventually
 
 import penstock
 
@@ -53,6 +56,44 @@ def test_two_iterations_asked_by_turns_do_not_wait_for_each_other(scripts: Scrip
     words = ["zip", "--width", str(3 << 20)]
     (seen,), _ = scripts.shared(words)
     check_like(seen, scripts.alone(*words))
+
+
+@pytest.mark.whole
+def test_two_runs_that_ask_two_loaders_at_different_rates_do_not_wait_for_each_other(scripts: Scripts):
+    """Images of 602 KB, batches of 8 and 8 or 56, as with --grid mu=1,7: each gets a window ahead on one feed."""
+    words = [(1, 170), (7, 60)]
+    runs = [scripts.start(mu, "fixmatch.py", str(mu), str(steps), together=2) for mu, steps in words]
+    for run, (mu, steps) in zip(runs, words, strict=True):
+        assert run.wait() == 0, run.output
+        labelled, unlabelled = json.loads(run.output.splitlines()[-1])
+        assert sum(map(len, labelled)) == 8 * steps
+        assert sum(map(len, unlabelled)) >= (8 * mu - 7) * steps
+        for *whole, last in (labelled, unlabelled):
+            assert all(len(set(epoch)) == len(epoch) for epoch in (*whole, last))
+            assert all(set(epoch) == set(whole[0]) for epoch in whole)
+    said = [line for run in runs for line in run.output.splitlines() if "on a feed of its own" in line]
+    assert len(said) == 1
+    assert "read the two at different rates" in said[0]
+
+
+def test_a_second_run_of_a_sampler_without_end_begins_at_once_and_both_go_on_where_their_feeder_died(
+    scripts: Scripts,
+):
+    shutil.copy(SCRIPTS / "endless.py", scripts.folder)
+    runs: list[Forked] = []
+    for i, size in enumerate(("8", "6")):
+        runs.append(scripts.start(i, "endless.py", size, "end"))
+        read = scripts.folder / f"reads-{size}"
+        eventually(lambda run=runs[-1], read=read: read.exists() or run.ended, f"batches of {size} never came")
+    os.kill(penstock.feeds()[0].pid, signal.SIGKILL)
+    (scripts.folder / "end").touch()
+    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
+    assert len(feeds_read("".join(run.output for run in runs))) == 1
+    assert "an epoch is 1,666,666,667 batches from where it joins" in runs[1].output
+    first, second = [json.loads(run.output.splitlines()[-1]) for run in runs]
+    (start,) = [i for i in range(len(first)) if first[i : i + 40] == second[:40]]
+    both = min(len(first) - start, len(second))
+    assert start > 0 and both > 200 and first[start : start + both] == second[:both]
 
 
 def test_a_feed_that_is_started_again_does_not_repeat_itself(scripts: Scripts):
@@ -142,3 +183,28 @@ def test_only_what_matches_is_shared_and_a_feed_bears_the_name_given(scripts: Sc
 def test_a_look_at_the_first_batch_costs_no_epoch(scripts: Scripts):
     scripts.shared(["peek"], ["peek"])
     assert scripts.made() <= (EPOCHS + 2) * N
+
+
+@pytest.mark.parametrize("how", ["log", "lock", "index"])
+def test_a_file_that_is_being_written_or_written_as_it_was_does_not_count_though_the_data_set_names_it(
+    scripts: Scripts, how: str
+):
+    shutil.copy(SCRIPTS / "files.py", scripts.folder)
+    runs = [scripts.start(i, "files.py", how, "file", together=2) for i in range(2)]
+    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
+    said = "".join(run.output for run in runs)
+    assert len(feeds_read(said)) == 1 and "is another one" not in said
+
+
+def test_two_feeds_because_of_a_file_that_was_written_to_are_explained(scripts: Scripts):
+    shutil.copy(SCRIPTS / "files.py", scripts.folder)
+    first = scripts.start(0, "files.py", "append", "file", "go")
+    eventually(lambda: "reads feed" in first.output or first.ended, "the first never read")
+    second = scripts.start(1, "files.py", "append", "file")
+    assert second.wait() == 0, second.output
+    (scripts.folder / "go").touch()
+    assert first.wait() == 0, first.output
+    (feed,) = feeds_read(first.output.splitlines()[0])
+    file = f"{scripts.folder}/file (7 bytes then, 14 now)"
+    why = "the data set names a file that was written to in between"
+    assert f"feed {feed} is another one: {why}, {file}" in second.output

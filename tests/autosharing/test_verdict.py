@@ -196,7 +196,9 @@ def test_batches_that_accelerate_deals_to_ranks_are_dealt_by_the_feed():
     found = judge(accelerated(), Ranks(1, 2, True))
     assert (found.shard, found.batch_size, found.pad, found.batches) == ((1, 2), 4, True, 2)
     assert judge(accelerated(split=True), Ranks(1, 2, True)).batch_size == 2
-    assert not judge(accelerated(even=False), Ranks(1, 2, True)).pad
+    assert found.full and not plan(Ranks(1, 2, True), sampler=DistributedSampler(DATA, 2, 1)).full
+    uneven = judge(accelerated(even=False), Ranks(1, 2, True))
+    assert not uneven.pad and not uneven.full
 
 
 def test_what_is_put_round_a_batch_sampler_is_taken_off():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.fakes.gpu import FakeGpu
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.io.nvme.test_nvme_device import FakeDriver
 
@@ -17,7 +18,6 @@ from penstock.bench.io.report import medians
 from penstock.io.nvme import gpu_threads as device
 from penstock.io.nvme.gpu_threads import most_busy_share
 from penstock.measure.gpm import Meter
-from penstock.testing.fake_gpu import FakeGpu
 
 MULTIPROCESSORS = 132
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simplejpeg
 from rich.console import Console
 from tests.sources.images.pictures import textures
 
@@ -16,11 +17,14 @@ from penstock.bench.load import run
 from penstock.bench.load.command import shown
 from penstock.bench.load.run import Measured, Report, Settings
 from penstock.measure.machine import describe
+from penstock.sources.images.choose import decoder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     textures(tmp_path / "images")
+    (tmp_path / "images" / "root.jpg").write_bytes(next((tmp_path / "images").rglob("*.jpg")).read_bytes())
+    (tmp_path / "images" / "none.png").touch()
     return tmp_path / "images"
 
 
@@ -52,6 +56,10 @@ def test_loaders_that_are_installed_are_measured_and_shown(folder, command, tmp_
     for measured in report["measured"].values():
         assert len(measured) == 2
         assert all(one["images_per_s"] > 10 and one["cpu_ms_per_image"] > 0 for one in measured)
+    (used,) = {one["decoder"] for one in report["measured"]["simplejpeg"]}
+    assert used == f"simplejpeg {simplejpeg.__version__}"
+    assert {one["decoder"] for one in report["measured"]["penstock"]} == {decoder().name}
+    assert used in ran.stdout and decoder().name in ran.stdout
 
 
 def test_a_loader_that_fails_is_named_with_its_reason(folder, monkeypatch):

@@ -12,14 +12,17 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from importlib.util import find_spec
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.runs.store.groups import DEAD, group, living
 
 from penstock.cli import main
+from penstock.cli.runs_live import Looks
 from penstock.runs.record import RunRecord
-from penstock.runs.store import SeriesWriter, Store
+from penstock.runs.store import SeriesWriter, Store, points_file
 
 
 @pytest.fixture
@@ -159,6 +162,31 @@ def test_groups_are_compared_and_each_run_is_told_what_to_change(command, store)
     assert plain["runs"][0]["parts"] == {"waiting": 0.4, "copying": None, "computing": 0.52, "other": 0.08}
     assert (plain["seconds"], plain["epoch_s"], plain["energy_estimated_j"]) == (12.5, 6.25, None)
     assert plain["advice"][runs[2].id][0] == "share"
+
+
+def test_of_groups_of_one_name_the_newest_is_compared_and_the_others_are_named(command, store):
+    alone = compared(store, "alone", 10.0, 1.0)
+    started = [compared(store, "plain", seconds, 5.0)[0].group_id for seconds in (20.0, 15.0, 12.5)]
+    ran = command("runs", "compare", "small", "--json")
+    assert [group["seconds"] for group in json.loads(ran.stdout)["groups"]] == [20.0, 12.5]
+    assert ran.stderr == (
+        f"penstock: 'small' (plain) was started 3 times: the newest, {started[2]}, is compared. "
+        f"To compare others, give their ids: {started[1]}, {started[0]}\n"
+    )
+    page = told(command("runs", "compare", alone[0].group_id, started[0]))
+    assert ["all,", "seconds", "20.0", "20.0"] in [line.split() for line in page.splitlines()]
+
+
+def test_whole_numbers_are_shown_with_all_their_digits(command, runs, store):
+    with closing(SeriesWriter(points_file(store.folder_of(runs[1].id), "script-1"))) as writer:
+        for name, value in (("step", 1_234_567), ("loss", 2.3456789)):
+            writer.add(name, value, 1e9)
+    assert ["step", "1,234,567", "1,234,567", "1"] in [
+        line.split() for line in told(command("runs", "show", runs[1].id)).splitlines()
+    ]
+    shown = Console(file=StringIO(), width=200)
+    shown.print(Looks(store).table())
+    assert "loss=2.346 step=1,234,567" in shown.file.getvalue()
 
 
 def test_runs_without_a_record_of_waits_say_once_how_to_have_one(command, store):

@@ -100,6 +100,15 @@ def test_jpegs_without_class_folders_get_labels_that_mean_nothing(tmp_path):
     assert "no class folders" in folder.note
 
 
+def test_classes_are_those_of_image_folder(tmp_path):
+    """As it was found: one without a JPEG was left out, and moved the numbers of those behind it."""
+    (small_set(tmp_path / "set") / "a-class-without-jpegs").mkdir()
+    folder = find_images(tmp_path / "set", None)
+    assert folder.classes == len(CLASSES) + 1
+    numbers = {Path(path).parent.name: label for path, label in folder.train}
+    assert numbers == {name: 1 + i for i, name in enumerate(sorted(CLASSES))}
+
+
 def test_the_number_of_images_can_be_limited(tmp_path):
     root = small_set(tmp_path / "set")
     folder = find_images(root, 7)
@@ -115,7 +124,7 @@ def test_a_missing_folder_is_an_error(tmp_path):
 
 def test_a_folder_without_jpegs_is_an_error(tmp_path):
     (tmp_path / "notes.txt").write_text("no picture")
-    with pytest.raises(BadSetting, match="no JPEGs"):
+    with pytest.raises(BadSetting, match="no files in it, or in folders below, end in"):
         find_images(tmp_path, None)
 
 

@@ -13,7 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-OF_FRAMEWORKS = {"hugging-face.md", "lightning.md", "accelerate.md", "timm.md", "tutorial-frameworks.md"}
+OF_FRAMEWORKS = {
+    "select-texts.md",
+    "hugging-face.md",
+    "lightning.md",
+    "accelerate.md",
+    "timm.md",
+    "tutorial-frameworks.md",
+}
 """Pages whose code needs other packages: tests/frameworks runs it."""
 LINK = re.compile(r"\[[^]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.fakes.gpu import FakeGpu
 from tests.fakes.mps.fake_mps import PROGRAM
 from tests.fakes.nvml.fake_gpus import FakeGpus
 
@@ -18,7 +19,6 @@ import penstock
 from penstock.doctor.checks import pinned_ring
 from penstock.doctor.gpu import driver, mode_mps, mps, seen_devices
 from penstock.feed.statistics import FeederStatistics
-from penstock.testing.fake_gpu import FakeGpu
 
 FIRST, SECOND = "GPU-6f1d2c3b-0000", "GPU-a0b1c2d3-9999"
 

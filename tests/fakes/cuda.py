@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from cuda.bindings import driver
-
-from penstock.testing.fake_gpu import pages_of
+from tests.fakes.gpu import pages_of
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p

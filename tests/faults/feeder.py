@@ -15,7 +15,7 @@ from sources import make
 def main() -> None:
     order = json.loads(sys.argv[1])
     if "memory" in order["settings"]:
-        from penstock.testing.fake_gpu import FakeGpu
+        from tests.fakes.gpu import FakeGpu
 
         order["settings"]["memory"] = FakeGpu(**order["settings"]["memory"])
     with penstock.Feeder(make(**order["source"]), order["name"], **order["settings"]) as feeder:

@@ -26,8 +26,9 @@ def rows(samples: int = 1000, batch_size: int = 10, width: int = 1000, **options
 
 def rows_beside_a_fake_gpu(**options: Any) -> penstock.ArraySource:
     """For ``share``: the feeder's process takes whatever ``memory`` names for a fake."""
+    from tests.fakes.gpu import FakeGpu
+
     from penstock.feed.feeder import feeder
-    from penstock.testing.fake_gpu import FakeGpu
 
     feeder.gpu_of = lambda _: FakeGpu(5)  # type: ignore[assignment]
     return rows(**options)

@@ -9,10 +9,9 @@ import time
 from typing import Any
 
 import pytest
+from tests.fakes.gpu import FakeGpu
 from tests.faults.conftest import all_is_given_back, eventually, unhurt
 from tests.faults.sources import rows
-
-from penstock.testing.fake_gpu import FakeGpu
 
 SOAK = pytest.mark.soak
 REACHES = {"seed": 1}

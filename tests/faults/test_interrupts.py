@@ -24,9 +24,10 @@ from penstock.feed.trainer.rows import RowStream
 ROWS = 600
 ARMED: list[bool] = []  # empty unless an alarm may interrupt
 
-pytestmark = pytest.mark.timeout(method="thread")  # the alarm is the tests' own
-# In a weak reference's callback Python only reports an exception: that alarm is lost, and must cost nothing.
-alarmed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.timeout(method="thread"),  # the alarm is the tests' own
+    pytest.mark.usefixtures("no_gc_callbacks"),
+]
 
 
 class Interrupted(Exception):
@@ -131,7 +132,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@alarmed
 @pytest.mark.parametrize("interrupts", [15, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("case", CASES)
 def test_interrupts_at_random_instants_lose_and_repeat_nothing(clean, serve, case, interrupts):
@@ -150,7 +150,6 @@ def test_interrupts_at_random_instants_lose_and_repeat_nothing(clean, serve, cas
         assert loader.statistics().samples == epochs * len(ids)
 
 
-@alarmed
 def test_an_interrupt_in_the_last_epoch_of_a_feed_that_has_ended_costs_nothing(clean, serve):
     """The feeder is gone when the interrupt comes: what lies in the ring is enough."""
     feeder = serve(arrays(), epochs=1)
@@ -309,7 +308,6 @@ def test_a_state_saved_after_the_transform_raised_brings_the_batch_that_was_not_
     assert sorted(ids) == list(range(ROWS))
 
 
-@alarmed
 @pytest.mark.parametrize("resumes", [20, pytest.param(1000, marks=pytest.mark.soak)])
 def test_states_saved_at_random_under_alarms_bring_back_the_very_next_sample(serve, resumes):
     """Interrupted, saved, loaded into another Loader of another batch size, and again."""

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -64,6 +65,18 @@ USES = {
     "attach and wait": lambda: penstock.attach("feed", wait_s=0.7),
     "share": lambda: penstock.share(rows, "feed"),
 }
+
+
+def test_a_trainer_whose_feeder_is_stopped_says_so_while_it_waits(feed, capsys):
+    feeder = feed()
+    with penstock.attach("feed", wait_s=60) as loader:
+        batches = iter(loader)
+        next(batches)
+        feeder.signal("SIGSTOP")
+        eventually(feeder.stopped)
+        threading.Timer(6, feeder.signal, ("SIGCONT",)).start()
+        assert len([*batches]) == len(loader) - 1
+    assert f"its feeder (process {feeder.pid}) does not answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))

@@ -76,7 +76,7 @@ def right(batch: Any) -> bool:
 def connect() -> penstock.Loader:
     options = {"batch_size": order["batch_size"], **order["options"]}
     if "device" in options:
-        from penstock.testing.fake_gpu import FakeGpu
+        from tests.fakes.gpu import FakeGpu
 
         options["device"] = FakeGpu(**options["device"])
     if order["source"]:

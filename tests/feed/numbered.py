@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.fakes.gpu import FakeGpu
 
 import penstock
-from penstock.testing.fake_gpu import FakeGpu
 
 SAMPLES = 203
 ROW_BYTES = 96

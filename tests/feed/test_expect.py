@@ -118,6 +118,12 @@ def test_nobody_waits_for_ever_for_trainers_that_do_not_come(serve, monkeypatch)
     Reader().has_all()
 
 
+def test_two_runs_that_begin_with_different_feeds_do_not_expect_each_other_for_ten_seconds():
+    gathering = patience.Patience(None, 0.0)
+    gathering.gathers(100.0)
+    assert not gathering.ends_gathering(105.0) and gathering.ends_gathering(109.5)
+
+
 @pytest.mark.usefixtures("forks_feeders")
 def test_who_comes_later_is_not_waited_for_and_may_expect_another_number(serve):
     make = rows

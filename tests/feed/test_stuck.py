@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.feed.trainer import connection
-from penstock.feed.trainer.slowness import slowness
+from penstock.feed.trainer.slowness import Reasons, slowness
 
 ROW_BYTES = 1024
 
@@ -94,7 +94,7 @@ class Gated:
 
 
 def test_a_trainer_that_waits_long_says_so_once_on_stderr(serve, monkeypatch, capsys):
-    monkeypatch.setattr(connection, "_TELL_AFTER_S", 0.5)
+    monkeypatch.setattr(connection, "_ASK_AFTER_S", 0.5)
     gate = threading.Event()
     serve(Gated(gate))
     threading.Timer(4, gate.set).start()
@@ -107,9 +107,17 @@ def test_a_trainer_that_waits_long_says_so_once_on_stderr(serve, monkeypatch, ca
 
 
 def statistics(*trainers: TrainerStatistics, **changes: Any) -> FeederStatistics:
-    whole: dict[str, Any] = dict.fromkeys(FeederStatistics.__struct_fields__, 0)
+    whole: dict[str, Any] = {**dict.fromkeys(FeederStatistics.__struct_fields__, 0), "answers": True}
     return FeederStatistics(
-        **{**whole, "name": "feed", "source": "rows", "held_back_by": None, "trainers": trainers, **changes}
+        **{
+            **whole,
+            "name": "feed",
+            "answers": True,
+            "source": "rows",
+            "held_back_by": None,
+            "trainers": trainers,
+            **changes,
+        }
     )
 
 
@@ -123,7 +131,12 @@ def trainer(pid: int, **changes: Any) -> TrainerStatistics:
     [
         (
             statistics(trainer(1), trainer(2), held_back_by=2, held_back_s=31.2),
-            "process 2 .* read nothing for 31 s",
+            "process 2, which holds the most of it, has read nothing for 31 s",
+        ),
+        (statistics(trainer(1), trainer(2), held_back_by=2, held_back_s=0.2), "process 2, .* is behind"),
+        (
+            statistics(trainer(1, waits_for="1 more trainer")),
+            "begins with 1 more trainer, or 9 s after its first",
         ),
         (statistics(trainer(1), waits_for="source"), r"its source \(rows\) has given no batch"),
         (statistics(trainer(1, state="ahead"), sample=500, cycle=3), "gone back to sample 500 of cycle 3"),
@@ -132,8 +145,14 @@ def trainer(pid: int, **changes: Any) -> TrainerStatistics:
             "of its 3 ranks 1 have yet to begin",
         ),
         (
-            statistics(trainer(1, waits_for="cycle 1")),
-            "begins at cycle 1, and the feed is at sample 0 of cycle 0",
+            statistics(trainer(1, waits_for="cycle 1", cycle=1), sample=12_032, samples_per_cycle=20_000),
+            "begins at cycle 1, and the feed is at sample 12,032 of 20,000$",
+        ),
+        (
+            statistics(
+                trainer(1, waits_for="cycle 2", cycle=2), samples_per_s=100.0, sample=500, samples_per_cycle=1_000
+            ),
+            "begins at cycle 2, and the feed is at sample 500 of 1,000 of cycle 0: about 15 s",
         ),
     ],
 )
@@ -141,6 +160,20 @@ def test_what_is_waited_for_is_named(feed, says):
     line = slowness(feed, 1)
     assert "\n" not in line
     assert re.search(says, line), line
+
+
+def test_what_was_told_is_told_again_of_a_wait_of_ten_seconds_and_a_feeder_that_is_silent_is_named(capsys):
+    reasons = Reasons(1)
+    for began_s, waits_for in ((50.0, "source"), (100.0, "source"), (200.0, "")):
+        reasons.begin()
+        for waited_s in range(2, 13):
+            reasons.say(began_s, waited_s)
+            reasons.ask("feed", 9)
+            if waits_for:
+                reasons.hear(statistics(trainer(1), waits_for=waits_for))
+    told = [line.partition("nothing for ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert [line.partition(" s: ")[0] for line in told] == ["3", "11", "11", "4", "11"]
+    assert "its feeder (process 9) does not answer" in told[-1] and "kill -CONT 9" in told[-1]
 
 
 def test_releases_are_told_when_they_are_a_part_of_the_window_and_not_by_their_number(serve):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +33,7 @@ def replaced(path: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "longer": (lambda path: path.write_bytes(b"abcd"), "3 bytes then, 4 now"),
+    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"d"), "1,572,864 bytes then, 1,572,865 now"),
     "replaced by an equal one": (replaced, "replaced since"),
     "written to": (lambda path: os.utime(path, (1, 1)), "written to since, at 1970"),
 }
@@ -40,12 +42,24 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 @pytest.mark.parametrize(("change", "told"), CHANGES.values(), ids=list(CHANGES))
 def test_a_change_of_a_file_is_seen(tmp_path: Path, change: Callable[[Path], Any], told: str) -> None:
     path = tmp_path / "data.csv"
-    path.write_bytes(b"abc")
+    path.write_bytes(b"abc" * 2**19)
     before = fingerprint_of_files([str(path)])
     assert before == fingerprint_of_files([str(path)])
     assert before.difference(before) == ""
     change(path)
     assert f"{path} ({told}" in before.difference(fingerprint_of_files([str(path)]))
+
+
+def test_a_small_file_is_what_its_bytes_are(tmp_path: Path) -> None:
+    """Each run may write it anew."""
+    path = tmp_path / "index.json"
+    path.write_bytes(b"abc")
+    before = fingerprint_of_files([str(path)])
+    replaced(path)
+    os.utime(path, (1, 1))
+    assert before == fingerprint_of_files([str(path)])
+    path.write_bytes(b"abd")
+    assert f"{path} (replaced since" in before.difference(fingerprint_of_files([str(path)]))
 
 
 def test_a_file_that_is_rewritten_with_its_time_set_back_has_another_version(tmp_path: Path) -> None:
@@ -77,6 +91,26 @@ def test_an_objects_tag_tells_its_versions_apart() -> None:
 
 def test_what_is_no_file_has_no_version(tmp_path: Path) -> None:
     assert fingerprint_of_files([str(tmp_path), "not there", "nul\0", "n" * 5000, ""]).files == {}
+
+
+def test_a_file_has_no_version_while_a_process_has_it_open_for_writing_or_if_it_is_empty(tmp_path: Path) -> None:
+    path, link = tmp_path / "run.log", tmp_path / "link"
+    link.symlink_to(path)
+    path.touch()
+    assert fingerprint_of_files([str(path)]).files == {}
+    with path.open("a") as log:
+        log.write("a line")
+        log.flush()
+        assert fingerprint_of_files([str(path), str(link)]).files == {}
+        script = f"import sys; file = open({str(path)!r}, 'r+b'); print(); sys.stdin.read()"
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, "-c", script], **pipes) as other:
+            other.stdout.readline()
+            log.close()
+            assert fingerprint_of_files([str(path)]).files == {}
+            other.stdin.close()
+    with path.open("rb"):
+        assert list(fingerprint_of_files([str(path)]).files) == [str(path)]
 
 
 def lines_of(path: str, *_: str) -> Any:
@@ -152,9 +186,9 @@ def test_who_goes_on_with_other_data_after_a_failover_is_warned_and_who_comes_th
     with penstock.share(make, "lines", linger=1.0, window=4096) as loader:
         batches = iter(loader)
         next(batches)
-        os.utime(path, (1, 1))
+        path.write_text("b " * 1000)
         os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
-        told = r"died, and the one in its place reads other data: .*lines.txt \(written"
+        told = r"died, and the one in its place reads other data: .*lines.txt \(replaced"
         with pytest.warns(UserWarning, match=told) as caught:
             rest = list(batches)
         assert len(rest) + 1 == len(loader) == 500
@@ -171,7 +205,7 @@ def test_a_warning_that_is_made_an_error_loses_no_batch(tmp_path: Path) -> None:
     with penstock.share(functools.partial(lines_of, str(path)), "lines", linger=1.0, window=4096) as loader:
         batches = iter(loader)
         seen = list(next(batches)["line"])
-        os.utime(path, (1, 1))
+        path.write_text("b " * 1000)
         os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
         raised = 0
         with warnings.catch_warnings():

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.contracts.device_ring import DeviceRingContract
+from tests.contracts.gpu import GpuContract
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
 from penstock.contracts import ByteArray, Gpu, Ring
 from penstock.memory.cuda import CudaGpu
-from penstock.testing.device_ring import DeviceRingContract
-from penstock.testing.gpu_contract import GpuContract
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 

@@ -71,6 +71,35 @@ def test_a_program_finds_its_modules_its_path_and_its_loaders_as_without(python)
     assert said(python("-c", text)) == said(python("-c", text, inject=False))
 
 
+DELEGATES = """
+import importlib.machinery, importlib.util, sys
+class Asks:
+    busy = False
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        {}
+class Old:
+    "Is passed over since Python 3.12."
+    def find_module(self, name, path=None): return None
+sys.meta_path.insert({}, Asks)
+sys.meta_path.insert(1, Old())
+"""
+ASKS = {
+    "the others": "return next((s for f in sys.meta_path if f is not cls and hasattr(f, 'find_spec') "
+    "and (s := f.find_spec(name, path, target))), None)",
+    "all, once": (
+        "if cls.busy: return None\n        cls.busy = True\n"
+        "        try: return importlib.util.find_spec(name)\n        finally: cls.busy = False"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ASKS)
+@pytest.mark.parametrize("place", [0, 1, 99])
+def test_a_finder_that_asks_the_others_finds_the_module_and_it_is_hooked(python, how: str, place: int):
+    assert said(python("-c", DELEGATES.format(ASKS[how], place) + SAYS)) == "True\n"
+
+
 OWN = {
     "works": "import sys; sys.own = __file__; print('own')",
     "fails": "raise ValueError('no\\nway')",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.autosharing.running import feeds_read
 
+import penstock
 from penstock.runs.store import Store
 
 pytestmark = pytest.mark.whole
@@ -221,3 +224,51 @@ if __name__ == "__main__":
     )
     assert (tmp_path / "feeder").read_text() == "torch.utils.data.dataloader None False\n"
     assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (3, 10)
+
+
+CLOCKED = """
+def clocked(make, epochs, persistent):
+    waited = 0.0
+    began = time.monotonic()
+    epochs_s = []
+    for epoch in range(epochs):
+        since = time.monotonic()
+        it = iter(make if persistent else make())
+        while True:
+            try: batch = next(it)
+            except StopIteration: break
+            finally: waited += time.monotonic() - since
+            time.sleep(0.02)
+            since = time.monotonic()
+        epochs_s.append(time.monotonic() - began - sum(epochs_s))
+    return waited, sum(epochs_s), epochs_s
+
+if __name__ == "__main__":
+    workers = int(sys.argv[1])
+    if workers: loader = DataLoader(Rows(100), 4, shuffle=True, num_workers=workers, persistent_workers=True)
+    else: loader = lambda: DataLoader(Rows(100), 4, shuffle=True)
+    print(repr(clocked(loader, 3, bool(workers))))
+"""
+
+
+@pytest.mark.parametrize(("way", "workers"), [("--share", "2"), ("autoshare()", "0")])
+def test_the_start_of_a_feed_is_waited_for_as_the_script_s_own_clock_says(
+    launch: Callable[..., Any], tmp_path: Path, way: str, workers: str
+):
+    marked = "" if way == "--share" else "import penstock\npenstock.autoshare()\n"
+    (tmp_path / "train.py").write_text(marked + DATA + CLOCKED)
+    words = ["--share"] if way == "--share" else []
+    one = launch(*words, "--listeners", "none", "train.py", workers)
+    assert one.wait() == 0, one.errors
+    (name,) = feeds_read(one.errors)
+    penstock.stop(name)
+    waited_s, loops_s, epochs_s = ast.literal_eval(one.output.splitlines()[-1])
+    with Store.open(tmp_path / "store") as store:
+        found = {name: each.values.tolist() for name, each in store.series(one.record().id).items()}
+    assert (found["feed.batches"][-1], found["feed.samples"][-1]) == (75, 300)
+    for counted_s, own_s in [
+        (found["feed.wait_s"][-1], waited_s),
+        (found["feed.loop_s"][-1], loops_s),
+        *zip(found["feed.epoch_s"], epochs_s, strict=True),
+    ]:
+        assert 0.9 * own_s <= counted_s <= own_s, (counted_s, own_s)

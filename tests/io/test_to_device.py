@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.fakes.gpu import POISON, FakeGpu
 
 from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
@@ -17,7 +18,6 @@ from penstock.io.open import open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.to_device import DeviceReader
-from penstock.testing.fake_gpu import POISON, FakeGpu
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, extents_of, new_memory, read_all
 

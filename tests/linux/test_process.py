@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 
-from penstock.linux.process import survives
+import pytest
+from tests.forked import eventually
+
+from penstock.linux.process import descendants, start_ticks, stat_of, survives
 
 
 def test_a_process_survives_signals_that_it_handles_ignores_or_blocks():
@@ -24,3 +27,39 @@ def test_a_process_survives_signals_that_it_handles_ignores_or_blocks():
     assert not survived & {signal.SIGKILL, signal.SIGUSR2, signal.SIGQUIT}
     assert not survives(os.getpid(), signal.SIGKILL)
     assert not survives(2**22 + 1, signal.SIGTERM)
+
+
+WITHOUT_ITS_FIRST_THREAD = """
+import ctypes, subprocess, threading, time
+def work():
+    print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+    time.sleep(60)
+threading.Thread(target=work).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_lives_and_has_its_children_until_its_last_thread_has_ended():
+    """As while a killed process of many threads ends: its first thread may be the first to go."""
+    program = [sys.executable, "-c", WITHOUT_ITS_FIRST_THREAD]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        child = int(process.stdout.readline())
+        try:
+            eventually(lambda: (fields := stat_of(process.pid)) and fields[0] == b"Z")
+            assert start_ticks(process.pid) is not None
+            assert {process.pid, child} <= set(descendants(os.getpid()))
+        finally:
+            os.kill(child, signal.SIGKILL)
+            process.kill()
+
+
+def test_what_is_below_a_process_that_has_just_ended_is_found(monkeypatch: pytest.MonkeyPatch):
+    """A child that was read before its parent ended, as one with a lower number is, names that parent still."""
+    of = {10: (b"S", 1), 11: (b"S", 12), 12: (b"Z", 10), 13: (b"S", 11)}
+    fields = {pid: [state, b"%d" % parent, *[b"0"] * 15, b"1"] for pid, (state, parent) in of.items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", lambda _: [*map(str, of), "self"])
+        patch.setattr("penstock.linux.process.stat_of", fields.get)
+        found = descendants(10)
+    assert found == [11, 13]

@@ -69,6 +69,17 @@ def test_waits_are_told_from_what_the_script_does_between_batches(clock: Clock):
     assert totals() == {"wait_s": 6, "loop_s": 21, "batches": 3, "samples": 12}
 
 
+def test_a_loop_begins_where_its_iterator_was_asked_for(clock: Clock):
+    asked_s = clock.now_s
+    clock.pass_s(3)  # what Penstock imports first
+    iteration = Iteration(Loader(), asked_s)
+    iteration.ask(asked_s)
+    clock.pass_s(2)
+    iteration.pause()
+    end(iteration)
+    assert totals() == {"wait_s": 5, "loop_s": 5, "batches": 0, "samples": 0}
+
+
 def test_a_wait_that_goes_on_counts_and_what_comes_after_the_last_batch_only_with_the_next(clock: Clock):
     iteration = Iteration(Loader())
     batch(clock, iteration, 1)

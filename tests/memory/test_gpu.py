@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts.gpu import GpuContract
+from tests.contracts.ring import PAGE_BYTES
 from tests.fakes.cuda import FakeCuda
+from tests.fakes.gpu import FakeGpu
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.memory import cuda, cuda_shared
 from penstock.memory.cuda import BUFFER_BYTES, CudaGpu
 from penstock.memory.host_ring import HostRing, WritableHostRing
-from penstock.testing.fake_gpu import FakeGpu
-from penstock.testing.gpu_contract import GpuContract
-from penstock.testing.ring import PAGE_BYTES
 
 
 class TestFakeGpu(GpuContract):
@@ -60,7 +60,8 @@ class TestCudaGpuOnAFakeCuda(GpuContract):
 
 def test_a_trainers_pages_are_writable_only_until_they_are_registered(fake: FakeCuda) -> None:
     gpu, ring = CudaGpu("cuda"), WritableHostRing.create(PAGE_BYTES)
-    reader = HostRing.attach_pinned(ring.open_for_readers(), PAGE_BYTES, gpu)
+    reader = HostRing.attach_pinned(fd := ring.open_for_readers(), PAGE_BYTES, gpu)
+    os.close(fd)
     address = reader.readable(0, 1).ctypes.data
     assert fake.registered == [(address, PAGE_BYTES, 0)]
     pid = os.fork()
@@ -78,7 +79,8 @@ def test_a_trainers_pages_are_writable_only_until_they_are_registered(fake: Fake
 def test_pages_that_cannot_be_written_to_are_not_registered(gpu: Any, fake: FakeCuda) -> None:
     gpu = CudaGpu(gpu) if isinstance(gpu, str) else gpu
     ring = WritableHostRing.create(PAGE_BYTES)
-    reader = HostRing.attach(ring.open_for_readers(), PAGE_BYTES)
+    reader = HostRing.attach(fd := ring.open_for_readers(), PAGE_BYTES)
+    os.close(fd)
     with pytest.raises(PinningRefused, match=r"(?i)invalid.(argument|value)"):
         gpu.pin(reader.readable(0, PAGE_BYTES))
     reader.close()

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.contracts.device_ring import DeviceRingContract
+from tests.contracts.ring import PAGE_BYTES
+from tests.fakes.gpu import POISON, FakeGpu
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable
 from penstock.memory.gpu_ring import WritableDeviceRing
-from penstock.testing.device_ring import DeviceRingContract
-from penstock.testing.fake_gpu import POISON, FakeGpu
-from penstock.testing.ring import PAGE_BYTES
 
 
 class TestDeviceRing(DeviceRingContract):
-    gpu_code = "from penstock.testing.fake_gpu import FakeGpu", "FakeGpu()"
+    gpu_code = "from tests.fakes.gpu import FakeGpu", "FakeGpu()"
 
     def gpu(self) -> Gpu:
         return FakeGpu(1)

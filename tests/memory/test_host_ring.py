@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.contracts.ring import PAGE_BYTES, ReaderCode, RingContract
 
 from penstock.contracts import Ring, WritableRing
 from penstock.memory.host_ring import HostRing, WritableHostRing
-from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
 
 
 class TestHostRing(RingContract):
@@ -22,7 +22,9 @@ class TestHostRing(RingContract):
         return WritableHostRing.create(capacity_bytes)
 
     def attach(self, ring: WritableRing) -> Ring:
-        return HostRing.attach(ring.open_for_readers(), ring.capacity_bytes)
+        reader = HostRing.attach(fd := ring.open_for_readers(), ring.capacity_bytes)
+        os.close(fd)
+        return reader
 
     def attach_elsewhere(self, ring: WritableRing) -> ReaderCode:
         fd = ring.open_for_readers()

@@ -227,6 +227,42 @@ def test_a_value_without_neighbours_is_a_point(tab, store):
         assert svg.count('r="2.5"') == points and "<polyline" not in svg
 
 
+WRITTEN = """
+const written = CanvasRenderingContext2D.prototype.fillText;
+window.texts = [];
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+  const { width } = this.measureText(text);
+  const left = { right: width, center: width / 2 }[this.textAlign] || 0;
+  window.texts.push([text, x - left]);
+  return written.call(this, text, x, y, ...rest);
+};
+"""
+
+
+def test_the_labels_of_an_axis_are_shown_whole(tab, store):
+    gib = [22.03714 + step * 1e-5 for step in range(40)]
+    series = {
+        "proc.rss_bytes": [each * 2**30 for each in gib],
+        "tokens": [1e12 + 1e8 * step for step in range(40)],
+    }
+    [run] = group(store, "first", series=series)
+    one = tab()
+    one.page.add_init_script(WRITTEN)
+    one.page.reload()
+    page = one.view(f"compare?run={run.id}")
+    page.locator(".chart canvas").nth(1).wait_for()
+    texts = eventually(
+        lambda: (
+            (found := page.evaluate("texts"))
+            and any("GiB" in text for text, _ in found)
+            and any("1,00" in text for text, _ in found)
+            and found
+        )
+    )
+    assert "22.0371 GiB" in [text for text, _ in texts]
+    assert [text for text, begin in texts if begin < 0] == []
+
+
 def test_all_charts_show_one_part_of_the_time_and_values_only_where_a_run_has_some(tab, store):
     [long] = group(store, "long", seconds=100, series={"early": [1.0, 2.0], "loss": np.arange(101.0)})
     [short] = group(store, "short", runs=["b"], seconds=10, series={"loss": np.arange(11.0)})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runs.advice import advise
+from penstock.runs.advice import Cpus, advise
 from penstock.runs.figures import RunFigures, parts_of, run_figures
 from penstock.runs.plan import RunPlan
 from penstock.runs.record import RunRecord
@@ -90,14 +90,54 @@ def four(**fields: Any) -> list[RunFigures]:
 def test_each_rule_says_its_numbers_and_a_remedy(
     run: RunFigures, cpus_busy: float | None, together: list[RunFigures], kind: str, said: str
 ) -> None:
-    advice = advise(run, cpus_busy, together or [run])
+    advice = advise(run, Cpus(cpus_busy, cpus_busy), together or [run])
     assert advice
     assert advice.kind == kind
     assert said in advice.text
 
 
+@pytest.mark.parametrize(
+    ("fields", "used", "kind", "said"),
+    [
+        (
+            {},
+            0.03,
+            "others",
+            "while other programs keep the CPUs busy (97%; it and the runs beside it use 3%): end those",
+        ),
+        ({}, 0.6, "share", "while the CPUs are busy 97%: all 4 run train.py"),
+        ({}, None, "share", "while the CPUs are busy 97%: all 4 run train.py"),
+        (
+            {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9, "moved_bytes": 1e7},
+            0.6,
+            "others",
+            "while other programs keep disk sda busy (99%; it and the runs beside it moved 1% of its bytes): end",
+        ),
+        (
+            {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9, "moved_bytes": 9e8},
+            0.6,
+            "storage",
+            "disk sda is busy",
+        ),
+        (
+            {"disk": "sda", "disk_busy": 0.99, "disk_bytes": 4e9, "moved_bytes": None},
+            0.6,
+            "storage",
+            "is busy 99%",
+        ),
+    ],
+)
+def test_what_other_programs_keep_busy_is_not_taken_for_the_run_s_doing(
+    fields: dict[str, Any], used: float | None, kind: str, said: str
+) -> None:
+    runs = four(**fields)
+    advice = advise(runs[0], Cpus(0.97, used), runs)
+    assert advice and advice.kind == kind
+    assert said in advice.text
+
+
 def test_nothing_is_advised_where_nobody_recorded_waits() -> None:
-    assert advise(figures((None, None, None)), 0.9, four()) is None
+    assert advise(figures((None, None, None)), Cpus(0.9, 0.9), four()) is None
 
 
 seconds = st.none() | st.floats(0, 1000)

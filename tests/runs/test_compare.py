@@ -70,9 +70,33 @@ def test_epochs_are_compared_where_they_were_recorded() -> None:
         return {"feed.epoch_s": series([1.0, 2.0, 3.0], epochs_s), "feed.samples": series([1.0], [800.0])}
 
     compared = compare({"alone": ALONE, "plain": TOGETHER}, found)
-    assert [(group.epoch_s, group.samples_per_s) for group in compared.groups] == [(2.2, 80), (3.3, 200)]
-    assert "; each epoch takes 1.50 times as long." in compared.sentences[0]
+    assert [(group.epoch_s, group.samples_per_s) for group in compared.groups] == [
+        (pytest.approx(3.0667, rel=1e-4), 80),
+        (pytest.approx(5.1667, rel=1e-4), 200),
+    ]
+    assert "; each epoch takes 1.68 times as long on average." in compared.sentences[0]
     assert [group.batches_per_s for group in compared.groups] == [None, None], "nobody recorded them"
+
+
+def test_a_run_that_first_waits_for_its_feed_is_not_said_to_take_half_of_the_time() -> None:
+    def found(run: RunRecord) -> dict[str, Series]:
+        epochs_s = [2.0, 2.0, 2.0] if run.mode == "alone" else [10.6, 1.0, 1.0]
+        return {"feed.epoch_s": series([1.0, 2.0, 3.0], epochs_s)}
+
+    compared = compare({"alone": ALONE[:1], "plain": TOGETHER}, found)
+    assert "each epoch takes 2.10 times as long on average" in compared.sentences[0]
+
+
+def test_the_cpus_that_other_programs_keep_busy_are_not_its_own() -> None:
+    def found(run: RunRecord) -> dict[str, Series]:
+        cpu = series([0.0, 10.0], [0.0, 2.1]), series([0.0, 10.0], [0.0, 39.0])
+        host = {"host.cpu_s": cpu[1], "host.cpus": series([0.0], [4.0]), "host.cores": series([0.0], [4.0])}
+        return {"feed.wait_s": series([9.0], [6.0]), "proc.cpu_s": cpu[0], **host}
+
+    for mode, used in (("alone", 5), ("plain", 21)):
+        runs = [run("one", i, 10.0, 10.0, mode=mode) for i in range(4)]
+        (group,) = compare({"one": runs}, found).groups
+        assert f"(98%; it and the runs beside it use {used}%)" in group.advice["one0"].text
 
 
 def test_a_figure_that_one_run_lacks_is_absent_of_its_group() -> None:

@@ -99,6 +99,11 @@ def test_importing_penstock_and_logging_outside_a_run_loads_neither_numpy_nor_th
     assert not {"numpy", "sqlite3", "penstock.runs.store"} & set(loaded)
 
 
+def test_who_has_been_told_of_twenty_names_is_told_that_others_are_left_out(script: Script):
+    lines = script.run("for i in range(40): penstock.log(**{f'n{i}': 'text'})").splitlines()
+    assert len(lines) == 21 and lines[-1] == "penstock.log: what else is left out is not told"
+
+
 def test_nan_is_kept_and_what_is_no_number_is_left_out_and_said_once(script: Script):
     said = script.run(
         "class Bad:\n"

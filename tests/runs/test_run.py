@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 from tests.forked import eventually
 from tests.runs.running import UNWATCHED, Launch, nothing_is_left
+from tests.runs.store.groups import group
 
+from penstock.runs.launch import launcher
 from penstock.runs.store import Store
 
 
@@ -36,6 +39,24 @@ def test_one_run_says_what_it_says_and_ends_as_it_ends(launch):
     record = one.record()
     assert (record.status, record.exit_code, record.reason) == ("failed", 7, "err")
     assert sorted(one.kept().split()) == ["err", "out"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "true", b"a\xff"],
+        ["run", "--name", b"a\xff", "true"],
+        ["run", "-n", "2", "--group", b"a\xff", "true"],
+        ["runs", "show", b"a\xff"],
+        ["runs", "compare", b"a\xff"],
+    ],
+)
+def test_what_is_not_utf8_is_one_error(words, tmp_path: Path):
+    command = [sys.executable, "-m", "penstock", *words]
+    environment = {**os.environ, "PENSTOCK_STORE": str(tmp_path / "store")}
+    told = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert told.returncode == 2
+    assert told.stderr.startswith(b"penstock: 'a\\udcff' is not UTF-8") and told.stderr.count(b"\n") == 1
 
 
 def test_output_and_errors_keep_their_order_where_they_go_to_one_pipe(tmp_path: Path):
@@ -159,10 +180,34 @@ def test_a_signal_is_passed_on_and_a_second_one_kills(launch, name: str):
     both.signal(f"SIG{name}")
     eventually(lambda: both.output.count("heard") == 2)
     assert [record.status for record in both.records()] == ["running", "running"]
+    time.sleep(launcher._ONE_SIGNAL_S)
     both.signal("SIGTERM")
     assert both.wait() == 137
     assert {record.status for record in both.records()} == {"killed"}
     assert {record.reason for record in both.records()} == {"killed by a second signal: SIGTERM to penstock run"}
+
+
+class Told:
+    """A run that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def send(self, **words: object) -> None:
+        self.told.append(f"{words['signal']}")
+
+    def kill(self, why: str) -> None:
+        self.told.append(why)
+
+
+def test_signals_within_a_second_are_one_as_timeout_sends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with Store.open(tmp_path) as store, monkeypatch.context() as patch:
+        started = launcher.Launcher(store, [store.add(group(1))], listeners=[()])
+        started._running = [run := Told()]
+        for now_s in (100.0, 100.1, 100.9, 101.0):
+            patch.setattr(launcher.time, "monotonic", lambda now_s=now_s: now_s)
+            started._forward(signal.SIGTERM, "SIGTERM to penstock run")
+    assert run.told == [f"{signal.SIGTERM:d}", "killed by a second signal: SIGTERM to penstock run"]
 
 
 def test_a_script_that_obeys_a_ctrl_c_was_killed_and_those_after_it_never_begin(launch):

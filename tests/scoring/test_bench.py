@@ -15,10 +15,13 @@ from penstock import BadSetting
 from penstock.cli.select_table import _ranks
 from penstock.measure.spread import Spread
 from penstock.runs.store import Store
-from penstock.scoring.bench.report import Row, choose, full_of, rows_of
-from penstock.scoring.bench.run import Outcome, Results, Trial, label, locked
+from penstock.scoring.bench.command import shown
+from penstock.scoring.bench.report import Report, Row, baselines_of, choose, full_of, paired, rows_of
+from penstock.scoring.bench.run import Outcome, Results, Trial, arms_of, label, locked
 from penstock.scoring.bench.spec import Arm, Spec, read_spec
+from penstock.scoring.kept import keeping
 from penstock.scoring.pays import savings
+from penstock.scoring.scores import Scores
 
 TASK = """
 import torch
@@ -36,10 +39,10 @@ def other(): return 7
 TRAIN = """
 import pathlib
 import penstock
-policy, epochs, seed = penstock.select.plan_of_run(40, 4)
+policy, epochs, seed, choosing = penstock.select.plan_of_run(40, 4)
 ids = [id for epoch in range(epochs) for id in policy.selection(epoch).ids.tolist()]
 if seed == 2 and pathlib.Path("unlucky").exists(): raise SystemExit("no luck")
-penstock.log(accuracy=len(set(ids)) + seed / 100, given=len(ids))
+penstock.log(accuracy=len(set(ids)) + seed / 100 - choosing, given=len(ids))
 """
 SPEC = """
 task: task.py:task
@@ -83,8 +86,11 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     report = json.loads((folder / "out" / "report.json").read_text())
     reached = {row["label"]: row["metric"]["median"] for row in report["on_seeds"]}
     assert reached == pytest.approx(
-        {"full 100%": 40.015, "full 50%": 40.015, "rs2 50%": 40.015, "diverse 50%": 20.015}
+        dict.fromkeys(["full 100%", "full 50%", "rs2 50%", "infobatch 100%"], 39.015) | {"diverse 50%": 19.015}
     )
+    for seeds, rows in ((["1", "2"], report["on_seeds"]), (["3"], report["on_fresh_seeds"])):
+        assert all([*row["figures"]] == seeds for row in rows)
+    assert report["on_fresh_seeds"][0]["figures"]["3"] == pytest.approx(40.03), "not on what was chosen by"
     assert report["chosen"] == "diverse 50%"
     assert [row["label"] for row in report["on_fresh_seeds"]][:3] == ["full 100%", "diverse 50%", "random 50%"]
     assert report["against"]["full 100%"]["median"] == pytest.approx(-20)
@@ -93,10 +99,10 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     beyond = "diverse 50% (the cheapest: nothing with scores costs at most 0.7), on fresh seeds"
     assert (beyond in said.stdout.replace("\n", " ")) == (diverse["cost"]["1"] > 0.7)
     assert (folder / "out" / "picture.png").stat().st_size > 10_000
-    assert "diverse 50% against full 100%, seed by seed: -20.00 (-20.00 to -20.00)" in said.stdout
+    assert "diverse 50% against full 100%, seed by seed, median (least to most): -20.00 (" in said.stdout
     results = json.loads((folder / "out" / "results.json").read_text())
     same = "full at its cost" if diverse["cost"]["1"] >= 0.995 else ""  # then it is full, which is there
-    assert len(results["outcomes"]) == 2 * 5 + 1 + 5 - bool(same)
+    assert len(results["outcomes"]) == 2 * 6 + 1 + 6 - bool(same)
     again = bench(folder)
     assert again.returncode == 0 and "[0 of" not in again.stdout
     assert json.loads((folder / "out" / "results.json").read_text()) == results
@@ -114,7 +120,7 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     said_of_others = "have read scores diverse-epochs=0-1, diverse-epochs=0-2, diverse-epochs=0-3, and not others"
     assert wrong.returncode == 2 and said_of_others in wrong.stderr.replace("\n", " ")
     assert cost.returncode == 0, cost.stderr
-    assert "accuracy: 40.02 (40.01 to 40.03, 3 runs) on all samples, 20.02" in cost.stdout.replace("\n", " ")
+    assert "accuracy: 39.02 (39.01 to 40.03, 3 runs) on all samples, 19.02" in cost.stdout.replace("\n", " ")
     with Store.open(folder / "store") as store:
         [saving] = savings(store, ["small/rs2 50%", "small/full 50%", "small/diverse 50%", "small/full 100%"])
         [alone] = savings(store, ["small/rs2 50%", "small/full 50%", "small/diverse 50%"])
@@ -135,7 +141,7 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
         said_of_less = f"group 'small/{less} 50%' trained on {less} 50%, as select bench asked"
         assert wrong.returncode == 2 and said_of_less in wrong.stderr.replace("\n", " ")
     show = penstock(folder, "show", "out/scores/diverse-epochs=0-1.parquet")
-    assert "diverse (version 1, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
+    assert "diverse (version 2, epochs 0, fraction 1.0), seed 1; high scores are worth more" in show.stdout
     compare = penstock(
         folder, "compare", "out/scores/diverse-epochs=0-1.parquet", "out/scores/diverse-epochs=0-2.parquet"
     )
@@ -144,6 +150,12 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
 
 @pytest.mark.whole
 def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Path) -> None:
+    short = (
+        SPEC.replace("fresh_seeds: [3]\n", "")
+        .replace("[1, 0.5]", "[1]")
+        .replace("  - {method: rs2, fractions: [0.5]}\n", "")
+    )
+    (folder / "small.yaml").write_text(short)
     (folder / "unlucky").touch()
     said = bench(folder)
     assert said.returncode == 2
@@ -155,7 +167,7 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
     after = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
     assert {key: after[key] for key in before} == before
     for changed, text, named in (
-        ("small.yaml", SPEC.replace("[train.py]", "[train.py, x]"), "train"),
+        ("small.yaml", short.replace("[train.py]", "[train.py, x]"), "train"),
         ("train.py", TRAIN + "1", "train.py"),
         ("task.py", TASK + "1", "task.py, another train.py"),
     ):
@@ -164,7 +176,7 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
         assert said.returncode == 2
         assert f"holds results of another {named}: give another folder" in said.stderr.replace("\n", " ")
         assert ("anew everything" in said.stderr.replace("\n", " ")) == (changed == "task.py")
-        (folder / "small.yaml").write_text(SPEC)
+        (folder / "small.yaml").write_text(short)
     (folder / "task.py").write_text(TASK)
     assert bench(folder, "--again").returncode == 0
     anew = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
@@ -302,6 +314,26 @@ def test_costs_count_the_selection_once_for_all_runs_that_share_it() -> None:
     assert el2n.cost[1] == pytest.approx(0.6) and el2n.pays_after == 1
 
 
+def test_where_seeds_do_not_tell_methods_apart_the_table_says_so() -> None:
+    found = results()
+    found.outcomes[Trial(2, 0.5, 1).key(found.spec)] = Outcome("r", 1, 1, None, 74)
+    full, less, el2n = rows_of(found, [(0, 1.0), (1, 0.4), (2, 0.5)], [1, 2])
+    assert less.figures == {1: 73, 2: 74}
+    against = {row.label: paired(less, row) for row in (full, el2n)}
+    assert against == {"full 100%": Spread(2, 2, 2), "el2n 50%": Spread(1.5, -1, 4)}
+    report = Report("t", "accuracy", None, 0.7, less.label, [less], [less, full, el2n], against)  # type: ignore[arg-type]
+    said = [each for each in shown(report) if isinstance(each, str)]
+    assert [each.endswith("these seeds do not tell them apart") for each in said] == [False, True]
+
+
+def test_rs2_and_infobatch_stand_in_every_table(folder: Path) -> None:
+    (folder / "small.yaml").write_text(SPEC.replace("  - {method: rs2, fractions: [0.5]}\n", ""))
+    spec = read_spec(folder / "small.yaml").spec
+    arms = {label(spec, *each): each for each in arms_of(spec)}
+    assert {"rs2 50%", "infobatch 100%"} <= arms.keys()
+    assert arms["infobatch 100%"] in baselines_of(spec, 0.5, 0.6)
+
+
 def test_the_choice_is_the_best_within_the_budget() -> None:
     found = results()
     assert choose(found) == (1, 0.4)
@@ -343,3 +375,27 @@ def test_arms_that_differ_little_have_names_of_their_own() -> None:
 
 def test_ranks_of_equal_scores_are_equal() -> None:
     assert _ranks(np.array([3.0, 1.0, 3.0, 0.0])).tolist() == [2.5, 1.0, 2.5, 0.0]
+
+
+BURNS = """
+import time
+
+def task(seed=0):
+    while time.process_time() < 3: pass
+    return make()
+"""
+
+
+@pytest.mark.whole
+def test_scoring_costs_the_whole_process_and_two_to_one_name_are_refused(folder: Path) -> None:
+    text = TASK.replace("def task(seed=0)", "def make()")
+    (folder / "task.py").write_text(text + BURNS)
+    words = ("score", "task.py:task", "--method", "diverse", "--set", "epochs=0", "--out", "x.parquet")
+    with keeping(folder / "x.partial"):
+        refused = penstock(folder, *words)
+    assert refused.returncode == 2 and "another process is scoring" in refused.stderr.replace("\n", " ")
+    ended = penstock(folder, *words)
+    assert ended.returncode == 0, ended.stderr
+    cost = Scores.read(folder / "x.parquet").header.cost
+    assert cost.cpu_s > 3 and cost.seconds > 3, "make_task counts, and what Python imports"
+    assert not (folder / "x.partial").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ def test_scores_of_a_feed_are_those_of_its_data(feed: None, tmp_path: Any) -> No
         assert np.allclose(found.values, expected["sketch"].values, rtol=1e-4, atol=1e-6)
         found = select.score(images(data=loader, make_model=small, checkpoints=changes["checkpoints"]), "el2n")
         assert np.allclose(found.values, expected["el2n"].values, rtol=1e-4, atol=1e-6)
-        chosen = select.top(found, 0.5)
+        with pytest.warns(UserWarning, match="hold none of class 0"):
+            chosen = select.top(found, 0.5)
         loader.select(chosen)
         assert sorted(id for _ in loader for id in loader.ids.tolist()) == chosen.ids.tolist()
     assert found.header.data.samples == SAMPLES
@@ -90,3 +92,24 @@ def test_a_stream_cannot_be_scored(serve: Any) -> None:
     serve(Stream(), epochs=1)
     with penstock.attach("feed") as loader, pytest.raises(BadSetting, match="scores need numbered samples"):
         select.score(images(data=loader), "el2n")
+
+
+class Costly(Images):
+    """Images that take time to make."""
+
+    def __getitem__(self, id: int) -> Any:
+        until_s = time.process_time() + 0.01
+        while time.process_time() < until_s:
+            pass
+        return super().__getitem__(id)
+
+
+def make_costly() -> Any:
+    return DataLoader(Costly(), 8)  # type: ignore[arg-type]
+
+
+@pytest.mark.whole
+def test_what_the_feeder_uses_counts() -> None:
+    with penstock.share(make_costly, "costly", linger=0.1) as loader:
+        cost = select.score(images(data=loader), "el2n", models=1, epochs=0).header.cost
+    assert 0.2 < cost.feeder_cpu_s < cost.cpu_s

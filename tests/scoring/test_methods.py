@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.scoring.tasks import SAMPLES, Images, convolutional, images, small, texts
+from tests.scoring.tasks import SAMPLES, Images, Texts, convolutional, images, small, texts
 from torch import nn
 from torch.utils.data import DataLoader
 
 from penstock import BadSetting
+from penstock.scoring.choose import diverse
 from penstock.scoring.methods.less import Less
 from penstock.scoring.methods.rds import Rds, nearest, pooled
 from penstock.scoring.methods.sketch import Sketch
 from penstock.scoring.score import METHODS, score
 from penstock.scoring.scores import Scores
 from penstock.scoring.task import Batch, Task
-from penstock.scoring.training import Checkpoint, train
+from penstock.scoring.training import digest_of, train
 from penstock.testing.scorer import ScorerContract
 
 
@@ -32,6 +33,10 @@ class Uncalled(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images.flatten(1) @ self.inner.weight.T
+
+
+def unsteady() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(128, track_running_stats=False), nn.Linear(128, 3))
 
 
 def saved(tmp_path: Any, task: Task, *, epochs: int = 2, make: Any = None) -> list[str]:
@@ -76,17 +81,14 @@ def test_el2n(tmp_path: Any) -> None:
         assert found[id] == pytest.approx(sum(lengths) / len(lengths), rel=1e-4)
 
 
-def plain_gradient(task: Task, model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
-    """The gradient of the layers' weights by one backward pass."""
+def plain_gradient(task: Task, model: nn.Module, batch: Any, of: str = "") -> dict[str, torch.Tensor]:
+    """The gradient of what is trained, or of parameters with such names, by one backward pass."""
     model.zero_grad()
     task.losses(model, batch).sum().backward()
     return {
         name: parameter.grad.clone()
         for name, parameter in model.named_parameters()
-        if name.endswith("weight")
-        and parameter.grad is not None
-        and parameter.dim() in (2, 4)
-        and "words" not in name
+        if parameter.grad is not None and of in name
     }
 
 
@@ -115,12 +117,35 @@ def test_less(tmp_path: Any, make: Any, adam: bool) -> None:
     assert np.allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
-def of_target(task: Task, model: nn.Module, id: int) -> torch.Tensor:
+def of_target(task: Task, model: nn.Module, id: int, of: str = "") -> torch.Tensor:
     (batch,) = list(task.validation_batches(""))
     one = task.inputs(batch.content)[id : id + 1], task.labels(batch.content)[id : id + 1]
     from penstock.scoring.task import Batch
 
-    return torch.cat([each.flatten() for each in plain_gradient(task, model, Batch(np.array([id]), one)).values()])
+    return torch.cat(
+        [each.flatten() for each in plain_gradient(task, model, Batch(np.array([id]), one), of).values()]
+    )
+
+
+class Mixing(nn.Module):
+    """A frozen part that compares a batch's samples with each other, which gradients behind it cannot show."""
+
+    def __init__(self, part: float) -> None:
+        super().__init__()
+        self.part, self.out = part, nn.Linear(128, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.out((images - self.part * images.mean(0)).flatten(1))
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_that_a_sample_s_loss_depends_on_its_batch_is_said(
+    part: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    score(images(make_model=lambda: Mixing(part)), "less", epochs=1)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "less compares 387 of 387 parameters" in said
+    assert ("a sample's loss depends on the others of its batch" in said) == bool(part)
 
 
 def test_less_in_few_dimensions_ranks_alike(tmp_path: Any) -> None:
@@ -137,18 +162,36 @@ def test_sketch(tmp_path: Any) -> None:
     task = images(make_proxy=small, checkpoints=paths[-1:])
     found = score(task, "sketch").values[:, 0]
     model, _ = loaded(task, paths[-1], small)
-    wanted = torch.stack([of_target(task, model, i) for i in range(9)]).mean(0)
+    wanted = torch.stack([of_target(task, model, i, "weight") for i in range(9)]).mean(0)
     for id in range(SAMPLES):
-        (gradient,) = plain_gradient(task, model, sample(task, id)).values()
+        (gradient,) = plain_gradient(task, model, sample(task, id), "weight").values()
         assert found[id] == pytest.approx(float(gradient.flatten() @ wanted), rel=1e-3, abs=1e-6)
 
 
-@pytest.mark.parametrize("make", [images, texts])
-def test_rds(tmp_path: Any, make: Any) -> None:
+class Different(Texts):
+    """Texts without order, so that no two are alike."""
+
+    def __getitem__(self, id: int) -> tuple[torch.Tensor, torch.Tensor]:
+        words, labels = super().__getitem__(id)
+        return torch.from_numpy(np.random.default_rng(id + len(self)).integers(0, 11, len(words))), labels
+
+
+def rounds(cosines: np.ndarray) -> list[int]:
+    """In which round each sample is taken, if each target sample in turn takes the nearest that is left."""
+    taken: dict[int, int] = {}
+    for turn in range(len(cosines)):
+        each = cosines[:, turn % cosines.shape[1]]
+        left = [id for id in range(len(cosines)) if id not in taken]
+        taken[min(left, key=lambda id: (-each[id], id))] = turn // cosines.shape[1]
+    return [taken[id] for id in range(len(cosines))]
+
+
+@pytest.mark.parametrize(("make", "kind"), [(images, Images), (texts, Different)])
+def test_rds(tmp_path: Any, make: Any, kind: Any) -> None:
     """Each of the target's samples takes, in turn, the nearest that is left; a plain loop over rounds."""
-    task = make()
+    task = make(data=kind(20), validation=kind(4, seed=1))
     paths = saved(tmp_path, task, epochs=1)
-    task = make(checkpoints=paths)
+    task = make(data=task.data, validation=task.validation, checkpoints=paths)
     found = score(task, "rds", centred=False)
     model, _ = loaded(task, paths[0])
     kept: list[Any] = []
@@ -163,14 +206,35 @@ def test_rds(tmp_path: Any, make: Any) -> None:
             hidden = sum((i + 1) * row for i, row in enumerate(hidden)) / sum(range(1, len(hidden) + 1))
         return hidden / np.linalg.norm(hidden)
 
-    samples = [embedding(task.data, id) for id in range(SAMPLES)]
-    wanted = [embedding(task.validation, id) for id in range(9)]
-    orders = [sorted(range(SAMPLES), key=lambda id: (-float(samples[id] @ each), id)) for each in wanted]
-    for id in range(SAMPLES):
-        rounds, cosine = min(
-            (order.index(id), -float(samples[id] @ each)) for order, each in zip(orders, wanted, strict=True)
-        )
-        assert found.values[id, 0] == pytest.approx(0.49 * (1 - cosine) - rounds, abs=1e-4)
+    samples = np.stack([embedding(task.data, id) for id in range(20)])
+    cosines = samples @ np.stack([embedding(task.validation, id) for id in range(4)]).T
+    assert np.diff(np.sort(cosines, axis=0), axis=0).min() > 2e-5, "a tie: what follows hangs on the last bits"
+    found_in = np.ceil(-found.values[:, 0]).astype(int)
+    assert found_in.tolist() == rounds(cosines)
+    nearness = (found.values[:, 0] + found_in) / 0.49 - 1
+    assert np.abs(nearness[:, None] - cosines).min(1).max() < 1e-4
+    assert np.bincount(found_in).tolist() == [4] * 5  # none is taken twice
+
+
+def test_samples_that_differ_in_their_last_bits_are_taken_by_their_ids() -> None:
+    """On another processor the last bits are others, and the choice is to be the same."""
+    wanted = np.array([[1, 0], [1, 0], [0, 1]], "f4")
+    plain = np.array([[0.6, 0.8], [0.8, 0.6]], "f4").repeat(10, 0)
+    for seed in range(5):
+        noise = np.random.default_rng(seed).uniform(-1e-7, 1e-7, plain.shape)
+        found = nearest((plain + noise).astype("f4"), wanted, centred=False)
+        assert np.array_equal(found, nearest(plain, wanted, centred=False))
+        assert np.flatnonzero(found > 0).tolist() == [0, 10, 11]
+        for by in ("k-center", "facility-location"):
+            chosen = diverse(np.concatenate([plain + noise, [[-1, 0]]]), 3 / 21, by=by)
+            assert np.array_equal(chosen.ids, diverse(np.concatenate([plain, [[-1, 0]]]), 3 / 21, by=by).ids)
+
+
+def test_one_embedding_that_is_no_number_names_its_sample() -> None:
+    given = np.ones((5, 2))
+    given[3, 1] = np.nan
+    with pytest.raises(BadSetting, match="embeddings: 1 of 5 are not finite, the first is id 3"):
+        diverse(given, 0.5)
 
 
 def test_the_index_of_rds_scores_other_targets_without_another_pass(tmp_path: Any) -> None:
@@ -204,7 +268,7 @@ def test_a_model_that_is_made_trained_is_not_trained_again(method: str) -> None:
         return made[-1]
 
     scores = score(images(make_model=make), method, epochs=0, **({"models": 1} if method == "el2n" else {}))
-    assert scores.header.checkpoint == Checkpoint.of(made[-1]).digest and np.unique(scores.values).size > 1
+    assert scores.header.checkpoint == digest_of(made[-1]) and np.unique(scores.values).size > 1
 
 
 def test_nearest_takes_the_first_and_leaves_no_two_alike() -> None:
@@ -246,7 +310,12 @@ def test_adapters_are_trained_in_place_of_the_model() -> None:
         (images(labels=lambda batch: batch[2]), "el2n", {}, "labels: a batch of list has none"),
         (images(loss=lambda outputs, labels: outputs.sum()), "el2n", {}, r"loss: shape \(\) for \d+ samples"),
         (texts(), "el2n", {"models": 1}, r"el2n: outputs of shape \(50, 6, 11\)"),
-        (images(make_model=lambda: Uncalled(128, 3)), "less", {}, "the model calls none of its layers inner"),
+        (
+            images(make_model=unsteady),
+            "less",
+            {},
+            "a batch normalisation without running statistics: a sample's loss depends on the others",
+        ),
         (
             images(make_model=lambda: nn.Linear(9999, 9), make_proxy=lambda: Uncalled(128, 3)),
             "sketch",
@@ -347,8 +416,12 @@ def test_a_checkpoint_that_does_not_fit_says_where(tmp_path: Any) -> None:
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save({1: torch.ones(2)}, tmp_path / "numbers.pt")
     (tmp_path / "junk.pt").write_text("junk")
-    for name, said in (("numbers.pt", "does not fit"), ("junk.pt", "as plain tensors"), ("", "Is a directory")):
-        with pytest.raises(BadSetting, match=f"checkpoints: {tmp_path / name}.*{said}"):
+    for name, said in (
+        ("numbers.pt", "does not fit"),
+        ("junk.pt", "as plain tensors"),
+        ("", "holds no adapter_model"),
+    ):
+        with pytest.raises(BadSetting, match=f"checkpoints: .*{tmp_path / name}.*{said}"):
             score(images(checkpoints=[str(tmp_path / name)]), "el2n")
     with pytest.raises(BadSetting, match="holds a list, and no state_dict"):
         score(images(checkpoints=[str(tmp_path / "list.pt")]), "el2n")
@@ -368,7 +441,25 @@ def test_losses_that_are_no_numbers_are_not_kept() -> None:
     with pytest.raises(
         BadSetting, match="scores by el2n: 50 of 50 samples have none that is a number, the first is id 0"
     ):
+        score(images(make_model=lambda: Diverged(128, 3)), "el2n", epochs=0)
+    with pytest.raises(
+        BadSetting, match=r"loss: 50 of a batch's 50 are .*: no sample of data holds .*: .* diverged"
+    ):
         score(images(make_model=lambda: Diverged(128, 3)), "el2n")
+
+
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [*((method, "data") for method in METHODS), *((method, "validation") for method in ("less", "rds", "sketch"))],
+)
+def test_one_sample_that_holds_no_number_is_named(method: str, place: str) -> None:
+    """Batch normalisation spreads it over its batch, and a step over the model."""
+    holed = Images(30, seed=2)
+    holed.images[17, 0, 3, 3] = np.nan
+    settings = {"warm_up": 1.0} if method == "less" else {}
+    said = rf"(loss|embeddings): \d+ of a batch's \d+ are no finite numbers: id 17 of {place} hold NaN"
+    with pytest.raises(BadSetting, match=said):
+        score(images(**{place: holed}, make_proxy=small), method, **settings)
 
 
 def test_training_reports_each_sample_and_leaves_the_process_s_random_numbers_alone() -> None:
@@ -439,6 +530,56 @@ def test_the_state_of_adam_is_that_of_its_parameter_whatever_its_groups(tmp_path
         score(images(checkpoints=[str(tmp_path / "end.pt")]), "less")
 
 
+def frozen() -> nn.Module:
+    """A convolution as it came, and what is trained behind it."""
+    torch.manual_seed(7)
+    model = convolutional()
+    model[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("settings", [{}, {"adam": False}])
+def test_checkpoints_and_optimisers_may_hold_what_is_trained_alone(tmp_path: Any, settings: Any) -> None:
+    task, model = images(make_model=frozen), frozen()
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    whole = with_optimizer(tmp_path / "whole.pt", parameters, model)
+    read = torch.load(whole)
+    read["model"] = {name: each for name, each in read["model"].items() if not name.startswith("0.")}
+    torch.save(read, tmp_path / "part.pt")
+    found = [
+        score(images(make_model=frozen, checkpoints=[each]), "less", **settings)
+        for each in (whole, tmp_path / "part.pt")
+    ]
+    assert np.array_equal(found[0].values, found[1].values)
+    assert found[0].header.checkpoint == found[1].header.checkpoint
+    named = with_optimizer(tmp_path / "named.pt", list(model.named_parameters()), model)
+    assert score(images(make_model=frozen, checkpoints=[named]), "less", **settings).values.std() > 0
+    del read["model"]["6.weight"]
+    torch.save(read, tmp_path / "less.pt")
+    with pytest.raises(BadSetting, match=r'does not fit the model Sequential: Missing key.*"6\.weight"'):
+        score(images(make_model=frozen, checkpoints=[tmp_path / "less.pt"]), "less", **settings)
+    assert len(train(task, frozen(), epochs=1, seed=0)[0].state) == len(frozen().state_dict()) - 2
+
+
+def test_batches_have_the_size_that_is_asked_for_and_other_processes_load_them() -> None:
+    given: list[int] = []
+
+    def inputs(batch: Any) -> Any:
+        given.append(len(batch[0]))
+        return batch[0]
+
+    plain = score(images(), "less", epochs=1, warm_up=0.5).values
+    loaded = score(images(workers=2), "less", epochs=1, warm_up=0.5).values
+    assert np.array_equal(plain, loaded)
+    for changes, largest in (({}, 50), ({"batch_size": 7}, 7)):
+        given.clear()
+        score(images(inputs=inputs, **changes), "rds", epochs=1)
+        assert max(given) == largest
+    for changes in ({"batch_size": 0}, {"workers": -1}, {"batch_size": "7"}):
+        with pytest.raises(BadSetting, match=f"{next(iter(changes))}=.*: it must be a whole number"):
+            images(**changes)
+
+
 class Tied(nn.Module):
     """Words in and out by one matrix, as language models have it."""
 
@@ -479,7 +620,7 @@ def test_padding_does_not_count_in_an_embedding() -> None:
 
 def test_embeddings_that_are_no_numbers_are_refused() -> None:
     for method in ("rds", "diverse"):
-        with pytest.raises(BadSetting, match="50 of 50 embeddings are not finite"):
+        with pytest.raises(BadSetting, match="embeddings: 50 of a batch's 50 are no finite numbers"):
             score(images(embed=lambda _, batch: batch[0].flatten(1) * torch.nan), method, epochs=0)
 
 

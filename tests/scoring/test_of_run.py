@@ -51,9 +51,9 @@ def test_outside_of_a_comparison_all_samples_are_trained_on(asked: Any) -> None:
     plan = plan_of_run(N, 8, seed=7)
     assert chosen(plan) == list(range(N)) and plan.epochs == 8 and plan.seed == 7
     asked(lr="0.1")
-    assert plan_of_run(N, 8, seed=7)[1:] == (8, 7)
+    assert plan_of_run(N, 8, seed=7)[1:] == (8, 7, False)
     asked(method="adam", seed="3")  # a sweep of the user's own
-    assert plan_of_run(N, 8, seed=7)[1:] == (8, 7)
+    assert plan_of_run(N, 8, seed=7)[1:] == (8, 7, False)
 
 
 def test_methods_without_scores(compared: Any) -> None:

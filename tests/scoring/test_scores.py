@@ -44,7 +44,8 @@ def test_they_come_back_as_they_were_saved(tmp_path: Path) -> None:
     assert np.array_equal(again.values, scores.values) and np.array_equal(again.ids, scores.ids)
     assert again.header == scores.header
     assert again.header.settings == {"epochs": "1", "side": "128"} and again.header.seed == 4
-    assert pq.read_table(path).column_names == ["id", "weight", "score.a", "score.b"]
+    assert pq.read_table(path).column_names == ["id", "weight", "score.a", "score.b", "class"]
+    assert np.array_equal(again.classes, task.data.labels)
     assert [each.name for each in path.parent.iterdir()] == ["s.parquet"]
 
 
@@ -77,7 +78,7 @@ class Changed(Images):
     ("other", "said"),
     [
         (Images(49), "50 samples then, 49 now"),
-        (Images(seed=9), r"its samples hold other values in \[0\], \[1\], or stand in another order: 64 of 50"),
+        (Images(seed=9), r"its samples hold other values in \[0\], \[1\], or stand in another order: 50 of 50"),
         (Changed(order=np.random.default_rng(0).permutation(SAMPLES)), r"another order"),
         (Changed(labels=np.zeros(SAMPLES, int)), r"other values in \[1\], or"),
     ],
@@ -128,6 +129,50 @@ def test_what_could_not_be_compared_is_said() -> None:
         else:
             scores.check(read)
     some().check(plain)  # as from a feed: they know the number of samples only
+
+
+def test_one_sample_among_many_that_holds_something_else_is_seen() -> None:
+    scored, other = Images(200), Images(200)
+    other.labels[1] += 1  # none of the 64 that are always read
+    scores = some(200, data=identity_of(scored))
+    with pytest.raises(BadSetting, match=r"other values in \[1\], or stand in another order: 200 of 200"):
+        scores.check(other)
+    scores.check(Images(200))
+
+
+class InFiles:
+    """Samples that are read when they are asked for, from files that the object names, or their folder."""
+
+    def __init__(self, folder: Path, *, named: bool) -> None:
+        self.files = [folder / f"{id}.npy" for id in range(200)] if named else folder
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, id: int) -> Any:
+        return np.load(self.files[id] if isinstance(self.files, list) else self.files / f"{id}.npy")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_file_that_holds_something_else_now_is_seen_though_the_object_is_equal(
+    named: bool, tmp_path: Path
+) -> None:
+    for id in range(200):
+        np.save(tmp_path / f"{id}.npy", np.full(3, id))
+    scores = some(200, data=identity_of(InFiles(tmp_path, named=named)))
+    scores.check(InFiles(tmp_path, named=named))
+    np.save(tmp_path / "1.npy", np.full(3, 7))
+    with pytest.raises(BadSetting, match="or stand in another order: 200 of 200"):
+        scores.check(InFiles(tmp_path, named=named))
+
+
+def test_where_reading_all_takes_long_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = some(200, data=identity_of(Images(200)))
+    monkeypatch.setattr("penstock.scoring.identity._MOST_S", 0.0)
+    with pytest.warns(UserWarning, match="may be of other data: 64 of 200 samples were compared, since reading"):
+        scores.check(Images(200))
+    few = some(60, data=identity_of(Images(60)))
+    few.check(Images(60))
 
 
 def test_samples_of_many_kinds_are_told_apart() -> None:
@@ -249,6 +294,29 @@ def stratified(given: Any) -> Any:
     return select.stratified(given, 0.5, np.zeros(SAMPLES))
 
 
+def test_a_choice_that_loses_a_class_warns() -> None:
+    classes = np.repeat([4, 7, 9], [30, 15, 5])
+    scores = Scores(np.arange(SAMPLES), -np.arange(SAMPLES), header(), classes=classes)
+    with pytest.warns(
+        UserWarning, match=r"these 20 of 50 samples by mine hold none of class 7 \(15 samples\), and of 1"
+    ):
+        select.top(scores, 0.4)
+    with pytest.warns(UserWarning, match=r"hold none of class 9 \(5 samples\): stratified"):
+        select.top(scores, 0.8)
+    assert len(select.top(scores, 0.92)) == 46  # all are there
+    assert len(select.stratified(scores, 0.4, classes)) == 20
+
+
+def test_labels_that_are_no_classes_are_none() -> None:
+    plain = Images()
+    plain.labels = np.arange(SAMPLES)
+    task = images(data=plain, labels=lambda batch: batch[1] % 3)
+    assert select.score(task, "diverse", epochs=0).classes.tolist() == [id % 3 for id in range(SAMPLES)]
+    task = images(data=plain, embed=lambda model, batch: batch[0].flatten(1))
+    assert select.score(task, "diverse", epochs=0).classes is None
+    assert select.score(images(data=[each for each, _ in plain]), "diverse", epochs=0).classes is None
+
+
 def test_less_than_one_of_each_class_is_refused() -> None:
     with pytest.raises(BadSetting, match="keeps 5 samples, and there are 10 classes"):
         select.stratified(some(), 0.1, np.arange(SAMPLES) % 10)
@@ -294,7 +362,7 @@ def plain_facility_location(vectors: np.ndarray, take: int) -> set[int]:
         gains = []
         for i in range(len(unit)):
             best = [max([float(v @ unit[t]) for t in [*taken, i]]) for v in unit]
-            gains.append(-np.inf if i in taken else sum(best))
+            gains.append(-np.inf if i in taken else round(sum(best), 5))  # two that are alone gain alike
         taken.append(int(np.argmax(gains)))
     return set(taken)
 
@@ -382,3 +450,14 @@ def test_a_counter_that_begins_anew_is_read_often_enough(monkeypatch: pytest.Mon
 
 def test_text_is_scored_too(tmp_path: Path) -> None:
     assert identity_of(Texts()).difference(identity_of(Texts(seed=1)))
+
+
+def test_scores_by_the_ids_that_images_in_a_feed_had_before_are_refused(tmp_path: Path) -> None:
+    for data, refused in ((DataIdentity(SAMPLES), True), (identity_of(Images()), False)):
+        path = some(format=1, data=data).save(tmp_path / "s.parquet")
+        if refused:
+            with pytest.raises(BadSetting, match=r"whose images may have other ids now"):
+                Scores.read(path)
+        else:
+            assert len(Scores.read(path, Images())) == SAMPLES
+    assert len(Scores.read(some().save(tmp_path / "s.parquet"))) == SAMPLES

@@ -144,7 +144,7 @@ def test_a_report_that_makes_no_sense_is_refused_and_counts_for_nothing() -> Non
         ([-1], [1.0], "id -1"),
         ([1.5], [1.0], "whole numbers"),
         ([1, 2], [1.0], r"shape \(1,\), for 2 samples"),
-        ([1, 2], [1.0, np.nan], "1 of 2 are not finite, the first at place 1"),
+        ([1, 2], [1.0, np.nan], "1 of 2 are not finite, the first is that of id 2"),
     ):
         with pytest.raises(BadSetting, match=said):
             policy.report(np.array(ids), np.array(losses))
@@ -244,13 +244,47 @@ def test_the_last_part_begins_at_a_whole_epoch(epochs: int, last: float, first: 
 
 def test_scores_are_drawn_by_in_their_direction() -> None:
     class Scored:
+        ids = np.arange(3)
         worth = np.array([[0.0], [5.0], [1.0]])
 
     policy = TemperatureSampling(3, Scored(), 1 / 3, temperature=0.01)
     assert policy.selection(0).ids.tolist() == [1]
     Scored.worth = np.zeros((3, 2))
-    with pytest.raises(BadSetting, match=r"scores: shape \(3, 2\), for 3 samples: one number each"):
+    with pytest.raises(BadSetting, match="scores: they are of 2 targets; give those of one"):
         TemperatureSampling(3, Scored(), 0.5)
+
+
+def test_scores_are_those_of_the_ids_that_they_are_of() -> None:
+    """Every other sample was scored, from 10 on; the best is 14, which stands at place 2 of them."""
+
+    class Scored:
+        ids = np.array([10, 12, 14, 16])
+        worth = np.array([[0.0], [1.0], [9.0], [2.0]])
+
+    for pool in ([12, 14], [10, 14, 16], Selection(Scored.ids)):
+        policy = TemperatureSampling(pool, Scored(), 1 / len(pool), temperature=0.01)
+        assert policy.selection(0).ids.tolist() == [14]
+    with pytest.raises(BadSetting, match="scores: 4 of 4 samples have none, the first is id 0: give Selection"):
+        TemperatureSampling(4, Scored(), 0.5)
+    Scored.worth = np.array([[0.0], [1.0], [np.nan], [2.0]])
+    with pytest.raises(BadSetting, match="1 of 3 are not finite, the first is that of id 14"):
+        TemperatureSampling([10, 14, 16], Scored(), 0.5)
+
+
+@pytest.mark.parametrize("annealed", [False, True])
+def test_infobatch_refuses_ranks_that_cannot_exchange_losses(serve: Any, annealed: bool) -> None:
+    policy: Policy = InfoBatch(N, epochs=4)
+    policy = AnnealToFull(policy, N, epochs=4) if annealed else policy
+    said = "InfoBatch: 2 ranks, and 1 of them in torch.distributed's process group"
+    with pytest.raises(BadSetting, match=said):
+        list(SelectionSampler(policy, rank=1, num_replicas=2))
+    serve(arrays(), window="1MiB")
+    with (
+        penstock.attach("feed", 12, select=policy, shard=(0, 2)) as loader,
+        pytest.raises(BadSetting, match=said),
+    ):
+        list(loader)
+    assert list(SelectionSampler(InfoBatch(N, epochs=4, ratio=0), rank=1, num_replicas=2))
 
 
 def test_what_another_rank_has_reported_is_not_taken_for_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:

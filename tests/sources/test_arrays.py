@@ -89,7 +89,7 @@ def test_a_block_is_private():
 def test_arrays_that_cannot_be_fed_are_refused():
     with pytest.raises(penstock.UnsupportedLeaf, match=r"leaf batch\['b'\] has shape \(3,\)"):
         ArraySource({"a": np.zeros(4), "b": np.zeros(3)})
-    with pytest.raises(penstock.BadSetting, match="at least one row"):
+    with pytest.raises(penstock.BadSetting, match="batch_size=0: it must be a whole number"):
         ArraySource(np.zeros(4), batch_size=0)
     with pytest.raises(penstock.BadSetting, match="0 samples"):
         ArraySource(np.zeros(0))

@@ -19,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.fakes.gpu import FakeGpu
 
 import penstock
 from penstock.advice.measurement import Measurement
@@ -34,7 +35,6 @@ from penstock.memory.slots import Filled, Slot, Slots
 from penstock.packing.packing import pack
 from penstock.sources.packed import PackedSource, check
 from penstock.sources.packed.format import HEADER_BYTES
-from penstock.testing.fake_gpu import FakeGpu
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.source import SourceContract
 

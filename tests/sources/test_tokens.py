@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,8 @@ def test_what_is_no_file_of_tokens_is_refused_in_words(tmp_path):
     refused("whole.bin is named twice", [tmp_path / "wide.bin", whole, os.path.relpath(whole)])
     refused("whole.bin: 0 tokens|has 0 tokens", llm_c(tmp_path / "none.bin", document(0, 0)))
     refused("named twice", [whole, str(tmp_path / "who*.bin")])
+    (tmp_path / "alike.bin").symlink_to(whole)
+    refused("named twice", [whole, tmp_path / "alike.bin"])
     refused("uint32 and .*uint16: files of one source", [whole, wide])
     refused("nothing tells where documents begin", whole, documents="packed")
     refused("100 tokens, and a row needs 101", whole, length=100)
@@ -323,10 +326,11 @@ def test_weights_that_make_no_mixture_are_refused(tmp_path):
         document(size, 0).tofile(tmp_path / f"{name}.bin")
     a, b = str(tmp_path / "a.bin"), str(tmp_path / "b.bin")
     refused(r"b.bin would come 124 times", {a: 1, b: 1})
-    for weight in (0, -1, float("nan"), float("inf")):
+    for weight in (0, -1, float("nan"), float("inf"), "a", None, np.array([1, 2])):
         refused("must be a number above 0", {a: 1, b: weight})
     refused("mixed by shuffling", {a: 9, b: 1}, shuffle=False)
     refused("no files were named", {})
+    refused("no files were named", "")
 
 
 def test_a_folder_of_nanogpts_is_not_taken_as_one(tmp_path):
@@ -354,3 +358,55 @@ def test_a_source_that_was_fed_can_be_looped_over(serve, tmp_path):
         assert sum(map(len, loader)) == 100
     feeder.close()
     assert sum(map(len, source)) == 100
+
+
+@pytest.mark.parametrize(
+    ("magic", "version", "fields"),
+    [
+        (20240520, 2, 0),
+        (20240520, 7, 500),
+        (20240801, 1, 0),
+        (20240522, 1, 0),
+        (20240326, 3, 20),
+        (278895051, 1, 200),
+    ],
+)
+@pytest.mark.parametrize("dtype", [None, "uint16"])
+def test_a_file_of_llm_cs_of_another_magic_or_version_is_refused(tmp_path, magic, version, fields, dtype):
+    header = np.zeros(256, np.int32)
+    header[3 : 3 + fields] = 5
+    header[:3] = magic, version, 2000
+    (tmp_path / "x.bin").write_bytes(header.tobytes() + bytes(4000))
+    with pytest.raises(
+        penstock.BadSetting, match=f"x.bin has a header like llm.c's, of magic {magic} and version"
+    ):
+        penstock.TokenSource(tmp_path / "x.bin", length=16, dtype=dtype)
+
+
+def test_tokens_that_begin_as_a_magic_number_does_are_tokens(tmp_path):
+    """Unless nothing but zeros follows, as in a header."""
+    tokens = np.arange(2000, dtype=np.uint16)
+    for count in (200, 2000):
+        tokens[:2] = 0, 310
+        tokens[:count].tofile(tmp_path / f"{count}.bin")
+        source = penstock.TokenSource(tmp_path / f"{count}.bin", length=16, shuffle=False)
+        assert next(iter(source))[0, :4].tolist() == [0, 310, 2, 3]
+        assert f"{count:,} tokens" in source.description
+
+
+def test_a_state_of_files_in_another_order_is_refused(tmp_path):
+    """As it was found: shards of a data set are equally long, and windows were taken for each other's."""
+    for name in "ab":
+        np.arange(100, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")
+    first, second = (
+        penstock.TokenSource([tmp_path / f"{name}.bin" for name in names], length=16) for names in ("ab", "ba")
+    )
+    assert first.order != second.order
+    assert first.order == penstock.TokenSource(tmp_path / "*.bin", length=16).order
+
+
+def test_a_source_of_tokens_does_not_travel_and_says_why(tmp_path):
+    np.arange(100, dtype=np.uint16).tofile(tmp_path / "x.bin")
+    source = penstock.TokenSource(tmp_path / "x.bin", length=16)
+    with pytest.raises(penstock.errors.Untravelled, match=r"x.bin cannot be pickled: .* the function that share"):
+        pickle.dumps(source)

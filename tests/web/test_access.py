@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import resource
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
+
+import pytest
 
 
 def test_nothing_is_shown_without_the_key(page):
@@ -101,6 +105,17 @@ def test_a_port_that_is_taken_is_one_clear_error(store):
     assert told.stderr == (
         f"penstock: --port {port}: another program listens there; leave --port out, or give another\n"
     )
+
+
+@pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["first", "second"])
+def test_hundreds_of_half_requests_do_not_lock_the_owner_out(page, before):
+    resource.prlimit(page.process.pid, resource.RLIMIT_NOFILE, (200, 200))
+    with ExitStack() as kept:
+        for _ in range(250):
+            half = kept.enter_context(socket.create_connection(("127.0.0.1", page.port), 30))
+            with suppress(ConnectionError):  # those that are dropped
+                half.sendall(before + b"GET / HTTP/1.1\r\nHost: localhost\r\nX")
+        assert page.ask("/api/groups").status == 200
 
 
 def test_an_address_that_all_can_reach_is_warned_of(open_page):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import quote
 
 import pytest
 from tests.web.seeded import group
@@ -62,6 +63,33 @@ def test_a_file_whose_name_is_no_text_is_given_too(page, run, files):
     [[name, _]] = page.json(f"/api/runs/{run.id}/files")
     assert name == "a\ufffd"
     assert page.ask(f"/api/runs/{run.id}/files/a%EF%BF%BD").body == b"odd"
+
+
+def test_a_files_folder_that_is_a_link_is_not_followed(page, store, run, tmp_path):
+    """As it was found: what it led to was served."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret").write_text("secret")
+    (store.folder_of(run.id) / "files").symlink_to(elsewhere)
+    assert page.json(f"/api/runs/{run.id}/files") == []
+    assert page.ask(f"/api/runs/{run.id}/files/secret").status == 404
+
+
+@pytest.mark.parametrize("put", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo], ids=["link", "pipe"])
+def test_an_output_that_a_run_has_replaced_is_not_read(page, store, run, put):
+    output = store.folder_of(run.id) / "output"
+    output.unlink()
+    put(output)
+    assert page.json(f"/api/runs/{run.id}")["output"] == ""
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "ends\n"])
+def test_a_file_with_a_newline_in_its_name_is_given(page, run, files, name):
+    (files / name).write_text("odd")
+    assert page.json(f"/api/runs/{run.id}/files") == [[name, 3]]
+    answer = page.ask(f"/api/runs/{run.id}/files/{quote(name)}")
+    assert (answer.status, answer.body) == (200, b"odd")
+    assert quote(name) in answer.headers["Content-Disposition"]
 
 
 def test_a_run_without_files_and_no_run_are_said(page, run):

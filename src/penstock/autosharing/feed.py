@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from penstock.autosharing.proof import Proof
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.translate import Recipe
 from penstock.autosharing.verdict import Declined, Plan
@@ -15,13 +15,14 @@ from penstock.feed.launch.share import shared
 from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.code import Fingerprint
+from penstock.linux.when_gone import Living
 
 if TYPE_CHECKING:
     from penstock.autosharing.iterator import SharedIterator
 
 
-_IDLE_S = 20.0
-"""After so long unasked, an iteration beside another leaves its feed."""
+_LEFT_AFTER = 32
+"""Batches that this process asks for elsewhere, after which an iteration beside another leaves its feed."""
 
 
 class Feed:
@@ -29,9 +30,10 @@ class Feed:
 
     A Loader reads one epoch at a time, and while it stands in the middle of one it holds room of the feed. Two
     that are asked by turns would wait for each other, and read one order. So an iteration that begins while
-    another stands reads a feed beside this one. What has not been asked for long leaves its feed (a look at the
-    first batch, kept in a variable); if it is asked again, it goes on where it stood, with another Loader. Ranks,
-    which begin an epoch together, have no feeds beside theirs: who begins takes over the Loader of who stands.
+    another stands reads a feed beside this one. What stands while others are asked for many batches (a look at the
+    first batch, kept in a variable) leaves its feed, for which other runs may wait; if it is asked again, it goes
+    on where it stood, with another Loader. Ranks, which begin an epoch together, have no feeds beside theirs: who
+    begins takes over the Loader of who stands.
 
     The order and the random numbers of a feed follow from its name, and from how often this process has joined it:
     two feeds have nothing in common, and one that is started again does not repeat itself.
@@ -56,7 +58,8 @@ class Feed:
         told: Whether the script's user has been told that this feed is read.
         is_new: Whether an iteration that ends now may have been a look.
         looked_at: The batch of a look, which the next iteration gives first; else none.
-        failed: Whether its data set has raised.
+        failed: Why there is no such feed any more: its data set has raised, or cannot be made in a feeder.
+        proof: What is known of whether it gives what the script's own data set does.
     """
 
     def __init__(
@@ -78,7 +81,8 @@ class Feed:
         self.told = False
         self.is_new = plan.kind != "stream"
         self.looked_at: list[Any] = []
-        self.failed = False
+        self.failed = ""
+        self.proof = Proof()
         self.fingerprint = fingerprint
         self._recipe = recipe
         self._asked = asked
@@ -86,7 +90,7 @@ class Feed:
         self._before = before
         self._beside: Feed | None = None
         self._idle: list[Loader] = []
-        self._begun: weakref.WeakSet[SharedIterator] = weakref.WeakSet()
+        self._begun = Living["SharedIterator"]()
 
     def without_others(self, iterator: SharedIterator) -> Feed:
         """Return this feed, or the first beside it on which no other iteration stands."""
@@ -109,7 +113,9 @@ class Feed:
             Declined: nobody can read this feed as the script reads.
         """
         if self.failed:
-            raise Declined("its data set has raised an error, which ends a feed: it goes on by itself")
+            raise Declined(self.failed)
+        if self.proof.refusal and not self.meeting:  # ranks tell each other where they meet
+            raise Declined(self.proof.refusal)
         if self._idle:
             loader = self._idle.pop()
         else:
@@ -120,11 +126,11 @@ class Feed:
         self._begun.add(iterator)
         return loader
 
-    def let_rest(self, now_s: float) -> None:
-        """Have the iterations on the feeds before this one leave them, if they have not been asked for long."""
+    def let_rest(self, asked: int) -> None:
+        """Have the iterations on the feeds before this one leave them, if only others are asked by now."""
         for feed in self._before_this():
-            for other in list(feed._begun):
-                if now_s - other.asked_s > _IDLE_S:
+            for other in feed._begun:
+                if asked - other.asked > _LEFT_AFTER:
                     other.rest()
 
     def _before_this(self) -> list[Feed]:
@@ -134,7 +140,7 @@ class Feed:
         return [other for other in self._begun if other is not iterator]
 
     def _taken_over(self, others: list[SharedIterator]) -> Loader:
-        other = min(others, key=lambda other: other.asked_s)
+        other = min(others, key=lambda other: other.asked)
         loader = other.part()
         self._end(other)
         return loader
@@ -164,7 +170,14 @@ class Feed:
             self.name,
             self.fingerprint,
             self._asked,
-            LoaderOptions(plan.batch_size, plan.drop_last, plan.shard, pad=plan.pad, pin_memory=plan.pin_memory),
+            LoaderOptions(
+                plan.batch_size,
+                plan.drop_last,
+                plan.shard,
+                pad=plan.pad,
+                full=plan.full,
+                pin_memory=plan.pin_memory,
+            ),
             joined=self._recipe.keep_to,
             seed=seed,
         )

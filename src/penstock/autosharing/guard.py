@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from fnmatch import fnmatch
-from importlib import import_module
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -51,7 +50,8 @@ def guard(loader: Any, make: Callable[[], Any]) -> Any:
     if read is None:
         return make()
     try:
-        iterator = iterator_for(loader, _decided, read, make, strict=_asked().strict)
+        asked = _asked()
+        iterator = iterator_for(loader, _decided, read, make, strict=asked.strict, explain=asked.explain)
     except Declined as declined:
         decline(loader, declined)
         return make()
@@ -125,7 +125,8 @@ def _feed_of(loader: Any) -> Feed:
     if asked.only and not any(fnmatch(name, asked.only) for name in (kind, place())):
         raise Declined(f"neither {kind} nor {place()} is among --only {asked.only}", expected=True)
     things = things_of(loader, plan)
-    state = small_state(things)
+    # Workers that persist see no change of what they have.
+    state = small_state({"sampler": things.get("sampler")} if loader.persistent_workers else things)
     decision = _known.decisions.get(loader)
     if decision is None or decision.state != state or decision.feed.plan != plan:
         fingerprint = fingerprint_of_objects(things)
@@ -134,6 +135,8 @@ def _feed_of(loader: Any) -> Feed:
         _known.places.add((kind, place()))
         if asked.explain:
             say_once(f"{place()} is shared as {feed.name}: {plan.reason}")
+        if decision is not None and decision.feed is feed:
+            feed.proof.renew()
         decision = _known.decisions[loader] = _Decision(state, feed)
     _known.latest = decision.feed
     return decision.feed
@@ -146,9 +149,9 @@ def _feed(
 
     It waits for the other runs if it is the first one here: they come to a later one each in its time.
     """
-    versions = [(path, file.nbytes, file.mtime_ns) for path, file in fingerprint.data.files.items()]
+    versions = [(path, file.nbytes, file.mtime_ns, file.etag) for path, file in fingerprint.data.files.items()]
     name = f"{stem}-{hashlib.sha256(repr((fingerprint.digest, versions)).encode()).hexdigest()[:12]}"
-    key = name, plan.batch_size, plan.drop_last, plan.shard, plan.pad, plan.pin_memory
+    key = name, plan.batch_size, plan.drop_last, plan.shard, plan.pad, plan.full, plan.pin_memory
     feed = _known.feeds.get(key)
     if feed is None:
         world = plan.shard[1] if plan.shard else 1
@@ -158,8 +161,6 @@ def _feed(
         asked: dict[str, Any] = {"whole_batches": plan.whole}
         if is_first and (together := runs_together()) > 1:
             asked["expect"] = together
-        if "PENSTOCK_RUN_ID" in os.environ:
-            import_module("penstock.runs.inside").watch_waits()
         feed = Feed(
             name,
             fingerprint,
@@ -168,7 +169,8 @@ def _feed(
             asked,
             type(loader.dataset).__name__,
             _known.joined,
-            plan.shard and _known.meetings.setdefault((name, *plan.shard), Meeting(name, *plan.shard)),
+            plan.shard
+            and _known.meetings.setdefault((name, *plan.shard), Meeting(name, *plan.shard, fingerprint)),
         )
         _known.feeds[key] = feed
     return feed

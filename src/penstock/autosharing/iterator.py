@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Self
 
 from penstock.autosharing.draws import Draws
 from penstock.autosharing.feed import Feed
-from penstock.autosharing.say import decline, say_reads
+from penstock.autosharing.proof import OtherData
+from penstock.autosharing.say import decline, place, say_once, say_reads
 from penstock.autosharing.verdict import Declined
-from penstock.errors import SourceError
+from penstock.errors import BadSetting, SettingsDiffer, SourceError
 from penstock.feed.trainer.loader import Loader
 
 _STATE = "penstock"
+_asks = count(1)
 
 
 class SharedIterator:
@@ -30,11 +31,12 @@ class SharedIterator:
         feed: The feed that it reads.
         make: Makes the loader's own iterator.
         strict: Whether failures are raised.
+        explain: Whether it is said what could not be compared.
 
     Attributes:
         given: Batches that it has given.
         look: A copy of the first batch of a new feed, for as long as that may have been a mere look; else nothing.
-        asked_s: When its last batch was asked for, in seconds of the monotonic clock.
+        asked: Number of the batch that was asked for last, of all that this process has asked for.
     """
 
     def __init__(
@@ -45,7 +47,9 @@ class SharedIterator:
         make: Callable[[], Any],
         *,
         strict: bool,
+        explain: bool,
     ) -> None:
+        self._explain = explain
         self._decide = decide
         self._make = make
         self._strict = strict
@@ -55,7 +59,7 @@ class SharedIterator:
         self._begin(loader, feed, is_first=True)
 
     def _begin(self, loader: Any, feed: Feed, *, is_first: bool) -> None:
-        self.asked_s = 0.0
+        self.asked = 0
         self._script = loader
         self._feed = feed
         self._draws = Draws(loader, of_stream=feed.plan.kind == "stream", workers_live_on=not is_first)
@@ -79,8 +83,9 @@ class SharedIterator:
             return next(self._private)
         if self._over:
             raise StopIteration
-        self.asked_s = time.monotonic()
-        self._feed.let_rest(self.asked_s)
+        self.asked = next(_asks)
+        self._feed.let_rest(self.asked)
+        self._feed.proof.go_on()
         try:
             self._draws.next()
             batch = self._held.pop() if self._held else self._read()
@@ -89,7 +94,8 @@ class SharedIterator:
             raise
         except SourceError:  # the feed has ended, and with it this epoch
             self._drop()
-            self._over = self._feed.failed = True
+            self._over = True
+            self._feed.failed = "its data set has raised an error, which ends a feed: it goes on by itself"
             raise
         self.given += 1
         is_look = self.given == 1 and self._feed.is_new and self.given != self._feed.plan.batches
@@ -116,37 +122,72 @@ class SharedIterator:
             )
             self.go_alone()
             return
+        state, looked_at = self._state, list[Any]()
         try:
-            looked_at: list[Any] = []
-            if self._state is None:
+            if state is None:
                 self._feed = self._feed.without_others(self)
                 self._loader = self._feed.take(self)
                 looked_at, self._feed.looked_at = self._feed.looked_at, []
             else:
-                self._loader = self._feed.joined_anew(self._state)
-                self._loader.load_state_dict(self._state)
+                self._loader = self._feed.joined_anew(state)
+                self._loader.load_state_dict(state)
             self._state = None
             if self._feed.meeting and not looked_at:
                 self._feed.meeting.hold()
             self._loop = iter(self._loader)
             self._held = looked_at or [next(self._loop)]
+            if not looked_at:
+                self._prove()
         except Exception as error:
             if self._strict or self.given:
                 raise
             decline(self._script, error)
-            if isinstance(error, Declined):
+            if isinstance(error, (BadSetting, SourceError)) and not isinstance(error, SettingsDiffer):
+                # The next feeder would fail, too; one that has other settings may have ended by then.
+                self._feed.failed = str(error)
+            if isinstance(error, Declined) and not isinstance(error, OtherData):
                 self._let_go()
             else:
                 self._drop()
             self.go_alone()
+        except BaseException:  # Ctrl-C: what has come was neither compared nor handed out
+            self._state, self._feed.looked_at = state, looked_at
+            self._drop()
+            raise
         else:
             say_reads(self._feed, self._loader)
 
+    def _prove(self) -> None:
+        """Check that the feed gives what the script's own data set does.
+
+        Raises:
+            OtherData: it does not.
+        """
+        assert self._loader is not None
+        proof, meeting = self._feed.proof, self._feed.meeting
+        proof.begin_epoch(self._script, self._loader)
+        if meeting:
+            proof.refusal = meeting.agreed(proof.refusal)
+        if proof.refusal:
+            self._feed.meeting = None
+            raise OtherData(proof.refusal)
+        if proof.unproved and self._explain:
+            say_once(f"what {place()} reads was not compared with its own data: {proof.unproved}")
+        elif proof.random and self._explain:
+            say_once(f"what {place()} reads was compared but for {proof.random}, another each time it is made")
+
     def go_alone(self) -> None:
         """Give this epoch by the loader's own iterator, from where it stands."""
-        self._private = self._own = self._draws.made_from_before(self._make)
+        self._private = self._own = self._draws.made_from_before(self._made)
         for _ in islice(self._private, self.given):
             pass
+
+    def _made(self) -> Any:
+        """Make the loader's own iterator, or begin another epoch of one whose workers persist."""
+        if self._own is None:
+            return self._make()
+        self._own._reset(self._script)
+        return self._own
 
     def _read(self) -> Any:
         try:
@@ -221,7 +262,13 @@ class StatefulIterator(SharedIterator):
 
 
 def iterator_for(
-    loader: Any, decide: Callable[[Any], Feed | None], feed: Feed, make: Callable[[], Any], *, strict: bool
+    loader: Any,
+    decide: Callable[[Any], Feed | None],
+    feed: Feed,
+    make: Callable[[], Any],
+    *,
+    strict: bool,
+    explain: bool,
 ) -> SharedIterator:
     """Return what stands for a loader's iterator; see ``SharedIterator``.
 
@@ -229,7 +276,7 @@ def iterator_for(
         Declined: the loader is to go on where its own iterator stood.
     """
     if not hasattr(loader, "next_iter_state"):
-        return SharedIterator(loader, decide, feed, make, strict=strict)
+        return SharedIterator(loader, decide, feed, make, strict=strict, explain=explain)
     if loader.next_iter_state is not None and _STATE not in loader.next_iter_state:
         raise Declined("its state was saved without a feed, and is loaded as it is")
-    return StatefulIterator(loader, decide, feed, make, strict=strict)
+    return StatefulIterator(loader, decide, feed, make, strict=strict, explain=explain)

@@ -66,4 +66,4 @@ def _hook() -> None:
         if module in sys.modules:
             hook.hook(getattr(sys.modules[module], kind))
     if hook.share not in hook.GUARDS:
-        hook.GUARDS.append(hook.share)
+        hook.GUARDS.insert(0, hook.share)

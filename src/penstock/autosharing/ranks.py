@@ -10,10 +10,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.autosharing.verdict import Declined
-from penstock.sources.torch.compat import default_store
+import msgspec
 
-PATIENCE_S = 20.0
+from penstock.autosharing.say import difference
+from penstock.autosharing.verdict import Declined
+from penstock.fingerprint.code import Fingerprint
+from penstock.sources.torch.compat import default_store
+from penstock.terminal import say
+
+PATIENCE_S = 8.0
+"""Less than 10 s: a rank that does not come may wait for this one, at a barrier."""
+_SAY_AFTER_S = 3.0
 _LOOK_S = 0.01
 
 
@@ -27,10 +34,12 @@ class Meeting:
         feed: Name of the feed.
         rank: Rank of this process.
         world: Number of ranks.
+        fingerprint: Fingerprint of what the feed is made of.
     """
 
-    def __init__(self, feed: str, rank: int, world: int) -> None:
+    def __init__(self, feed: str, rank: int, world: int, fingerprint: Fingerprint) -> None:
         self._feed = feed
+        self._fingerprint = fingerprint
         self._rank = rank
         self._world = world
         self._number = 0
@@ -44,24 +53,49 @@ class Meeting:
         store: Any = default_store()
         if store is None:
             raise Declined("this torch has no store by which its ranks could agree")
+        store.set(f"penstock/asks/{self._rank}", msgspec.json.encode((self._feed, self._fingerprint)))
         while True:
             key = f"penstock/{self._feed}/{self._number}"
             self._number += 1
-            store.set(f"{key}/machine/{self._rank}", _machine())
+            store.set(f"{key}/came/{self._rank}", _machine())
             if store.add(f"{key}/came", 1) == self._world:
                 store.compare_set(f"{key}/outcome", "", "held")
             outcome = self._outcome(store, key, time.monotonic() + PATIENCE_S)
             if outcome == "held":
-                machines = {store.get(f"{key}/machine/{rank}") for rank in range(self._world)}
+                machines = {store.get(f"{key}/came/{rank}") for rank in range(self._world)}
                 if len(machines) > 1:
                     raise Declined(f"its ranks run on {len(machines)} machines: each would have a feed of its own")
                 return
             if outcome == "given up":
-                raise Declined(f"this rank iterates alone: the others did not come within {PATIENCE_S:g} s")
+                others = self._missing(store, f"{key}/came")
+                raise Declined(f"this rank iterates alone: within {PATIENCE_S:g} s {others} did not come")
+
+    def agreed(self, refusal: str) -> str:
+        """Return why this rank, or else another, refuses what it has read; empty if none does.
+
+        Each rank calls it once for each ``hold``.
+        """
+        store: Any = default_store()
+        key = f"penstock/{self._feed}/{self._number - 1}"
+        store.set(f"{key}/refusal/{self._rank}", refusal)
+        others = [f"{key}/refusal/{rank}" for rank in range(self._world)]
+        until_s = time.monotonic() + PATIENCE_S
+        outcome = ""
+        while not outcome:
+            if store.check(others):
+                outcome = store.compare_set(f"{key}/agreed", "", "all have said").decode()
+            elif time.monotonic() > until_s:
+                outcome = store.compare_set(f"{key}/agreed", "", "given up").decode()
+            else:
+                time.sleep(_LOOK_S)
+        if outcome == "given up":
+            raise Declined(f"within {PATIENCE_S:g} s not every rank has said whether its samples are the feed's")
+        told = [store.get(each).decode() for each in others]
+        return refusal or next((f"rank {rank}: {each}" for rank, each in enumerate(told) if each), "")
 
     def _outcome(self, store: Any, key: str, until_s: float) -> str:
         """Return "held", "called off" (before this rank came), or "given up" (by this rank)."""
-        first = True
+        first, say_at_s = True, time.monotonic() + _SAY_AFTER_S
         while True:
             if store.check([f"{key}/outcome"]):
                 held = store.get(f"{key}/outcome") == b"held"
@@ -70,7 +104,22 @@ class Meeting:
             if time.monotonic() > until_s:
                 held = store.compare_set(f"{key}/outcome", "", "called off") == b"held"
                 return "held" if held else "given up"
+            if time.monotonic() > say_at_s:
+                say_at_s = until_s
+                others = self._missing(store, f"{key}/came")
+                say(f"rank {self._rank} waits {PATIENCE_S:g} s at most for {others} to read feed {self._feed}")
             time.sleep(_LOOK_S)
+
+    def _missing(self, store: Any, came: str) -> str:
+        """Say which ranks have not come, and what they wait to read in another meeting."""
+        missing = [rank for rank in range(self._world) if not store.check([f"{came}/{rank}"])]
+        told = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+        for rank in missing:
+            if store.check([asks := f"penstock/asks/{rank}"]):
+                feed, fingerprint = msgspec.json.decode(store.get(asks), type=tuple[str, Fingerprint])
+                if differs := difference(fingerprint, self._fingerprint):
+                    return f"{told} (rank {rank} last asked for feed {feed}: {differs})"
+        return told
 
 
 def _machine() -> str:

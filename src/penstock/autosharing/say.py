@@ -11,7 +11,7 @@ from penstock.autosharing.verdict import Declined
 from penstock.errors import PenstockError
 from penstock.feed.launch.feeds import feeds, made_of
 from penstock.feed.trainer.loader import Loader
-from penstock.fingerprint.code import fingerprint_difference, same_fingerprint
+from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.owners import in_library
 from penstock.terminal import say
 from penstock.tracebacks import OURS
@@ -19,7 +19,6 @@ from penstock.tracebacks import OURS
 if TYPE_CHECKING:
     from penstock.autosharing.feed import Feed
 
-_MOST_SAID = 20
 _LONGEST = 400
 _said: set[str] = set()
 _read: set[str] = set()
@@ -41,9 +40,10 @@ def place() -> str:
 
 
 def say_once(sentence: str, what: str = "") -> None:
-    """Tell something once; ``what`` names it where its sentence varies."""
-    if (what or sentence) not in _said and len(_said) < _MOST_SAID:
-        _said.add(what or sentence)
+    """Tell something once; ``what`` names it where its sentence varies. Addresses of objects do not count."""
+    key = re.sub(r"\b0x[0-9a-f]+", "0x", what or sentence)
+    if key not in _said:
+        _said.add(key)
         say(sentence)
 
 
@@ -63,17 +63,26 @@ def say_reads(feed: Feed, loader: Loader) -> None:
     feed.told = True
     _read.add(loader.name)
     samples = "" if loader.samples is None else f", {loader.samples:,} samples"
+    if loader.anywhere:
+        samples = f", an epoch is {len(loader):,} batches from where it joins"
     say_once(f"{place()} reads feed {loader.name} ({feed.data}{samples}): one order for all, whatever their seeds")
     there = {each.name: each for each in feeds() if _stem(each.name) == _stem(loader.name)}
     if loader.name in there and all(each.pid == os.getpid() for each in there[loader.name].trainers):
         names = sorted(name for name in there.keys() - _read if there[name].trainers)
         made = [(name, other) for name in names if (other := made_of(name))]
-        others = [each for each in made if not same_fingerprint(each[1], feed.fingerprint)]
+        others = [(name, differs) for name, other in made if (differs := difference(other, feed.fingerprint))]
         if others:
-            name, other = others[0]
+            name, differs = others[0]
             many = f"; it is one of {len(others)} that differ" if len(others) > 1 else ""
-            differs = fingerprint_difference(other, feed.fingerprint)
             say_once(f"feed {name} is another one: {differs}{many}")
+
+
+def difference(feeds: Fingerprint, yours: Fingerprint) -> str:
+    """Say what differs between what two feeds are made of, files that the data sets name included; or nothing."""
+    if not same_fingerprint(feeds, yours):
+        return fingerprint_difference(feeds, yours)
+    files = feeds.data.difference(yours.data)
+    return files and f"the data set names a file that was written to in between, {files}"
 
 
 def _stem(name: str) -> str:

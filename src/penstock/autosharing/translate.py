@@ -5,15 +5,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from inspect import signature
+from types import FunctionType
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
+from penstock.autosharing.surroundings import Surroundings, bring_and_initialize
 from penstock.autosharing.verdict import Plan
 from penstock.errors import BadSetting
+from penstock.fingerprint.bytecode import read_by
 from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects
+from penstock.fingerprint.owners import is_users
 
 
 class Recipe:
@@ -36,7 +43,7 @@ class Recipe:
         self._things = things
         self._fingerprint = fingerprint
         self._dataset = loader.dataset
-        self._dtype = torch.get_default_dtype()
+        self._surroundings = Surroundings()
         self._kind = plan.kind
         self._sampler = plan.sampler
         self._rows = plan.loader_batch_size
@@ -46,7 +53,7 @@ class Recipe:
         if workers:
             context = loader.multiprocessing_context
             self._options |= {
-                "worker_init_fn": loader.worker_init_fn,
+                "worker_init_fn": partial(bring_and_initialize, self._surroundings, loader.worker_init_fn),
                 "multiprocessing_context": context and context.get_start_method(),
                 "timeout": loader.timeout,
                 "prefetch_factor": loader.prefetch_factor,
@@ -55,7 +62,10 @@ class Recipe:
             }
 
     def __call__(self) -> Any:
-        torch.set_default_dtype(self._dtype)
+        self._surroundings.bring()
+        for module in self._fingerprint.modules:  # which code may import only when it runs
+            with suppress(ImportError):  # one that was loaded by its path; the comparison below decides
+                import_module(module)
         here = fingerprint_of_objects(self._things)
         if not same_fingerprint(here, self._fingerprint):  # a module that the script has changed after its import
             differs = fingerprint_difference(here, self._fingerprint)
@@ -85,7 +95,7 @@ def things_of(loader: Any, plan: Plan) -> dict[str, Any]:
         "sampler": plan.sampler,
         "worker_init_fn": _code_of(loader.worker_init_fn),
         "order": (plan.kind, plan.whole, size, workers, _drops_in_feeder(plan)),
-        "default dtype": str(torch.get_default_dtype()),
+        **Surroundings().deciding,
     }
 
 
@@ -95,5 +105,19 @@ def _drops_in_feeder(plan: Plan) -> bool:
 
 
 def _code_of(function: Any) -> Any:
-    """Return a function without what is bound to it: ranks and seeds are."""
-    return getattr(function, "func", function)
+    """Return a function, and what is bound to one of the user's."""
+    if not isinstance(function, partial):
+        return getattr(function, "func", function)
+    code = function.func
+    if not (isinstance(code, FunctionType) and is_users(code.__globals__.get("__name__", ""))):
+        return code
+    bound = signature(code).bind_partial(*function.args, **function.keywords).arguments
+    return code, {name: _read_of(code, name, value) for name, value in bound.items()}
+
+
+def _read_of(function: FunctionType, name: str, value: Any) -> Any:
+    """Return a bound value; of an object the attributes that the function reads."""
+    if not hasattr(value, "__dict__") or isinstance(value, (type, FunctionType)):
+        return value
+    read = {path[1] for path in read_by(function.__code__, name) if len(path) > 1}
+    return {each: vars(value)[each] for each in sorted(read & vars(value).keys())}

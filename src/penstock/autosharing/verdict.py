@@ -23,6 +23,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from penstock.packages import initialized_distributed
 from penstock.sources.length import length
+from penstock.sources.torch.compat import changed_collate_fn_map
 from penstock.sources.torch.sampling import chain_of, samplers_of
 
 _SHUFFLED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -79,6 +80,7 @@ class Plan(NamedTuple):
         whole: Whether batches stay as the script's ``collate_fn`` makes them.
         shard: ``(rank, world)`` of a data-parallel run.
         pad: Whether rows are repeated so that ranks get equally many.
+        full: Whether they then fill the last batch of each.
         batches: Batches of an epoch; None if only a pass can tell.
         loader_batch_size: Rows of a batch in the feeder; None where a batch sampler decides.
         pin_memory: Whether batches are put into pinned memory.
@@ -93,6 +95,7 @@ class Plan(NamedTuple):
     pad: bool
     batches: int | None
     loader_batch_size: int | None
+    full: bool = False
     pin_memory: bool = False
 
     @property
@@ -168,7 +171,7 @@ def _map_style(loader: Any, asked: bool) -> Plan:
     whole = not _row_wise(loader.collate_fn)
     _check_shuffled(sampler, asked)
     batches = length(outer)
-    pad = even and shard is not None and not drop_last
+    pad = full = even and shard is not None and not drop_last
     if type(sampler) is DistributedSampler and sampler.num_replicas > 1:
         if shard is not None:
             raise Declined("both its sampler and its batch sampler divide it among ranks")
@@ -195,7 +198,7 @@ def _map_style(loader: Any, asked: bool) -> Plan:
     if shard is not None and kind != "shuffled":
         raise Declined(f"its {type(sampler).__name__} and its ranks together: only shuffling is divided by a feed")
     decides = None if kind == "shuffled" else sampler
-    return Plan(kind, decides, None if whole else size, drop_last, whole, shard, pad, batches, size)
+    return Plan(kind, decides, None if whole else size, drop_last, whole, shard, pad, batches, size, full)
 
 
 def _unwrapped(batch_sampler: Any) -> tuple[Any, tuple[int, int] | None, bool, bool]:
@@ -292,5 +295,7 @@ def _check_ranks(plan: Plan, ranks: Ranks) -> None:
 
 def _row_wise(collate_fn: Any) -> bool:
     """Whether a function collates rows one by one, so that its batches can be cut."""
+    if collate_fn is default_collate:
+        return changed_collate_fn_map() is None
     named = collate_fn if hasattr(collate_fn, "__qualname__") else type(collate_fn)
-    return collate_fn is default_collate or (named.__module__, named.__qualname__) in _ROW_WISE
+    return (named.__module__, named.__qualname__) in _ROW_WISE

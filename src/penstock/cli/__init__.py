@@ -27,7 +27,7 @@ def main() -> None:
 
 def _run() -> None:
     from penstock.cli.app import app
-    from penstock.errors import PackageMissing, PenstockError, SourceError
+    from penstock.errors import BadSetting, PackageMissing, PenstockError, SourceError
     from penstock.feed.launch.function import FunctionFailed
     from penstock.terminal import prepare_output
 
@@ -39,6 +39,11 @@ def _run() -> None:
         sys.exit(1)
     except PenstockError as error:
         _tell(error, error.traceback_text if isinstance(error, SourceError) else "")
+        sys.exit(2)
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":
+            raise
+        _tell(BadSetting(f"{error.object!a} is not UTF-8, as all must be that Penstock keeps of a run: rename it"))
         sys.exit(2)
     except FunctionFailed as error:
         _tell(error, error.traceback_text)

@@ -76,7 +76,7 @@ def feed(
     ] = False,
     memory: Annotated[str, typer.Option(help="Place of the ring: host, or a GPU, such as cuda:0.")] = "host",
     expect: Annotated[
-        int, typer.Option(metavar="K", help="Trainers for which the first cycle waits, for at most 20 s.")
+        int, typer.Option(metavar="K", help="Trainers for which the first cycle waits, for at most 9 s.")
     ] = 1,
     batch_size: Annotated[
         int | None, typer.Option(help="Rows of a block; 128 unless given.", rich_help_panel=_BOTH_PANEL)
@@ -117,7 +117,8 @@ def feed(
     augment: Annotated[
         str | None,
         typer.Option(
-            help="rrc: random crops, half of them mirrored (the default); center: the middle.",
+            help="rrc: random crops, half of them mirrored (the default); center: the middle; whole: all of it; "
+            "padded: all of it, shifted and mirrored at random.",
             rich_help_panel=_IMAGES_PANEL,
         ),
     ] = None,

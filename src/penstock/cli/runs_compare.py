@@ -9,6 +9,7 @@ import typer
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.errors import NoSuchRun
 from penstock.runs.store import Store
+from penstock.terminal import say
 
 if TYPE_CHECKING:
     from penstock.runs.record import RunRecord
@@ -21,7 +22,7 @@ def compare(
 ) -> None:
     """Compare groups of runs: time, epochs, throughput, CPU, energy, wait for data, and what to change first.
 
-    Of groups of one name, the newest of each mode is taken.
+    Of groups of one name, the newest of each mode is taken, and stderr names the others.
     """
     from penstock.runs.compare import compare as compared
 
@@ -45,4 +46,10 @@ def _newest(store: Store, group: str) -> dict[str, list[RunRecord]]:
     if not runs:
         raise NoSuchRun(f"the store {store.folder} has no group {group!r}; `penstock runs ls` shows those it has")
     newest = {run.mode: run.group_id for run in runs}
+    for mode, id in newest.items():
+        if older := list(dict.fromkeys(run.group_id for run in runs if run.mode == mode and run.group_id != id)):
+            say(
+                f"{group!r} ({mode}) was started {len(older) + 1} times: the newest, {id}, is compared. "
+                f"To compare others, give their ids: {', '.join(reversed(older))}"
+            )
     return {id: [run for run in runs if run.group_id == id] for id in newest.values()}

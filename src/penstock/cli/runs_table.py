@@ -85,7 +85,7 @@ def run_page(
     for heading in ("last", "mean", "points"):
         table.add_column(f"\n{heading}", justify="right", no_wrap=True)
     for name, each in series.items():
-        table.add_row(printable(name), f"{each['last']:,.6g}", f"{each['mean']:,.6g}", f"{each['points']:,}")
+        table.add_row(printable(name), _text(each["last"], 6), _text(each["mean"], 6), f"{each['points']:,}")
     return Group(facts, table)
 
 
@@ -129,7 +129,7 @@ def _table(runs: Sequence[tuple[RunRecord, Glance | None]], columns: str, brief:
 
 
 def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
-    logged = " ".join(f"{name}={value:.4g}" for name, value in sorted(now.logged.items())[:4])
+    logged = " ".join(f"{name}={_text(value, 4)}" for name, value in sorted(now.logged.items())[:4])
     if run.status != "running":
         return {"cores": "", "memory": "", "read": "", "waits": "", "logged": printable(logged)}
     return {
@@ -139,6 +139,11 @@ def _doing(run: RunRecord, now: Glance) -> dict[str, str | Text]:
         "waits": Text(_number(now.waiting, ".0%"), "bold yellow" if (now.waiting or 0) >= MUCH_WAITING else ""),
         "logged": printable(logged),
     }
+
+
+def _text(value: float, digits: int) -> str:
+    """Return a number with so many digits; a whole one with all that it has."""
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:,.{digits}g}"
 
 
 def comparison_page(comparison: Comparison) -> RenderableType:
@@ -191,7 +196,7 @@ _FIGURES: dict[str, Callable[[GroupFigures], str]] = {
     "samples/s, all": lambda group: _number(group.samples_per_s, ",.0f"),
     "batches/s, all": lambda group: _number(group.batches_per_s),
     "CPU, seconds": lambda group: _number(group.cpu_s),
-    "CPUs busy": lambda group: _number(group.cpus_busy, ".0%"),
+    "CPUs busy, all programs": lambda group: _number(group.cpus_busy, ".0%"),
     "energy, joules": _energy,
     "CO2, grams (estimate)": lambda group: _number(group.gco2_estimated),
     "waits for data, worst run": lambda group: _number(

@@ -14,7 +14,7 @@ from penstock.cli.command import Command, Group
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.errors import BadSetting
 from penstock.scoring.meter import WATTS
-from penstock.terminal import console
+from penstock.terminal import console, say
 
 if TYPE_CHECKING:
     from penstock.scoring.task import Task
@@ -45,34 +45,34 @@ def score(
     replace: Annotated[bool, typer.Option("--replace", help="Scores of this name are replaced.")] = False,
 ) -> None:
     """Score the samples of a task."""
-    from rich.progress import Progress
-
     from penstock.cli.select_table import scores_page
     from penstock.feed.launch.function import users_code
     from penstock.packages import require
+    from penstock.scoring.meter import metered
     from penstock.scoring.scores import path_of, room_for
 
     require("penstock select score", "torch,columns", "torch", "pyarrow")
-    from penstock.scoring.score import method_of
-    from penstock.scoring.score import score as scored
+    from penstock.scoring.kept import keeping
+    from penstock.scoring.score import method_of, scored
 
     given = dict(_setting(each) for each in settings or ())
     scorer = method_of(method, given)
     room_for(path := path_of(out))
-    if path.exists() and not replace:
-        raise BadSetting(f"{path} is there already: give another name, or --replace")
-    shown = console()
-    made = _task(task, seed)
-    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
-        bar = progress.add_task("")
-
-        def tell(what: str, done: int, total: int) -> None:
-            progress.update(bar, description=what, completed=done, total=total)
-
-        with users_code(f"{method} on {task}"):
-            found = scored(made, scorer, seed=seed, progress=tell)
-    found.save(out)
-    shown.print(scores_page(found), f"saved: {path}", soft_wrap=True)
+    partial = path.with_suffix(".partial")
+    with keeping(partial) as kept, metered(whole=True) as meter:
+        if path.exists() and not replace:
+            raise BadSetting(f"{path} is there already: give another name, or --replace")
+        made = _task(task, seed)
+        try:
+            with users_code(f"{method} on {task}"):
+                found = scored(made, scorer, seed, None, meter, kept, anew=replace)
+        except KeyboardInterrupt:
+            if kept.holds_steps:
+                say(f"what is done is kept in {partial}: the same command goes on from there")
+            raise
+        found.save(out)
+        kept.end(saved=True)
+    console().print(scores_page(found), f"saved: {path}", soft_wrap=True)
 
 
 @app.command(cls=Command)

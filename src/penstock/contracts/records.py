@@ -33,6 +33,11 @@ class Records(Protocol):
         ...
 
     @property
+    def classes(self) -> Sequence[str]:
+        """The uppermost folders, sorted, with samples or not."""
+        ...
+
+    @property
     def root(self) -> str:
         """The folder or the shards that they lie in: the name of the data set in a cache."""
         ...

@@ -26,11 +26,6 @@ class Ring(Protocol):
         """Size of the window, in bytes."""
         ...
 
-    @property
-    def fd(self) -> int:
-        """The descriptor by which it was mapped, which the ring owns until ``close``."""
-        ...
-
     def readable(self, offset: int, nbytes: int) -> Any:
         """Return a range as an array of bytes. It keeps the mapping; the bytes may be reused once released."""
         ...

@@ -80,10 +80,11 @@ class Source(Protocol):
       continue one another.
 
     A source with a third one, ``selects = True``, names its samples (``SourceBlock.ids``,
-    from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted, salt)`` loads of
+    from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted)`` loads of
     each block only what is wanted. It asks once a block, in order, when it plans to load it.
-    A ``salt`` other than 0 is mixed into the seeds of random draws, unless these belong to a sample's place in the
-    cycle.
+
+    A random draw depends on the cycle and on the place in it, and where some is left out also on what that is:
+    feeders open cycles anew, beside others, and no sample may get a draw that another has had.
     """
 
     @property

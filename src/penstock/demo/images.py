@@ -16,6 +16,7 @@ import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
 from penstock.errors import BadSetting
+from penstock.sources.records.folder import FolderRecords
 
 Labelled = tuple[str, int]  # path of a JPEG, number of its class
 
@@ -80,40 +81,20 @@ def find_images(root: Path, most: int | None) -> ImageFolder:
     if not root.is_dir():
         raise BadSetting(f"--data {root}: this is a file; give the folder that holds the JPEGs")
     inner = root / "train"
-    searched = inner if inner.is_dir() else root
-    by_class = _class_folders(searched)
+    records = FolderRecords(inner if inner.is_dir() else root, _SUFFIXES)
+    paths = [(f"{records.root}/{name}", name.rpartition("/")[0].split("/")[0]) for name in records.names]
     notes: list[str] = []
-    if by_class:
-        classes = len(by_class)
-        train = [(path, label) for label, paths in enumerate(by_class.values()) for path in paths]
+    if any(of for _, of in paths):
+        classes, number = len(records.classes), {name: i for i, name in enumerate(records.classes)}
+        train = [(path, number[of]) for path, of in paths if of]
     else:
-        paths = _jpegs(searched)
-        if not paths:
-            raise BadSetting(
-                f"--data {root}: no JPEGs (*.jpg, *.jpeg) here. Give a folder of class folders with JPEGs in "
-                "them, one that holds train/ of that kind, or one with JPEGs"
-            )
         notes.append(f"{root.name} has no class folders: labels are made from file names, and teach nothing")
         classes = _BUCKETS
-        train = [(path, zlib.crc32(os.path.basename(path).encode()) % _BUCKETS) for path in paths]
+        train = [(path, zlib.crc32(os.path.basename(path).encode()) % _BUCKETS) for path, _ in paths]
     if most is not None and len(train) > most:
         notes.append(f"{most:,} of {len(train):,} training images are used; --images sets how many")
         train = sorted(random.Random(0).sample(train, most))
     return ImageFolder(root.resolve().name, train, classes, _crop_px(train), ". ".join(notes))
-
-
-def _jpegs(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return sorted(
-            entry.path for entry in entries if entry.name.lower().endswith(_SUFFIXES) and entry.is_file()
-        )
-
-
-def _class_folders(folder: Path) -> dict[str, list[str]]:
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    found = {name: _jpegs(folder / name) for name in names}
-    return {name: paths for name, paths in found.items() if paths}
 
 
 def _crop_px(train: Sequence[Labelled]) -> int:

@@ -83,7 +83,8 @@ def _ring() -> Iterator[Finding]:
     """Ring memory."""
 
     def seen(ring: WritableHostRing) -> bytes:
-        reader = HostRing.attach(ring.open_for_readers(), ring.capacity_bytes)
+        reader = HostRing.attach(fd := ring.open_for_readers(), ring.capacity_bytes)
+        os.close(fd)
         found = reader.readable(0, 8).tobytes()
         reader.close()
         return found
@@ -245,7 +246,8 @@ def pinned_ring(gpu: Gpu) -> Finding:
 
 def _gpu_ring(gpu: CudaGpu) -> Finding:
     def seen(ring: WritableDeviceRing) -> bytes:
-        reader = DeviceRing.attach(gpu, ring.open_for_readers(), ring.capacity_bytes)
+        reader = DeviceRing.attach(gpu, fd := ring.open_for_readers(), ring.capacity_bytes)
+        os.close(fd)
         there = np.empty(8, np.uint8)
         gpu.copy_out(there, reader.readable(0, 8))
         gpu.synchronize()

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import DirectoryUnusable, InsecureDirectory
+from penstock.linux.descriptors import Descriptors
 
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO)
@@ -85,11 +86,11 @@ def _chosen() -> Path:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Generator[int]:
-    fd = os.open(path, flags)
+    opened = Descriptors()
     try:
-        yield fd
+        yield opened.open(os.open, path, flags)
     finally:
-        os.close(fd)
+        opened.close()
 
 
 def _check(path: Path, seen: os.stat_result) -> None:

@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import cast
@@ -22,6 +23,7 @@ import psutil
 
 from penstock.errors import BadSetting, DirectoryUnusable, FeedExists, InsecureDirectory
 from penstock.feed.directory import directory, entered, usable
+from penstock.linux.descriptors import opened
 from penstock.linux.fork import close_in_children, fill_standard_descriptors
 
 MAX_NAME_CHARACTERS = 1000
@@ -65,7 +67,7 @@ class Endpoint:
         """
         while True:
             with usable(self._directory), entered(self._directory) as where:
-                lock = FileIO(os.open(self.lock_path.name, _OPEN_LOCK, 0o600, dir_fd=where), "r+")
+                lock = opened("r+", partial(os.open, dir_fd=where), self.lock_path.name, _OPEN_LOCK, 0o600)
                 seen = os.fstat(lock.fileno())
             if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:  # writing would destroy another file
                 lock.close()
@@ -153,7 +155,7 @@ class Endpoint:
         """Create the file for the standard error of a feeder that ``share`` starts."""
         with usable(self._directory), entered(self._directory) as where:
             _remove(where, self.log_path)
-            return FileIO(os.open(self.log_path.name, _WRITE_NEW, 0o600, dir_fd=where), "w")
+            return opened("w", partial(os.open, dir_fd=where), self.log_path.name, _WRITE_NEW, 0o600)
 
     def log_end(self, most: int) -> str:
         """Return the last ``most`` bytes of that file as text; empty if there is none."""
@@ -276,7 +278,7 @@ def _remove(where: int, path: Path) -> None:
 
 def _read(where: int, name: str, most: int) -> bytes:
     """Read the last ``most`` bytes of a file."""
-    with FileIO(os.open(name, _READ, dir_fd=where)) as file:
+    with opened("r", partial(os.open, dir_fd=where), name, _READ) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)
 

@@ -16,8 +16,8 @@ from penstock.sizes import size_from, whole_number
 
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0
-GATHER_S = 20.0
-"""A trainer waits at most so long for the others that its feed expects."""
+GATHER_S = 9.0
+"""A trainer waits at most so long for those that its feed expects: for less than 10 s, as they may wait for it."""
 MOST_SEGMENTS = 4096
 MOST_BLOCKS = 1024
 """Most blocks on their way at once, however small: each also waits as a message."""

@@ -29,7 +29,9 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
             empty otherwise.
         selected: Samples that it takes of each cycle; None for all.
         taken: Samples that it has taken, of the blocks that it has released.
-        wait_s: Time for which it has waited for samples, as it last said, in seconds.
+        wait_s: Time for which it has waited for samples, as it last said, in seconds. It says so each second while
+            it waits.
+        group: Names the data-parallel run whose rank it is; empty for a run of one process.
     """
 
     pid: int
@@ -48,6 +50,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     selected: int | None = None
     taken: int = 0
     wait_s: float = 0.0
+    group: str = ""
 
 
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):

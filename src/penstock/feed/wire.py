@@ -15,11 +15,12 @@ import msgspec
 from penstock.errors import ProtocolError
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
+from penstock.fingerprint.batch import Leaf
 from penstock.fingerprint.code import Fingerprint
 from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 11
+PROTOCOL = 12
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -27,6 +28,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 Cycle = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=2**48)]
+MOST_WITNESSES = 8
+WitnessNumber = Annotated[int, msgspec.Meta(ge=0, lt=MOST_WITNESSES)]
 
 
 class Selected(msgspec.Struct):
@@ -116,6 +119,12 @@ class FingerprintRequest(msgspec.Struct, tag="ask fingerprint"):
     """Tell me what your loader was made of. The answer is MadeOf."""
 
 
+class WitnessRequest(msgspec.Struct, tag="ask witness"):
+    """Tell me what your loader makes of a few samples. The answer is a Witness of this number, now or later."""
+
+    number: WitnessNumber
+
+
 class Stop(msgspec.Struct, tag="stop"):
     """End the feed. The answer is a Bye."""
 
@@ -135,7 +144,8 @@ class Welcome(msgspec.Struct, tag="welcome"):
     ``rings`` names the feed's rings, whose descriptors come with it in this order;
     each holds every block, at equal offsets, and the last is on the host. ``block_rows``
     is the number of rows of a full block; ``batch_size`` and ``drop_last`` are the defaults
-    of trainers; ``order`` is a digest of what decides the order of samples.
+    of trainers; ``order`` is a digest of what decides the order of samples; ``anywhere`` says that an epoch may
+    begin at any block, not only where a segment does.
     """
 
     name: str
@@ -149,6 +159,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
     block_rows: Positive | None = None
     drop_last: bool = False
     order: str = ""
+    anywhere: bool = False
     fingerprint: Fingerprint | None = None
 
 
@@ -236,6 +247,20 @@ class MadeOf(msgspec.Struct, tag="made of"):
     fingerprint: Fingerprint | None
 
 
+class Witness(msgspec.Struct, tag="witness"):
+    """What the feeder's loader makes of the samples with these ids, for a trainer to compare with its own.
+
+    Without ``leaves`` it is being made, and comes in a later message; ``why`` says why there is none. ``made_s``
+    is how long ``make_loader`` took.
+    """
+
+    number: WitnessNumber
+    ids: tuple[Count, ...] = ()
+    leaves: tuple[Leaf, ...] | None = None
+    why: str = ""
+    made_s: float = 0.0
+
+
 class Bye(msgspec.Struct, tag="bye"):
     """The feed ends, for this reason; empty if every trainer has had its epochs."""
 
@@ -252,6 +277,7 @@ FromTrainer = (
     | Starved
     | StatisticsRequest
     | FingerprintRequest
+    | WitnessRequest
     | Stop
     | MoveTrainer
 )
@@ -266,6 +292,7 @@ FromFeeder = (
     | Stuck
     | Move
     | MadeOf
+    | Witness
     | Bye
     | FeederStatistics
 )

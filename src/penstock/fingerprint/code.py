@@ -24,6 +24,7 @@ _CONTAINERS = (tuple, list, set, frozenset, dict)
 _MOST_ITEMS = 1000
 MOST_PARTS = 64
 _NAME_LENGTH = 80
+MODULE = "the module "
 NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
 SHORT = reprlib.Repr()
 SHORT.maxstring = SHORT.maxother = 60
@@ -49,6 +50,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
     digest: str
     parts: dict[str, Part] = {}
     data: DataFingerprint = DataFingerprint()
+
+    @property
+    def modules(self) -> list[str]:
+        """The user's modules that count."""
+        return [name.removeprefix(MODULE) for name in self.parts if name.startswith(MODULE)]
 
     @property
     def digests(self) -> dict[str, str]:

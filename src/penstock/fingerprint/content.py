@@ -22,7 +22,8 @@ from isal import isal_zlib
 
 _SMALL_BYTES = 1 << 14
 _PIECE_ITEMS = 1 << 16
-_KEPT_BYTES = 1 << 20  # digests of tensors from here on are kept
+_KEPT_BYTES = 64 << 20  # digests of tensors from here on are kept
+_SAMPLED_BYTES = 1 << 12
 _UNORDERED = (set, frozenset, bytearray)  # the pickler asks for such a type when it meets an object of it
 
 _tensors: dict[int, tuple[weakref.ref[Any], tuple[Any, ...], bytes]] = {}
@@ -44,13 +45,15 @@ def joined(*parts: bytes | str) -> bytes:
 def digest_of_array(array: np.ndarray) -> bytes:
     """Digest type, shape and items of an array without objects, wherever they lie; of a mapped file its version.
 
+    Writing to a map need not change that: of what may be written, 64 pieces of 4 KiB count, too.
     Of a large one, each piece of 65,536 items is told by two checksums; those of another piece are equal by chance
     once in 2^64.
     """
     head = f"{array.dtype.descr if array.dtype.fields else array.dtype.str} {array.shape}"
     if place := place_in_file(array):
         seen = os.stat(place.path)
-        return joined(head, f"{place[:2]} {array.strides} {seen.st_size} {seen.st_mtime_ns}")
+        pieces = _pieces(array) if place.mode == "r+" else []
+        return joined(head, f"{place[:2]} {array.strides} {seen.st_size} {seen.st_mtime_ns}", *pieces)
     if array.nbytes <= _SMALL_BYTES:
         return joined(head, array.tobytes())
     if array.flags.f_contiguous and not array.flags.c_contiguous:  # read as it lies
@@ -102,25 +105,42 @@ def _is_mapped(address: int, path: str) -> bool:
     return False
 
 
+def sample_of(array: np.ndarray) -> bytes:
+    """Digest type, shape, place and 64 pieces of 4 KiB of an array; of objects, or with gaps, no pieces."""
+    return joined(f"{array.dtype.str} {array.shape} {array.ctypes.data}", *_pieces(array))
+
+
+def _pieces(array: np.ndarray) -> list[bytes]:
+    flat = array.T if array.flags.f_contiguous else array
+    if array.dtype.hasobject or not flat.flags.c_contiguous:
+        return []
+    data = flat.reshape(-1).view(np.uint8)
+    starts = range(0, len(data), max(len(data) // 63, _SAMPLED_BYTES))
+    return [data[start : start + _SAMPLED_BYTES].tobytes() for start in starts]
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """Return the memory of a strided tensor on the host; types that NumPy lacks as bits."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    torch: Any = sys.modules["torch"]
+    if plain.dtype == torch.bfloat16 or plain.dtype.itemsize == 1:
+        plain = plain.view(torch.int16 if plain.dtype.itemsize == 2 else torch.uint8)
+    return plain.numpy()
+
+
 def digest_of_tensor(tensor: Any) -> bytes:
-    """Digest a tensor on the host; that of a large one is kept until torch counts a change of it."""
+    """Digest a tensor on the host; that of a large one is kept until a sample or torch tells a change."""
     version = -1 if tensor.is_inference() else tensor._version
     head = f"{tensor.dtype} {tensor.requires_grad}"
-    state = (head, version, tensor.data_ptr(), tensor.shape, tensor.stride())
+    array = array_of(tensor)
+    if array.nbytes < _KEPT_BYTES or version < 0:
+        return joined(head, digest_of_array(array))
+    state = (head, version, tensor.stride(), sample_of(array))
     kept = _tensors.get(id(tensor))
     if kept and kept[0]() is tensor and kept[1] == state:
         return kept[2]
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    torch: Any = sys.modules["torch"]
-    if plain.dtype == torch.bfloat16 or plain.dtype.itemsize == 1:  # numpy lacks some of these
-        plain = plain.view(torch.int16 if plain.dtype.itemsize == 2 else torch.uint8)
-    digest = joined(head, digest_of_array(plain.numpy()))
-    if plain.nbytes >= _KEPT_BYTES and version >= 0:
-        _tensors[id(tensor)] = (
-            weakref.ref(tensor, partial(_forget, id(tensor))),
-            state,
-            digest,
-        )
+    digest = joined(head, digest_of_array(array))
+    _tensors[id(tensor)] = (weakref.ref(tensor, partial(_forget, id(tensor))), state, digest)
     return digest
 
 

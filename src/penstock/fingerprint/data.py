@@ -1,18 +1,24 @@
-"""A fingerprint of data: versions of files, found without reading them."""
+"""A fingerprint of data: versions of files, found without reading those of more than 1 MiB."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import stat
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import msgspec
 
 _MOST_FILES = 16
 _MOST_CHARACTERS = 1000
+_RECENT_S = 86_400
+_READ_BYTES = 1 << 20
 
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -23,7 +29,7 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
         inode: Inode of a file, which differs if the file was replaced.
         mtime_ns: Time of the last write, which a writer can set.
         ctime_ns: Time of the last change of any kind, which cannot be set.
-        etag: ETag of an object in a store; empty for a file.
+        etag: ETag of an object in a store, or a digest of a file's bytes, and then no inode and time; else empty.
     """
 
     nbytes: int
@@ -78,9 +84,39 @@ def may_name_data(value: object) -> bool:
 
 
 def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
-    """Compute the fingerprint of the first 16 of these paths that are files now."""
-    found = ((path_text(os.path.abspath(path)), version) for path in paths if (version := _version(path)))
-    return DataFingerprint(dict(islice(found, _MOST_FILES)))
+    """Compute the fingerprint of the first 16 of these paths that are files now.
+
+    A file of up to 1 MiB has its bytes as its version: one that each run writes anew, such as an index, stays what
+    it is. Empty files have no version, and none has a file that some process has open for writing, as far as this
+    one may see: locks, logs, and what is not ready.
+    """
+    found = dict(islice(((path, version) for path in paths if (version := _version(path))), _MOST_FILES))
+    recent_ns = time.time_ns() - _RECENT_S * 10**9
+    recent = {os.path.realpath(path) for path, version in found.items() if version.mtime_ns > recent_ns}
+    written = set(_being_written(recent)) if recent else recent
+    counting = {path: version for path, version in found.items() if os.path.realpath(path) not in written}
+    return DataFingerprint({path_text(os.path.abspath(path)): _read(path, counting[path]) for path in counting})
+
+
+def _read(path: str, version: FileVersion) -> FileVersion:
+    if version.nbytes <= _READ_BYTES:
+        with suppress(OSError):  # it may not be read
+            content = Path(path).read_bytes()
+            return FileVersion(len(content), etag=hashlib.sha256(content).hexdigest())
+    return version
+
+
+def _being_written(paths: set[str]) -> Iterator[str]:
+    """Yield those of some real paths that a process has open for writing."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it has ended, or is another user's
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    if (path := os.readlink(f"/proc/{pid}/fd/{fd}")) in paths:
+                        told = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+                        flags = re.search(r"flags:\s*([0-7]+)", told)
+                        if flags and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                            yield path
 
 
 def path_text(path: str) -> str:
@@ -95,6 +131,6 @@ def _version(path: str) -> FileVersion | None:
         seen = os.stat(path)
     except (OSError, ValueError):  # nothing is there, or it is no path
         return None
-    if not stat.S_ISREG(seen.st_mode):
+    if not stat.S_ISREG(seen.st_mode) or not seen.st_size:
         return None
     return FileVersion.of(seen)

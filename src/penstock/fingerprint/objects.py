@@ -13,7 +13,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from importlib.util import resolve_name
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -23,12 +23,23 @@ import cloudpickle
 import numpy as np
 
 from penstock.errors import Untravelled
-from penstock.fingerprint.bytecode import defaults_of, imported_by, read_by, stored_by, words_of
+from penstock.fingerprint.bytecode import closure_of, defaults_of, imported_by, read_by
 from penstock.fingerprint.code import NOT_CODE, SHORT, Fingerprint
-from penstock.fingerprint.content import NotPlain, digest_of_array, digest_of_container, digest_of_tensor, joined
+from penstock.fingerprint.content import (
+    NotPlain,
+    array_of,
+    digest_of_array,
+    digest_of_container,
+    digest_of_tensor,
+    joined,
+    place_in_file,
+    sample_of,
+)
 from penstock.fingerprint.data import fingerprint_of_files
-from penstock.fingerprint.owners import MAIN, importable, is_users, replaced_by_the_script
-from penstock.fingerprint.walk import Walk
+from penstock.fingerprint.kinds import is_or_inherits, name_of, not_counted
+from penstock.fingerprint.owners import MAIN, importable, is_users
+from penstock.fingerprint.reach import built_in, is_replacement, looks_of
+from penstock.fingerprint.walk import NAMED_ITEMS, Walk, is_plain
 
 _RANDOM = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _WRAPPERS: dict[type, tuple[str, ...]] = {
@@ -42,12 +53,9 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _OF_CLASSES = "__annotations__ __annotate_func__ __annotations_cache__ __orig_bases__ __parameters__ __slotnames__"
 _NOT_CODE = {*NOT_CODE, *_OF_CLASSES.split(), "_abc_impl"}
-_NAMED_ITEMS = 64  # items of a longer container have no names
 _QUICK_ITEMS = 100_000  # of longer containers, and of larger arrays, not all is read again in each epoch
 _QUICK_BYTES = 64 << 20
-
-
-_read_by = lru_cache(maxsize=4096)(read_by)
+_SMALL_BYTES = 1 << 20
 
 
 def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
@@ -78,15 +86,20 @@ def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
 def small_state(things: Mapping[str, Any]) -> str:
     """Digest what is quickly read of objects, to see in one process whether they have changed.
 
-    Attributes, containers of up to 100,000 items and arrays of up to 64 MiB count by
-    value; longer and larger ones by identity and length, so that a change of their
-    items is missed; tensors by torch's count of changes.
+    Attributes, containers of up to 100,000 items and arrays and tensors count by value:
+    64 MiB of those of up to 1 MiB each, and 64 MiB of larger ones. Of further arrays 64
+    pieces of 4 KiB count, so that a change between them is missed, and of longer
+    containers identity and length.
     """
     return _Objects(quick=True).digests(things).hex()
 
 
 class _Objects(Walk):
     """Digests objects, and the code behind them."""
+
+    def __init__(self, *, quick: bool = False) -> None:
+        super().__init__(quick=quick)
+        self._room = [_QUICK_BYTES, _QUICK_BYTES]  # what may still be read of large arrays, and of small ones
 
     def other(self, path: str, thing: Any) -> bytes:
         kind = type(thing)
@@ -99,9 +112,12 @@ class _Objects(Walk):
         if isinstance(thing, FunctionType):
             return self._function(path, thing)
         if isinstance(thing, ModuleType):
-            return joined("module", self.owner(thing.__name__))
+            return self._module(thing)
         if isinstance(thing, BuiltinFunctionType) and importable(thing):
             return joined("function", self.owner(thing.__module__), thing.__qualname__)
+        if kind is type(os.environ):  # or what became of it on its way
+            self.reach.looks_at_variables = True
+            return joined("environ")
         if kind is bytearray:
             return joined("bytearray", bytes(cast("bytearray", thing)))
         if kind in _WRAPPERS:
@@ -116,13 +132,14 @@ class _Objects(Walk):
 
     def _container(self, path: str, thing: Any) -> bytes:
         kind, count = type(thing).__name__, len(thing)
-        if count > _NAMED_ITEMS:
+        if count > NAMED_ITEMS:
             if self.quick and count > _QUICK_ITEMS:
                 return joined(kind, str(id(thing)), str(count))
             return self.leaf(path, joined(kind, self._long(path, thing)), f"{kind} of {count:,}")
         if isinstance(thing, dict):
             keys = (
-                joined(self.unnamed(path, k), self.digest(f"{path}[{SHORT.repr(k)}]", thing[k])) for k in thing
+                joined(self.unnamed(path, k), self.digest(f"{path}[{SHORT.repr(k)}]", thing[k]))
+                for k in self.counting(thing)
             )
             return joined(kind, *keys)
         return joined(kind, *(self.digest(f"{path}[{i}]", item) for i, item in enumerate(thing)))
@@ -144,12 +161,12 @@ class _Objects(Walk):
             digests = [digest_of_container(sorted(thing), joined)]
         else:
             digests = [self.as_if_first(path, item) for item in thing]
-        shown = SHORT.repr(thing)[:80] if count <= _NAMED_ITEMS else f"{kind} of {count:,}"
+        shown = SHORT.repr(thing)[:80] if count <= NAMED_ITEMS else f"{kind} of {count:,}"
         return self.leaf(path, joined(kind, *sorted(digests)), shown)
 
     def _array(self, path: str, thing: Any) -> bytes:
-        if self.quick and thing.nbytes > _QUICK_BYTES:
-            return joined("array", str(id(thing)), str(thing.ctypes.data), str(thing.shape))
+        if self.quick and not self._has_room(thing):
+            return joined("array", sample_of(thing))
         if thing.dtype.hasobject or thing.dtype.kind == "T":
             content = joined(str(thing.dtype), str(thing.shape), self.unnamed(path, thing.tolist()))
         else:
@@ -158,9 +175,19 @@ class _Objects(Walk):
             content = joined(content, self.digest(path, type(thing)), self.attributes(path, vars(thing)))
         return self.leaf(path, content, "" if self.nameless else f"{thing.dtype} {thing.shape}")
 
+    def _has_room(self, array: Any) -> bool:
+        """Whether an array is still to be read as a whole; small ones, such as labels, have room of their own."""
+        small = array.nbytes <= _SMALL_BYTES
+        if array.nbytes > self._room[small] and not place_in_file(array):
+            return False
+        self._room[small] -= 0 if place_in_file(array) else array.nbytes
+        return True
+
     def _tensor(self, path: str, thing: Any) -> bytes:
         if self.quick:
-            return joined("tensor", str(id(thing)), str(thing.shape), str(thing.is_inference() or thing._version))
+            known = joined("tensor", str(id(thing)), str(thing.shape), str(thing.is_inference() or thing._version))
+            plain = thing.device.type == "cpu" and thing.layout is self.torch.strided and not thing.is_quantized
+            return joined(known, self._array(path, array_of(thing))) if plain else known
         if thing.device.type != "cpu":
             raise Untravelled(f"{path} is a tensor on {thing.device}: data that a feeder reads lie on the host")
         if thing.layout is not self.torch.strided or thing.is_quantized:
@@ -172,11 +199,11 @@ class _Objects(Walk):
 
     def _object(self, path: str, thing: Any) -> bytes:
         kind = type(thing)
-        self.leaf(path, joined(_name(kind)), _name(kind))
+        self.leaf(path, joined(name_of(kind)), name_of(kind))
         if isinstance(thing, partial):
             given = {**{str(i): value for i, value in enumerate(thing.args)}, **thing.keywords}
             return joined("partial", self.digest(path, thing.func), self.attributes(path, given))
-        if _is(kind, "datasets.arrow_dataset.Dataset"):
+        if is_or_inherits(kind, "datasets.arrow_dataset.Dataset"):
             self.paths.update(file["filename"] for file in thing.cache_files)
             formatted = self.digest(f"{path}.format", (thing._format_type, thing._format_kwargs))
             named = thing._fingerprint
@@ -188,8 +215,10 @@ class _Objects(Walk):
             reduced: Any = thing.__reduce_ex__(4)
         else:
             reduced = reduce(thing)
-        if isinstance(reduced, str):
-            return joined(self.digest(path, kind), reduced)
+        if isinstance(reduced, str):  # it is found again by that name, as it is there
+            own = vars(thing) if is_users(kind.__module__) and hasattr(thing, "__dict__") else {}
+            with self._reading():
+                return joined(self.digest(path, kind), reduced, self.attributes(path, own, not_counted(kind)))
         parts: list[Any] = [*reduced, None, None, None]
         function, given, items, pairs = parts[0], parts[1], parts[3], parts[4]
         state: Any = {} if parts[2] is None else parts[2]
@@ -198,8 +227,8 @@ class _Objects(Walk):
         digests = [self.digest(path, kind), self.digest(path, function)]
         digests += [self.digest(f"{path}({i})", item) for i, item in enumerate(given) if item is not kind]
         if isinstance(state, dict) and all(isinstance(name, str) for name in state):
-            digests.append(self.attributes(path, state, _masked(kind)))
-        elif _is(kind, "tokenizers.Tokenizer") and path.endswith("._tokenizer"):  # of transformers
+            digests.append(self.attributes(path, state, not_counted(kind)))
+        elif is_or_inherits(kind, "tokenizers.Tokenizer") and path.endswith("._tokenizer"):  # of transformers
             set_by_calls: Any = {"truncation": None, "padding": None}
             digests.append(self.digest(path, {**json.loads(bytes(state)), **set_by_calls}))
         else:
@@ -213,23 +242,44 @@ class _Objects(Walk):
         for names in (vars(one).get("__slots__", ()) for one in type(thing).__mro__):
             for name in [names] if isinstance(names, str) else names:
                 state[name] = getattr(thing, name, None)
-        digests = [self.digest(path, type(thing)), self.attributes(path, state, _masked(type(thing)))]
+        digests = [self.digest(path, type(thing)), self.attributes(path, state, not_counted(type(thing)))]
         if isinstance(thing, (dict, list, tuple, deque)) and len(thing) <= _QUICK_ITEMS:
             digests.append(self.digest(path, list(thing.items() if isinstance(thing, dict) else thing)))
         elif not state or isinstance(thing, (dict, list, tuple, deque)):
             digests.append(joined(str(id(thing))))
         return joined(*digests)
 
+    def _module(self, module: ModuleType) -> bytes:
+        users = is_users(module.__name__)
+        if users and module.__name__ not in MAIN:
+            self.reach.modules[module.__name__] = module
+        elif not users:
+            self.reach.installed[id(module)] = module
+        return joined("module", self.owner(module.__name__))
+
+    def named_by_code(self) -> Iterable[bytes]:
+        with self._reading():
+            done: set[str] = set()
+            while left := sorted(self.reach.modules.keys() - done):
+                for name in left:
+                    done.add(name)
+                    self.owner(name)
+                    held = vars(module := self.reach.modules[name])
+                    told = [(f"{name}.{each}", held[each]) for each in self.reach.attributes(module)]
+                    yield joined(name, *(joined(path, self.digest(path, value)) for path, value in told))
+            for name in self.reach.variables():
+                yield self.digest(f"environ[{name!r}]", os.environ[name])
+            for name, function in {} if self.quick else self.reach.replacements().items():
+                yield joined(name, self.digest(name, function))
+
     def _class(self, path: str, kind: type) -> bytes:
-        module, name = kind.__module__, _name(kind)
+        module, name = kind.__module__, name_of(kind)
         if not is_users(module) and (importable(kind) or "<locals>" not in kind.__qualname__):
-            if self.strict and (replaced := replaced_by_the_script(kind)):
-                raise Untravelled(
-                    f"{path} is of a class whose {replaced} the script has replaced for itself alone"
-                )
+            self.reach.installed[id(kind)] = kind
             return joined("class", self.owner(module), name)
         with self._reading(kind):
-            digests = [self.digest(path, base) for base in kind.__bases__]
+            kinds = (*kind.__bases__, type(kind)) if is_users(type(kind).__module__) else kind.__bases__
+            digests = [self.digest(path, one) for one in kinds]
             for attribute, value in sorted(vars(kind).items()):
                 if attribute not in _NOT_CODE and not isinstance(value, _DESCRIPTORS):
                     digests.append(joined(attribute, self.digest(f"{name}.{attribute}", value)))
@@ -240,43 +290,75 @@ class _Objects(Walk):
         module = globals_.get("__name__", "")
         users = is_users(module)
         if not users and importable(function):
-            return joined("function", self.owner(module), name)
+            self.reach.installed[id(function)] = function
+            wraps = is_users(function.__module__)  # a decorator of a library's, round a function of the user's
+            within = [function.__kwdefaults__, *closure_of(function).values()] if wraps else []
+            with self._reading():
+                held = [self.digest(name, each) for each in within if _is_code_or_plain(each)]
+            return joined("function", self.owner(module), name, *held)
         digests = [self.leaf(f"the code of {name}", self._code(code))]
-        digests += [joined(key, self.digest(f"{name}({key}=)", v)) for key, v in defaults_of(function).items()]
+        given = defaults_of(function)
+        digests += [joined(key, self.digest(f"{name}({key}=)", given[key])) for key in self.counting(given)]
         digests.append(self.attributes(name, function.__dict__))
-        held: dict[str, Any] = {}
-        for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            with suppress(ValueError):  # it is empty
-                held[key] = cell.cell_contents
+        held = closure_of(function)
+        if users:
+            self.reach.add(function)
         with self._reading(function):
-            for names in _read_by(code):
+            for names in read_by(code):
                 if names[0] in held or (users and names[0] in globals_):
                     digests.append(self._value(names, held if names[0] in held else globals_))
+                elif users and (replaced := built_in(names[0])):
+                    digests.append(joined(names[0], self.digest(names[0], replaced)))
             if users:
-                digests += self._looked_up_when_run(code, globals_.get("__package__"))
+                digests += self._looked_up_when_run(function)
         return joined("function", self.owner(module), name, *digests)
 
-    def _looked_up_when_run(self, code: CodeType, package: str | None) -> Iterator[bytes]:
-        """Digest what code reads of the user's modules that it imports itself, and of the environment."""
+    def _looked_up_when_run(self, function: FunctionType) -> Iterator[bytes]:
+        """Digest what code reads of the user's modules that it imports, and of globals that it names by text."""
+        globals_, code = function.__globals__, function.__code__
+        package = globals_.get("__package__")
         for module, names in imported_by(code):
             name = resolve_name(module, package) if package or not module.startswith(".") else module
             if name in sys.modules and is_users(name):
+                self.owner(name)
                 yield self._value(names, {names[0]: sys.modules[name]})
-        if not {"environ", "getenv"}.isdisjoint(code.co_names):
-            for word in sorted(word for word in words_of(code) if not word.startswith("PENSTOCK_")):
-                yield self.digest(f"environ[{word!r}]", os.environ.get(word))
+        looks = looks_of(code)
+        if not looks.names.isdisjoint({"globals", "eval", "exec"}):
+            for word in sorted(looks.words & globals_.keys()):
+                yield self._value([word], globals_)
 
     def _value(self, names: list[str], held: Mapping[str, Any]) -> bytes:
-        """Digest what code looks up: an object, or that attribute of it which the code reads."""
+        """Digest what code looks up: an object, or that attribute or item of it which the code reads."""
         if names[0] == "__name__":
             return joined("__main__" if held["__name__"] in MAIN else held["__name__"])
         name, value = names[0], held[names[0]]
-        for attribute in names[1:]:
+        for i, attribute in enumerate(names[1:], 1):
             known: Any = {} if isinstance(value, (type, FunctionType)) else getattr(value, "__dict__", {})
-            if attribute not in known or (isinstance(value, ModuleType) and not is_users(value.__name__)):
+            if type(value) is dict and attribute[1:] in value:
+                known = {f"[{attribute[1:]}": value[attribute[1:]]}
+            if isinstance(value, ModuleType) and not is_users(value.__name__):
+                return joined(name, self._of_library(name, value, names[i:]))
+            if attribute not in known:
                 break
             name, value = f"{name}.{attribute}", known[attribute]
-        return joined(name, self.digest(name, value))
+        return joined(name, *(self.digest(each, value) for each in self.counting({name: value})))
+
+    def _of_library(self, name: str, module: ModuleType, rest: list[str]) -> bytes:
+        """Digest an installed module, and what code reads of it if that is plain, or a function of the user's."""
+        digests, value = [self.digest(name, module)], cast("Any", module)
+        for attribute in rest:
+            if not isinstance(value, ModuleType) or attribute not in vars(value):
+                break
+            name, module, value = f"{name}.{attribute}", value, vars(value)[attribute]
+            if isinstance(value, ModuleType):
+                digests.append(self.digest(name, value))
+        top = module.__name__.partition(".")[0]
+        setting = is_plain(value) and top not in sys.stdlib_module_names
+        if setting or is_replacement(value, module.__name__) or isinstance(value, type):
+            digests.append(self.digest(name, value))
+        elif isinstance(value, FunctionType):
+            self.reach.installed[id(value)] = value
+        return joined(*digests)
 
     def _code(self, code: CodeType) -> bytes:
         consts = [self._code(c) if isinstance(c, CodeType) else self.unnamed("", c) for c in code.co_consts]
@@ -286,35 +368,17 @@ class _Objects(Walk):
         return joined(code.co_code, code.co_exceptiontable, words, *consts)
 
     @contextmanager
-    def _reading(self, thing: Any) -> Generator[None]:
+    def _reading(self, thing: Any = None) -> Generator[None]:
         """Let globals be what they are where another process imports the code, and so makes them anew."""
         strict = self.strict
-        self.strict = strict and (thing.__module__ in MAIN or not importable(thing))
+        self.strict = strict and thing is not None and (thing.__module__ in MAIN or not importable(thing))
         try:
             yield
         finally:
             self.strict = strict
 
 
-def _name(kind: type) -> str:
-    """Return a class's name; of one that a function makes, what is left of it on its way to another process."""
-    return kind.__name__ if "<locals>" in kind.__qualname__ else kind.__qualname__
-
-
-@lru_cache(maxsize=4096)
-def _is(kind: type, name: str) -> bool:
-    return any(f"{one.__module__}.{one.__qualname__}" == name for one in kind.__mro__)
-
-
-@lru_cache(maxsize=1024)
-def _masked(kind: type) -> frozenset[str]:
-    """List the attributes that are caches, or the epoch that a sampler's or a stream's ``set_epoch`` stores."""
-    masked = {
-        name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, cached_property)
-    }
-    set_epoch = getattr(kind, "set_epoch", None)
-    if isinstance(set_epoch, FunctionType) and hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
-        masked |= {name for name in stored_by(set_epoch.__code__) if "epoch" in name}
-    if _is(kind, "transformers.tokenization_utils_base.PreTrainedTokenizerBase"):
-        masked |= {"cache", "deprecation_warnings"}
-    return frozenset(masked)
+def _is_code_or_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(isinstance(each, (FunctionType, type)) for each in value.values())
+    return isinstance(value, (FunctionType, type, partial)) or is_plain(value)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import sysconfig
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from types import FunctionType, ModuleType
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 MAIN = ("__main__", "__mp_main__")
@@ -43,8 +46,11 @@ def text_of(module: str) -> str:
         return "__main__"
     if not is_users(module):
         return f"{module} {version_of(module)}"
-    path = file_of(module)
-    return f"{module} {_file_digest(path, *_changed(path)) if path else ''}"
+    path = file_of(module) or ""
+    with suppress(OSError):  # it has no file, or none any more
+        seen = os.stat(path)
+        return f"{module} {_file_digest(path, seen.st_mtime_ns, seen.st_size)}"
+    return f"{module} "
 
 
 @lru_cache(maxsize=1024)
@@ -68,26 +74,20 @@ def importable(thing: Any) -> bool:
     return found is thing
 
 
-def replaced_by_the_script(kind: type) -> str:
-    """Name a method of an installed class, or of its bases, that is a function of the script; empty if none is."""
-    for one in kind.__mro__:
-        for name, value in () if is_users(one.__module__) else vars(one).items():
-            if isinstance(value, FunctionType) and value.__globals__.get("__name__") in MAIN:
-                return f"{one.__qualname__}.{name}"
-    return ""
+_ASSIGNED = re.compile(r"""\.(\w+)\s*[-+*/|&]?=(?!=)|setattr\(.*?["'](\w+)["']|\[["'](\w+)["']\]\s*=(?!=)""")
 
 
-def _changed(path: str) -> tuple[int, int]:
-    try:
-        seen = os.stat(path)
-    except OSError:
-        return 0, 0
-    return seen.st_mtime_ns, seen.st_size
+def assigned_in(*files: str) -> set[str]:
+    """Return the attributes and items that programs' texts assign."""
+    found: set[str] = set()
+    for file in files:
+        with suppress(OSError, ValueError):
+            text = Path(file).read_text(errors="replace")
+            found.update(name for names in _ASSIGNED.findall(text) for name in names if name)
+    return found
 
 
 @lru_cache(maxsize=1024)
 def _file_digest(path: str, mtime_ns: int, nbytes: int) -> str:
-    if not mtime_ns:
-        return ""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

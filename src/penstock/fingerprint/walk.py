@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import Untravelled
-from penstock.fingerprint.code import MOST_PARTS, SHORT, Part
+from penstock.fingerprint.code import MODULE, MOST_PARTS, SHORT, Part
 from penstock.fingerprint.content import digest_of_array, joined
 from penstock.fingerprint.data import may_name_data
 from penstock.fingerprint.owners import is_users, text_of
+from penstock.fingerprint.reach import NOT_DATA, Reach
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _ALSO_PLAIN = (np.number, np.bool_, np.character, np.datetime64, PurePath)
+NAMED_ITEMS = 64  # items of a longer container have no names
 _MOST_OWNERS = 16
 _MOST_LEAVES = 20_000
 _DEEPEST = 10_000
@@ -39,7 +41,9 @@ class Walk:
         quick: As given.
         strict: Whether what cannot go to another process is an error.
         nameless: Above 0 where what is met has no name.
+        initializes: Whether what is met initializes workers: seeds and ranks are no data there.
         torch: The module, if it is imported.
+        reach: What the code that is met names.
     """
 
     def __init__(self, *, quick: bool = False) -> None:
@@ -47,7 +51,9 @@ class Walk:
         self.quick = quick
         self.strict = not quick
         self.nameless = 0
+        self.initializes = False
         self.torch: Any = sys.modules.get("torch")
+        self.reach = Reach()
         self._leaves: list[tuple[str, bytes, str]] = []
         self._owners: dict[str, Part] = {}
         self._done: dict[int, tuple[bytes, Any]] = {}  # with the thing, so that its id stays its own
@@ -58,7 +64,12 @@ class Walk:
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, _DEEPEST))  # functions that call functions are deep
         try:
-            return joined(*(joined(name, self.digest(name, thing)) for name, thing in things.items()))
+            named: list[bytes] = []
+            for name, thing in things.items():
+                self.initializes = name == "worker_init_fn"
+                named.append(joined(name, self.digest(name, thing)))
+            self.initializes = False
+            return joined(*named, *self.named_by_code())
         finally:
             sys.setrecursionlimit(limit)
 
@@ -113,6 +124,10 @@ class Walk:
         """Digest a thing that is no plain value, and is met for the first time."""
         raise NotImplementedError
 
+    def named_by_code(self) -> Iterable[bytes]:
+        """Digest what the code that was met names otherwise than by its bytecode."""
+        raise NotImplementedError
+
     def unnamed(self, path: str, thing: Any) -> bytes:
         self.nameless += 1
         try:
@@ -130,8 +145,14 @@ class Walk:
         return digest
 
     def attributes(self, path: str, state: Mapping[str, Any], masked: Iterable[str] = ()) -> bytes:
-        names = sorted(name for name in state if name not in masked)
+        names = sorted(name for name in self.counting(state) if name not in masked)
         return joined(*(joined(name, self.digest(f"{path}.{name}", state[name])) for name in names))
+
+    def counting(self, named: Mapping[Any, Any]) -> list[Any]:
+        """List the names of values that count."""
+        if not self.initializes:
+            return list(named)
+        return [name for name, value in named.items() if not (NOT_DATA.search(str(name)) and is_plain(value))]
 
     def owner(self, module: str) -> str:
         """Name a module with its version, or with a digest of its file."""
@@ -141,7 +162,7 @@ class Walk:
         name, _, told = text.partition(" ")
         if told:
             users = is_users(module)
-            name = f"the module {name}" if users else f"the version of {name.partition('.')[0]}"
+            name = f"{MODULE}{name}" if users else f"the version of {name.partition('.')[0]}"
             self._owners[name] = Part(joined(told).hex()[:8], "" if users else told)
         return text
 
@@ -152,6 +173,8 @@ class Walk:
         else:
             said: Any = str if isinstance(thing, (str, PurePath)) else hex if kind is int else repr
             content = said(thing)
+        if isinstance(thing, str) and len(thing) < 100:
+            self.reach.words.add(thing)
         if not (self.nameless or self.quick):
             self.note_paths((thing,))
             shown = SHORT.repr(thing)[:80] if kind is not int or len(content) < 1000 else ""
@@ -168,3 +191,10 @@ def _cut(name: str, depth: int) -> str:
     """Cut a part's name to so many steps: ``dataset.transforms[0].size`` to 2 is ``dataset.transforms``."""
     ends = [found.start() for found in re.finditer(r"[.\[(]", name)]
     return name[: ends[depth - 1]] if len(ends) >= depth else name
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text or nothing, or a short container of such."""
+    if type(value) in (list, tuple, dict):
+        return len(value) <= NAMED_ITEMS and all(map(is_plain, value.values() if type(value) is dict else value))
+    return type(value) in _PLAIN

@@ -34,8 +34,8 @@ def share(loader: Any, make: Callable[[], Any]) -> Any:
     return guard(loader, make)
 
 
-GUARDS: list[Guard] = [watch, *([share] if SHARE in os.environ else [])]
-"""The last of them decides first."""
+GUARDS: list[Guard] = [*([share] if SHARE in os.environ else []), watch]
+"""The last of them is asked first: what it counts as waiting begins at the script's own ``iter()``."""
 
 
 def hook(loader_class: type) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from time import monotonic
 from typing import Any, cast
 
 from penstock.linux.fork import importing
@@ -22,14 +23,15 @@ def watch(loader: Any, make: Callable[[], Any]) -> Any:
     The iterator gets a class of its own, a child of the one it had: special methods are looked up there, and a
     proxy would lack what frameworks ask an iterator for.
     """
+    asked_s = monotonic()
     try:
         with importing:
             import_module("penstock.runs.inside").watch_waits()
     except Exception:
         return make()
-    iteration = Iteration(loader)
+    iteration = Iteration(loader, asked_s)
     try:
-        iteration.ask()
+        iteration.ask(asked_s)
         iterator = make()
     finally:
         iteration.pause()

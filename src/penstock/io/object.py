@@ -30,14 +30,16 @@ class ObjectQueue(BlockingQueue):
     Args:
         depth: Most reads that may be queued; at most 256 requests are under way.
         timeout_s: Limit for one try, from connecting to the body's last byte.
-        retries: Most retries after server errors, timeouts and connections that break off.
-        retry_s: Time after which no further try begins.
+        retries: Most retries after server errors, timeouts and connections that break off; None for no limit.
+        retry_s: Time after which no further try begins; for opening, 10 s if that is less.
 
     Raises:
         ReaderUnavailable: obstore is not installed.
     """
 
-    def __init__(self, depth: int, *, timeout_s: float = 30.0, retries: int = 5, retry_s: float = 90.0) -> None:
+    def __init__(
+        self, depth: int, *, timeout_s: float = 30.0, retries: int | None = None, retry_s: float = 90.0
+    ) -> None:
         self._stores = ObjectStores(timeout_s=timeout_s, retries=retries, retry_s=retry_s)
         super().__init__("object", depth, min(depth, MAX_REQUESTS))
         self._objects: list[_Object] = []
@@ -48,7 +50,7 @@ class ObjectQueue(BlockingQueue):
 
     def open(self, path: str) -> Opened:
         store, key = self._stores.at(path)
-        meta = self._stores.meta(store, key)
+        meta = self._stores.meta(*self._stores.at(path, opens=True))
         self._objects.append(_Object(store, key, version_text(meta), etag_of(meta)))
         return Opened(len(self._objects) - 1, meta["size"])
 

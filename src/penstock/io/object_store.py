@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -39,14 +40,14 @@ class ObjectStores:
 
     Args:
         timeout_s: Limit for one try, from connecting to the body's last byte.
-        retries: Most retries after server errors, timeouts and connections that break off.
-        retry_s: Time after which no further try begins.
+        retries: Most retries after server errors, timeouts and connections that break off; None for no limit.
+        retry_s: Time after which no further try begins; for listing and opening, 10 s if that is less.
 
     Raises:
         ReaderUnavailable: obstore is not installed.
     """
 
-    def __init__(self, *, timeout_s: float = 30.0, retries: int = 5, retry_s: float = 90.0) -> None:
+    def __init__(self, *, timeout_s: float = 30.0, retries: int | None = None, retry_s: float = 90.0) -> None:
         try:
             import obstore
         except ImportError:
@@ -55,15 +56,12 @@ class ObjectStores:
             ) from None
         self.obstore: Any = obstore
         self._timeout_s = timeout_s
-        self._settings = {
-            # Credentials are sent in the clear only if the endpoint says http://.
-            "client_options": {"timeout": timedelta(seconds=timeout_s), "allow_http": True},
-            "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=retry_s)},
-        }
-        self._stores: dict[str, Any] = {}
+        self._retries: Any = {"max_retries": _ENDLESS if retries is None else retries, "backoff": _BACKOFF}
+        self._retry_s = retry_s
+        self._stores: dict[tuple[str, bool], Any] = {}
 
-    def at(self, url: str) -> tuple[Any, str]:
-        """Return the store that a URL names, and the object's key in it.
+    def at(self, url: str, *, opens: bool = False) -> tuple[Any, str]:
+        """Return the store that a URL names, and the object's key in it; ``opens`` tries for a shorter time.
 
         Raises:
             OSError: it is no URL.
@@ -71,7 +69,7 @@ class ObjectStores:
         """
         try:
             root, key = _split(url)
-            return self._store(root), key
+            return self._store(root, opens=opens), key
         except ValueError as error:
             raise OSError(errno.EINVAL, f"it is no URL: {error}") from None
 
@@ -82,8 +80,9 @@ class ObjectStores:
             OSError: the store refuses.
         """
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        store = self._store(f"s3://{bucket}", opens=True)
         with self.told():
-            for found in self.obstore.list(self._store(f"s3://{bucket}"), prefix=prefix or None, chunk_size=1000):
+            for found in self.obstore.list(store, prefix=prefix or None, chunk_size=1000):
                 for meta in found:
                     yield Object(f"s3://{bucket}/{meta['path']}", meta["size"], etag_of(meta))
 
@@ -93,7 +92,7 @@ class ObjectStores:
         Raises:
             OSError: there is none, or the store refuses.
         """
-        meta = self.meta(*self.at(url))
+        meta = self.meta(*self.at(url, opens=True))
         return Object(url, meta["size"], etag_of(meta))
 
     def meta(self, store: Any, key: str) -> Any:
@@ -137,8 +136,8 @@ class ObjectStores:
         """Close the connections."""
         self._stores.clear()
 
-    def _store(self, root: str) -> Any:
-        if root not in self._stores:
+    def _store(self, root: str, *, opens: bool) -> Any:
+        if (root, opens) not in self._stores:
             from obstore.store import HTTPStore, S3Store
 
             for name in _ENDPOINTS:  # obstore panics at a wrong endpoint
@@ -146,8 +145,12 @@ class ObjectStores:
                 if url and not url.startswith(("http://", "https://")):
                     raise OSError(errno.EINVAL, f"{name}={url} is no URL: it begins with http:// or https://")
             kind: Any = S3Store if root.startswith("s3:") else HTTPStore
-            self._stores[root] = kind.from_url(root, **self._settings)
-        return self._stores[root]
+            most_s = min(self._retry_s, _OPEN_S if opens else math.inf)
+            retries = {**self._retries, "retry_timeout": timedelta(seconds=most_s)}
+            # Credentials are sent in the clear only if the endpoint says http://.
+            options = {"timeout": timedelta(seconds=self._timeout_s), "allow_http": True}
+            self._stores[root, opens] = kind.from_url(root, client_options=options, retry_config=retries)
+        return self._stores[root, opens]
 
     @contextmanager
     def told(self) -> Generator[None]:
@@ -169,6 +172,10 @@ def version_text(meta: Any) -> str:
     return f"{meta['size']:,} bytes of {meta['last_modified']}{tag}"
 
 
+_ENDLESS = 10_000
+_OPEN_S = 10.0
+"""A wrong address is told after this, and a store that restarts is waited for."""
+_BACKOFF = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 PAST_THE_END = 416
 _ERRNO = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 412: errno.ESTALE}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from typing import Protocol
+
+from penstock.linux.when_gone import Living
 
 
 class _Closable(Protocol):
@@ -24,7 +25,7 @@ importing = threading.RLock()
 
 A child that is forked amid another thread's import would wait for that thread, which it does not have.
 """
-_owned: weakref.WeakSet[_Closable] = weakref.WeakSet()
+_owned = Living[_Closable]()
 
 
 def close_in_children(owned: _Closable) -> None:
@@ -37,15 +38,17 @@ def fill_standard_descriptors() -> None:
 
     Otherwise a socket or a ring could get such a number, and whatever a library prints.
     """
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # the lowest that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _close_all() -> None:
-    for owned in list(_owned):
+    for owned in _owned:
         owned.close()
-    _owned.clear()
+        _owned.discard(owned)
 
 
 class _Imports:

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
-ENDED = (b"Z", b"X")
-"""States of a process that has ended, and may still have to be waited for."""
+_ENDED = (b"Z", b"X")
+"""States of a thread that has ended, and may still have to be waited for."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The first namespace of processes (PROC_PID_INIT_INO of Linux)."""
 _PR_SET_PDEATHSIG = 1
@@ -85,10 +85,15 @@ def stat_of(pid: int) -> list[bytes] | None:
         return None
 
 
+def has_ended(fields: list[bytes]) -> bool:
+    """Return whether a process has ended, by its ``stat_fields``: all its threads, not only the first of them."""
+    return fields[0] in _ENDED and int(fields[17]) <= 1
+
+
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None if it does not live."""
     fields = stat_of(pid)
-    return None if fields is None or fields[0] in ENDED else int(fields[19])
+    return None if fields is None or has_ended(fields) else int(fields[19])
 
 
 def survives(pid: int, number: int) -> bool:
@@ -116,20 +121,26 @@ def descendants(of: int, without: bytes = b"") -> list[int]:
         without: Words of a command line; a process that has them is left out, with what is below it.
     """
     children: dict[int, list[int]] = {}
+    ended = set[int]()  # their children may have been seen while they were theirs
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        if (fields := stat_of(pid)) and fields[0] not in ENDED:
+        if fields := stat_of(pid):
             children.setdefault(int(fields[1]), []).append(pid)
+            if has_ended(fields):
+                ended.add(pid)
     found, parents = list[int](), [of]
     while parents:
         below = [pid for parent in parents for pid in children.get(parent, ())]
         parents = [pid for pid in below if not (without and without in command_line(pid))]
         found += parents
-    return found
+    return [pid for pid in found if pid not in ended]
 
 
 def kill_descendants(without: bytes = b"") -> None:
     """Kill and reap all ``descendants`` of this process, which adopts orphans."""
-    while left := descendants(os.getpid(), without):
+    looks = 2  # one look may miss what was forked during it, by a process that has ended since
+    while looks:
+        left = descendants(os.getpid(), without)
+        looks = 2 if left else looks - 1
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

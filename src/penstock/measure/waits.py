@@ -16,7 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
-from weakref import ref
+
+from penstock.linux.when_gone import when_gone
 
 _MOST_APART = 1000
 
@@ -33,12 +34,14 @@ class _Figures:
 
     Attributes:
         began_s, until_s: Its time, as far as it is known to be that of a loop.
+        gone_s: When its iterator was let go.
         waits: Seconds of those that are over, and when one that goes on began.
         samples: Rows handed over; NaN if nobody knows.
     """
 
-    def __init__(self) -> None:
-        self.began_s = self.until_s = monotonic()
+    def __init__(self, began_s: float) -> None:
+        self.began_s = self.until_s = began_s
+        self.gone_s: float | None = None
         self.waits: tuple[float, float | None] = 0.0, None
         self.batches = 0
         self.samples = 0.0
@@ -46,15 +49,9 @@ class _Figures:
 
 
 class _Loader:
-    """What is known of a loader: the batches of all its iterations.
+    """What is known of a loader: the batches of all its iterations."""
 
-    Args:
-        forget: Called when the loader is gone.
-    """
-
-    def __init__(self, loader: object, forget: Callable[[object], object]) -> None:
-        self.batches = 0
-        self._ref = ref(loader, forget)
+    batches = 0
 
 
 class _Totals:
@@ -72,7 +69,9 @@ class _Totals:
 
     def loader(self, loader: object) -> _Loader:
         key, loaders = id(loader), self._loaders
-        return loaders.get(key) or loaders.setdefault(key, _Loader(loader, lambda _: loaders.pop(key, None)))
+        if key not in loaders:
+            when_gone(loader, map(loaders.pop, (key,), (None,)))
+        return loaders.setdefault(key, _Loader())
 
     def points(self) -> list[Point]:
         points: list[Point] = []
@@ -86,7 +85,8 @@ class _Totals:
         waited_s, batches, samples = self._past
         now_s = monotonic()
         for each in read:
-            is_over = each.is_over  # first: then what follows is final
+            gone_s = None if each.is_over else each.gone_s
+            is_over = each.is_over or gone_s is not None  # first: then what follows is final
             over_s, since_s = each.waits
             waited_s, batches, samples = waited_s + over_s, batches + each.batches, samples + each.samples
             if is_over:
@@ -95,7 +95,7 @@ class _Totals:
             else:
                 waited_s += now_s - (since_s or now_s)
                 self._going_on.append(each)
-            self._cover(each.began_s, now_s if since_s else each.until_s)
+            self._cover(each.began_s, now_s if since_s else gone_s or each.until_s)
         self._forget_oldest(min((each.began_s for each in self._going_on), default=now_s))
         loop_s = self._past_covered_s + sum(end_s - began_s for began_s, end_s in self._covered)
         values = {"feed.wait_s": min(waited_s, loop_s), "feed.loop_s": loop_s, "feed.batches": float(batches)}
@@ -142,10 +142,12 @@ class Iteration:
 
     Args:
         loader: What is iterated.
+        asked_s: When its iterator was asked for, in seconds of the monotonic clock; now, if None.
     """
 
-    def __init__(self, loader: object) -> None:
-        self._figures = _Figures()
+    def __init__(self, loader: object, asked_s: float | None = None) -> None:
+        self._figures = figures = _Figures(monotonic() if asked_s is None else asked_s)
+        when_gone(self, map(setattr, (figures,), ("gone_s",), iter(monotonic, None)))
         self._totals = _totals
         self._loader: _Loader | None = None  # if nobody asks for what this iteration comes to
         with suppress(Exception):  # a loop goes on, whatever hinders its figures
@@ -153,11 +155,11 @@ class Iteration:
                 self._loader = self._totals.loader(loader)
                 self._totals.begun.append(self._figures)
 
-    def ask(self) -> None:
+    def ask(self, since_s: float | None = None) -> None:
         """Begin to wait, for a batch or for the iterator itself. End it by ``give``, ``pause`` or ``end``."""
         if _asking.iteration is None or _asking.iteration is self:
             _asking.iteration = self
-            self._figures.waits = self._figures.waits[0], monotonic()
+            self._figures.waits = self._figures.waits[0], monotonic() if since_s is None else since_s
 
     def pause(self) -> bool:
         """End the wait, with or without a batch; return whether there was one."""
@@ -194,13 +196,6 @@ class Iteration:
     def break_off(self) -> None:
         """End the loop where its last batch came: its iterator is used for another."""
         self._figures.is_over = True
-
-    def __del__(self) -> None:
-        figures = self._figures
-        # At Python's end the module's names may have gone before.
-        if not figures.is_over and monotonic is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            figures.until_s = monotonic()
-            figures.is_over = True
 
 
 def report(tell: Callable[[], object]) -> None:

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 
 import numpy as np
 
 from penstock.contracts import ByteArray
+from penstock.linux.when_gone import in_python, when_gone
 from penstock.memory.room import ALIGNMENT
-
-
-class _Watch(weakref.ref[ByteArray]):
-    """A weak reference that carries what to call when its array dies."""
-
-    __slots__ = ("when_dead",)
-    when_dead: Callable[[], None]
-
-
-_watched: dict[int, _Watch] = {}  # by id: a reference to an array has no hash
-
-
-def _dead(watch: weakref.ref[ByteArray]) -> None:
-    assert isinstance(watch, _Watch)
-    watch.when_dead()
-    _watched.pop(id(watch), None)
 
 
 def when_dead(array: ByteArray, call: Callable[[], None]) -> None:
@@ -35,22 +17,7 @@ def when_dead(array: ByteArray, call: Callable[[], None]) -> None:
 
     The call may come in any thread, in the middle of any statement, and twice.
     """
-    watch = _Watch(array, _dead)
-    watch.when_dead = call
-    _watched[id(watch)] = watch
-
-
-def notice_dead() -> None:
-    """Repeat calls that an exception such as Ctrl-C broke off, which Python only reports."""
-    for watch in list(_watched.values()):
-        if watch() is None:
-            _dead(watch)
-
-
-def _give_back(held: list[ByteArray], free: deque[ByteArray]) -> None:
-    """Move a buffer from ``held`` to ``free``, once."""
-    with suppress(IndexError):
-        free.append(held.pop())
+    when_gone(array, in_python(call))
 
 
 class Recycler:
@@ -77,7 +44,7 @@ class Recycler:
         # A memoryview between the two stops NumPy from shortening the chain of
         # bases: every view of `lent` keeps `lent` itself alive.
         lent = np.frombuffer(memory.data, np.uint8, count=nbytes)
-        when_dead(lent, partial(_give_back, [memory], self._free))
+        when_gone(lent, map(self._free.append, (memory,)))
         return lent
 
     def _fitting(self, nbytes: int) -> ByteArray:

@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu
 from penstock.errors import DeviceUnavailable, PinningRefused
+from penstock.linux.when_gone import in_python, when_gone
 from penstock.memory.cuda_shared import SharedMemory, granularity, unmap_dead
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ class CudaGpu:
         self._collects = True
         shared = self._shared[memory.data_ptr()]
         span = shared.span(offset, nbytes)
-        # Not at the interpreter's exit, when the device may have ended before the views do.
-        weakref.finalize(span, self._end_loan, _Loan(shared, ended)).atexit = False
+        when_gone(span, in_python(partial(self._end_loan, _Loan(shared, ended))))
         return self._torch.as_tensor(span, device=self._device)
 
     def collect(self) -> None:

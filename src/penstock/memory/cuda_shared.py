@@ -13,12 +13,13 @@ gets the descriptor. It is freed with the last process that maps it.
 from __future__ import annotations
 
 import os
-import weakref
 from collections import deque
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from penstock.errors import DeviceUnavailable
+from penstock.linux.when_gone import in_python, when_gone
 
 _dead: deque[tuple[int, ExitStack]] = deque()
 """Mappings that nothing refers to any more: the GPU's index, and what unmaps them."""
@@ -72,7 +73,7 @@ class SharedMemory:
             cuda.checked(driver.cuMemRelease(handle))  # the mapping keeps it
         self.address = int(address)
         # At the interpreter's exit kernels may still read it, and the driver takes it back anyway.
-        weakref.finalize(self, _died, torch, device, mapping, os.getpid()).atexit = False
+        when_gone(self, in_python(partial(_died, torch, device, mapping, os.getpid())))
 
     def span(self, offset: int, nbytes: int) -> Span:
         """Return a range that torch can make a tensor of; it keeps the mapping."""
@@ -149,7 +150,7 @@ def _created(driver: Any, cuda: _Calls) -> Any:
 
 def _died(torch: Any, device: int, mapping: ExitStack, pid: int) -> None:
     if os.getpid() == pid:  # a forked child must not call CUDA
-        _dead.append((device, mapping))
+        _dead.append((device, mapping))  # a second time, there is nothing to unmap
         unmap_dead(torch)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Gpu
 from penstock.errors import PinningRefused
+from penstock.linux.descriptors import Descriptors
 from penstock.memory.host_ring import WritableHostRing
 
 
@@ -19,22 +20,21 @@ class DeviceRing:
     Its descriptor travels over the feed's socket (docs/decisions/0007-gpu-ring.md).
     """
 
-    def __init__(self, gpu: Gpu, fd: int, capacity_bytes: int, memory: DeviceBytes) -> None:
+    def __init__(self, gpu: Gpu, capacity_bytes: int, memory: DeviceBytes) -> None:
         """See ``attach``."""
         self.kind = f"ring on {gpu.uuid}"
-        self.fd = fd
         self.capacity_bytes = capacity_bytes
         self._gpu = gpu
         self._memory = memory
 
     @classmethod
     def attach(cls, gpu: Gpu, fd: int, capacity_bytes: int) -> DeviceRing:
-        """Map a ring that another process writes, and take ownership of ``fd``.
+        """Map a ring that another process writes; ``fd`` may then be closed.
 
         Raises:
             DeviceUnavailable: the ring lies on a GPU whose memory this one cannot reach.
         """
-        return cls(gpu, fd, capacity_bytes, gpu.open_shared(fd, capacity_bytes))
+        return cls(gpu, capacity_bytes, gpu.open_shared(fd, capacity_bytes))
 
     def readable(self, offset: int, nbytes: int) -> DeviceBytes:
         assert 0 <= offset and offset + nbytes <= self.capacity_bytes
@@ -44,11 +44,8 @@ class DeviceRing:
         return self._gpu.lend(self._memory, offset, nbytes, ended)
 
     def close(self) -> None:
-        """Close the descriptor; views keep the mapping until the last one dies."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-            del self._memory  # else this object would keep the mapping
+        """Let the mapping go; views keep it until the last one dies."""
+        self.__dict__.pop("_memory", None)
 
 
 class WritableDeviceRing(DeviceRing):
@@ -73,12 +70,10 @@ class WritableDeviceRing(DeviceRing):
 
     def __init__(self, gpu: Gpu, capacity_bytes: int) -> None:
         memory, fd = gpu.share(capacity_bytes)
-        super().__init__(gpu, fd, capacity_bytes, memory)
-        try:
-            self.twin = WritableHostRing.create(capacity_bytes)
-        except BaseException:
-            super().close()
-            raise
+        super().__init__(gpu, capacity_bytes, memory)
+        self._shared = Descriptors()
+        self._fd = self._shared.open(int, fd)
+        self.twin = WritableHostRing.create(capacity_bytes)
         self.twin.registered = True
         self._pinned: ByteArray | None = self.twin.readable(0, capacity_bytes)
         self.path = f"{self.kind}, copied from its pinned twin on the host"
@@ -108,13 +103,13 @@ class WritableDeviceRing(DeviceRing):
         self._gpu.synchronize()
 
     def open_for_readers(self) -> int:
-        return os.dup(self.fd)
+        return os.dup(self._fd)
 
     def close(self) -> None:
-        if self.fd >= 0:
-            self.flush()
-            if self._pinned is not None:
-                self._gpu.unpin(self._pinned)
-                self._pinned = None
-            self.twin.close()
+        self.flush()
+        if self._pinned is not None:
+            self._gpu.unpin(self._pinned)
+            self._pinned = None
+        self.twin.close()
+        self._shared.close()
         super().close()

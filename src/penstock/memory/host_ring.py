@@ -8,11 +8,13 @@ import mmap
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 
 import numpy as np
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import PinningRefused
+from penstock.linux.descriptors import opened
 from penstock.memory.array_lifetimes import when_dead
 
 
@@ -45,8 +47,7 @@ class HostRing:
     kind = "host memfd"
 
     def __init__(self, fd: int, capacity_bytes: int, protection: int = mmap.PROT_READ) -> None:
-        """Map ``fd`` and take ownership of it; see ``attach``."""
-        self.fd = fd
+        """See ``attach``."""
         self.capacity_bytes = capacity_bytes
         self._mapping: mmap.mmap | None = mmap.mmap(fd, capacity_bytes, mmap.MAP_SHARED, protection)
         with suppress(OSError):  # disks read faster into huge pages
@@ -56,7 +57,7 @@ class HostRing:
 
     @classmethod
     def attach(cls, fd: int, capacity_bytes: int) -> HostRing:
-        """Map a ring that another process writes; this process can only read it."""
+        """Map a ring that another process writes; this process can only read it. ``fd`` may then be closed."""
         return cls(fd, capacity_bytes)
 
     @classmethod
@@ -67,21 +68,18 @@ class HostRing:
         read-only once it has (docs/decisions/0013-pinning.md).
 
         Raises:
-            PinningRefused: the system does not allow it; ``fd`` still belongs to the caller.
+            PinningRefused: the system does not allow it.
         """
         try:
-            writable = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+            file = opened("r+", os.open, f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise PinningRefused(
                 f"the ring cannot be opened so that {gpu.name} can register it: {error}"
             ) from None
-        try:
-            ring = cls(writable, capacity_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        with file:
+            ring = cls(file.fileno(), capacity_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
             gpu.pin(ring.readable(0, capacity_bytes))
             ring._protect()
-        finally:
-            os.close(writable)
-        ring.fd = fd
         return ring
 
     def _protect(self) -> None:
@@ -103,9 +101,8 @@ class HostRing:
         return memory
 
     def close(self) -> None:
-        """Close the descriptor; views keep the mapping until the last of them dies."""
+        """Let the mapping go; views keep it until the last of them dies."""
         if self._mapping is not None:
-            os.close(self.fd)
             self._mapping = None
             del self._bytes
 
@@ -121,22 +118,28 @@ class WritableHostRing(HostRing):
     path = HostRing.kind
     registered = False
 
-    def __init__(self, fd: int, capacity_bytes: int) -> None:
-        """Map ``fd`` and take ownership of it; see ``create``."""
-        super().__init__(fd, capacity_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+    def __init__(self, file: FileIO, capacity_bytes: int) -> None:
+        """Map ``file`` and take ownership of it; see ``create``."""
+        self._file = file
+        super().__init__(self.fd, capacity_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
 
     @classmethod
     def create(cls, capacity_bytes: int) -> WritableHostRing:
         """Create a ring of ``capacity_bytes``, a multiple of the page size."""
-        fd = os.memfd_create("penstock-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        file = opened("r+", os.memfd_create, "penstock-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(fd, capacity_bytes)
+            file.truncate(capacity_bytes)
             # Its size is sealed: reading past the end of a file would kill a trainer.
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            return cls(fd, capacity_bytes)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            return cls(file, capacity_bytes)
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor, until it is closed."""
+        return self._file.fileno()
 
     @property
     def twin(self) -> WritableHostRing:
@@ -169,3 +172,7 @@ class WritableHostRing(HostRing):
     def open_for_readers(self) -> int:
         """Open a descriptor of the ring that cannot be mapped for writing; the caller closes it."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()

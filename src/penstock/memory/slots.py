@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
+from io import FileIO
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -127,7 +128,7 @@ class Slots:
 def _in_spawned_process(ring_fd: Any, capacity_bytes: int, reading: Any, writing: Any) -> Slots:
     slots = Slots.__new__(Slots)
     slots.__dict__.update(
-        _ring=WritableHostRing(ring_fd.detach(), capacity_bytes),
+        _ring=WritableHostRing(FileIO(ring_fd.detach(), "r+"), capacity_bytes),
         _reading=reading.detach(),
         _writing=writing.detach(),
     )

@@ -12,6 +12,8 @@ MUCH_WAITING = 0.1
 _MUCH_COPYING = 0.2
 _MUCH_OTHER = 0.5
 _BUSY = 0.85
+_OWN = 0.5
+"""The part of what keeps CPUs or a disk busy from which it is taken for the runs' own doing."""
 
 UNRECORDED = (
     "How long a run waits for data is recorded with `penstock.share`, and of other loaders with "
@@ -31,19 +33,41 @@ class Advice(NamedTuple):
     text: str
 
 
-def advise(run: RunFigures, cpus_busy: float | None, together: Sequence[RunFigures]) -> Advice | None:
+class Cpus(NamedTuple):
+    """CPUs while runs ran, in parts of what they may use, from 0 to 1; None where nobody recorded it.
+
+    Attributes:
+        busy: Busy, whoever used them.
+        used: Used by these runs.
+    """
+
+    busy: float | None
+    used: float | None
+
+
+def cpus_of(together: Sequence[RunFigures], seconds: float) -> Cpus:
+    """Return how the CPUs were used in the time of some runs."""
+    cores_s = max((run.cores or 0.0 for run in together), default=0.0) * seconds
+    cpu_s = [run.cpu_s for run in together if run.cpu_s is not None]
+    used = min(1.0, sum(cpu_s) / cores_s) if len(cpu_s) == len(together) and cores_s > 0 else None
+    # Their own CPU time counts where they may use a part of the machine's cores only.
+    busy = [each for each in (used, *(run.machine_busy for run in together)) if each is not None]
+    return Cpus(max(busy, default=None), used)
+
+
+def advise(run: RunFigures, cpus: Cpus, together: Sequence[RunFigures]) -> Advice | None:
     """Say what to change first; None if too little was recorded to say anything.
 
     Args:
         run: The run.
-        cpus_busy: The part of the CPUs that was busy while it ran, from 0 to 1.
+        cpus: The CPUs while those ran.
         together: The runs that ran at one time, this one included.
     """
     parts = run.parts
     if parts.waiting is None:
         return None
     if parts.waiting >= MUCH_WAITING:
-        return _for_waiting(run, f"waits {parts.waiting:.0%} of its time for data", cpus_busy, together)
+        return _for_waiting(run, f"waits {parts.waiting:.0%} of its time for data", cpus, together)
     if parts.copying is not None and parts.copying >= _MUCH_COPYING:
         return Advice(
             "copy",
@@ -60,7 +84,7 @@ def advise(run: RunFigures, cpus_busy: float | None, together: Sequence[RunFigur
     return Advice("none", f"{computes}waits {parts.waiting:.0%} for data: data is not what holds it back")
 
 
-def _for_waiting(run: RunFigures, waits: str, cpus_busy: float | None, together: Sequence[RunFigures]) -> Advice:
+def _for_waiting(run: RunFigures, waits: str, cpus: Cpus, together: Sequence[RunFigures]) -> Advice:
     if run.held_up_by is not None:
         slow = next((other.name for other in together if other.index == run.held_up_by), f"#{run.held_up_by}")
         return Advice(
@@ -69,17 +93,23 @@ def _for_waiting(run: RunFigures, waits: str, cpus_busy: float | None, together:
             "window (penstock.share(…, window=…))",
         )
     if run.disk_busy is not None and run.disk_busy >= _BUSY:
+        moved = [other.moved_bytes for other in together if other.moved_bytes is not None]
+        if run.disk_bytes and len(moved) == len(together) and sum(moved) < _OWN * run.disk_bytes:
+            own = f"moved {sum(moved) / run.disk_bytes:.0%} of its bytes"
+            return _others(waits, f"disk {run.disk}", run.disk_busy, own, "read from another disk")
         return Advice(
             "storage",
             f"{waits} while disk {run.disk} is busy {run.disk_busy:.0%}: penstock pack makes it read less, "
             "penstock advise says how to read",
         )
-    if cpus_busy is None:
+    if cpus.busy is None:
         return Advice("unknown", f"{waits}: run it with --listeners proc,host,disk to know what that waits for")
-    if cpus_busy < _BUSY:
+    if cpus.busy < _BUSY:
         where = "the feed's loader" if run.on_feed else "its loader"
-        return Advice("workers", f"{waits} while the CPUs are busy {cpus_busy:.0%}: give {where} more num_workers")
-    busy = f"{waits} while the CPUs are busy {cpus_busy:.0%}"
+        return Advice("workers", f"{waits} while the CPUs are busy {cpus.busy:.0%}: give {where} more num_workers")
+    if cpus.used is not None and cpus.used < _OWN * cpus.busy:
+        return _others(waits, "the CPUs", cpus.busy, f"use {cpus.used:.0%}", "keep cores for it")
+    busy = f"{waits} while the CPUs are busy {cpus.busy:.0%}"
     others = len({other.id for other in together} - {run.id})
     if run.on_feed or not others:
         return Advice("pack", f"{busy}: do the decoding once and for all with penstock pack")
@@ -93,3 +123,8 @@ def _for_waiting(run: RunFigures, waits: str, cpus_busy: float | None, together:
         "share",
         f"{busy}: those of the {others + 1} that read the same data can read it from one loader (penstock.share)",
     )
+
+
+def _others(waits: str, what: str, busy: float, own: str, otherwise: str) -> Advice:
+    text = f"{waits} while other programs keep {what} busy ({busy:.0%}; it and the runs beside it {own})"
+    return Advice("others", f"{text}: end those first, or {otherwise}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.runs.advice import UNRECORDED, Advice, advise
+from penstock.runs.advice import UNRECORDED, Advice, advise, cpus_of
 from penstock.runs.figures import RunFigures, measured_energy_j, memory_bytes, run_figures
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series
@@ -24,14 +24,14 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         seconds: From the start of its first run to the end of its last.
         each_s: Median of its runs' seconds.
-        epoch_s: Median of its runs' epochs.
+        epoch_s: Median of what its runs' epochs take.
         samples_per_s: Samples that all its runs were given, by ``seconds``.
         batches_per_s: Batches that all its runs were given, by ``seconds``.
         cpu_s: CPU time of all its runs.
         energy_measured_j: What each device used while they ran, whoever used it; empty if none was measured.
         energy_estimated_j: What its runs used, estimated.
         gco2_estimated: Grams of CO2 of the estimated energy.
-        cpus_busy: The part of the CPUs that was busy, from 0 to 1.
+        cpus_busy: The part of the CPUs that was busy, whoever used them, from 0 to 1.
         memory_bytes: The most that all its runs held at one moment.
         advice: What to change first, by the ids of its runs.
     """
@@ -105,13 +105,12 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
     cpu_s = _sum(run.cpu_s for run in of_runs)
     samples, batches = _sum(run.samples for run in of_runs), _sum(run.batches for run in of_runs)
     epochs_s = [run.epoch_s for run in of_runs if run.epoch_s is not None]
-    cores = max((run.cores or 0.0 for run in of_runs), default=0.0)
-    # Their own CPU time counts where they may use a part of the machine's cores only.
-    busy = [run.machine_busy for run in of_runs if run.machine_busy is not None]
-    busy += [min(1.0, cpu_s / (cores * seconds))] if cpu_s is not None and cores * seconds > 0 else []
-    cpus_busy = max(busy, default=None)
+    cpus = cpus_of(of_runs, seconds)
     alone = runs[0].mode == "alone"
-    advice = {run.id: advise(run, cpus_busy, (run,) if alone else of_runs) for run in of_runs}
+    advice = {
+        run.id: advise(run, cpus_of([run], run.seconds), [run]) if alone else advise(run, cpus, of_runs)
+        for run in of_runs
+    }
     return GroupFigures(
         id=runs[0].group_id,
         name=runs[0].group,
@@ -126,7 +125,7 @@ def group_figures(runs: Sequence[RunRecord], series: AllSeries) -> GroupFigures:
         energy_measured_j=measured_energy_j(found),
         energy_estimated_j=_sum(run.energy_estimated_j for run in of_runs),
         gco2_estimated=_sum(run.gco2_estimated for run in of_runs),
-        cpus_busy=cpus_busy,
+        cpus_busy=cpus.busy,
         memory_bytes=memory_bytes(found),
         advice={id: each for id, each in advice.items() if each},
     )
@@ -144,7 +143,7 @@ def _against(first: GroupFigures, other: GroupFigures) -> str:
     if 0.0 in (first.seconds, other.seconds, first.each_s):
         return f"{_called(first)} and {_called(other)} cannot be compared: the clock was set back while they ran."
     if first.epoch_s and other.epoch_s:
-        each = f"each epoch takes {_times(other.epoch_s / first.epoch_s)} as long"
+        each = f"each epoch takes {_times(other.epoch_s / first.epoch_s)} as long on average"
     else:
         each = f"each run takes {_times(other.each_s / first.each_s)} as long"
     if len(first.runs) != len(other.runs):

@@ -37,7 +37,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         script: The Python script that it runs; empty if it runs something else.
         seconds: From its start to its end.
-        epoch_s: Median duration of its epochs.
+        epoch_s: Mean duration of its epochs: the first one has waited for what starts with it, such as a feed.
         samples: Samples that it was given.
         batches: Batches that it was given.
         cpu_s: CPU time of its processes.
@@ -49,7 +49,9 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
         cores: Cores that it might use.
         machine_busy: The part of all the machine's cores that was busy, whoever used them, from 0 to 1.
         disk: The disk that was busy for most of its time; empty if none was used.
-        disk_busy: The part of its time for which that disk was busy, from 0 to 1.
+        disk_busy: The part of its time for which that disk was busy, whoever used it, from 0 to 1.
+        disk_bytes: Bytes that this disk moved in that time, whoever wanted them.
+        moved_bytes: Bytes that its processes had read from disks and written to them.
     """
 
     id: str
@@ -71,6 +73,8 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     machine_busy: float | None
     disk: str
     disk_busy: float | None
+    disk_bytes: float | None
+    moved_bytes: float | None
 
 
 def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
@@ -78,6 +82,10 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
 
     def last(name: str) -> float | None:
         return series[name].last if name in series else None
+
+    def moved(what: str) -> float | None:
+        read, written = last(f"{what}.read_bytes"), last(f"{what}.write_bytes")
+        return None if read is None or written is None else read + written
 
     seconds = run.seconds or 0.0
     machine_cores = last("host.cpus")
@@ -96,7 +104,7 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         script=next((word for word in run.plan.command if word.endswith(".py")), ""),
         status=run.status,
         seconds=seconds,
-        epoch_s=float(np.median(epochs.values)) if epochs and len(epochs.values) else None,
+        epoch_s=float(np.mean(epochs.values)) if epochs and len(epochs.values) else None,
         samples=last("feed.samples"),
         batches=last("feed.batches"),
         # As the keeper counted it, it lacks a feeder; as the sampler did, the last second.
@@ -110,6 +118,8 @@ def run_figures(run: RunRecord, series: Mapping[str, Series]) -> RunFigures:
         machine_busy=min(1.0, busy_cores / machine_cores) if busy_cores is not None and machine_cores else None,
         disk=disk,
         disk_busy=min(1.0, disks[disk]) if disk else None,
+        disk_bytes=moved(f"disk.{disk}") if disk else None,
+        moved_bytes=moved("proc"),
     )
 
 

@@ -187,8 +187,10 @@ class _Recorder:
             self._say("dropped", f"the disk did not take {self._writer.dropped:,} points; they are lost")
 
     def _say(self, what: str, sentence: str) -> None:
-        if what not in self._said and len(self._said) < _MOST_SAID:
+        if what not in self._said and len(self._said) <= _MOST_SAID:
             self._said.add(what)
+            if len(self._said) > _MOST_SAID:
+                sentence = "what else is left out is not told"
             with suppress(Exception):
                 print(f"penstock.log: {sentence}", file=sys.stderr, flush=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from itertools import cycle
 
 import numpy as np
@@ -12,9 +14,11 @@ from penstock.errors import BadSetting
 from penstock.scoring.scores import Scores
 from penstock.selection.policy import count_of, pool_of
 from penstock.selection.selection import Selection
+from penstock.tracebacks import users_stacklevel
 
 Rows = npt.NDArray[np.int64]
 _CHUNK = 4096
+_DIGITS = 5
 
 
 def top(scores: Scores, fraction: float, *, target: str | None = None) -> Selection:
@@ -99,8 +103,12 @@ def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center",
         BadSetting: these are no vectors, or the fraction keeps nothing.
     """
     vectors = np.asarray(embeddings, np.float32)
-    if vectors.ndim != 2 or not np.isfinite(vectors).all():
-        raise BadSetting(f"embeddings: shape {vectors.shape}: give finite numbers, (samples, length)")
+    if vectors.ndim != 2:
+        raise BadSetting(f"embeddings: shape {vectors.shape}: give numbers, (samples, length)")
+    if (bad := np.flatnonzero(~np.isfinite(vectors).all(1))).size:
+        raise BadSetting(
+            f"embeddings: {len(bad):,} of {len(vectors):,} are not finite, the first is id {bad[0]:,}"
+        )
     take = count_of(fraction, len(vectors))
     if by not in ("k-center", "facility-location"):
         raise BadSetting(f"by={by!r}: it must be 'k-center' or 'facility-location'")
@@ -134,6 +142,14 @@ def _in_turn(worth: npt.NDArray[np.float32], take: int) -> Rows:
 
 def _selected(scores: Scores, rows: Rows) -> Selection:
     ids: Ids = scores.ids[rows]
+    if scores.classes is not None and (lost := np.setdiff1d(scores.classes, scores.classes[rows])).size:
+        more = f", and of {len(lost) - 1:,} more" if len(lost) > 1 else ""
+        warnings.warn(
+            f"these {len(rows):,} of {len(scores):,} samples by {scores.header.method} hold none of class "
+            f"{lost[0]} ({np.count_nonzero(scores.classes == lost[0]):,} samples){more}: stratified(scores, "
+            "fraction, labels) keeps a part of each",
+            stacklevel=users_stacklevel(),
+        )
     weights = None if (scores.weights == 1).all() else scores.weights[rows]
     if len(scores) < scores.header.data.samples:
         return Selection(ids, weights)
@@ -142,36 +158,44 @@ def _selected(scores: Scores, rows: Rows) -> Selection:
     return Selection(mask, None if weights is None else scores.weights[mask])
 
 
-def k_center(vectors: npt.NDArray[np.float32], take: int, seed: int) -> tuple[Rows, npt.NDArray[np.float32]]:
+def k_center(
+    vectors: npt.NDArray[np.float32], take: int, seed: int, progress: Callable[[str, int, int], None] | None = None
+) -> tuple[Rows, npt.NDArray[np.float32]]:
     """Return rows in the greedy order: each is the farthest from those before it, the first is drawn.
 
-    Beside them the square of each row's distance from the nearest of them; -inf for those.
+    Beside them the square of each row's distance from the nearest of them; -inf for those. It is a part of the
+    longest vector's square, to 5 digits, since the last bits depend on the processor; equal ones fall to the lower
+    row.
     """
     first = int(np.random.default_rng(seed).integers(len(vectors)))
+    vectors = vectors / max(float(np.linalg.norm(vectors, axis=1).max()), 1e-12)
     squares = np.einsum("nd,nd->n", vectors, vectors)
     distances = np.full(len(vectors), np.inf, np.float32)
     rows = np.empty(take, np.int64)
     for i in range(take):
         rows[i] = first if i == 0 else int(distances.argmax())
         row = rows[i]
-        np.minimum(distances, squares + squares[row] - 2 * (vectors @ vectors[row]), out=distances)
+        now = squares + squares[row] - 2 * (vectors @ vectors[row])
+        np.minimum(distances, now.round(_DIGITS), out=distances)
         distances[row] = -np.inf
+        if progress:
+            progress("put in order", i + 1, take)
     return rows, distances
 
 
 def _facility_location(vectors: npt.NDArray[np.float32], take: int) -> Rows:
-    """Lazy greedy (Minoux, 1978): gains only fall, so the old ones bound the new."""
+    """Lazy greedy (Minoux, 1978): gains only fall, so the old ones bound the new. They count to 5 digits."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     nearest = np.full(len(unit), -1.0, np.float32)
     gains = np.empty(len(unit))
     for start in range(0, len(unit), _CHUNK):
         part = unit @ unit[start : start + _CHUNK].T
-        gains[start : start + _CHUNK] = np.maximum(part + 1.0, 0).sum(0, dtype=np.float64)
+        gains[start : start + _CHUNK] = np.maximum(part + 1.0, 0).sum(0, dtype=np.float64).round(_DIGITS)
     rows = list[int]()
     while len(rows) < take:
         while True:
             row = int(gains.argmax())
-            gain = float(np.maximum(unit @ unit[row] - nearest, 0).sum(dtype=np.float64))
+            gain = float(np.maximum(unit @ unit[row] - nearest, 0).sum(dtype=np.float64).round(_DIGITS))
             gains[row] = gain
             if gain >= gains.max():
                 break

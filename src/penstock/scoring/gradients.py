@@ -1,76 +1,43 @@
-"""Gradients of single samples, exact and many at a time, of the weights of linear and convolution layers."""
+"""Gradients of single samples, exact and many at a time."""
 
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeGuard, cast
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn import functional
 
 from penstock.errors import BadSetting
-from penstock.scoring.projection import projected
-from penstock.tracebacks import users_stacklevel
+from penstock.scoring.operations import Layout, Use, Uses
 
-Layer = nn.Linear | nn.Conv2d
-_ANY = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _MEMORY_BYTES = 8 << 20  # fits the caches of CPUs; of 4 to 16 MiB none was faster
+_SAME = 5e-3  # of numbers of 32 bits, as GPUs multiply them
+_ROUGHLY = 5e-2  # of 16 bits
+_NOTHING = 1e-6  # of the longest gradient
+_MANY = 5
 
 
 class RowGradients(NamedTuple):
-    """Gradients of single samples, of some rows of a layer's weight: shape ``(n, rows, *weight.shape[1:])``."""
+    """Gradients of single samples, of some rows of a parameter: shape ``(n, rows, *parameter.shape[1:])``."""
 
-    layer: str
+    parameter: str
     rows: slice
     gradients: Tensor
 
 
-def layers_of(model: nn.Module) -> dict[str, Layer]:
-    """Return the layers whose weights are trained, by name: linear ones, and two-dimensional convolutions.
-
-    A warning names convolutions of other kinds, which are left out.
-
-    Raises:
-        BadSetting: there are none.
-    """
-    found = {name: each for name, each in model.named_modules() if _is_exact(each) and _is_trained(each)}
-    if not found:
-        raise BadSetting(f"{type(model).__name__} has no linear layer and no convolution that is trained")
-    others = [name for name, each in model.named_modules() if isinstance(each, _ANY) and not _is_exact(each)]
-    if others:
-        warnings.warn(
-            f"gradients of {len(found)} layers are compared, and those of {', '.join(others)} are left out: "
-            "convolutions in 1 or 3 dimensions, with groups, or whose padding is not a number of zeros",
-            stacklevel=users_stacklevel(),
-        )
-    return found
-
-
-def _is_exact(module: nn.Module) -> TypeGuard[Layer]:
-    if isinstance(module, nn.Conv2d):
-        return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return isinstance(module, nn.Linear)
-
-
-def _is_trained(layer: Layer) -> bool:
-    return layer.weight.requires_grad and layer.weight.numel() > 0
-
-
 class SampleGradients:
-    """Each sample's gradient of the weights of some layers, a few rows of a weight at a time.
+    """Each sample's gradient of a model's trained parameters, a few rows of a parameter at a time.
 
-    A layer's gradient is the product of what it was given and of the gradient at what it gave: hooks keep the
-    first, and one backward pass gives the second for all samples at once. A layer that is called several times
-    adds up; one that is not called, or does not count in the loss, has a gradient of 0. No sample's loss may
-    depend on another sample, so a model must be in evaluation mode, and layers are given samples along their
-    first axis.
+    The gradient of a parameter is computed from what it meets in each of its uses, and of the gradient at what
+    that gives: one backward pass gives the latter for all samples at once. Uses add up. Where the samples are, and
+    that none has a part in another's loss, a second backward pass shows, in which each sample has another weight;
+    what these gradients then must add up to is compared with torch's own. Parameters for which that fails are
+    left out: those that meet operations without a formula (LSTM, transposed convolutions), and those before an
+    operation that mixes samples.
 
     They come in one small memory: gradients of many samples and large layers are never held, and
     pages that the kernel hands out anew would cost more than the products.
@@ -79,180 +46,180 @@ class SampleGradients:
     convolutions.
 
     Args:
-        layers: The layers, on one device.
+        model: In evaluation mode, on one device.
+        losses: Computes the losses of some samples, shape ``(n,)``, to see what the model does.
+        samples: How many these are.
+
+    Raises:
+        BadSetting: no parameter can be compared.
+
+    Attributes:
+        parameters: Those that are compared, by name; of tied ones, the first.
+        left_out: The names of the others that are trained.
     """
 
-    def __init__(self, layers: dict[str, Layer]) -> None:
-        self._layers = layers
-        device = next(iter(layers.values())).weight.device
+    def __init__(self, model: nn.Module, losses: Callable[[], Tensor], samples: int) -> None:
+        self._trained = {
+            name: each for name, each in model.named_parameters() if each.requires_grad and each.numel()
+        }
+        if not self._trained:
+            raise BadSetting(f"{type(model).__name__} has no parameter that is trained")
+        self._names = {id(each): name for name, each in self._trained.items()}
+        self._layouts = dict[tuple[object, ...], list[Layout | None]]()
+        device = next(iter(self._trained.values())).device
         self._memory = torch.empty(_MEMORY_BYTES, dtype=torch.uint8, device=device)
+        self.parameters, self.left_out = dict(self._trained), list[str]()
+        _, self.left_out = self._seen(losses, samples)
+        for name in self.left_out:
+            del self.parameters[name]
+        if not self.parameters:
+            raise BadSetting(
+                f"{type(model).__name__}: {self.says()}. A sample's loss depends on others of its batch, "
+                "or none is used as those of linear layers, convolutions, embeddings, norms and attention are"
+            )
 
-    def by_rows(self, losses: Callable[[], Tensor]) -> Generator[RowGradients]:
-        """Yield gradients in the order of the layers and their rows; each is valid until the next is asked for.
+    @property
+    def length(self) -> int:
+        """How many numbers are compared."""
+        return sum(each.numel() for each in self.parameters.values())
+
+    def says(self) -> str:
+        """Return how much of the model is compared, and what is left out."""
+        total = sum(each.numel() for each in self._trained.values())
+        more = f" and {len(self.left_out) - _MANY} more" if len(self.left_out) > _MANY else ""
+        left_out = f"; left out: {', '.join(self.left_out[:_MANY])}{more}" if self.left_out else ""
+        return f"compares {self.length:,} of {total:,} parameters{left_out}"
+
+    def by_rows(self, losses: Callable[[], Tensor], samples: int) -> Generator[RowGradients]:
+        """Yield gradients in the order of parameters and rows; each is valid until the next is asked for.
 
         Args:
             losses: Computes the losses, shape ``(n,)``.
+            samples: How many these are, n.
 
         Raises:
-            BadSetting: no layer was called, one was given another number of samples, or what it was given was
-                changed in place.
+            BadSetting: a parameter has no gradients of single samples here, though it had them before, or what it
+                meets was changed in place.
         """
-        with _watched(self._layers) as calls:
+        batch, wrong = self._seen(losses, samples)
+        if wrong:
+            raise BadSetting(
+                f"gradients of single samples can be told of {wrong[0]} in some batches only: let the model do "
+                "the same with each, or freeze this parameter"
+            )
+        yield from self._rows(batch)
+
+    def _rows(self, batch: _Batch) -> Generator[RowGradients]:
+        for name, parameter in self.parameters.items():
+            shape = parameter.shape or (1,)
+            memory = self._memory.view(parameter.dtype)
+            rows = max(1, len(memory) // (batch.samples * math.prod(shape[1:])))
+            for here in (slice(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)):
+                its = (batch.samples, here.stop - here.start, *shape[1:])
+                size = math.prod(its)
+                gradients = (memory[:size] if size <= len(memory) else parameter.detach().new_empty(size)).view(
+                    its
+                )
+                gradients.zero_()
+                for use, grad, layout in batch.uses:
+                    if use.of is parameter:
+                        use.adds(gradients, here, grad, layout)
+                if name in batch.others:
+                    gradients += batch.others[name].view(batch.samples, *shape)[:, here]
+                yield RowGradients(name, here, gradients)
+
+    def _seen(self, losses: Callable[[], Tensor], samples: int) -> tuple[_Batch, list[str]]:
+        """Return what a batch does, and which parameters' gradients cannot be told of that."""
+        with Uses(self._trained.values(), samples) as seen:
             each = losses()
-        if not calls:
-            raise BadSetting(
-                f"the model calls none of its layers {', '.join(self._layers)}, so they have no gradients"
-            )
-        if others := [call for call in calls if len(call.given) != len(each)]:
-            raise BadSetting(
-                f"layer {others[0].name} is given shape {tuple(others[0].given.shape)} for {len(each):,} samples: "
-                "gradients of single samples need them along the first axis"
-            )
-        grads = torch.autograd.grad(each.sum(), [call.edge for call in calls], allow_unused=True)
-        for name, layer in self._layers.items():
-            factors = [
-                _factors(layer, call.unchanged(), grad)
-                for call, grad in zip(calls, grads, strict=True)
-                if call.name == name and grad is not None  # pyright: ignore[reportUnnecessaryComparison]
-            ]
-            weight = layer.weight.detach()
-            memory = self._memory.view(weight.dtype)
-            rows = max(1, len(memory) // (len(each) * weight[0].numel()))
-            for here in (slice(start, start + rows) for start in range(0, len(weight), rows)):
-                shape = (len(each), len(weight[here]), weight[0].numel())
-                size = math.prod(shape)
-                gradients = (memory[:size] if size <= len(memory) else weight.new_empty(size)).view(shape)
-                for place, (left, right) in enumerate(factors):
-                    gradients.baddbmm_(left[:, here], right, beta=float(place > 0))
-                if not factors:
-                    gradients.zero_()
-                yield RowGradients(name, here, gradients.view(len(each), *weight[here].shape))
+        uses = [use for use in seen.found if self._names.get(id(use.of)) not in self.left_out]
+        for use in uses:
+            use.check(self._names.get(id(use.of), "what is computed of parameters"))
+        edges = [use.edge for use in uses]
+        grads = _grads(each.sum(), edges)
+        key = (samples == 1, *((self._names.get(id(use.of)), use.operation) for use in uses))
+        layouts = self._layouts.get(key)
+        if layouts is not None and all(
+            layout is None or layout in Layout.possible(use.shape, samples, use.axes)
+            for use, layout in zip(uses, layouts, strict=True)
+        ):
+            return self._batch(samples, uses, grads, layouts), []
+        draws = torch.Generator("cpu").manual_seed(0)
+        weights = ((-2.0) ** (torch.randperm(samples, generator=draws) % 7 - 3)).to(each)
+        weighted = _grads((each * weights).sum(), [*edges, *self.parameters.values()])
+        fitting = [
+            None if grad is None or other is None else _layouts(use, grad, other, weights)
+            for use, grad, other in zip(uses, grads, weighted, strict=False)
+        ]
+        layouts = [found[0] if found else None for found in fitting]
+        if all(found is not None and len(found) < 2 for found in fitting):
+            self._layouts[key] = layouts
+        batch = self._batch(samples, uses, grads, layouts)
+        known = {id(use.of) for use in uses}
+        unknown = {id(use.of) for use, found in zip(uses, fitting, strict=True) if found == []}
+        wrong = self._off(batch, weights, dict(zip(self.parameters, weighted[len(edges) :], strict=True)))
+        return batch, [
+            name
+            for name, each in self.parameters.items()
+            if name in wrong or id(each) in unknown or (id(each) not in known and name not in batch.others)
+        ]
+
+    def _batch(
+        self, samples: int, uses: list[Use], grads: Sequence[Tensor | None], layouts: list[Layout | None]
+    ) -> _Batch:
+        found = _Batch(samples, [], {})
+        for use, grad, layout in zip(uses, grads, layouts, strict=True):
+            if grad is None or layout is None:
+                continue
+            name = self._names.get(id(use.of))
+            if name is not None:
+                found.uses.append((use, grad, layout))
+                continue
+            shape = use.of.shape or (1,)
+            its = use.of.new_zeros(samples, *shape).detach()
+            use.adds(its, slice(0, shape[0]), grad, layout)
+            through = _grads(use.of, [*self.parameters.values()], its.view(samples, *use.of.shape))
+            for name, each in zip(self.parameters, through, strict=True):
+                if each is not None:
+                    found.others[name] = found.others[name] + each if name in found.others else each
+        return found
+
+    def _off(self, batch: _Batch, weights: Tensor, expected: dict[str, Tensor | None]) -> set[str]:
+        """Return the parameters whose weighted gradients do not add up to what they must."""
+        off, long = dict.fromkeys(self.parameters, 0.0), dict.fromkeys(self.parameters, 0.0)
+        for name, rows, gradients in self._rows(batch):
+            each = gradients.flatten(1).double() * weights.double()[:, None]
+            whole = expected[name]
+            whole = torch.zeros_like(self.parameters[name]) if whole is None else whole
+            part = whole.view(-1, *gradients.shape[2:])[rows].flatten().double()
+            off[name] += float((each.sum(0) - part).square().sum())
+            long[name] += float(each.square().sum() + part.square().sum())
+        same = _ROUGHLY if any(grad.dtype.itemsize < 4 for _, grad, _ in batch.uses) else _SAME
+        least = _NOTHING * max(long.values()) ** 0.5
+        return {name for name in off if off[name] ** 0.5 > max(least, same * long[name] ** 0.5)}
 
 
-def sketched_gradients(model: nn.Module, losses: Callable[[], Tensor], side: int, seed: int) -> Tensor:
-    """Return each sample's gradient of the last linear layer's weights, both factors of it projected if long.
+class _Batch(NamedTuple):
+    """Samples, the uses that reach their losses, and gradients by what is computed of parameters, by name."""
 
-    Source: Choe et al., What is Your Data Worth to GPT? (2405.13954).
-
-    Args:
-        model: The model.
-        losses: Computes the losses, shape ``(n,)``.
-        side: Length that what the layer was given, and the gradient at what it gave, are projected to if longer.
-        seed: Random seed of the projections.
-
-    Returns:
-        Shape ``(n, d)``, where d is the product of the factors' lengths.
-    """
-    with _watched(_linear(model)) as calls:
-        total = losses().sum()
-    times = sum(call.name == calls[-1].name for call in calls) if calls else 0
-    if times != 1:
-        raise BadSetting(
-            f"{type(model).__name__} calls its last linear layer {times} times; gradients are compared of "
-            "layers that are called once"
-        )
-    last = calls[-1]
-    (grad,) = torch.autograd.grad(total, [last.edge])
-    left, right = (
-        projected([each.flatten(0, -2)], each.shape[-1], side, seed + i).view(*each.shape[:-1], -1)
-        for i, each in enumerate((grad, last.unchanged()))
-    )
-    return torch.einsum("n...o,n...i->noi", left, right).flatten(1)
+    samples: int
+    uses: list[tuple[Use, Tensor, Layout]]
+    others: dict[str, Tensor]
 
 
-@contextmanager
-def last_linear(model: nn.Module) -> Generator[Callable[[], Tensor]]:
-    """Keep what the linear layer is given that a model calls last; what is yielded returns it.
-
-    Raises:
-        BadSetting: the model has no linear layer.
-    """
-    kept = list[Tensor]()
-
-    def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
-        kept[:] = [given[0]]
-
-    hooks = [layer.register_forward_pre_hook(keep) for layer in _linear(model).values()]
-    try:
-        yield lambda: kept[0]
-    finally:
-        for hook in hooks:
-            hook.remove()
+def _layouts(use: Use, grad: Tensor, weighted: Tensor, weights: Tensor) -> list[Layout]:
+    """Return where the samples may be: each one's gradient is multiplied by its weight there."""
+    found = list[Layout]()
+    for layout in Layout.possible(use.shape, len(weights), use.axes):
+        before, after = (layout.split(each, len(weights)).flatten(1).float() for each in (grad, weighted))
+        if (after - before * weights[:, None]).norm() <= _SAME * after.norm():
+            found.append(layout)
+    return found
 
 
-def _linear(model: nn.Module) -> dict[str, Layer]:
-    linear: dict[str, Layer] = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
-    if not linear:
-        raise BadSetting(f"{type(model).__name__} has no linear layer, whose inputs this method compares")
-    return linear
-
-
-class _Call(NamedTuple):
-    """A layer's call: what it was given, at which version of that memory, and where gradients come back to it."""
-
-    name: str
-    given: Tensor
-    version: int
-    edge: GradientEdge
-
-    def unchanged(self) -> Tensor:
-        """Return what the layer was given.
-
-        Raises:
-            BadSetting: it has another content now.
-        """
-        if self.given._version != self.version:
-            raise BadSetting(
-                f"what layer {self.name} was given is changed in place behind it, so its gradients cannot be "
-                "told: give that operation a copy"
-            )
-        return self.given.detach()
-
-
-@contextmanager
-def _watched(layers: dict[str, Layer]) -> Generator[list[_Call]]:
-    """Keep the layers' calls that gradients come back to."""
-    calls = list[_Call]()
-
-    def keeps(name: str) -> Callable[..., None]:
-        def keep(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-            if output.requires_grad:  # the edge stays where it is when an activation changes the output in place
-                calls.append(_Call(name, given[0], given[0]._version, get_gradient_edge(output)))
-
-        return keep
-
-    hooks = [layer.register_forward_hook(keeps(name)) for name, layer in layers.items()]
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _factors(layer: Layer, given: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what, multiplied for each sample, sums outer products over positions to the weight's gradient.
-
-    Returns:
-        Shapes ``(n, outputs, positions)`` and ``(n, positions, inputs)``, in the weight's type.
-    """
-    if isinstance(layer, nn.Conv2d):
-        left, right = grad.flatten(2), _patches(layer, given).transpose(1, 2)
-    elif given.dim() == 2:
-        left, right = grad.unsqueeze(2), given.unsqueeze(1)
-    else:
-        left, right = grad.flatten(1, -2).transpose(1, 2), given.flatten(1, -2)
-    return left.to(layer.weight.dtype), right.to(layer.weight.dtype)
-
-
-def _patches(layer: nn.Conv2d, given: Tensor) -> Tensor:
-    """Return what a convolution multiplies its weight with, shape ``(n, inputs, positions)``.
-
-    ``functional.unfold`` does the same, but one sample after another, with threads for its channels.
-    """
-    (top, left), (down, right) = cast("tuple[int, int]", layer.padding), layer.kernel_size
-    patches = functional.pad(given, (left, left, top, top))
-    for axis, (kernel, stride, dilation) in enumerate(
-        zip((down, right), layer.stride, layer.dilation, strict=True)
-    ):
-        patches = patches.unfold(2 + axis, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
-    return patches.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
+def _grads(of: Tensor, inputs: Sequence[Any], given: Tensor | None = None) -> list[Tensor | None]:
+    """Return gradients at tensors or edges, None where there are none; of several if several are given."""
+    if not inputs:
+        return []
+    several = given is not None
+    return [*torch.autograd.grad(of, inputs, given, True, is_grads_batched=several, allow_unused=True)]

@@ -12,7 +12,8 @@ from penstock.scoring.identity import DataIdentity
 from penstock.scoring.meter import Cost
 
 Direction = Literal["high", "low"]
-FORMAT = 1
+FORMAT = 2
+"""Of format 1, images in a feed had other ids: theirs is the order of torchvision's ImageFolder now."""
 
 
 class ScoresHeader(msgspec.Struct, frozen=True, kw_only=True):

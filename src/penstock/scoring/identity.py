@@ -1,9 +1,10 @@
-"""Tells data sets apart by what a few of their samples hold, so that scores are not used for other data."""
+"""Tells data sets apart by what their samples hold, so that scores are not used for other data."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -13,6 +14,7 @@ from penstock.errors import BadSetting
 from penstock.sources.seeds import own_random_numbers
 
 _PROBED = 64
+_MOST_S = 10.0
 
 
 class DataIdentity(msgspec.Struct, frozen=True):
@@ -23,11 +25,13 @@ class DataIdentity(msgspec.Struct, frozen=True):
         content: Digests of what the parts of 64 samples, spread evenly, hold, by the name of the part; without
             parts that differ when they are read twice, such as augmented images.
         drawn: Digests of those parts, as one state of the random generators makes them.
+        every: Digests of the parts of ``content`` of all samples; empty where reading them takes too long.
     """
 
     samples: int
     content: dict[str, str] = {}
     drawn: dict[str, str] = {}
+    every: dict[str, str] = {}
 
     def difference(self, now: DataIdentity) -> str:
         """Describe how another data set differs; empty if that cannot be seen."""
@@ -35,27 +39,38 @@ class DataIdentity(msgspec.Struct, frozen=True):
             return f"{self.samples:,} samples then, {now.samples:,} now"
         if self.content and now.content and self.content.keys().isdisjoint(now.content):
             return f"its samples have parts{_named([*self.content])} then, and{_named([*now.content])} now"
-        parts = [name for name, found in self.content.items() if now.content.get(name, found) != found]
-        if not parts:
-            return ""
-        return (
-            f"its samples hold other values{_named(parts)}, or stand in another order: {_PROBED} of "
-            f"{self.samples:,} were compared"
-        )
+        few = min(_PROBED, self.samples)
+        for count, then, its in ((few, self.content, now.content), (self.samples, self.every, now.every)):
+            if parts := [name for name, found in then.items() if its.get(name, found) != found]:
+                return (
+                    f"its samples hold other values{_named(parts)}, or stand in another order: {count:,} of "
+                    f"{self.samples:,} were compared"
+                )
+        return ""
 
     def uncompared(self, now: DataIdentity) -> str:
-        """Describe which parts are random, so that another data set's may differ unseen; empty if none are."""
+        """Describe what may differ unseen, as it is random or takes long to read; empty if nothing does."""
         then, its = self.content.keys() | self.drawn.keys(), now.content.keys() | now.drawn.keys()
         left = [
             name
             for name in sorted(then & its & (self.drawn.keys() | now.drawn.keys()))
             if name not in self.drawn or self.drawn[name] != now.drawn.get(name)
         ]
-        return f"the samples' parts{_named(left)} are random, and were not compared" if left else ""
+        if left:
+            return (
+                f"the samples' parts{_named(left)} are random, and were not compared. Score a data set without "
+                "augmentation, and read the scores with that one"
+            )
+        if self.content and not (self.every and now.every) and self.samples > _PROBED:
+            return f"{_PROBED} of {self.samples:,} samples were compared, since reading all takes too long"
+        return ""
 
 
 def identity_of(data: Any) -> DataIdentity:
     """Read 64 samples of a map-style data set twice, with two states of the global random generators.
+
+    All are read where that takes seconds. What the data set's object holds proves nothing: its files may hold
+    something else now.
 
     Args:
         data: ``data[id]`` is a sample, and ``len(data)`` their number.
@@ -69,17 +84,24 @@ def identity_of(data: Any) -> DataIdentity:
         raise BadSetting(
             f"a {type(data).__name__} has no length: scores are of a data set with data[id] and len(data)"
         ) from None
-    once, again = _probed(data, count, seed=1), _probed(data, count, seed=2)
+    few = np.unique(np.linspace(0, count - 1, min(count, _PROBED)).astype(np.int64)).tolist()
+    once = _digests(data, few, seed=1)
+    began_s = time.perf_counter()
+    again = _digests(data, few, seed=2)
+    all_s = (time.perf_counter() - began_s) * count / max(1, len(few))
     content = {name: digest for name, digest in once.items() if again.get(name) == digest}
-    return DataIdentity(count, content, {name: once[name] for name in once.keys() - content.keys()})
+    drawn = {name: once[name] for name in once.keys() - content.keys()}
+    every = _digests(data, range(count), seed=1, only=content) if content and all_s <= _MOST_S else {}
+    return DataIdentity(count, content, drawn, every)
 
 
-def _probed(data: Any, count: int, seed: int) -> dict[str, str]:
+def _digests(data: Any, ids: Iterable[int], seed: int, only: Container[str] | None = None) -> dict[str, str]:
     digests: dict[str, Any] = {}
     with own_random_numbers(seed):
-        for id in np.unique(np.linspace(0, count - 1, min(count, _PROBED)).astype(np.int64)).tolist():
+        for id in ids:
             for name, content in _parts("", data[id]):
-                digests.setdefault(name, hashlib.sha256()).update(content)
+                if only is None or name in only:
+                    digests.setdefault(name, hashlib.sha256()).update(content)
     return {name: digest.hexdigest()[:16] for name, digest in digests.items()}
 
 

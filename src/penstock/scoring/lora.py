@@ -1,13 +1,16 @@
 """Low-rank adapters (LoRA) on linear layers, so that little is trained and little is compared."""
 
 # torch describes its types in part only.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
+from penstock.terminal import say
+
+_MANY = 5
 
 
 class LowRank(nn.Module):
@@ -33,12 +36,21 @@ class LowRank(nn.Module):
 
 
 def adapted(model: nn.Module, rank: int) -> nn.Module:
-    """Freeze a model, and put an adapter beside each linear layer; change it in place.
+    """Freeze a model, and put an adapter beside each linear layer; change it in place, and say which get none.
 
     Raises:
         BadSetting: a layer of it can have none.
     """
     model.requires_grad_(False)
+    without = [
+        name
+        for name, module in model.named_modules()
+        if not isinstance(module, nn.Linear | nn.Embedding)
+        and any(each.dim() > 1 for each in module.parameters(False))
+    ]
+    if without:
+        more = f" and {len(without) - _MANY} more" * (len(without) > _MANY)
+        say(f"lora_rank: no adapter beside {', '.join(without[:_MANY])}{more}; make_model may give peft's")
     for module in list(model.modules()):
         if isinstance(module, nn.TransformerEncoderLayer):
             raise BadSetting(
@@ -46,7 +58,7 @@ def adapted(model: nn.Module, rank: int) -> nn.Module:
                 "so that no adapter can stand beside them: use layers of your own, or leave lora_rank out"
             )
         if isinstance(module, nn.MultiheadAttention):
-            continue  # as above; gradients of attention's own weights are not compared either
+            continue  # as above
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear) and not isinstance(module, LowRank):
                 setattr(module, name, LowRank(child, rank))

@@ -48,7 +48,7 @@ class ReportedLosses:
             BadSetting: an id is not in the data set, or a loss is not finite.
         """
         given = ids_of_report(ids, len(self._sums))
-        np.add.at(self._sums, given, finite("report: losses", losses, len(given)))
+        np.add.at(self._sums, given, finite("report: losses", losses, len(given), given))
         np.add.at(self.counts, given, 1)
 
     def state_dict(self) -> dict[str, Any]:

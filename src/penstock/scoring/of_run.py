@@ -26,11 +26,14 @@ class TrainingPlan(NamedTuple):
         policy: Says which samples each epoch holds, for ``SelectionSampler`` or ``select=``.
         epochs: Number of epochs, over which the learning rate should decay.
         seed: Random seed of the training.
+        choosing: Whether method and fraction are chosen by what the run logs: let it evaluate other samples than
+            those that it trains on, and than the tests', which fresh seeds alone may see.
     """
 
     policy: Policy
     epochs: int
     seed: int
+    choosing: bool = False
 
 
 def plan_of_run(
@@ -64,7 +67,7 @@ def plan_of_run(
         policy = RandomSubsets(samples, fraction, seed=seed, fresh=method == "rs2")
     else:
         policy = _scored(asked, samples, fraction, seed, labels, data)
-    return TrainingPlan(policy, epochs, seed)
+    return TrainingPlan(policy, epochs, seed, "choosing" in asked)
 
 
 def _scored(asked: dict[str, str], samples: int, fraction: float, seed: int, labels: Any, data: Any) -> Policy:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from penstock.contracts import Ids
-from penstock.errors import BadSetting, PenstockError
+from penstock.errors import BadSetting, PenstockError, Untravelled
 from penstock.feed.trainer.loader import Loader
 from penstock.measure.machine import describe
+from penstock.measure.progress import progress as shown_progress
 from penstock.scoring.header import ScoresHeader
-from penstock.scoring.meter import metered
+from penstock.scoring.kept import Kept, keeping
+from penstock.scoring.meter import Meter, metered
 from penstock.scoring.methods.diverse import Diverse
 from penstock.scoring.methods.el2n import El2n
 from penstock.scoring.methods.less import Less
@@ -24,6 +28,7 @@ from penstock.scoring.scorer import Progress, Scored, Scorer
 from penstock.scoring.scores import Scores
 from penstock.scoring.task import Task
 from penstock.sources.seeds import own_random_numbers
+from penstock.terminal import console, say
 
 METHODS: dict[str, type[msgspec.Struct]] = {
     "diverse": Diverse,
@@ -36,7 +41,13 @@ METHODS: dict[str, type[msgspec.Struct]] = {
 
 
 def score(
-    task: Task, method: str | Scorer, *, seed: int = 0, progress: Progress | None = None, **settings: Any
+    task: Task,
+    method: str | Scorer,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+    keep: str | os.PathLike[str] | None = None,
+    **settings: Any,
 ) -> Scores:
     """Score each sample of a task's data.
 
@@ -44,38 +55,71 @@ def score(
         task: Data and model.
         method: ``"diverse"``, ``"el2n"``, ``"less"``, ``"rds"``, ``"sketch"``, or a Scorer of your own.
         seed: Random seed of all that is random.
-        progress: Told what is done, how many steps of it, and of how many.
+        progress: Told what is done, how many steps of it, and of how many; unless given, a terminal shows a bar.
+        keep: Folder in which each step that is done is kept, such as a trained model, so that a scoring that was
+            interrupted goes on from there if it is begun again; delete it once the scores are saved.
         settings: Attributes of the method, by name; as text, too.
 
     Returns:
         The scores, with what they cost.
 
     Raises:
-        BadSetting: there is no such method or setting, or the task lacks what the method needs.
+        BadSetting: there is no such method or setting, the task lacks what the method needs, or another process
+            keeps its steps in the folder, or another scoring did.
     """
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadSetting(f"task: a {type(task).__name__}: give a penstock.select.Task")
     scorer = method_of(method, settings)
-    with metered() as meter, own_random_numbers(seed), _selection_kept(task.data):
+    with nullcontext() if keep is None else keeping(Path(keep)) as kept, metered() as meter:
+        return scored(task, scorer, seed, progress, meter, kept)
+
+
+def scored(
+    task: Task,
+    scorer: Scorer,
+    seed: int,
+    progress: Progress | None,
+    meter: Meter,
+    kept: Kept | None,
+    *,
+    anew: bool = False,
+) -> Scores:
+    """Score each sample, as ``score`` does; what it costs is what the meter has counted until then.
+
+    Steps of another scoring that were kept are refused, or, if ``anew``, deleted.
+    """
+    if isinstance(task.data, Loader):
+        meter.count_feeder(task.data.statistics().feeder_pid)
+    settings = {name: str(getattr(scorer, name)) for name in getattr(scorer, "__struct_fields__", ())}
+    told = _bar() if progress is None else nullcontext(progress)
+    with told as tell, own_random_numbers(seed), _selection_kept(task.data):
         data = task.identity()
-        scored = scorer.score(task, seed, progress or _silent)
-    if not isinstance(scored, Scored):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadSetting(f"{scorer.name}: score() returned a {type(scored).__name__}, and no select.Scored")
+        if kept is not None:
+            of = {"data": str(data), "method": f"{scorer.name} {scorer.version}", "settings": str(settings)}
+            try:
+                kept.begin(of | {"seed": str(seed), "task": task.fingerprint()}, meter, anew=anew)
+            except Untravelled as error:
+                say(f"no steps of this scoring are kept, since it cannot be told from others: {error}")
+        found = scorer.score(task, seed, tell)
+    if not isinstance(found, Scored):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadSetting(f"{scorer.name}: score() returned a {type(found).__name__}, and no select.Scored")
+    if isinstance(task.data, Loader):
+        meter.count_feeder(task.data.statistics().feeder_pid)  # another one, if the first has ended
     header = ScoresHeader(
         data=data,
         ids_digest="",
         method=scorer.name,
         method_version=scorer.version,
-        settings={name: str(getattr(scorer, name)) for name in getattr(scorer, "__struct_fields__", ())},
-        checkpoint=scored.checkpoint,
+        settings=settings,
+        checkpoint=found.checkpoint,
         seed=seed,
         direction=scorer.direction,
-        targets=scored.targets,
-        cost=meter.cost,
+        targets=found.targets,
+        cost=meter.cost if kept is None else kept.before + meter.cost,
         machine=describe(),
     )
     ids: Ids = np.arange(task.samples)
-    return Scores(ids, scored.values, header, embeddings=scored.embeddings)
+    return Scores(ids, found.values, header, embeddings=found.embeddings, classes=task.classes())
 
 
 def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:
@@ -114,5 +158,8 @@ def _selection_kept(data: Any) -> Generator[None]:
                 data.select(before)
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    pass
+@contextmanager
+def _bar() -> Generator[Progress]:
+    """Show progress on a terminal."""
+    with shown_progress(console(stderr=True)) as tell:
+        yield lambda what, done, total: tell(done, total, what)

@@ -26,7 +26,7 @@ from penstock.scoring.used import note_used
 from penstock.tracebacks import users_stacklevel
 
 _HEADER = b"penstock.scores"
-_EMBEDDING = "embedding"
+_CLASS, _EMBEDDING = "class", "embedding"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
@@ -39,12 +39,14 @@ class Scores:
         header: What they were computed from; ``ids_digest`` is filled in.
         weights: A weight for each sample, shape ``(n,)``; 1 unless given.
         embeddings: An embedding of each sample, shape ``(n, d)``, if the method computed some.
+        classes: The class of each sample, shape ``(n,)``, where there are some: a choice that loses one warns.
 
     Attributes:
         ids: As given, int64.
         values: As given, float32, shape ``(n, max(1, targets))``.
         weights: As given, float32.
         embeddings: As given, float32: the index that ``Task(index=...)`` scores other targets with.
+        classes: As given.
         header: As given, with the digest of the ids.
 
     Raises:
@@ -58,6 +60,7 @@ class Scores:
         header: ScoresHeader,
         weights: npt.ArrayLike | None = None,
         embeddings: npt.NDArray[np.float32] | None = None,
+        classes: Ids | None = None,
     ) -> None:
         self.ids = np.asarray(ids, np.int64)
         given = np.asarray(values, np.float32)
@@ -82,6 +85,7 @@ class Scores:
         if self.weights.shape != ones.shape:
             raise BadSetting(f"weights of shape {self.weights.shape}, for {len(self.ids):,} samples")
         self.embeddings = embeddings
+        self.classes = classes
         self.header = msgspec.structs.replace(header, ids_digest=_digest(self.ids))
 
     def __len__(self) -> int:
@@ -96,9 +100,10 @@ class Scores:
         return self.values if self.header.direction == "high" else -self.values
 
     def check(self, data: Any) -> Self:
-        """Return these scores, if they are of a data set, of which 64 samples are read twice.
+        """Return these scores, if they are of a data set.
 
-        A warning says which parts could not be compared, such as images that are augmented.
+        All samples are read and compared, where that takes seconds. A warning says what could not be compared:
+        images that are augmented, or all but 64 samples.
 
         Args:
             data: A map-style data set.
@@ -114,8 +119,7 @@ class Scores:
             )
         if uncompared := self.header.data.uncompared(now):
             warnings.warn(
-                f"these scores by {self.header.method} may be of other data: {uncompared}. Score a data set "
-                "without augmentation, and read the scores with that one",
+                f"these scores by {self.header.method} may be of other data: {uncompared}",
                 stacklevel=users_stacklevel(),
             )
         return self
@@ -138,6 +142,8 @@ class Scores:
         room_for(path)
         columns: dict[str, Any] = {"id": self.ids, "weight": self.weights}
         columns |= {name: self.values[:, i] for i, name in enumerate(_columns(self.header.targets))}
+        if self.classes is not None:
+            columns[_CLASS] = self.classes
         if self.embeddings is not None:
             flat = pyarrow.array(self.embeddings.reshape(-1))
             columns[_EMBEDDING] = pyarrow.FixedSizeListArray.from_arrays(flat, self.embeddings.shape[1])
@@ -180,7 +186,12 @@ class Scores:
             columns = {name: table[name].to_numpy() for name in ("id", "weight", *_columns(header.targets))}
         except (KeyError, msgspec.DecodeError):
             raise BadSetting(f"{path} holds no scores: penstock select score writes such files") from None
-        if header.format != FORMAT:
+        if header.format == 1 and not header.data.content:
+            raise BadSetting(
+                f"{path} has scores by an earlier Penstock of a feed, whose images may have other ids now (those "
+                "of ImageFolder): score them again"
+            )
+        if header.format not in (1, FORMAT):
             raise BadSetting(f"{path} has format {header.format}, and penstock {__version__} reads {FORMAT}")
         ids, weights = columns.pop("id"), columns.pop("weight")
         if _digest(ids) != header.ids_digest:
@@ -191,7 +202,8 @@ class Scores:
         if _EMBEDDING in table.column_names:
             flat = table[_EMBEDDING].combine_chunks().flatten().to_numpy()
             embeddings = flat.reshape(len(ids), -1)
-        scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights, embeddings)
+        classes = table[_CLASS].to_numpy() if _CLASS in table.column_names else None
+        scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights, embeddings, classes)
         if data is not None:
             scores.check(data)
         note_used(path.stem if path == Path(where) else os.fspath(where), header)

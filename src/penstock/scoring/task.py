@@ -4,8 +4,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from functools import cached_property
 from os import PathLike
 from typing import Any, NamedTuple, cast
@@ -19,42 +21,71 @@ from torch.utils.data import DataLoader, Dataset
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.feed.trainer.loader import Loader
+from penstock.fingerprint.objects import fingerprint_of_objects
+from penstock.scoring.diverged import check_finite
 from penstock.scoring.identity import DataIdentity, identity_of
 from penstock.scoring.scores import Scores
 from penstock.selection.selection import Selection
+from penstock.sizes import whole_number
 
-_BATCH_SIZE = 256
+_TRAINED_ON, _SCORED = 64, 256  # rows of a batch
+_NO_CLASS = np.iinfo(np.int64).min
+_NO_LABEL = -100
 
 
 class Batch(NamedTuple):
-    """Samples and their ids, shape ``(n,)``."""
+    """Samples, their ids, shape ``(n,)``, and the name of what they are of."""
 
     ids: Ids
     content: Any
+    of: str = "data"
 
 
 def first(batch: Any) -> Any:
-    """Return the first part of a batch: inputs of ``(inputs, labels)``; an array is inputs alone."""
+    """Return inputs: the first part of ``(inputs, labels)``, a mapping without its ``"labels"``, or an array."""
+    if isinstance(batch, Mapping):
+        return {name: part for name, part in cast("Mapping[str, Any]", batch).items() if name != "labels"}
     return batch if isinstance(batch, Tensor | np.ndarray) else batch[0]
 
 
 def second(batch: Any) -> Any:
-    """Return the second part of a batch: labels of ``(inputs, labels)``."""
+    """Return labels: the second part of ``(inputs, labels)``, or ``"labels"`` of a mapping."""
     if isinstance(batch, Tensor | np.ndarray):
         raise TypeError("its samples are single arrays")
-    return batch[1]
+    return batch["labels" if isinstance(batch, Mapping) else 1]
 
 
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
     """Return the cross-entropy of each sample, shape ``(n,)``: the mean over its positions that have a label.
 
     Args:
-        outputs: Logits, shape ``(n, classes)``, or of a language model ``(n, positions, vocabulary)``.
+        outputs: Logits, shape ``(n, classes)``, or of a language model ``(n, positions, vocabulary)``; or what
+            holds them as ``logits``, as models of Hugging Face's give. Of theirs for causal language models,
+            labels are those of the inputs, so each position is compared with the next one's.
         labels: Shape ``(n,)`` or ``(n, positions)``; -100 means that a position has none.
+
+    Raises:
+        BadSetting: these are no logits, or labels are no classes of theirs.
     """
-    losses = functional.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction="none")
-    losses = losses.view(len(labels), -1)
-    return losses.sum(1) / (labels.view(len(labels), -1) != -100).sum(1).clamp(min=1)
+    if "CausalLM" in type(outputs).__name__:
+        labels = functional.pad(labels[:, 1:], (0, 1), value=_NO_LABEL)
+    logits = logits_of(outputs)
+    kind = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if isinstance(kind, str) or labels.is_floating_point() or math.prod(kind[:-1]) != labels.numel():
+        raise BadSetting(
+            f"loss: outputs {kind} and labels {tuple(labels.shape)}, {labels.dtype}: cross-entropy needs logits, "
+            "(n, classes) or (n, positions, classes), and a class for each; Task(loss=) takes another"
+        )
+    labels = labels.view(len(labels), -1).long()
+    if (wrong := labels[(labels != _NO_LABEL) & ((labels < 0) | (labels >= kind[-1]))]).numel():
+        raise BadSetting(f"labels: there is class {int(wrong[0])}, and the model has {kind[-1]}, from 0 on")
+    losses = functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+    return losses.view(labels.shape).sum(1) / (labels != _NO_LABEL).sum(1).clamp(min=1)
+
+
+def logits_of(outputs: Any) -> Any:
+    """Return what a model gives, or its ``logits``."""
+    return getattr(outputs, "logits", outputs)
 
 
 def _part(name: str, take: Callable[[Any], Any], batch: Batch) -> Any:
@@ -86,7 +117,7 @@ class Task:
         validation: Samples of the task that the model is for, as a map-style data set, or several such sets by
             name: the targets. Needed by methods that compare with them.
         make_proxy: Makes a model with at most a tenth of the parameters, for the method ``sketch``.
-        inputs: Returns what the model is called with, of a batch.
+        inputs: Returns what the model is called with, of a batch; a mapping's entries are its keyword arguments.
         labels: Returns the labels of a batch.
         loss: Returns the loss of each sample, shape ``(n,)``, of outputs and labels.
         mask: Returns which positions of a batch's texts count, and are not padding, shape ``(n, length)``, where a
@@ -98,7 +129,8 @@ class Task:
             for as long as a method asks.
         lora_rank: Rank of the adapters that ``less`` trains instead of the model itself; 0 for none.
         learning_rate: Of AdamW, where a method trains.
-        batch_size: Of training.
+        batch_size: Rows of a batch, in training and scoring; unless given, 64 and 256.
+        workers: Processes that load the samples of a data set; 0 for this one.
         device: Where models compute.
         collate: Makes a batch of samples, as the ``DataLoader``'s ``collate_fn`` does.
         index: Scores by ``rds`` of the same data and model: their embeddings are used again for other targets.
@@ -116,7 +148,8 @@ class Task:
     checkpoints: Sequence[str | PathLike[str]] = ()
     lora_rank: int = 0
     learning_rate: float = 3e-3
-    batch_size: int = 64
+    batch_size: int | None = None
+    workers: int = 0
     device: str = "cpu"
     collate: Callable[[list[Any]], Any] | None = None
     index: Scores | None = None
@@ -133,6 +166,8 @@ class Task:
                     f"{name}: a {type(model).__name__} itself; give a function that makes one, such as a lambda"
                 )
         _check_device(self.device)
+        whole_number("batch_size", 1 if self.batch_size is None else self.batch_size, 1)
+        whole_number("workers", self.workers, 0)
         given: Any = self.checkpoints
         several = isinstance(given, Sequence) and not isinstance(given, str)
         others = [each for each in given if not isinstance(each, str | PathLike)] if several else [given]
@@ -154,7 +189,7 @@ class Task:
     @property
     def rows_to_train_on(self) -> int:
         """Rows of a batch of training; a feed's ``Loader`` has its own."""
-        return (self.data.batch_size if isinstance(self.data, Loader) else None) or self.batch_size
+        return (self.data.batch_size if isinstance(self.data, Loader) else None) or self.batch_size or _TRAINED_ON
 
     @property
     def targets(self) -> dict[str, Dataset[Any]]:
@@ -180,24 +215,52 @@ class Task:
         """Return what tells the data from others; of a feed, its size."""
         return DataIdentity(self.samples) if isinstance(self.data, Loader) else identity_of(self.data)
 
+    def fingerprint(self) -> str:
+        """Return what tells all but the data from that of another task.
+
+        Raises:
+            Untravelled: something in it cannot go to another process.
+        """
+        names = [each.name for each in fields(self) if each.name not in ("data", "index", "workers")]
+        found = fingerprint_of_objects({name: getattr(self, name) for name in names})
+        return f"{found.digest} {found.data}"
+
+    def classes(self) -> Ids | None:
+        """Return the class of each sample, if all have been read, and labels are classes: half as many at most."""
+        known = (self._classes != _NO_CLASS).all()
+        return self._classes if known and 2 * len(np.unique(self._classes)) <= self.samples else None
+
+    @cached_property
+    def _classes(self) -> Ids:
+        return np.full(self.samples, _NO_CLASS)
+
+    def _note_classes(self, batch: Batch) -> None:
+        with suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # has no labels
+            labels = np.asarray(self.labels(batch.content))
+            if labels.shape == batch.ids.shape and labels.dtype.kind in "biu":
+                self._classes[batch.ids] = labels
+
     def batches(self, *, shuffle_seed: int | None = None, ids: Ids | None = None) -> Iterator[Batch]:
         """Yield the data once, or some of its samples: in order of their ids, or shuffled.
 
         A feed has its own order, and its own batch size.
         """
         if isinstance(self.data, Loader):
-            yield from self._of_feed(ids, exactly_once=shuffle_seed is None)
+            found = self._of_feed(ids, exactly_once=shuffle_seed is None)
         else:
             chosen = np.arange(self.samples) if ids is None else ids
-            size = self.batch_size if shuffle_seed is not None else _BATCH_SIZE
             if shuffle_seed is not None:
                 chosen = np.random.default_rng(shuffle_seed).permutation(chosen)
-            yield from self._loaded(self.data, chosen, size)
+            found = self._loaded(self.data, chosen, _SCORED if shuffle_seed is None else _TRAINED_ON)
+        for batch in found:
+            self._note_classes(batch)
+            yield batch
 
     def validation_batches(self, target: str) -> Iterator[Batch]:
         """Yield the samples of a target once, in order."""
         data = self.targets[target]
-        yield from self._loaded(data, np.arange(len(cast("Any", data))), _BATCH_SIZE)
+        for batch in self._loaded(data, np.arange(len(cast("Any", data))), _SCORED):
+            yield batch._replace(of=f"validation {target!r}" if target else "validation")
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Return what a model gives for a batch.
@@ -205,7 +268,8 @@ class Task:
         Raises:
             BadSetting: the batch has no inputs.
         """
-        return model(self._here(_part("inputs", self.inputs, batch)))
+        inputs = self._here(_part("inputs", self.inputs, batch))
+        return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
     def labels_of(self, batch: Batch) -> Tensor:
         """Return the labels of a batch, on the device.
@@ -233,7 +297,7 @@ class Task:
         """Return the loss of each sample of a batch, shape ``(n,)``.
 
         Raises:
-            BadSetting: the task's loss gives something else.
+            BadSetting: the task's loss gives something else, or what is no number.
         """
         losses = self.loss(self.outputs(model, batch), self.labels_of(batch))
         if losses.shape != (len(batch.ids),):
@@ -241,6 +305,7 @@ class Task:
                 f"loss: shape {tuple(losses.shape)} for {len(batch.ids):,} samples: give one a sample "
                 "(reduction='none')"
             )
+        check_finite("loss", losses, batch)
         return losses
 
     def _of_feed(self, ids: Ids | None, *, exactly_once: bool) -> Iterator[Batch]:
@@ -260,9 +325,11 @@ class Task:
                 "loader that gives each sample once"
             )
 
-    def _loaded(self, data: Any, ids: Ids, batch_size: int) -> Iterator[Batch]:
-        batches = [ids[i : i + batch_size] for i in range(0, len(ids), batch_size)]
-        loader = DataLoader(data, batch_sampler=[each.tolist() for each in batches], collate_fn=self.collate)
+    def _loaded(self, data: Any, ids: Ids, size: int) -> Iterator[Batch]:
+        size = self.batch_size or size
+        batches = [ids[i : i + size] for i in range(0, len(ids), size)]
+        sampler = [each.tolist() for each in batches]
+        loader = DataLoader(data, batch_sampler=sampler, collate_fn=self.collate, num_workers=self.workers)
         for each, content in zip(batches, loader, strict=True):
             yield Batch(each, content)
 

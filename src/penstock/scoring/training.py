@@ -7,7 +7,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,6 +21,7 @@ from penstock.errors import BadSetting
 from penstock.scoring.task import Batch, Task
 
 _BETAS, _EPS = (0.9, 0.999), 1e-8
+_WEIGHTS, _OPTIMIZER = ("adapter_model.safetensors", "model.safetensors"), "optimizer.pt"
 
 
 class Moments(NamedTuple):
@@ -39,7 +42,7 @@ class Checkpoint(NamedTuple):
     """A model at one moment of its training.
 
     Attributes:
-        state: Its ``state_dict``.
+        state: Its ``state_dict``, which may leave out what is frozen.
         moments: Adam's moments by the name of the parameter; empty if they are not known.
         learning_rate: The learning rate at that moment, or its mean over the epoch; 1 if it is not known.
     """
@@ -48,27 +51,17 @@ class Checkpoint(NamedTuple):
     moments: dict[str, Moments]
     learning_rate: float
 
-    @classmethod
-    def of(cls, model: nn.Module) -> Checkpoint:
-        """Return what a model is now, without an optimiser."""
-        return cls(_copied(model), {}, 1.0)
-
-    @property
-    def digest(self) -> str:
-        """Digest of the parameters."""
-        digest = hashlib.sha256()
-        for name, value in self.state.items():
-            digest.update(name.encode() + np.asarray(value.detach().cpu().float()).tobytes())
-        return digest.hexdigest()[:16]
-
     def into(self, model: nn.Module) -> nn.Module:
         """Return a model with these parameters, in evaluation mode.
 
         Raises:
             BadSetting: they do not fit.
         """
+        frozen = {name: each.detach() for name, each in model.named_parameters(remove_duplicate=False)}
+        for name in _trained(model):
+            del frozen[name]
         try:
-            model.load_state_dict(self.state)
+            model.load_state_dict(frozen | self.state)
         except (AttributeError, RuntimeError, TypeError) as error:
             lines = [line.strip() for line in str(error).splitlines()]
             lines = lines[1:] or lines
@@ -77,6 +70,14 @@ class Checkpoint(NamedTuple):
                 f"a checkpoint does not fit the model {type(model).__name__}: {' '.join(lines[:3])}{more}"
             ) from None
         return model.eval()
+
+
+def digest_of(model: nn.Module) -> str:
+    """Return a digest of a model's parameters."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(name.encode() + np.asarray(value.detach().cpu().float()).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def train(
@@ -104,7 +105,7 @@ def train(
     Raises:
         BadSetting: nothing in the model can be trained.
     """
-    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    named = _trained(model)
     if not named:
         raise BadSetting(f"{type(model).__name__} has no parameter that could be trained")
     optimizer = torch.optim.AdamW(named.values(), lr=task.learning_rate, betas=_BETAS, eps=_EPS)
@@ -130,29 +131,30 @@ def train(
 
 
 def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
-    """Read what ``torch.save`` wrote: a model's ``state_dict``, or one and its optimiser's by name.
+    """Read a model's ``state_dict`` that ``torch.save`` wrote, alone or beside its optimiser's, by these names.
+
+    Or a folder that Hugging Face's Trainer wrote. What is frozen may be missing; adapters are called as peft saves
+    them, or as the model does.
 
     Raises:
         BadSetting: there is no such file, it is neither, does not fit the model, or weighs nothing.
     """
-    try:
-        read = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise BadSetting(f"checkpoints: there is no file {path}") from None
-    except OSError as error:
-        raise BadSetting(f"checkpoints: {path} cannot be read: {error.strerror}") from None
-    except Exception as error:
-        said = str(error).partition("\n")[0]
-        raise BadSetting(
-            f"checkpoints: {path} cannot be read as plain tensors ({type(error).__name__}: {said}). Save the "
-            "model's state_dict() by torch.save"
-        ) from None
+    folder = Path(path)
+    if folder.is_dir():
+        weights = next((folder / name for name in _WEIGHTS if (folder / name).exists()), None)
+        if weights is None:
+            raise BadSetting(f"checkpoints: the folder {path} holds no {' and no '.join(_WEIGHTS)}")
+        read: Any = {"model": import_module("safetensors.torch").load_file(weights)}
+        if (folder / _OPTIMIZER).exists():
+            read["optimizer"] = _read(folder / _OPTIMIZER)
+    else:
+        read = _read(folder)
     if not isinstance(read, Mapping):
         raise BadSetting(f"checkpoints: {path} holds a {type(read).__name__}, and no state_dict")
     content = cast("Mapping[str, Any]", read)
     alone = not isinstance(content.get("model"), Mapping)
     state = content if alone else cast("Mapping[str, Tensor]", content["model"])
-    found = Checkpoint(dict(state), {}, 1.0)
+    found = Checkpoint(_named_as_in(model, state), {}, 1.0)
     try:
         found.into(model)
     except BadSetting as error:
@@ -170,6 +172,30 @@ def read_checkpoint(path: str | PathLike[str], model: nn.Module) -> Checkpoint:
     return Checkpoint(found.state, _moments_of(path, model, groups, optimizer.get("state", {})), rate)
 
 
+def _read(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise BadSetting(f"checkpoints: there is no file {path}") from None
+    except OSError as error:
+        raise BadSetting(f"checkpoints: {path} cannot be read: {error.strerror}") from None
+    except Exception as error:
+        said = str(error).partition("\n")[0]
+        raise BadSetting(
+            f"checkpoints: {path} cannot be read as plain tensors ({type(error).__name__}: {said}). Save the "
+            "model's state_dict() by torch.save"
+        ) from None
+
+
+def _named_as_in(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a state by the model's names: peft saves adapters' parameters without the name of the adapter."""
+    if not hasattr(model, "peft_config"):
+        return dict(state)
+    saved = import_module("peft").get_peft_model_state_dict(model, save_embedding_layers=False)
+    names = {each.data_ptr(): name for name, each in model.state_dict().items()}
+    return {names[saved[name].data_ptr()] if name in saved else name: each for name, each in state.items()}
+
+
 def _moments_of(
     path: str | PathLike[str], model: nn.Module, groups: list[dict[str, Any]], state: Mapping[int, Any]
 ) -> dict[str, Moments]:
@@ -178,12 +204,15 @@ def _moments_of(
     Raises:
         BadSetting: which parameter is which cannot be told.
     """
-    named = dict(model.named_parameters())
+    named, trained = dict(model.named_parameters()), _trained(model)
+    groups = [group for group in groups if group["params"]]
     places = [place for group in groups for place in group["params"]]
-    names = [name for group in groups for name in group.get("param_names", [])] or list(named)
-    if places and (len(places) != len(names) or set(names) != set(named)):
+    names = [name for group in groups for name in group.get("param_names", [])]
+    names = names or [*(trained if len(places) == len(trained) else named)]
+    if places and (len(places) != len(names) or not trained.keys() <= set(names) <= named.keys()):
         raise BadSetting(
-            f"checkpoints: the optimizer in {path} has {len(places)} parameters, and the model {len(named)}"
+            f"checkpoints: the optimizer in {path} has {len(places)} parameters, and the model {len(named)}, of "
+            f"which {len(trained)} are trained"
         )
     if len(groups) > 1 and "param_names" not in groups[0]:
         raise BadSetting(
@@ -223,8 +252,14 @@ def adam_direction(gradient: Tensor, moments: Moments) -> Tensor:
     return mean / (square.sqrt() + moments.eps)
 
 
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: each for name, each in model.named_parameters() if each.requires_grad}
+
+
 def _copied(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+    """Return a copy of a model's state, without what is frozen."""
+    frozen = {name for name, each in model.named_parameters(remove_duplicate=False) if not each.requires_grad}
+    return {name: value.detach().clone() for name, value in model.state_dict().items() if name not in frozen}
 
 
 def _moments(optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> dict[str, Moments]:

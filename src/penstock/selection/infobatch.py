@@ -25,8 +25,9 @@ class InfoBatch(Policy):
     gradients over an epoch is expected to be that of all samples. A sample whose loss nobody has reported yet is
     in every epoch, so the first one holds all, and so do the last ones. Without reports nothing is left out.
 
-    Where ``torch.distributed`` is initialised, the ranks exchange what they report at the beginning of each epoch;
-    until then it is part of a rank's own state.
+    The ranks of ``torch.distributed`` exchange what they report at the beginning of each epoch; until then it is
+    part of a rank's own state. Ranks without an initialised process group would each leave other samples out, and
+    are refused.
 
     Source: Qin et al., InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning (2303.04947).
 
@@ -64,9 +65,17 @@ class InfoBatch(Policy):
 
     def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:
         given = ids_of_report(ids, self._samples)
-        values = finite("report: losses", losses, len(given))
+        values = finite("report: losses", losses, len(given), given)
         if len(given):
             self._reported.append((given, values))
+
+    def check_ranks(self, ranks: int) -> None:
+        if self._ratio and ranks > _rank()[1]:
+            raise BadSetting(
+                f"InfoBatch: {ranks:,} ranks, and {_rank()[1]:,} of them in torch.distributed's process group, by "
+                "which they exchange their losses: call torch.distributed.init_process_group before the epoch, or "
+                "each rank leaves out other samples"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         decided = None

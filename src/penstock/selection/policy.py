@@ -38,6 +38,13 @@ class Policy:
             losses: Their losses before any weight, shape ``(n,)``; tensors too.
         """
 
+    def check_ranks(self, ranks: int) -> None:
+        """Check, as an epoch begins, that so many ranks will all decide alike.
+
+        Raises:
+            BadSetting: they will not.
+        """
+
     def state_dict(self) -> dict[str, Any]:
         """Return what was reported and decided, to be saved beside the model's state."""
         return {}
@@ -113,7 +120,7 @@ class TemperatureSampling(Policy):
     Args:
         samples: Size of the data set, or what ``Selection`` takes.
         scores: A number for each of them in rising order of their ids, higher for what is worth more; or
-            ``Scores`` of one target, whose direction counts.
+            ``Scores`` of one target, whose ids and direction count.
         fraction: Part of them that an epoch holds, above 0, at most 1.
         temperature: Above 0.
         seed: Random seed of the draws.
@@ -130,8 +137,8 @@ class TemperatureSampling(Policy):
         if not temperature > 0:
             raise BadSetting(f"temperature={temperature} must be above 0")
         if hasattr(scores, "worth"):  # Scores, which nobody needs who selects
-            scores = scores.worth[:, 0] if scores.worth.shape[1] == 1 else scores.worth
-        given = finite("scores", scores, len(self._pool))
+            scores = _worth_of(self._pool.ids, scores)
+        given = finite("scores", scores, len(self._pool), self._pool.ids)
         self._logits = (given - given.mean()) / (max(float(given.std()), 1e-12) * temperature)
         self._seed = random_seed(seed) % 2**64
         self.digest = digest(
@@ -177,6 +184,9 @@ class AnnealToFull(Policy):
 
     def report(self, ids: npt.ArrayLike, losses: npt.ArrayLike) -> None:
         self._policy.report(ids, losses)
+
+    def check_ranks(self, ranks: int) -> None:
+        self._policy.check_ranks(ranks)
 
     def state_dict(self) -> dict[str, Any]:
         return self._policy.state_dict()
@@ -239,8 +249,25 @@ def first_full_epoch(epochs: int, last: float) -> int:
     return math.floor(round(epochs * (1 - last), 9))
 
 
-def finite(what: str, given: Any, count: int) -> npt.NDArray[np.float64]:
-    """Return a finite number for each of so many samples.
+def _worth_of(ids: Ids, scores: Any) -> npt.NDArray[np.float32]:
+    """Return the worth of samples by their ids.
+
+    Raises:
+        BadSetting: some have no score, or several.
+    """
+    if (targets := scores.worth.shape[1]) > 1:
+        raise BadSetting(f"scores: they are of {targets} targets; give those of one")
+    places = np.searchsorted(scores.ids, ids)
+    if (without := ids[scores.ids.take(places, mode="clip") != ids]).size:
+        raise BadSetting(
+            f"scores: {len(without):,} of {len(ids):,} samples have none, the first is id {without[0]:,}: give "
+            "Selection(scores.ids) as samples, or score all"
+        )
+    return scores.worth[places, 0]
+
+
+def finite(what: str, given: Any, count: int, ids: Ids) -> npt.NDArray[np.float64]:
+    """Return a finite number for each of so many samples, which have these ids.
 
     Raises:
         BadSetting: there are more, fewer, or some that are not finite.
@@ -249,8 +276,8 @@ def finite(what: str, given: Any, count: int) -> npt.NDArray[np.float64]:
     if values.shape != (count,):
         raise BadSetting(f"{what}: shape {values.shape}, for {count:,} samples: one number each")
     if not np.isfinite(values).all():
-        bad = np.flatnonzero(~np.isfinite(values))
-        raise BadSetting(f"{what}: {len(bad):,} of {count:,} are not finite, the first at place {bad[0]:,}")
+        bad = ids[~np.isfinite(values)]
+        raise BadSetting(f"{what}: {len(bad):,} of {count:,} are not finite, the first is that of id {bad[0]:,}")
     return values
 
 

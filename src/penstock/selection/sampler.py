@@ -89,6 +89,7 @@ class SelectionSampler:
             self._epoch += self._given > 0
             self._given = 0
         self._resumed = False
+        self.policy.check_ranks(self.num_replicas)
         self._check()
         epoch = self._epoch
         for id in self._dealt(epoch)[self._given :].tolist():

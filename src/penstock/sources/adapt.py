@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from penstock.contracts import Source
 from penstock.errors import BadSetting
+from penstock.fingerprint.making import LeavesOf
 from penstock.sources.arrays import ArraySource
 from penstock.sources.stream import IterableSource
 
@@ -38,6 +40,11 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
         if isinstance(thing, DataLoader):
             return adapt_loader(cast(Any, thing), segments=segments, seed=seed, in_order=in_order)
     if hasattr(thing, "open") and hasattr(thing, "segment_starts"):
+        if getattr(thing, "shard", None) is not None:
+            raise BadSetting(
+                f"a {type(thing).__name__} with shard= is one rank's part, which every rank would get: make it "
+                "without, and attach with shard=(rank, world)"
+            )
         return thing
     if (
         isinstance(thing, (tuple, dict, np.ndarray))
@@ -82,6 +89,16 @@ def with_workers(thing: Any, workers: int | None) -> Any:
     from penstock.sources.torch.compat import loader_with_workers
 
     return loader_with_workers(thing, workers)
+
+
+def witness_of(thing: Any) -> tuple[LeavesOf | None, str]:
+    """Return what makes a few samples of a torch ``DataLoader`` and digests them, and why it cannot."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(thing, torch.utils.data.DataLoader):
+        return None, ""
+    from penstock.sources.torch.witness import hindrance, made_twice
+
+    return partial(made_twice, thing), hindrance(thing)
 
 
 def _is_dataset(thing: Any) -> bool:

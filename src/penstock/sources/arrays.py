@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
-from penstock.errors import BadSetting
-from penstock.sources.order import Order, digest, planned
+from penstock.sources.order import Ordered, digest, planned
 from penstock.tree import Strings, array_nodes, build, describe
 
 
-class ArraySource:
+class ArraySource(Ordered):
     """Feeds rows of arrays that lie in memory, shuffled unless told otherwise.
 
     Args:
@@ -33,9 +32,6 @@ class ArraySource:
         UnsupportedLeaf: the arrays differ in rows, or a leaf cannot travel.
     """
 
-    seekable = True
-    selects = True
-
     def __init__(
         self,
         tree: Tree,
@@ -46,20 +42,13 @@ class ArraySource:
         segments: int | None = None,
         seed: int = 0,
     ) -> None:
-        if batch_size < 1:
-            raise BadSetting(f"batch_size={batch_size}: a block has at least one row")
         self._layout, rows, self._leaves = describe(tree)
         self._nodes = list(array_nodes(self._layout))
-        self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle)
-        self.samples = self._order.samples
-        self.batches = self._order.batches
-        self.batch_size = batch_size
-        self.segment_starts = self._order.segment_starts
-        self.drop_last = drop_last
+        self._visit(rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
         self.order = digest("rows", self._order.digest)
         self.description = f"{rows:,} rows of arrays"
 
-    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
         for plan in planned(self._order.blocks(at), wanted):
             leaves = zip(self._nodes, self._leaves, strict=True)
             rows = [self._rows(node, leaf, plan.ids) for node, leaf in leaves]

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting
+from penstock.sizes import random_seed, whole_number
 
 _PARTITION, _CYCLE = 0, 1
 
@@ -109,3 +110,22 @@ class Order:
             skipped = max(0, at.sample - start) // self.batch_size * self.batch_size
             for offset in range(skipped, len(indices), self.batch_size):
                 yield start + offset, indices[offset : offset + self.batch_size]
+
+
+class Ordered:
+    """A source that visits its samples in an ``Order``; the attributes are those of ``Source``."""
+
+    seekable = True
+    selects = True
+
+    def _visit(
+        self, samples: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool, drop_last: bool
+    ) -> None:
+        self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
+        if segments is not None:
+            segments = whole_number("segments", segments, 1)
+        self._order = Order(samples, self.batch_size, segments, random_seed(seed), shuffle=shuffle)
+        self.samples = samples
+        self.batches = self._order.batches
+        self.segment_starts = self._order.segment_starts
+        self.drop_last = drop_last

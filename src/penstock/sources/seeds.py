@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from collections.abc import Generator
@@ -13,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Ids
 
-_ORDER, _DATA = 0, 1
+_ORDER, _DATA, _ROWS, _TRANSFORM = range(4)
 
 
 def order_seed(seed: int, cycle: int) -> int:
@@ -23,9 +24,18 @@ def order_seed(seed: int, cycle: int) -> int:
     return seed if cycle == 0 else _mixed(seed, _ORDER, cycle)
 
 
-def data_seed(seed: int, at: Cursor, salt: int = 0) -> int:
-    """Return a seed for what a data set draws in a pass that is opened at ``at``; another with a ``salt``."""
-    return _mixed(seed, _DATA, *at, *([salt] if salt else []))
+def data_seed(seed: int, at: Cursor) -> int:
+    """Return a seed for what a data set draws in a pass that is opened at ``at``, all of which is loaded."""
+    return _mixed(seed, _DATA, *at)
+
+
+def rows_seed(seed: int, at: Cursor, kept: Ids | None, *, transform: bool = False) -> int:
+    """Return a seed for what is drawn for rows of the block at ``at``: those ``kept``, or all.
+
+    Other rows have another seed, so no feeder can give one sample the draws of another.
+    """
+    which = b"" if kept is None else hashlib.blake2b(kept.tobytes(), digest_size=8).digest()
+    return _mixed(seed, _TRANSFORM if transform else _ROWS, *at, len(which), int.from_bytes(which))
 
 
 def seed_process(seed: int) -> None:

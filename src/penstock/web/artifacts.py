@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -19,6 +20,8 @@ from starlette.routing import Route
 from penstock.runs.store import Store
 
 _AT_ONCE_BYTES = 1 << 20
+NOT_ELSEWHERE = os.O_NOFOLLOW | os.O_NONBLOCK
+"""A run may put links and pipes where its files are expected."""
 
 
 class Json(Response):
@@ -36,41 +39,59 @@ def artifact_routes(store: Store) -> list[Route]:
     A request for no such run, or for several, raises ``NoSuchRun``.
     """
 
-    def listed(request: Request) -> dict[str, tuple[Path, int]]:
-        return _files(store.folder_of(store.run(request.path_params["id"]).id) / "files")
+    def folder(request: Request) -> Path:
+        return store.folder_of(store.run(request.path_params["id"]).id) / "files"
+
+    def listed(request: Request) -> list[tuple[str, int]]:
+        return sorted((name, seen.st_size) for name, seen, _ in _files(folder(request)))
+
+    def opened_file(request: Request) -> BinaryIO | None:
+        flags = os.O_RDONLY | NOT_ELSEWHERE | os.O_CLOEXEC
+        for name, _, (there, where) in _files(folder(request)):
+            if name == request.path_params["name"]:
+                return os.fdopen(os.open(there, flags, dir_fd=where), "rb", buffering=0)
+        return None
 
     async def files(request: Request) -> Response:
-        found = await run_in_threadpool(listed, request)
-        return Json([(name, nbytes) for name, (_, nbytes) in found.items()])
+        return Json(await run_in_threadpool(listed, request))
 
     async def file(request: Request) -> Response:
         name: str = request.path_params["name"]
-        path, _ = (await run_in_threadpool(listed, request)).get(name, (None, 0))
-        if path is None:
-            return Response("The run has no such file.", 404)
         try:
-            opened = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0)
+            opened = await run_in_threadpool(opened_file, request)
         except OSError as error:
             return Response(f"The file cannot be read: {error.strerror}.", 404)
+        if opened is None:
+            return Response("The run has no such file.", 404)
         last = quote(name.rpartition("/")[2], safe="")
         headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{last}"}
         return StreamingResponse(_content(opened), media_type="application/octet-stream", headers=headers)
 
-    return [Route("/api/runs/{id}/files", files), Route("/api/runs/{id}/files/{name:path}", file)]
+    return [Route("/api/runs/{id}/files", files), Route("/api/runs/{id}/files/{name:name}", file)]
 
 
-def _files(folder: Path) -> dict[str, tuple[Path, int]]:
-    """Return the files below a folder, and their bytes, by their names there.
+class _Name(PathConvertor):
+    """Takes names with newlines, too."""
 
-    What is linked to lies elsewhere, and is left out.
+    regex = "(?s:.*)"
+
+
+register_url_convertor("name", _Name())
+
+
+def _files(folder: Path) -> Iterator[tuple[str, os.stat_result, tuple[str, int]]]:
+    """Yield the files below a folder: the name there, the status, and the name within an open folder.
+
+    What is linked to lies elsewhere, and is left out, be it the folder itself.
     """
-    found: dict[str, tuple[Path, int]] = {}
-    for path in sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names):
-        with suppress(FileNotFoundError):  # its run has just removed it
-            seen = path.lstat()
-            if stat.S_ISREG(seen.st_mode):
-                found[os.fsencode(path.relative_to(folder)).decode(errors="replace")] = path, seen.st_size
-    return found
+    with suppress(FileNotFoundError):  # no run has made it, or its run has just removed something
+        for place, _, names, where in os.fwalk(folder):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    seen = os.stat(name, dir_fd=where, follow_symlinks=False)
+                    if stat.S_ISREG(seen.st_mode):
+                        path = Path(place, name).relative_to(folder)
+                        yield os.fsencode(path).decode(errors="replace"), seen, (name, where)
 
 
 def _content(opened: BinaryIO) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from penstock.packages import require
 from penstock.runs.store import Store
 
 _TRIED_PORTS = 20
+_ACCEPTED_AT_ONCE = 16  # so that those which wait for too long go before descriptors run out
 PORT = 7367
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -39,6 +40,7 @@ def serve(
 
     from penstock.web.access import host_name
     from penstock.web.application import application
+    from penstock.web.connections import Connection
 
     with Store.open(store) as opened, _listening(host, port) as listening:
         token, at = secrets.token_urlsafe(16), listening.getsockname()[1]
@@ -53,7 +55,15 @@ def serve(
             ending=lambda: server.should_exit,
         )
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=5, lifespan="off")
+            uvicorn.Config(
+                app,
+                http=Connection,
+                backlog=_ACCEPTED_AT_ONCE,
+                log_level="error",
+                access_log=False,
+                timeout_graceful_shutdown=5,
+                lifespan="off",
+            )
         )
         startup = server.startup
 

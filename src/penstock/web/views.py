@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
 from penstock.runs.store.columns import Floats
 from penstock.runs.store.recent import Recent
+from penstock.web.artifacts import NOT_ELSEWHERE
 from penstock.web.buckets import Line, on_common_moments
 from penstock.web.units import is_counter, rates, unit_of
 
@@ -201,11 +203,12 @@ def _drawn(name: str, series: Series) -> tuple[Floats, Floats]:
 
 
 def _tail(path: Path) -> str:
+    """Return a file's end; nothing of what is none, or a link that a run has put in its place."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _OUTPUT_BYTES))
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | NOT_ELSEWHERE)) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _OUTPUT_BYTES))
             return file.read(_OUTPUT_BYTES).decode(errors="replace")
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 

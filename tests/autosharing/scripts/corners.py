@@ -56,7 +56,7 @@ def stream_that_drops() -> Any:
 
 
 def persistent() -> Any:
-    """Its workers live on; one pass validates on the training loader, and then the data set gets a lock."""
+    """Its workers live on; one pass validates on the training loader; then the data set gets a lock."""
     loader = DataLoader(Rows(), 4, shuffle=True, num_workers=1, persistent_workers=True)
     seen = [ids(loader)]
     with torch.no_grad():
@@ -161,10 +161,59 @@ def relabels() -> Any:
     return seen
 
 
+def relabels_behind_workers() -> Any:
+    """Changes labels where workers that persist do not see it."""
+
+    class Labelled(Rows):
+        label = 0
+
+        def __init__(self) -> None:
+            self.label = 0
+
+        def __getitem__(self, i: int) -> int:
+            return self.label
+
+    loader = DataLoader(Labelled(), 4, shuffle=True, num_workers=1, persistent_workers=True)
+    seen = []
+    for epoch in range(3):
+        seen.append(ids(loader))
+        loader.dataset.label = epoch + 1  # type: ignore[attr-defined]
+    return seen
+
+
+def writes_to_a_map() -> Any:
+    """Writes labels to a file that it has mapped, between epochs."""
+    import numpy as np
+
+    class Mapped(Rows):
+        def __init__(self) -> None:
+            self.labels = np.memmap("labels", np.int64, "w+", shape=(N,))
+
+        def __getitem__(self, i: int) -> int:
+            return int(self.labels[i])
+
+    loader = DataLoader(Mapped(), 4, shuffle=True)
+    seen = []
+    for epoch in range(3):
+        seen.append(ids(loader))
+        loader.dataset.labels[:] = epoch + 1  # type: ignore[attr-defined]
+    return seen
+
+
 def look() -> Any:
     """Ends with a look at a batch that is still there."""
     kept.append(iter(DataLoader(Rows(), 4, shuffle=True)))
     return len(next(kept[0]))
+
+
+def looks_on() -> Any:
+    """Looks at a batch, reads many epochs, and then the rest of the first. Who read the look's feed meanwhile?"""
+    loader = DataLoader(Rows(), 4, shuffle=True)
+    look = iter(loader)
+    first = next(look).tolist()
+    seen = [ids(loader) for _ in range(12)]
+    readers = [len(feed.trainers) for feed in penstock.feeds()]
+    return [*seen, first + ids(look)], readers
 
 
 def thread() -> Any:

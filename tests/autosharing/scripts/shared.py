@@ -6,9 +6,7 @@ import runpy
 import sys
 
 import penstock
-from penstock.autosharing import ranks
 
-ranks.PATIENCE_S = float(os.environ.get("RANKS_PATIENCE_S", ranks.PATIENCE_S))
 penstock.autoshare(**json.loads(os.environ.get("OPTIONS", "{}")))
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -59,6 +59,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         epochs=st.one_of(st.none(), st.integers(1, 3)),
         prefetch=st.one_of(st.none(), st.integers(1, 4)),
         expect=st.sampled_from([1, 1, 2, 3]),
+        anywhere=st.booleans(),
     )
     def make(
         self,
@@ -70,6 +71,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         epochs: int | None,
         prefetch: int | None,
         expect: int,
+        anywhere: bool,
     ) -> None:
         self.length = cycle_length
         self.block_starts = list(range(0, cycle_length, block_rows))
@@ -83,8 +85,15 @@ class FeedStateMachine(RuleBasedStateMachine):
         self.prefetch = prefetch
         self.expect, self.gathers = expect, expect > 1
         self.state = FeedState(
-            self.room, self.samples, self.segment_starts, epochs, prefetch=prefetch, expect=expect
+            self.room,
+            self.samples,
+            self.segment_starts,
+            epochs,
+            prefetch=prefetch,
+            expect=expect,
+            anywhere=anywhere,
         )
+        self.anywhere = anywhere
         self.trainers: dict[int, Trainer] = {}
         self.blocks: dict[int, PublishedBlock] = {}
         self.ids = 0
@@ -113,7 +122,9 @@ class FeedStateMachine(RuleBasedStateMachine):
     def start_at_the_next_segment(self, data: st.DataObject) -> None:
         trainer = data.draw(st.sampled_from([t for t in self.trainers.values() if not t.asked]))
         trainer.asked = True
-        soonest = self.state.position.next_segment(self.segment_starts)
+        soonest = self.state.position
+        if not self.anywhere:
+            soonest = soonest.next_segment(self.segment_starts)
         fellows = self._fellows(trainer)
         started = [f for f in fellows if f.start is not None and f.epoch == 0]
         waiting = [f for f in fellows if self.state.members[f.id].pending]
@@ -127,7 +138,7 @@ class FeedStateMachine(RuleBasedStateMachine):
             assert len(begun) == (world if len(waiting) == world - 1 else 0)
         for member in begun:
             assert member.next is not None
-            assert member.next.sample in self.segment_starts
+            assert self.anywhere or member.next.sample in self.segment_starts
             assert member.serial == 7
             assert started or member.next <= soonest
             self._begin(member, member.next, 0, member.next)
@@ -247,6 +258,7 @@ class FeedStateMachine(RuleBasedStateMachine):
             return
         if needed.sample >= self.length:
             waiting = self.state.end_cycle(needed.cycle, self.length)
+            self.anywhere = False
             for member in waiting:
                 trainer = self.trainers[member.id]
                 assert trainer.next is not None

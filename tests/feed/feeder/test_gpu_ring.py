@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.fakes.gpu import FakeGpu
 from tests.faults.conftest import descriptors, ring_maps
 from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows, rows_beside_a_fake_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.testing.fake_gpu import FakeGpu
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 64, 500])

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.fakes.gpu import FakeGpu
 from tests.feed.numbered import ROW_BYTES, SAMPLES, rows
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.testing.fake_gpu import FakeGpu
 
 
 def halves(batch: Any) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.gpu import FakeGpu
 
 import penstock
 from penstock.memory import unused_pages
 from penstock.packing.packing import pack
 from penstock.sources.packed import PackedSource
-from penstock.testing.fake_gpu import FakeGpu
 
 MIB = 1 << 20
 BLOCKS = 48

@@ -8,16 +8,19 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.forked import Forked, ForkServer
 
 import penstock
-from penstock.feed.launch import feeds
+from penstock.feed.launch import election, feeds
 
 HANG_S = 90.0
 
@@ -253,11 +256,42 @@ def test_a_later_caller_with_other_settings_is_refused_and_told_both_values(sett
             assert silent.statistics().feeder_pid == loader.statistics().feeder_pid
 
 
+class Hidden(torch.utils.data.Dataset[Any]):
+    """Reads a variable by a name that no look at its code tells."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, i: int) -> Any:
+        return {"id": i, "value": i * int(dict(os.environ)["".join(map(chr, (83, 67)))]), "noise": torch.rand(3)}
+
+
+def hidden() -> Any:
+    return torch.utils.data.DataLoader(Hidden(), 8, shuffle=True)
+
+
+@pytest.mark.usefixtures("forks_feeders")
+def test_a_later_caller_whose_make_loader_makes_other_samples_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SC", "1")
+    with penstock.share(hidden, "hidden", linger=0.5) as first:
+        assert len(list(first)) == 4
+        with penstock.share(hidden, "hidden") as same:
+            assert [batch["value"].tolist() for batch in same] != []
+        monkeypatch.setenv("SC", "2")
+        with (
+            penstock.share(hidden, "hidden") as other,
+            pytest.raises(
+                penstock.SettingsDiffer, match=r"makes other samples than .*of sample \d+, batch\['value'\]"
+            ),
+        ):
+            next(iter(other))
+        assert len(list(first)) == 4
+
+
 @pytest.mark.parametrize(
     ("given", "told"), [({"batch_size": 2}, "batch_size"), ({"shard": (0, 2), "device": "cpu"}, "shard, device")]
 )
 def test_what_a_shared_loader_does_not_take_is_refused(given, told):
-    torch = pytest.importorskip("torch")
     loader = torch.utils.data.DataLoader(range(4), shuffle=True)
     with pytest.raises(penstock.BadSetting, match=f"no other arguments than the name, and got {told}:"):
         penstock.share(loader, "numbers", **given)
@@ -515,3 +549,23 @@ def test_a_script_in_a_directory_that_has_been_deleted_shares(tmp_path):
     text = f"import os; os.rmdir({str(gone)!r})\n" + text
     out = subprocess.run([sys.executable, "-c", text], cwd=gone, capture_output=True, check=True).stdout
     assert sorted(json.loads(out)["ids"]) == list(range(500))
+
+
+@pytest.mark.usefixtures("forks_feeders")
+def test_who_starts_a_feeder_and_who_waits_for_it_say_after_3_s_for_what(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(election, "_SAY_AFTER_S", 0.1)
+
+    def make() -> penstock.ArraySource:
+        time.sleep(1.5)
+        return penstock.ArraySource({"id": np.arange(10)}, batch_size=10)
+
+    def read(_: int) -> int:
+        with penstock.share(make, "numbers", linger=0.1) as loader:
+            return loader.statistics().feeder_pid
+
+    with ThreadPoolExecutor(2) as two:
+        (feeder,) = set(two.map(read, range(2)))
+    said = [line for line in capsys.readouterr().err.splitlines() if "is not there after" in line]
+    assert len(said) >= 2 and sum(f"process {feeder} makes its loader" in line for line in said) >= 1, said

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.fakes.gpu import FakeGpu
 from tests.feed.numbered import ROW_BYTES, SAMPLES, ids_of, ids_of_host, rows
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.testing.fake_gpu import FakeGpu
 
 
 @pytest.mark.parametrize("pins", [True, False])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.contracts import Cursor
 from penstock.feed.trainer.epoch import Epoch, EpochRules
-from penstock.feed.trainer.sharding import batches
+from penstock.sources.sharding import batches
 
 SAMPLES, SIZES, WORLDS = st.integers(1, 200), st.integers(1, 40), st.integers(1, 4)
 

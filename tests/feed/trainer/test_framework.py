@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.fakes.gpu import FakeGpu
 
 import penstock
-from penstock.testing.fake_gpu import FakeGpu
 
 BATCH = {"t": torch.arange(6.0).reshape(3, 2), "n": np.arange(3), "names": ["a", "b", "c"], "k": 5}
 

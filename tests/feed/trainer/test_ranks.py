@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,19 @@ def two_ranks(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+
+
+def test_one_of_several_workers_that_names_no_shard_is_warned(serve, monkeypatch):
+    """Each worker of a DataLoader that attaches by itself gets every sample."""
+    serve(penstock.ArraySource(np.arange(100)))
+    for workers in (1, 2):
+        info = SimpleNamespace(id=1, num_workers=workers)
+        monkeypatch.setattr("torch.utils.data.get_worker_info", lambda info=info: info)
+        with penstock.attach("feed", 10) as loader, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            iter(loader)
+        told = [str(each.message) for each in caught if "Pass shard=(1, 2)" in str(each.message)]
+        assert len(told) == workers - 1
 
 
 def test_one_of_several_ranks_that_names_no_shard_is_warned(serve, two_ranks):

@@ -16,7 +16,7 @@ from tests.examples import examples
 from torch.utils.data import DataLoader, DistributedSampler
 
 import penstock
-from penstock.feed.trainer.sharding import batches
+from penstock.sources.sharding import batches
 
 numbers = itertools.count()
 

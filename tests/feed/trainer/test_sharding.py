@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 import penstock
-from penstock.feed.trainer.sharding import batches, drawn, next_slice
+from penstock.feed.trainer.batch_builder import filled
+from penstock.sources.sharding import batches, drawn, next_slice
 
 SAMPLES, SIZES, WORLDS = st.integers(0, 400), st.integers(1, 50), st.integers(1, 9)
 
@@ -79,6 +82,24 @@ def test_padded_ranks_get_batches_of_torchs_sizes_and_together_every_row(samples
     assert all(times[row] == 1 for row in range(whole_steps)), "only rows of the last step repeat"
     if again:
         assert max(times.values()) <= 2 + -(-again // (samples - whole_steps)), "about equally often"
+
+
+@given(st.integers(1, 400), SIZES, WORLDS)
+def test_full_batches_of_padded_ranks_are_as_many_and_hold_every_row(samples, size, world):
+    ranks = [dealt(samples, size, rank, world, pad=True, full=True) for rank in range(world)]
+    assert {len(of_rank) for of_rank in ranks} == {batches(samples, size, world, drop_last=False, pad=True)}
+    *whole, last = [len(batch) for batch in ranks[0]]
+    assert set(whole) <= {size} and last == min(size, samples - len(whole) * size * world)
+    assert all([*map(len, of_rank)] == [*whole, last] for of_rank in ranks)
+    assert {row for of_rank in ranks for batch in of_rank for row in batch} == set(range(samples))
+
+
+def test_a_batch_is_filled_with_its_first_rows_again():
+    tree = {"x": torch.arange(6).reshape(3, 2), "y": np.arange(3), "name": ["a", "b", "c"], "same": None}
+    full = filled(tree, 8)
+    assert full["x"].tolist() == [tree["x"][i % 3].tolist() for i in range(8)]
+    assert full["y"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1] and full["name"] == [*"abcabcab"]
+    assert filled(tree, 3) is tree
 
 
 @given(SAMPLES, SIZES)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fakes.gpu import FakeGpu
 from tests.fakes.nvme_admin import Traits
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
 from tests.io.fake_disks import DISK, reader_on, settled
@@ -23,7 +24,6 @@ from penstock.io.nvme.libnvm.admin import (
 )
 from penstock.io.nvme.libnvm.registers import CC
 from penstock.io.open import open_reader
-from penstock.testing.fake_gpu import FakeGpu
 from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory, read_all
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -245,7 +246,14 @@ def test_trainers_of_a_feed_get_each_image_once_and_a_part_has_the_same_pixels(f
     ("options", "match"),
     [
         ({"size": 0}, "size=0"),
-        ({"augment": "rcc"}, "augment='rcc': it must be one of rrc, center"),
+        ({"augment": "rcc"}, "augment='rcc': it must be one of rrc, center, whole, padded"),
+        ({"padding": 4}, 'padding=4: only with augment="padded"'),
+        ({"augment": "padded", "padding": -1}, "padding=-1"),
+        ({"shard": (2, 2)}, "rank=2: it must be"),
+        ({"shard": 2}, "shard=2: it must be"),
+        ({"suffixes": None}, "suffixes=None: give endings of names"),
+        ({"suffixes": (".jpg", "")}, "give endings of names"),
+        ({"labels": [2**63] * 40}, f"the label {2**63} is neither"),
         ({"scale": (0.5, 2)}, "above 0 and at most 1"),
         ({"ratio": (2, 1)}, r"ratio=\(2, 1\)"),
         ({"flip": 2}, "flip=2"),
@@ -268,6 +276,39 @@ def test_a_folder_without_images_is_refused(tmp_path):
         made(tmp_path / "none")
     with pytest.raises(penstock.BadSetting, match="or in folders below, end in"):
         made(tmp_path)
+    for name in ("x.tar.gz", "1.jpg"):
+        (tmp_path / name).touch()
+        with pytest.raises(penstock.BadSetting, match=f"{name} is neither a folder nor a tar file"):
+            made(tmp_path / name)
+    for images in ([], (), ["a", "b.tar"], None, 5, ""):
+        with pytest.raises(penstock.BadSetting, match="give one folder, or tar files"):
+            made(images)
+
+
+@pytest.mark.parametrize(("augment", "mirrored"), [("whole", 0), ("padded", 20)])
+def test_images_come_whole_or_shifted_as_cifars_do(tmp_path, augment, mirrored):
+    pixels = noise(32, 32)
+    for i in range(40):
+        (tmp_path / f"{i}.png").write_bytes(encoded(pixels, ".png"))
+    source = made(tmp_path, augment=augment, size=32)
+    images = np.concatenate([*source])
+    source.close()
+    padded = np.pad(pixels, ((4, 4), (4, 4), (0, 0))) if augment == "padded" else pixels
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (32, 32, 3)).reshape(-1, 32, 32, 3)
+    as_it_was = [(image == windows).all((1, 2, 3)).any() for image in images]
+    flipped = [(image[:, ::-1] == windows).all((1, 2, 3)).any() for image in images]
+    assert all(one or other for one, other in zip(as_it_was, flipped, strict=True))
+    assert sum(flipped) == pytest.approx(mirrored, abs=12 if mirrored else 0)
+
+
+def test_a_source_travels_as_long_as_it_has_nothing_open_and_then_says_why_not(folder):
+    source = made(folder)
+    alike = pickle.loads(pickle.dumps(source))
+    assert_equal(pixels_of(alike), pixels_of(source))
+    with pytest.raises(penstock.errors.Untravelled, match="images cannot be pickled: it has files or processes"):
+        pickle.dumps(source)
+    source.close()
+    alike.close()
 
 
 def test_a_pass_that_is_open_is_not_opened_again_and_one_that_is_closed_leaves_no_worker_writing(folder):
@@ -302,7 +343,7 @@ def test_workers_end_with_their_source_and_not_with_a_forked_childs_copy(folder)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a socket that was just made
-def test_a_source_goes_on_after_an_interrupt_at_any_instant(folder):
+def test_a_source_goes_on_after_an_interrupt_at_any_instant(folder, no_gc_callbacks):
     """As it was found: slots were lost one by one, until an epoch came empty and in silence."""
     source, choose = made(folder, workers=1), random.Random(0)
     expected = set(range(40))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.io.failing_proxy import failing_proxy
 from tests.io.faulty_store import faulty_store
 from tests.object_store import put, set_environment
 from tests.sources.images.pictures import jpeg, noise, textures
 
 from penstock import BadSetting, Cache, ImageSource, ReadFailed, SourceError
 from penstock.contracts import Cursor
+from penstock.sources.records.read import stores
 
 SIZE = 16
 
@@ -28,13 +33,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bucket(s3: str, folder: Path) -> str:
     """A prefix with the folder's images, and others beside it."""
+    shutil.copy(next(folder.rglob("*.jpg")), folder / "class-0" / ".hidden.jpg")
     for path in folder.rglob("*.jpg"):
         put(f"train/{path.relative_to(folder)}", path.read_bytes())
     put("train/notes.txt", b"no image")
-    put("train/.hidden.jpg", b"no image")
+    put("train/empty/notes.txt", b"no image")
+    (folder / "empty").mkdir()
     put("training/0.jpg", b"of another data set")
     for shard in range(3):
-        put(f"shards/{shard:04}.tar", tar_of(sorted(folder.rglob("*.jpg"))[shard::3], folder))
+        put(f"shards/{shard:04}.tar", tar_of(sorted(folder.rglob("[!.]*.jpg"))[shard::3], folder))
     return "s3://bucket"
 
 
@@ -66,14 +73,18 @@ def equal(one: list[Any], other: list[Any]) -> bool:
 
 
 def test_a_bucket_gives_what_the_folder_gives(bucket: str, folder: Path) -> None:
-    remote = made(f"{bucket}/train")
-    assert equal(batches(remote), batches(made(folder)))
-    assert "24 objects of s3://bucket/train" in remote.description
+    remote, local = made(f"{bucket}/train"), made(folder)
+    assert equal(batches(remote), batches(local))
+    assert "25 objects of s3://bucket/train" in remote.description
+    assert remote.classes == local.classes == ["class-0", "class-1", "class-2", "empty"]
+    assert [path.removeprefix("s3://bucket/train") for path in remote.paths] == [
+        path.removeprefix(str(folder)) for path in local.paths
+    ]
 
 
 def test_shards_in_a_bucket_give_what_local_ones_give(bucket: str, folder: Path, tmp_path: Path) -> None:
     for shard in range(3):
-        paths = sorted(folder.rglob("*.jpg"))[shard::3]
+        paths = sorted(folder.rglob("[!.]*.jpg"))[shard::3]
         (tmp_path / f"{shard:04}.tar").write_bytes(tar_of(paths, folder))
     local = batches(made(tmp_path / "*.tar"))
     for pattern in (f"{bucket}/shards/*.tar", f"{bucket}/shards/{{0000..0002}}.tar"):
@@ -126,7 +137,7 @@ def test_a_missing_object_may_be_skipped_and_a_store_that_is_gone_may_not(
 
 
 def test_what_is_not_there_is_an_error_in_words(bucket: str) -> None:
-    with pytest.raises(BadSetting, match=r"s3://bucket/nothing: no objects below it end in \.jpe?g"):
+    with pytest.raises(BadSetting, match=r"s3://bucket/nothing: no objects below it end in .*\.jpeg"):
         made(f"{bucket}/nothing")
     with pytest.raises(BadSetting, match="there is no such object"):
         made(f"{bucket}/nothing/*.tar")
@@ -134,3 +145,42 @@ def test_what_is_not_there_is_an_error_in_words(bucket: str) -> None:
         made(f"{bucket}/nothing.tar")
     with pytest.raises(BadSetting, match="give s3://bucket/prefix"):
         made("https://example.org/images")
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("how", "for_s"), [("busy", 1.0), ("gone", 3.0), ("busy", 8.0)])
+def test_a_store_that_fails_for_a_while_ends_no_epoch(
+    bucket: str, how: str, for_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The remote how-to promises retries for 90 seconds."""
+    wanted = batches(made(f"{bucket}/train"))
+    with failing_proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+        set_environment(monkeypatch, proxy.url)
+        source = made(f"{bucket}/train", workers=1, batch_size=5)
+        blocks = source.open(Cursor(0, 0))
+        found = [[part.copy() for part in next(blocks).tree]]
+        before = proxy.asked
+        failing = threading.Thread(target=proxy.fail, args=(how, for_s))
+        failing.start()
+        found += [[part.copy() for part in block.tree] for block in blocks]
+        found += batches(source, 1)
+        failing.join()
+        assert proxy.asked > before
+    assert equal(found[: len(wanted)], wanted)
+    assert len(found) == 2 * len(wanted)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("how", "for_s"), [("busy", 1.0), ("gone", 3.0)])
+def test_a_source_is_made_while_its_store_fails_for_a_moment(
+    bucket: str, how: str, for_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with failing_proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+        set_environment(monkeypatch, proxy.url)
+        for images in (f"{bucket}/train", f"{bucket}/shards/*.tar"):
+            stores.cache_clear()
+            failing = threading.Thread(target=proxy.fail, args=(how, for_s))
+            failing.start()
+            assert made(images).samples in (24, 25)
+            failing.join()
+    stores.cache_clear()

@@ -28,9 +28,10 @@ def packed(
     links: dict[str, bytes] | None = None,
 ) -> Path:
     with tarfile.open(path, "w", format=tar_format) as tar:
-        folder = tarfile.TarInfo("folder/")
-        folder.type = tarfile.DIRTYPE
-        tar.addfile(folder)
+        for name in {name.partition("/")[0] for name in files if name.startswith("folder/")}:
+            folder = tarfile.TarInfo(name)
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(folder)
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
@@ -43,7 +44,9 @@ def packed(
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {name: read(Place(str(path), offset, nbytes)) for name, offset, nbytes in members(path)}
+    found = {name: read(Place(str(path), offset, nbytes)) for name, offset, nbytes in members(path)}
+    assert found.pop("folder/", b"") == b""
+    return found
 
 
 FILES = {"a.jpg": b"one", "folder/b.jpg": b"x" * 1000, LONG: b"long", "empty.jpg": b""}
@@ -80,7 +83,7 @@ def test_sizes_above_8_gib_are_read(tmp_path, tar_format):
 
 
 def test_what_is_no_whole_tar_is_refused_in_words(tmp_path):
-    files = {"a.jpg": b"1" * 600, "b.jpg": b"2" * 600}
+    files = {"folder/a.jpg": b"1" * 600, "b.jpg": b"2" * 600}
     whole = packed(tmp_path / "x.tar", files, links={"link": tarfile.SYMTYPE}).read_bytes()
     ends = whole.index(b"2" * 600) + 600
     bad = tmp_path / "bad.tar"
@@ -95,6 +98,12 @@ def test_what_is_no_whole_tar_is_refused_in_words(tmp_path):
         bad.write_bytes(data)
         with pytest.raises(penstock.BadSetting, match=match):
             list(members(bad))
+    header = bytearray(tarfile.TarInfo("x").tobuf())
+    header[124:136] = b"-0000001000\0"  # a size that leads back to it
+    header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 256)
+    bad.write_bytes(header + bytes(2048))
+    with pytest.raises(penstock.BadSetting, match="is damaged: no header lies at byte 0"):
+        list(members(bad))
     sparse = tarfile.TarInfo("sparse.jpg")
     sparse.type = b"S"
     bad.write_bytes(sparse.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
@@ -129,7 +138,7 @@ def test_shards_are_images_with_the_labels_beside_them(tmp_path):
     assert list(own.classes) == ["a", "b"]
     shard(tmp_path / "train-0003.tar", 30, labels=False)
     with pytest.raises(penstock.BadSetting, match=r"train-0003.tar has no .cls beside its images"):
-        ShardRecords(tmp_path / "train-*.tar", (".jpg",))
+        _ = ShardRecords(tmp_path / "train-*.tar", (".jpg",)).labels
     with pytest.raises(penstock.BadSetting, match="no such tar file"):
         ShardRecords(tmp_path / "train-{0000..0009}.tar", (".jpg",))
     with pytest.raises(penstock.BadSetting, match=r"no member ends in \.png"):
@@ -177,7 +186,22 @@ def test_a_hard_link_is_the_file_that_it_links_to_and_a_symbolic_one_is_refused(
     assert ShardRecords(path, ("b.jpg",)).names == ["b.jpg"]
 
 
-@pytest.mark.parametrize("top", ["./", "photos/", "./photos/"])
+def test_tars_stay_where_they_are_when_the_working_directory_changes(tmp_path, monkeypatch):
+    """As it was found: another file of that name was read, with the offsets of the first."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        shard(tmp_path / name / "x.tar", 0 if name == "one" else 20)
+    monkeypatch.chdir(tmp_path / "one")
+    source = penstock.ImageSource("x.tar", size=8, workers=1)
+    monkeypatch.chdir(tmp_path / "two")
+    images, labels = next(iter(source))
+    source.close()
+    assert (np.round(images[:, 0, 0, 0] / 5).astype(int) % 3 == labels).all()
+    assert images.max() < 60
+    assert source.paths[0] == f"{tmp_path}/one/x.tar/0000.jpg"
+
+
+@pytest.mark.parametrize("top", ["./", "photos/", "./photos/", "/", "/photos/"])
 def test_the_folder_that_all_lie_in_is_no_class(tmp_path, top):
     files = {f"{top}{'cats' if i % 2 else 'dogs'}/{i}.jpg": jpeg(noise(9, 9, i)) for i in range(4)}
     source = penstock.ImageSource(packed(tmp_path / "x.tar", files), size=8, workers=1)
@@ -188,6 +212,135 @@ def test_the_folder_that_all_lie_in_is_no_class(tmp_path, top):
 
 def test_a_shard_that_is_named_twice_is_refused(tmp_path):
     path = shard(tmp_path / "x.tar", 0)
-    for again in (path, tmp_path / "*.tar"):
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "x.tar").symlink_to(path)
+    for again in (path, tmp_path / "*.tar", os.path.relpath(path), tmp_path / "again" / "x.tar"):
         with pytest.raises(penstock.BadSetting, match=r"x\.tar is named twice"):
             ShardRecords([path, again], (".jpg",))
+
+
+def coloured(first: int, count: int = 4) -> dict[str, bytes]:
+    """Images 0, 1, ... of which each has its level in its pixels, and that level as its label."""
+    files: dict[str, bytes] = {}
+    for i in range(count):
+        files[f"{i}.jpg"] = jpeg(np.full((9, 9, 3), 20 * (first + i), np.uint8))
+        files[f"{i}.cls"] = str(first + i).encode()
+    return files
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_keys_that_come_again_in_tars_that_were_joined_keep_their_own_labels(tmp_path, count):
+    one, two = packed(tmp_path / "1.tar", coloured(0, count)), packed(tmp_path / "2.tar", coloured(count, count))
+    joined = tmp_path / "joined.tar"
+    joined.write_bytes(one.read_bytes() + two.read_bytes())
+    source = penstock.ImageSource(joined, size=8, workers=1)
+    images, labels = (np.concatenate(leaves) for leaves in zip(*source, strict=True))
+    source.close()
+    assert sorted(labels.tolist()) == list(range(2 * count))
+    assert np.round(images[:, 0, 0, 0] / 20).astype(int).tolist() == labels.tolist()
+    assert list(source.paths) == [f"{joined}/{i}.jpg" for i in [*range(count)] * 2]
+
+
+def test_labels_that_lie_apart_count_where_their_key_comes_once(tmp_path):
+    files = coloured(0)
+    apart = dict(sorted(files.items(), key=lambda item: item[0].rpartition(".")[::-1]))
+    assert ShardRecords(packed(tmp_path / "x.tar", apart), (".jpg",)).labels == ["0", "1", "2", "3"]
+    joined = tmp_path / "joined.tar"
+    joined.write_bytes((tmp_path / "x.tar").read_bytes() * 2)
+    with pytest.raises(
+        penstock.BadSetting, match=r"no .cls beside them, such as 0.jpg \(its key comes 2 times, with 2 .cls\)"
+    ):
+        _ = ShardRecords(joined, (".jpg",)).labels
+    bare = packed(tmp_path / "bare.tar", {"0.jpg": b""})
+    joined.write_bytes(packed(tmp_path / "y.tar", coloured(0)).read_bytes() + bare.read_bytes())
+    with pytest.raises(penstock.BadSetting, match=r"such as 0.jpg \(its key comes 2 times, with 1 .cls"):
+        _ = ShardRecords(joined, (".jpg",)).labels
+
+
+@pytest.mark.parametrize(
+    "second",
+    [{"0.png": b"", "0.cls": b"2"}, {"0.cls": b"2", "0.jpg": b""}, {"0.cls": b"2"}, {"0.jpg": b""}],
+)
+def test_a_key_that_comes_again_with_other_members_is_refused(tmp_path, second):
+    """As it was found: the second of two tars had another ending, and its image the first one's label."""
+    joined, more = tmp_path / "joined.tar", {"1.jpg": b"", "1.cls": b"5"}
+    for between in ({}, more):
+        parts = ({"0.jpg": b"", "0.cls": b"1"} | between, second)
+        joined.write_bytes(b"".join(packed(tmp_path / "part.tar", part).read_bytes() for part in parts))
+        if between and len(second) == 2:  # the key comes apart, each time with its label
+            assert ShardRecords(joined, (".jpg", ".png")).labels == ["1", "5", "2"]
+        else:
+            with pytest.raises(penstock.BadSetting, match=r"such as 0.jpg \(its key comes 2 times, with . .cls\)"):
+                _ = ShardRecords(joined, (".jpg", ".png")).labels
+
+
+def test_images_whose_names_have_dots_have_the_labels_of_their_names(tmp_path):
+    """As it was found: all that has one key, the part before the first dot, got the first label."""
+    files = {f"img.v1.{i}.{end}": str(i).encode() for i in range(3) for end in ("jpg", "cls")}
+    apart = dict(sorted(files.items(), key=lambda item: item[0].rpartition(".")[::-1]))
+    for each in (files, apart):
+        assert ShardRecords(packed(tmp_path / "x.tar", each), (".jpg",)).labels == ["0", "1", "2"]
+    del files["img.v1.1.cls"]
+    with pytest.raises(penstock.BadSetting, match=r"1 images have no .cls beside them, such as img.v1.1.jpg"):
+        _ = ShardRecords(packed(tmp_path / "x.tar", files), (".jpg",)).labels
+    pair = {"0.left.jpg": b"", "0.right.jpg": b"", "0.cls": b"4"}
+    assert ShardRecords(packed(tmp_path / "x.tar", pair), (".jpg",)).labels == ["4", "4"]
+    odd = {"0.jpg": b"", "0.fine.cls": b"1", "0.coarse.cls": b"2"}
+    with pytest.raises(penstock.BadSetting, match=r"1 images have no .cls beside them, such as 0.jpg"):
+        _ = ShardRecords(packed(tmp_path / "x.tar", odd), (".jpg",)).labels
+
+
+def test_labels_that_are_given_need_none_beside_the_images(tmp_path):
+    """As it was found: the error said to pass them, and came again where they were."""
+    some = packed(tmp_path / "x.tar", {"0.jpg": b"", "0.cls": b"1", "1.jpg": b""})
+    bare = packed(tmp_path / "y.tar", {"2.jpg": b""})
+    for shards, match in (
+        (some, r"x.tar: 1 images .* 1.jpg"),
+        ([shard(tmp_path / "z.tar", 3), bare], "y.tar has no"),
+    ):
+        with pytest.raises(penstock.BadSetting, match=f"{match}.*pass labels="):
+            penstock.ImageSource(shards, workers=1)
+        count = len(ShardRecords(shards, (".jpg",)).names)
+        assert len(penstock.ImageSource(shards, workers=1, labels=[*range(count)]).classes) == count
+
+
+def test_a_state_of_tars_in_another_order_is_refused(tmp_path):
+    """As it was found: their members may have the same names."""
+    one, two = (packed(tmp_path / name, {"0.jpg": b"", "1.jpg": b""}) for name in ("1.tar", "2.tar"))
+    source, other = (penstock.ImageSource(tars, workers=1) for tars in ([one, two], [two, one]))
+    assert source.order != other.order
+    assert source.order == penstock.ImageSource([one, two], workers=1).order
+
+
+def test_of_several_labels_beside_an_image_the_one_called_cls_is_taken(tmp_path):
+    for names in (("0.coarse.cls", "0.cls"), ("0.cls", "0.coarse.cls")):
+        files = {"0.jpg": b""} | {name: name.encode() for name in names}
+        assert ShardRecords(packed(tmp_path / f"{names[0]}.tar", files), (".jpg",)).labels == ["0.cls"]
+
+
+def test_an_odd_label_in_a_tar_is_named(tmp_path):
+    path = packed(tmp_path / "x.tar", coloured(0) | {"2.cls": b"two"})
+    with pytest.raises(penstock.BadSetting, match=r"the .cls of 2.jpg: the label 'two', where 3 of 4"):
+        penstock.ImageSource(path, workers=1)
+
+
+def test_a_class_folder_in_a_tar_keeps_its_number_without_an_image(tmp_path):
+    image = jpeg(noise(9, 9))
+    files = {"set/cats/1.jpg": image, "set/films/1.gif": b"", "set/owls/1.jpg": image}
+    source = penstock.ImageSource(packed(tmp_path / "x.tar", files), workers=1)
+    assert list(source.classes) == ["cats", "films", "owls"]
+    assert source._workshop._labels.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [b"no header at all", b"12", b"99 path=a\n", b"0 path=a\n", b"13 size=-512\n", b"-1 a=b\n"],
+)
+def test_extended_headers_that_make_no_sense_are_refused_in_words(tmp_path, records):
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, len(records)
+    path = tmp_path / "x.tar"
+    file = tarfile.TarInfo("a.jpg").tobuf()
+    path.write_bytes(header.tobuf() + records.ljust(512, b"\0") + file + bytes(1024))
+    with pytest.raises(penstock.BadSetting, match="is damaged: "):
+        list(members(path))

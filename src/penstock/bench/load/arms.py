@@ -19,6 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,15 +37,25 @@ class Job(NamedTuple):
     workers: int
 
 
+def images_in(folder: str) -> list[str]:
+    """Paths of the JPEGs in a folder and below it; links are followed, as ImageSource does."""
+    walked = os.walk(folder, followlinks=True)
+    return sorted(
+        os.path.join(root, name) for root, _, names in walked for name in names if name.lower().endswith(SUFFIXES)
+    )
+
+
 def penstock(job: Job) -> Iterator[int]:
     """Penstock's ImageSource, alone."""
     from penstock.sources.images.source import ImageSource
 
-    source = ImageSource(job.folder, size=job.size, batch_size=job.batch_size, workers=job.workers)
-    sys.stderr.write(source.description + "\n")
+    labels = [0] * len(job.paths)  # some images may lie in folders of classes, and others not
+    source = ImageSource(
+        job.folder, size=job.size, batch_size=job.batch_size, workers=job.workers, suffixes=SUFFIXES, labels=labels
+    )
     while True:
-        for batch in source:
-            yield len(batch[0] if isinstance(batch, tuple) else batch)
+        for images, _ in source:
+            yield len(images)
 
 
 def crop(height: int, width: int) -> tuple[int, int, int, int]:
@@ -211,7 +222,7 @@ def spdl(job: Job) -> Iterator[int]:
 
 
 class Arm(NamedTuple):
-    """A loader: its name for people, the modules that it needs, and what runs it."""
+    """A loader: its name for people, the modules that it needs, the last of which decodes, and what runs it."""
 
     name: str
     modules: tuple[str, ...]
@@ -222,13 +233,23 @@ ARMS = {
     "penstock": Arm("Penstock ImageSource", ("penstock", "simplejpeg", "cv2"), penstock),
     "pillow": Arm("torch DataLoader, Pillow", ("torch", "PIL"), data_loader(by_pillow)),
     "simplejpeg": Arm(
-        "torch DataLoader, simplejpeg and OpenCV", ("torch", "simplejpeg", "cv2"), data_loader(by_simplejpeg)
+        "torch DataLoader, simplejpeg and OpenCV", ("torch", "cv2", "simplejpeg"), data_loader(by_simplejpeg)
     ),
     "torchvision": Arm("torch DataLoader, torchvision", ("torch", "torchvision"), data_loader(by_torchvision)),
     "tf.data": Arm("tf.data, decode and crop in one", ("tensorflow",), tf_data),
     "dali": Arm("NVIDIA DALI on the CPU", ("nvidia.dali",), dali),
     "spdl": Arm("SPDL", ("spdl.io",), spdl),
 }
+
+
+def decoder(arm: str) -> str:
+    """What an arm decodes with, and its version."""
+    if arm == "penstock":
+        from penstock.sources.images.choose import decoder as fastest
+
+        return fastest().name
+    module = import_module(ARMS[arm].modules[-1])
+    return f"{module.__name__} {getattr(module, '__version__', '')}".strip()
 
 
 def cpu_s(pid: int) -> float:
@@ -251,18 +272,22 @@ def cpu_s(pid: int) -> float:
 
 def main() -> None:
     arm, folder, size, batch_size, workers, seconds = sys.argv[1:]
-    paths = sorted(str(path) for path in Path(folder).rglob("*") if path.name.lower().endswith(SUFFIXES))
-    batches = ARMS[arm].run(Job(folder, paths, int(size), int(batch_size), int(workers)))
+    batches = ARMS[arm].run(Job(folder, images_in(folder), int(size), int(batch_size), int(workers)))
     began = time.perf_counter()
     next(batches)
     first_s = time.perf_counter() - began
     while time.perf_counter() - began < first_s + WARM_UP_S:
         next(batches)
-    began, used, images = time.perf_counter(), cpu_s(os.getpid()), 0
+    used, began, images = cpu_s(os.getpid()), time.perf_counter(), 0  # looking takes long on a busy machine
     while (took := time.perf_counter() - began) < float(seconds):
         images += next(batches)
     used = cpu_s(os.getpid()) - used
-    found = {"images_per_s": images / took, "cpu_ms_per_image": 1000 * used / images, "first_batch_s": first_s}
+    found = {
+        "images_per_s": images / took,
+        "cpu_ms_per_image": 1000 * used / images,
+        "first_batch_s": first_s,
+        "decoder": decoder(arm),
+    }
     print(json.dumps(found), flush=True)
     os._exit(0)  # some loaders take long to end, or hang
 

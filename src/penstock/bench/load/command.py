@@ -46,6 +46,7 @@ def shown(report: Report) -> Group:
     settings = report.settings
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("loader", no_wrap=True)
+    table.add_column("decoder")
     for heading in ("images/s", "Penstock against it", "CPU-ms an image", "first batch, s"):
         table.add_column(heading, justify="right")
     for arm in sorted(report.measured, key=report.images_per_s, reverse=True):
@@ -54,6 +55,7 @@ def shown(report: Report) -> Group:
         against = "" if arm == "penstock" else f"{median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f})"
         table.add_row(
             ARMS[arm].name,
+            printable(runs[-1].decoder),
             f"{report.images_per_s(arm):,.0f}",
             against,
             f"{median(run.cpu_ms_per_image for run in runs):.2f}",

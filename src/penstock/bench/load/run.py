@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -37,11 +36,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cpu_ms_per_image: CPU time of the process and its workers.
         first_batch_s: Time from its start to the first batch.
+        decoder: What it decodes with, and its version.
     """
 
     images_per_s: float
     cpu_ms_per_image: float
     first_batch_s: float
+    decoder: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +86,7 @@ def measure(
     Raises:
         BadSetting: the folder has no JPEG, or Penstock's own loader cannot run.
     """
-    if not any(path.name.lower().endswith(arms.SUFFIXES) for path in Path(settings.folder).rglob("*")):
+    if not arms.images_in(settings.folder):
         raise BadSetting(f"{settings.folder}: no JPEGs (*.jpg, *.jpeg) in it or below")
     absent = {arm: why for arm in wanted if (why := _missing(arm, pythons.get(arm, sys.executable)))}
     measured: dict[str, list[Measured]] = {arm: [] for arm in wanted if arm not in absent}

@@ -27,7 +27,7 @@ class FeedState:
         epochs: Epochs that each member gets; None for no end.
         batches: Blocks in a cycle; None when unknown, until the first has ended.
         prefetch: Batches to keep ready for the fastest member; see ``Settings``.
-        endless: Whether a cycle may never end: until one has ended, a late member joins at the next block.
+        anywhere: Whether an epoch may begin at any block; of a source of unknown length, until a cycle has ended.
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
 
     Attributes:
@@ -46,7 +46,7 @@ class FeedState:
         *,
         batches: int | None = None,
         prefetch: int | None = None,
-        endless: bool = False,
+        anywhere: bool = False,
         expect: int = 1,
     ) -> None:
         self.room = room
@@ -57,13 +57,12 @@ class FeedState:
         self._epochs = epochs
         self._batches = batches
         self._prefetch = prefetch
-        self._endless = endless
+        self._anywhere = anywhere
         self.expect = expect
         self.gathers = expect > 1
         self.furthest = self.position
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
-        self._selected = False
         self._planned = PlannedBlocks()
         self._held = HeldBlocks(room, samples)
         self.taken = 0
@@ -211,17 +210,9 @@ class FeedState:
             return None
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
-    def open(self, at: Cursor) -> bool:
-        """Note that the source is opened, and gives no more of what it has planned.
-
-        Returns whether samples may be loaded there again beside others, as after a member that selects has made it
-        go back to an earlier cycle: a member ahead must not get draws that it has had already.
-        """
+    def open(self) -> None:
+        """Note that the source is opened, and gives no more of what it has planned."""
         self._planned.forget()
-        members = self.members.values()
-        self._selected = self._selected or any(member.selected is not None for member in members)
-        ahead = any(member.next is not None and member.next > at for member in members)
-        return self._selected and (at != self.position or at < self.furthest or ahead)
 
     def plan(self, at: Cursor, ids: Ids) -> Mask | None:
         """Note that the source plans a block of these samples now; return which it is to load, None for all."""
@@ -288,7 +279,7 @@ class FeedState:
         A member that has meanwhile gone back into the cycle is not among them.
         """
         end = Cursor(cycle, samples)
-        self._endless = False
+        self._anywhere = False
         self._batches = self._batches or self._in_cycle
         self.position = Cursor(cycle + 1, 0)
         waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
@@ -347,16 +338,16 @@ class FeedState:
         self.gathers = self.gathers and self.gathered < self.expect
 
     def _next_segment(self, selected: Bitmap | None, not_before: Cursor) -> Cursor:
-        if self._endless:
-            return self.position
         if (later := self._planned.covered_from(selected)) is not None:
             return max(later, self.position, not_before).next_segment(self._segment_starts)
         first = self.position
         for block in reversed(self._held.up_to(self.position)):
             if block.at < not_before or not covers(block.union, selected):
                 break
-            if block.at.sample in self._segment_starts:
+            if self._anywhere or block.at.sample in self._segment_starts:
                 first = block.at
+        if self._anywhere:  # of unknown length, what has been read may be more than there is
+            return first if self._samples is None else max(first, not_before)
         return max(first, not_before).next_segment(self._segment_starts)
 
     def _give(self, member: Subscriber, block: PublishedBlock) -> None:

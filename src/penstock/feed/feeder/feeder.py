@@ -23,6 +23,7 @@ from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
 from penstock.feed.feeder.throughput import Throughput
 from penstock.feed.feeder.transform import DeviceTransform
+from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.feeder.writer import BlockWriter, check_fits
 from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, MOST_SEGMENTS, Settings, check_memory, checked
 from penstock.feed.statistics import FeederStatistics
@@ -34,7 +35,7 @@ from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.memory.unused_pages import UnusedPages
 from penstock.sources.adapt import adapt
-from penstock.sources.seeds import data_seed, seed_process
+from penstock.sources.seeds import own_random_numbers, rows_seed
 from penstock.tracebacks import users_traceback
 
 
@@ -68,12 +69,13 @@ class Feeder:
             which each block is copied once. Trainers that cannot map that GPU, or want batches on the host, read a
             twin of the ring in pinned host memory of the window's size.
         expect: Trainers for which the first cycle waits, so that none of them joins it late: until so many read,
-            one of them has ended, or the first has waited for 20 s. The ranks of one run count as one.
+            one of them has ended, or the first has waited for 9 s. The ranks of one run count as one.
         transform: Function that takes a block of the loader and returns one with as many rows (normalised, or
             embedded by a frozen encoder); called here, once for all trainers. With the ring on a GPU it is given
             tensors there, and may return such.
         lock: Lock of the feed, where another process took it for this one.
         fingerprint: Fingerprint of the function that made the loader, which ``share`` compares.
+        witnesses: What the loader makes of a few samples, with which trainers compare their own.
 
     Raises:
         FeedExists: another feeder serves this name.
@@ -103,6 +105,7 @@ class Feeder:
         transform: Callable[[Tree], Tree] | None = None,
         lock: FileIO | None = None,
         fingerprint: Fingerprint | None = None,
+        witnesses: Witnesses | None = None,
     ) -> None:
         self.settings = Settings(
             **checked(
@@ -142,6 +145,7 @@ class Feeder:
         self._slots = Slots(self._ring.twin)
         self._writer = BlockWriter(self._ring, whole_batches=whole_batches, gpu=gpu)
         self._transform = DeviceTransform(gpu, transform, whole=whole_batches) if gpu and transform else transform
+        anywhere = getattr(self._source, "anywhere", False)
         self._state = FeedState(
             Room(self.settings.window_bytes),
             self._source.samples,
@@ -149,7 +153,7 @@ class Feeder:
             self.settings.epochs,
             batches=self._source.batches,
             prefetch=self.settings.prefetch,
-            endless=self._source.samples is None and self._source.batches is None,
+            anywhere=anywhere or (self._source.samples is None and self._source.batches is None),
             expect=self.settings.expect,
         )
         self._published = Throughput()
@@ -173,6 +177,7 @@ class Feeder:
             block_rows=self._source.batch_size,
             drop_last=getattr(self._source, "drop_last", False),
             order=getattr(self._source, "order", ""),
+            anywhere=anywhere,
             fingerprint=fingerprint,
         )
         unused_pages = UnusedPages(self._state.room, self._ring.twin)
@@ -185,6 +190,7 @@ class Feeder:
                 unused_pages,
                 self.statistics,
                 selects=self._selects,
+                witnesses=witnesses or Witnesses(),
             )
         except BaseException:
             self._endpoint.remove(self._lock)
@@ -293,13 +299,11 @@ class Feeder:
     def _play(self, at: Cursor) -> None:
         """Publish one cycle from ``at`` on, until a trainer needs another position."""
         self._reopened += self._state.position != at
-        salt = int.from_bytes(os.urandom(7)) if self._server.open(at) else 0
+        self._server.open()
         samples = at.sample
         self._pool.refill()
-        if self._transform is not None and at != Cursor(0, 0):
-            seed_process(data_seed(self.settings.seed, at, salt))  # else it would repeat the beginning's draws
         try:
-            with closing(self._opened(at, salt)) as blocks:
+            with closing(self._opened(at)) as blocks:
                 while (block := self._next(blocks)) is not None:
                     if not self._put(at.cycle, block):
                         return
@@ -309,10 +313,10 @@ class Feeder:
         if self._source.samples is None:
             self._server.end_cycle(at.cycle, samples)
 
-    def _opened(self, at: Cursor, salt: int) -> Any:
+    def _opened(self, at: Cursor) -> Any:
         if not self._selects:
             return self._source.open(at)
-        return cast("Any", self._source).open(at, partial(self._server.wanted, at.cycle), salt)
+        return cast("Any", self._source).open(at, partial(self._server.wanted, at.cycle))
 
     def _next(self, blocks: Any) -> SourceBlock | None:
         self._waits_for = "source"
@@ -325,7 +329,9 @@ class Feeder:
     def _put(self, cycle: int, block: SourceBlock) -> bool:
         """Write a block into the ring and announce it. False if the source must be opened at another position."""
         if self._transform is not None and block.stored:
-            block = block._replace(tree=self._transform(block.tree))
+            seed = rows_seed(self.settings.seed, Cursor(cycle, block.sample), block.kept, transform=True)
+            with own_random_numbers(seed):  # the source's draws, which may decide its order, are its own
+                block = block._replace(tree=self._transform(block.tree))
         placement, leaves = self._writer.place(block)
         self._waits_for = "trainers"
         reserved = self._pool.reserve(cycle, block, placement.nbytes)
@@ -339,6 +345,8 @@ class Feeder:
             raise
         self._published.count(block.stored, sum(placement.leaf_bytes), time.monotonic(), in_place=leaves is None)
         self._pool.publish(reserved, placement)
+        if block.stored:
+            self._server.see(block.ids)
         return True
 
     def _failure(self, error: Exception) -> SourceError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from contextlib import suppress
 
 from penstock.feed.endpoint import credentials
 from penstock.feed.wire import MAX_PACKET_BYTES
+from penstock.linux.descriptors import Descriptors
 from penstock.linux.fork import close_in_children
 
 _MOST_QUEUED = 8192
@@ -36,6 +36,7 @@ class Peer:
         self.hello_until_s = hello_until_s
         self.introduced = False
         self.brought: int | None = None
+        self._came = Descriptors()
         self.pid, self.uid = credentials(connection)
         self.queue: deque[bytes] = deque()
         self.layout: object = None  # of the block that was last announced to it
@@ -68,13 +69,14 @@ class Peer:
         try:
             if self.introduced:
                 return self.connection.recv(MAX_PACKET_BYTES)
-            packet, fds, _, _ = socket.recv_fds(self.connection, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            came = Descriptors()
+            packet, fds = came.receive(self.connection, MAX_PACKET_BYTES, 1)
         except BlockingIOError:
             raise
         except OSError:
             return b""
-        self._drop_brought()
-        self.brought = fds[0] if fds else None
+        self._came.close()
+        self._came, self.brought = came, fds[0] if fds else None
         return packet
 
     def introduce(self) -> None:
@@ -88,9 +90,8 @@ class Peer:
         self._drop_brought()
 
     def _drop_brought(self) -> None:
-        if self.brought is not None:
-            os.close(self.brought)
-            self.brought = None
+        self.brought = None
+        self._came.close()
 
     def end(self) -> None:
         """Shut the connection down; ``poll_once`` then sees its end."""

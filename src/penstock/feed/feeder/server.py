@@ -27,6 +27,7 @@ from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.slot_pool import NotNeeded
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.feeder.trainer_statistics import trainer_statistics
+from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.memory.placement import EMPTY, Placement
@@ -45,6 +46,7 @@ class Server:
         unused_pages: Gives back the pages of the last of them.
         statistics: Returns the feed's statistics.
         selects: Whether the source can load some samples only.
+        witnesses: What the feed's loader makes of a few samples.
 
     Attributes:
         changed: The lock, notified when anything that a waiting thread may want has changed.
@@ -62,6 +64,7 @@ class Server:
         statistics: Callable[[], FeederStatistics],
         *,
         selects: bool,
+        witnesses: Witnesses,
     ) -> None:
         self.changed = threading.Condition()
         self.pace = Pace()
@@ -74,6 +77,8 @@ class Server:
         self._unused_pages = unused_pages
         self._statistics = statistics
         self._selects = selects
+        self._witnesses = witnesses
+        self._compares: set[int] = set()  # peers that have asked for a witness
         self._failed: wire.Failed | None = None
         self._crash: BaseException | None = None
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
@@ -136,10 +141,10 @@ class Server:
         with self.changed:
             self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns(), ids, kept))
 
-    def open(self, at: Cursor) -> bool:
-        """Note that the source is opened; return whether samples may be loaded there again beside others."""
+    def open(self) -> None:
+        """Note that the source is opened."""
         with self.changed:
-            return self._state.open(at)
+            self._state.open()
 
     def wanted(self, cycle: int, sample: int, ids: Ids) -> Mask | None:
         """Say which rows of a block are wanted, None for all: the source plans to load it."""
@@ -151,6 +156,15 @@ class Server:
         with self.changed:
             waiting = [self._trainers[member.id][0] for member in self._state.end_cycle(cycle, samples)]
             self._connections.send(waiting, wire.encode(wire.CycleEnd(cycle, samples)))
+
+    def see(self, ids: Ids | None) -> None:
+        """Have the samples of a published block witness, if a trainer wants that."""
+        self._witnesses.see(ids, self._tell_witness)
+
+    def _tell_witness(self, witness: wire.Witness) -> None:
+        with self.changed:
+            asked = [peer for id, (peer, _) in self._trainers.items() if id in self._compares]
+            self._connections.send(asked, wire.encode(witness))
 
     def fail(self, kind: str, message: str, traceback_text: str, raised: str) -> None:
         """Tell every trainer, now and later, that the source failed."""
@@ -282,11 +296,15 @@ class Server:
                 self._welcome_in(peer, message)
         elif peer.id not in self._trainers:
             self._reject(peer, "a trainer says hello first")
+        elif isinstance(message, wire.WitnessRequest):
+            self._compares.add(peer.id)
+            if witness := self._witnesses.want(message.number):
+                self._connections.send([peer], wire.encode(witness))
         elif isinstance(message, wire.Release):
             self._state.members[peer.id].wait_s = message.waited_ms / 1e3
             if not self._state.release(peer.id, message.blocks):
                 self._reject(peer, "it released a block that it was never sent")
-            elif self.pace.culprit == peer.id:
+            elif message.blocks and self.pace.culprit == peer.id:
                 self.pace.moving(time.monotonic())
         elif isinstance(message, wire.Read):
             if not self._state.has_read(peer.id, message.before):
@@ -398,6 +416,7 @@ class Server:
     def _forget(self, peer: Peer) -> None:
         """Free what a trainer held."""
         self._starved.pop(peer.id, None)
+        self._compares.discard(peer.id)
         if self._trainers.pop(peer.id, None) is not None:
             self._state.leave(peer.id)
             now = time.monotonic()

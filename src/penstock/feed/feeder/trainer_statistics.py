@@ -39,6 +39,7 @@ def trainer_statistics(
         selected=None if member.selected is None else len(member.selected),
         taken=member.taken,
         wait_s=member.wait_s,
+        group=member.group,
     )
 
 

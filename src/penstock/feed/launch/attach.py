@@ -20,6 +20,7 @@ from penstock.feed.trainer.loader import Loader
 from penstock.memory.cuda import is_host
 from penstock.selection.policy import selected_at
 from penstock.sizes import whole_number
+from penstock.sources.sharding import rank_of
 
 _RETRY_S = 0.05
 _MOST_WAIT_S = 1e6  # longest timeout that the system takes
@@ -127,7 +128,7 @@ def options(
     """
     if batch_size is not None:
         batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-    shard = None if shard is None else _rank(shard)
+    shard = rank_of(shard)
     if transform is not None and not callable(cast("object", transform)):
         raise BadSetting(f"transform={transform!r}: it must be a function that takes a batch")
     if drop_last is not None:
@@ -145,12 +146,3 @@ def options(
     return LoaderOptions(
         batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, chosen, policy
     )
-
-
-def _rank(shard: Any) -> tuple[int, int]:
-    try:
-        rank, world = shard
-    except (TypeError, ValueError):
-        raise BadSetting(f"shard={shard!r}: it must be (rank, world), such as (0, 4)") from None
-    world = whole_number(f"shard={shard!r}: world", world, 1, 2**31 - 1)
-    return whole_number(f"shard={shard!r}: rank", rank, 0, world - 1), world

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import time
 from contextlib import ExitStack, suppress
 from io import FileIO
-from pathlib import Path
+from itertools import chain, starmap
+from multiprocessing.connection import wait
 
 import msgspec
 
@@ -21,11 +21,14 @@ from penstock.feed.launch.spec import FeederSpec, pickle_spec
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.error_texts import silent
 from penstock.inject import without_injection
+from penstock.linux.descriptors import opened
 from penstock.linux.fork import close_in_children
 from penstock.packages import import_path
+from penstock.terminal import say
 
 _RETRY_S = 0.02
 _MOST_STARTS = 3
+_SAY_AFTER_S = 3.0
 
 # -c, not -m: what our __main__ defines goes into the new process's __main__.
 _PROGRAM = """import sys
@@ -45,8 +48,10 @@ class Ready(msgspec.Struct):
     died: str = ""
 
 
-def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> Connection:
+def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> tuple[Connection, bool]:
     """Connect to a feed; if nobody serves it, start its feeder, or wait while another process does.
+
+    Returns the connection, and whether this process has started the feeder.
 
     Raises:
         BadSetting: the loader's function cannot be pickled.
@@ -54,15 +59,14 @@ def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> C
         FeederSilent: the feeder, or the process that is starting it, is stopped.
         Refused: the feeder does not admit this trainer.
     """
-    patient_until_s = time.monotonic() + ANSWER_S
-    starts, died = 0, ""
+    start, starts, died = _Start(Endpoint(spec.name)), 0, ""
     while True:
         endpoint = Endpoint(spec.name)
         with suppress(FeedNotFound):
-            return Connection(endpoint, hello, open_ring, ANSWER_S)
+            return Connection(endpoint, hello, open_ring, ANSWER_S), starts > 0
         lock = endpoint.acquire()
         if lock is None:  # another trainer is starting the feeder
-            _check_goes_on(endpoint, patient_until_s)
+            start.look()
             time.sleep(_RETRY_S)
             continue
         if starts == _MOST_STARTS:
@@ -73,10 +77,23 @@ def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> C
         starts += 1
 
 
-def _check_goes_on(endpoint: Endpoint, patient_until_s: float) -> None:
-    """Raise FeederSilent if the process that is starting the feeder has been stopped, and stays so."""
-    if time.monotonic() > patient_until_s and endpoint.owner_is_stopped():
-        raise silent(endpoint, ANSWER_S)
+class _Start:
+    """The wait for a feeder that is being started."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._began_s = time.monotonic()
+        self._say_after_s = _SAY_AFTER_S
+
+    def look(self) -> None:
+        """Say for what is waited, after 3 s and after 30; raise FeederSilent if that is stopped, and stays so."""
+        waited_s = time.monotonic() - self._began_s
+        if waited_s > ANSWER_S and self._endpoint.owner_is_stopped():
+            raise silent(self._endpoint, ANSWER_S)
+        if waited_s > self._say_after_s and (owner := self._endpoint.owner()):
+            self._say_after_s *= 10
+            name = self._endpoint.name
+            say(f"feed {name!r} is not there after {waited_s:.0f} s: process {owner.pid} makes its loader")
 
 
 def _start_feeder(spec: FeederSpec, endpoint: Endpoint, lock: FileIO) -> str:
@@ -114,17 +131,16 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
     """Start the new process and return its report. When this is interrupted, the process is killed."""
     with ExitStack() as stack:
 
-        def opened(file: int | Path, mode: str) -> FileIO:
+        def kept(file: FileIO) -> FileIO:
             # Unbuffered: in a child that another thread forks meanwhile, a buffer's lock could stay taken.
-            raw = stack.enter_context(FileIO(file, mode))
-            close_in_children(raw)
-            return raw
+            close_in_children(file)
+            return stack.enter_context(file)
 
-        reading, writing = os.pipe()
-        answer, written = opened(reading, "r"), opened(writing, "w")
-        log = stack.enter_context(endpoint.open_log())
-        close_in_children(log)
-        spec = opened(os.memfd_create("penstock-spec"), "r+")
+        pipe = list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()])), "rw"))
+        answer, written = map(kept, pipe)
+        writing = written.fileno()
+        log = kept(endpoint.open_log())
+        spec = kept(opened("r+", os.memfd_create, "penstock-spec"))
         rest = memoryview(pickled)
         while rest:
             rest = rest[spec.write(rest) :]
@@ -141,9 +157,9 @@ def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
         )
         try:
             written.close()
-            patient_until_s = time.monotonic() + ANSWER_S
-            while not select.select([answer], [], [], 1.0)[0]:  # making a loader may take minutes
-                _check_goes_on(endpoint, patient_until_s)
+            start = _Start(endpoint)
+            while not wait([answer.fileno()], 1.0):  # making a loader may take minutes
+                start.look()
             line = answer.readline()
         finally:
             answer.close()  # the process that waits for the feeder's report sees it, and ends

@@ -12,13 +12,15 @@ import psutil
 
 from penstock.errors import FeederSilent, FeedNotFound, ProtocolError, Refused
 from penstock.feed import wire
-from penstock.feed.endpoint import Endpoint, checked_name, endpoints
-from penstock.feed.statistics import FeederStatistics
+from penstock.feed.asking import ANSWER_S, answer_to, feeds
+from penstock.feed.endpoint import Endpoint, checked_name
 from penstock.feed.trainer.error_texts import silent, unknown
 from penstock.fingerprint.code import Fingerprint
 from penstock.sizes import whole_number
 
-_ANSWER_S = 2.0
+__all__ = ["Ended", "feeds", "made_of", "move", "stop"]
+
+_ANSWER_S = ANSWER_S
 _STOP_ANSWER_S = 5.0
 _END_S = 10.0
 _LOOK_S = 0.02
@@ -34,27 +36,6 @@ class Ended(NamedTuple):
 
     pid: int
     signals: tuple[str, ...] = ()
-
-
-def feeds(answer_s: float = _ANSWER_S) -> list[FeederStatistics]:
-    """List every feed of this user, sorted by name, and remove what dead feeders left behind.
-
-    A feeder that does not answer in time (it is stopped, or too busy) is listed
-    with its name and pid only, and ``answers`` is False. A feed that is starting is
-    left out.
-
-    Args:
-        answer_s: Time within which each feeder has to answer, in seconds.
-
-    Returns:
-        The statistics of each feed.
-
-    Raises:
-        InsecureDirectory: others could enter the directory of the sockets.
-        DirectoryUnusable: that directory cannot be made or read.
-    """
-    found = [statistics for endpoint in endpoints() if (statistics := _ask(endpoint, answer_s)) is not None]
-    return sorted(found, key=lambda statistics: statistics.name)
 
 
 def stop(name: str) -> Ended:
@@ -113,7 +94,7 @@ def move(name: str, pid: int, to: str) -> None:
     endpoint = Endpoint(name)
     request = wire.MoveTrainer(whole_number("pid", pid, 1, 2**31), checked_name(to))
     try:
-        answer = _answer(endpoint, request, _ANSWER_S)
+        answer = answer_to(endpoint, request, _ANSWER_S)
     except TimeoutError:
         raise silent(endpoint, _ANSWER_S) from None
     except OSError:
@@ -127,7 +108,7 @@ def move(name: str, pid: int, to: str) -> None:
 def made_of(name: str) -> Fingerprint | None:
     """Return the fingerprint of what a feed's loader was made of; None if its feeder does not tell."""
     try:
-        answer = _answer(Endpoint(name), wire.FingerprintRequest(), _ANSWER_S)
+        answer = answer_to(Endpoint(name), wire.FingerprintRequest(), _ANSWER_S)
     except (OSError, ProtocolError):
         return None
     return answer.fingerprint if isinstance(answer, wire.MadeOf) else None
@@ -205,32 +186,3 @@ def _gone(endpoint: Endpoint, wait_s: float) -> FileIO | None:
     while (lock := endpoint.acquire()) is None and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     return lock
-
-
-def _ask(endpoint: Endpoint, answer_s: float) -> FeederStatistics | None:
-    try:
-        answer = _answer(endpoint, wire.StatisticsRequest(), answer_s)
-        if answer is None:  # it ends
-            return None
-        if isinstance(answer, FeederStatistics) and answer.name == endpoint.name:
-            return answer
-    except (TimeoutError, ProtocolError):
-        pass
-    except OSError:
-        endpoint.sweep()
-        return None
-    owner = endpoint.owner()
-    return FeederStatistics.silent(endpoint.name, owner.pid if owner else 0)
-
-
-def _answer(
-    endpoint: Endpoint,
-    request: wire.StatisticsRequest | wire.FingerprintRequest | wire.MoveTrainer,
-    answer_s: float,
-) -> wire.FromFeeder | None:
-    """Ask a feeder; return None if it ends, and says nothing."""
-    with endpoint.connect(answer_s) as peer:
-        peer.settimeout(answer_s)
-        peer.send(wire.encode(request))
-        packet = peer.recv(wire.MAX_PACKET_BYTES)
-    return wire.decode_from_feeder(packet) if packet else None

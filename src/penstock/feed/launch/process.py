@@ -16,12 +16,13 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
+from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.launch.election import Ready
 from penstock.feed.launch.spec import read_spec
 from penstock.fingerprint.data import fingerprint_of_files
 from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
-from penstock.sources.adapt import with_workers
+from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
 from penstock.tracebacks import users_traceback
 
@@ -52,10 +53,12 @@ def main(lock_fd: int, report_fd: int) -> None:
         seed_process(spec.settings.seed)  # a list that make_loader shuffles has one order, also after a failover
         files = spec.fingerprint.data.files
         found = fingerprint_of_files(files)  # as this feeder finds them, not as the first did
+        began_s = time.monotonic()
         loader = with_workers(spec.make_loader(), spec.workers)
+        witnesses = Witnesses(*witness_of(loader), time.monotonic() - began_s)
         read = found.common(fingerprint_of_files(files))  # without what make_loader writes
         fingerprint = msgspec.structs.replace(spec.fingerprint, data=read)
-        feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, **settings)
+        feeder = Feeder(loader, spec.name, lock=lock, fingerprint=fingerprint, witnesses=witnesses, **settings)
     except BaseException as error:
         _tell(report, _report(error))
         sys.exit(1)

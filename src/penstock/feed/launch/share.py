@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -23,13 +24,17 @@ from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.loader import Loader
+from penstock.feed.trainer.witness import Comparison
 from penstock.fingerprint.code import Fingerprint, fingerprint_difference, fingerprint_of, same_fingerprint
 from penstock.fingerprint.data import fingerprint_of_files
+from penstock.sources.adapt import with_workers, witness_of
+from penstock.sources.seeds import seed_process
 from penstock.tracebacks import users_stacklevel
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+_MOST_MADE_S = 1.0
 _DataLoader = TypeVar("_DataLoader", bound="DataLoader[Any]")
 
 
@@ -154,7 +159,7 @@ def share(
             a UUID), to which each block is copied once. Trainers that cannot map that GPU, or want batches on the
             host, read a twin of the ring in pinned host memory of the window's size.
         expect: Trainers for which the feed's first cycle waits, so that none of them joins it late: until so many
-            read, one of them has ended, or the first has waited for 20 s. The ranks of one run count as one. 1
+            read, one of them has ended, or the first has waited for 9 s. The ranks of one run count as one. 1
             unless set; without effect on a feed that runs.
 
     Returns:
@@ -201,7 +206,7 @@ def share(
     )
 
     given = options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, select)
-    return shared(make_loader, name, fingerprint_of(make_loader), asked, given)
+    return shared(make_loader, name, fingerprint_of(make_loader), asked, given, compares=True)
 
 
 def shared(
@@ -212,6 +217,7 @@ def shared(
     given: LoaderOptions,
     joined: Callable[[int | None], None] = lambda rows: None,
     seed: int = 0,
+    compares: bool = False,
 ) -> Loader:
     """Join or start a feed of a fingerprint that is known already; see ``share``.
 
@@ -223,15 +229,19 @@ def shared(
         given: What this trainer asks.
         joined: Told the rows of a block, each time that a feeder has admitted this trainer.
         seed: Seed of a feed that is started here, where none is asked; one that runs may have another.
+        compares: Whether what ``make_loader`` makes here is compared with what a feeder makes that another process
+            has started, before the first batch.
     """
     feed_name, feeder_workers = with_suffix(name), workers()
+    began_by_us: set[int] = set()  # feeders
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, "seed": seed, **asked}
 
     def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> Connection:
         name, settings = (replaced.name, replaced.settings) if replaced else (feed_name, Settings(**new))
-        connection = connection_to(
-            FeederSpec(make_loader, name, settings, fingerprint, sys.argv, feeder_workers), hello, open_ring
-        )
+        spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv, feeder_workers)
+        connection, began_here = connection_to(spec, hello, open_ring)
+        if began_here:
+            began_by_us.add(connection.welcome.pid)
         try:
             _check_same(connection.welcome, {} if replaced else asked, fingerprint)
             if not replaced:
@@ -242,7 +252,30 @@ def shared(
             raise
         return connection
 
-    return Loader(connect, given, failover=True)
+    def check(connection: Connection) -> None:
+        welcome = connection.welcome
+        if not compares or welcome.pid in began_by_us:
+            return
+        leaves_of = partial(_made_anew, make_loader, welcome.settings.seed, feeder_workers)
+        finding = Comparison(connection, 0, leaves_of, _MOST_MADE_S).finding(wait=True)
+        if finding is not None and finding.differs:
+            raise SettingsDiffer(
+                f"your make_loader makes other samples than that of feed {welcome.name!r} (feeder {welcome.pid}): "
+                f"{finding.differs}. What it reads from elsewhere (the environment, a file, an object that was "
+                "changed) is another: end that feed first "
+                f"(penstock stop {shlex.quote(welcome.name)}), or share under another name"
+            )
+
+    return Loader(connect, given, failover=True, check=check)
+
+
+def _made_anew(make_loader: Callable[[], Any], seed: int, workers: int | None, ids: Sequence[int]) -> Any:
+    """Make the loader as its feeder does, and digest some of its samples; none of a loader that names none."""
+    seed_process(seed)
+    leaves_of, why = witness_of(with_workers(make_loader(), workers))
+    if leaves_of is None or why:
+        raise BadSetting(why or "it is no DataLoader")
+    return leaves_of(ids)
 
 
 def _check_callable(make_loader: Any) -> None:

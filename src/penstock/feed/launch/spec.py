@@ -61,7 +61,8 @@ class _Pickler(cloudpickle.Pickler):
             if "<locals>" not in name:  # what is inside a class is found by way of that class
                 owner = name.partition(".")[0]
                 self.of_main.setdefault(owner, getattr(sys.modules["__main__"], owner, obj))
-                self.of_main[name] = obj
+                if name != owner:  # which may be another one: a decorator's, of the same name
+                    self.of_main[name] = obj
             if isinstance(obj, _Cached):  # pickle knows these by name only
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, np.ndarray) and (place := place_in_file(cast("np.ndarray[Any, Any]", obj))):

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.contracts import Ids, Tree
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.received import ReceivedBlock
-from penstock.tree import Array, Node, Strings, build, strings_from_bytes
+from penstock.tree import Array, Node, Strings, array_nodes, build, describe, strings_from_bytes
 
 
 class BatchBuilder:
@@ -71,6 +71,20 @@ class BatchBuilder:
         if self.rows < self._most:
             part = part[: part.nbytes // self._most * self.rows]
         return self._destination.leaf(node, part, self.rows)
+
+
+def filled(tree: Tree, rows: int) -> Tree:
+    """Return a batch of so many rows: of a shorter one the first ones again, until it has them."""
+    parts = describe(tree, anywhere=True)
+    if parts.rows >= rows:
+        return tree
+    picked = [i % parts.rows for i in range(rows)]
+    leaves: list[Any] = []
+    for node, leaf in zip(array_nodes(parts.layout), parts.leaves, strict=True):
+        more: Any = [leaf[i] for i in picked] if isinstance(node, Strings) else leaf[picked]
+        pinned = isinstance(node, Array) and node.library == "torch" and leaf.is_pinned()
+        leaves.append(more.pin_memory() if pinned else more)
+    return build(parts.layout, leaves)
 
 
 def whole_copy(block: ReceivedBlock, destination: Destination) -> tuple[Tree, int]:

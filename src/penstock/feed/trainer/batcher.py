@@ -13,13 +13,13 @@ from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.received import ReceivedBlock
 from penstock.feed.trainer.rows import RowStream, Standing
-from penstock.feed.trainer.sharding import batches
 from penstock.selection.policy import Policy
 from penstock.selection.selection import Selection
+from penstock.sources.sharding import batches
 
 
 class LoaderOptions(NamedTuple):
-    """What a trainer asks of its Loader; see ``penstock.attach``."""
+    """What a trainer asks of its Loader; see ``penstock.attach``. ``full`` is for batches that ``pad`` makes."""
 
     batch_size: int | None = None
     drop_last: bool | None = None
@@ -32,6 +32,7 @@ class LoaderOptions(NamedTuple):
     pin_memory: bool = False
     select: Selection | None = None
     policy: Policy | None = None
+    full: bool = False
 
     @property
     def rank(self) -> int:

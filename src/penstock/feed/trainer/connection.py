@@ -9,13 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
+from multiprocessing.connection import wait
 from typing import Any
 
 from penstock.contracts import Cursor, Ring
 from penstock.errors import (
-    FeedEnded,
     FeederLost,
-    FeedStopped,
     PenstockError,
     ProtocolError,
     Refused,
@@ -25,21 +24,22 @@ from penstock.errors import (
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, credentials
 from penstock.feed.statistics import FeederStatistics
-from penstock.feed.trainer.error_texts import again, failure, not_found, refusal, silent
+from penstock.feed.trainer.error_texts import again, ended, failure, not_found, refusal, silent
 from penstock.feed.trainer.holdings import Holdings, most_untold
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
-from penstock.feed.trainer.slowness import slowness
+from penstock.feed.trainer.slowness import Reasons
 from penstock.feed.trainer.socket_errors import despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
+from penstock.linux.descriptors import Descriptors
 from penstock.linux.fork import close_in_children
-from penstock.terminal import say
+from penstock.memory.host_ring import HostRing
 
 OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
-"""Maps one of a feed's rings by its descriptor, which the ring then owns."""
+"""Maps one of a feed's rings by its descriptor, which may then be closed."""
 
 _TICK_S = 1
-_TELL_AFTER_S = 30.0
-"""A trainer that has waited this long for a block says on stderr what for."""
+_ASK_AFTER_S = 1.5
+"""A trainer that has waited this long for a block asks each second what for, and says so from the answer on."""
 
 
 class Connection:
@@ -60,9 +60,9 @@ class Connection:
         ring: The mapped ring.
         sharing: Name of the ring.
         held: Blocks that have come.
-        wait_s: Time spent waiting for blocks.
         latency_s: Time from publishing to receiving the newest block that was waited for.
         moves_to: The feed that the feeder asks this trainer to move to, as far as it has been heard.
+        held_up: Called now and then while another trainer keeps this one waiting for a block.
 
     Raises:
         FeedNotFound: nobody serves the name.
@@ -73,8 +73,8 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
         self.latency_s = 0.0
-        self.wait_s = 0.0
         self.moves_to: str | None = None
+        self.held_up: Callable[[], None] = lambda: None
         self._endpoint = endpoint
         self._inbox: deque[bytes] = deque()
         self._ordinal = 0  # of the next block that is announced
@@ -85,10 +85,9 @@ class Connection:
         self._asked_for: tuple[Cursor | None, int, Cursor] | None = None  # the start that is waited for
         self._failed: wire.Failed | None = None
         self._starved = 0  # serial of the last word that nothing comes
-        self._asked_in = 0.0  # the wait in which the feeder was asked why
+        self._reasons = Reasons(hello.pid)
         self._ended: PenstockError | None = None
-        self._closed = False
-        self._pid = os.getpid()
+        self._witnesses: dict[int, wire.Witness] = {}
         try:
             self._socket = endpoint.connect(answer_s)
         except TimeoutError:
@@ -96,17 +95,21 @@ class Connection:
         except OSError:
             raise not_found(endpoint.name) from None
         close_in_children(self._socket)
+        self._line = _Line(self._socket)
         try:
-            self.welcome, fds = self._introduce(hello, answer_s)
-            self.ring, self.sharing = _opened(self.welcome, fds, open_ring)
+            descriptors = Descriptors()
+            self.welcome, fds = self._introduce(hello, answer_s, descriptors)
+            self.ring = open_ring(self.welcome, fds)
+            descriptors.close()
+            self.sharing = self.welcome.rings[-1 if self.ring.kind == HostRing.kind else 0]
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _TICK_S, 0))
             self.held = Holdings(
                 self.ring,
                 self.welcome.settings.window_bytes,
                 most_untold=most_untold(self.welcome.settings.prefetch, self.welcome.batches),
                 borrow=hello.borrow,
-                tell=self._tell_released,
-                idle=self._no_loans,
+                tell=self._line.tell_released,
+                idle=self._line.loans_ended,
             )
         except BaseException:
             self._socket.close()
@@ -185,24 +188,44 @@ class Connection:
         self._receive(wait=False)
         return self.moves_to
 
+    def ask_witness(self, number: int) -> None:
+        """Ask what the feeder's loader makes of a few samples, which ``witness`` returns."""
+        self._send(wire.WitnessRequest(number))
+
+    def witness(self, number: int, wait_s: float, *, complete: bool) -> wire.Witness | None:
+        """Return what has come of a witness, or all of it; None if it does not come within ``wait_s``."""
+        until_s = time.monotonic() + wait_s
+        while True:
+            self._receive(wait=False)
+            witness = self._witnesses.get(number)
+            if witness is not None and (witness.why or witness.leaves is not None or not complete):
+                return witness
+            if self._ended is not None or (left_s := until_s - time.monotonic()) <= 0:
+                return None
+            wait([self._socket], left_s)
+
     def close(self) -> None:
         """Read no more; the connection ends when the last view of its blocks dies, or now."""
-        if os.getpid() != self._pid or self._socket.fileno() < 0:
+        if not self._line.is_ours or self._socket.fileno() < 0:
             return
-        if not self._closed:  # first: to a trainer that has released all of its blocks, the feeder sends more
+        if not self._line.is_closed:
+            # First: to a trainer that has released all of its blocks, the feeder sends more.
             self._send(wire.Detach(self.held.lent))
-        self._closed = True
+        self._line.is_closed = True
         self.held.release_before(self.held.end)
         self.held.flush()
         self.ring.close()
         if not self.held.lent:
             self._socket.close()
 
-    def _no_loans(self) -> None:
-        if self._closed and os.getpid() == self._pid:
-            self._socket.close()
+    @property
+    def wait_s(self) -> float:
+        """Time spent waiting for blocks."""
+        return self._line.wait_s
 
-    def _introduce(self, hello: wire.Hello, answer_s: float) -> tuple[wire.Welcome, list[int]]:
+    def _introduce(
+        self, hello: wire.Hello, answer_s: float, descriptors: Descriptors
+    ) -> tuple[wire.Welcome, list[int]]:
         pid, uid = credentials(self._socket)
         if uid != os.getuid():
             raise Refused(f"feed {self._endpoint.name!r} is served by uid {uid}, you are uid {os.getuid()}")
@@ -213,8 +236,8 @@ class Connection:
                 self._socket.send(wire.encode(hello))
             else:
                 socket.send_fds(self._socket, [wire.encode(hello)], [hello.selected.fd])
-            packet, fds, _, _ = despite_reset(
-                lambda: socket.recv_fds(self._socket, wire.MAX_PACKET_BYTES, MOST_RINGS, socket.MSG_CMSG_CLOEXEC)
+            packet, fds = despite_reset(
+                lambda: descriptors.receive(self._socket, wire.MAX_PACKET_BYTES, MOST_RINGS)
             )
         except TimeoutError:
             raise silent(self._endpoint, answer_s) from None
@@ -223,14 +246,9 @@ class Connection:
         if not packet:  # it was about to end
             raise not_found(self._endpoint.name)
         self._socket.settimeout(None)
-        try:
-            message = self._validator.greeting(packet, fds)
-            if isinstance(message, wire.Rejected):
-                raise refusal(self._endpoint.name, message)
-        except BaseException:
-            for fd in fds:
-                os.close(fd)
-            raise
+        message = self._validator.greeting(packet, fds)
+        if isinstance(message, wire.Rejected):
+            raise refusal(self._endpoint.name, message)
         return message, fds
 
     def _wait(self, index: int) -> None:
@@ -244,13 +262,13 @@ class Connection:
                 self._check_source()
                 self._wait_once(began)
         finally:
-            self.wait_s += time.monotonic() - began
+            self._line.wait_s += time.monotonic() - began
         newest = self.held.items[self.held.end - 1]
         if isinstance(newest, ReceivedBlock):
             self.latency_s = (time.monotonic_ns() - newest.published_ns) / 1e9
 
     def _wait_once(self, began: float) -> None:
-        """Wait for a packet, for at most a second; after 30 s ask the feeder why none comes."""
+        """Wait for a packet, for at most a second; if none comes, tell the feeder, ask it why, and say so."""
         if self._ended is not None:
             raise again(self._ended)
         if self._receive(wait=True):
@@ -260,10 +278,18 @@ class Connection:
         if self.held.lent:
             self._starved = next(self._serials)
             self._send(wire.Starved(self._starved))
-        if self._asked_in != began and time.monotonic() - began > _TELL_AFTER_S:
-            self._asked_in = began
-            self._validator.asked = True
-            self._send(wire.StatisticsRequest())
+        waited_s = time.monotonic() - began
+        if waited_s < _ASK_AFTER_S:
+            self._reasons.begin()
+            return
+        self._reasons.say(began, waited_s)
+        if self._heard == self._serial:
+            if self._reasons.held_back:
+                self.held_up()
+            self._send(wire.Release([], int((self.wait_s + waited_s) * 1e3)))
+        self._validator.asked = True
+        self._reasons.ask(self._endpoint.name, self.welcome.pid)
+        self._send(wire.StatisticsRequest())
 
     def _check_source(self) -> None:
         if self._failed is not None:
@@ -346,6 +372,8 @@ class Connection:
             self._heard = message.serial
         elif isinstance(message, wire.Failed):
             self._failed = message
+        elif isinstance(message, wire.Witness):
+            self._witnesses[message.number] = message
         elif isinstance(message, wire.Move):
             self.moves_to = message.to
         elif isinstance(message, wire.Evicted):
@@ -355,45 +383,52 @@ class Connection:
                 self._starved = 0
                 raise WindowHeld(message.message)
         elif isinstance(message, FeederStatistics):
-            say(slowness(message, self._pid))
+            self._reasons.hear(message)
         elif isinstance(message, wire.Rejected):
             self._ended = refusal(self._endpoint.name, message)
         elif isinstance(message, wire.Bye):
-            self._ended = (
-                FeedStopped(
-                    f"{self._feeder} {message.reason}. To go on, start the feed again and load the last "
-                    "state_dict()"
-                )
-                if message.reason
-                else FeedEnded(f"feed {self._endpoint.name!r} has ended: it has given every trainer its epochs")
-            )
+            self._ended = ended(self._endpoint.name, self._feeder, message)
 
     @property
     def _feeder(self) -> str:
         return f"the feeder (process {self.welcome.pid}) of feed {self._endpoint.name!r}"
 
     def _send(self, message: wire.FromTrainer) -> None:
+        self._line.send(message)
+
+
+class _Line:
+    """What loans know of a connection, which they may outlive.
+
+    Nothing leads from here to the connection: one that is given up half made goes at once, and not when Python
+    looks for cycles.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.wait_s = 0.0
+        self.is_closed = False
+        self._socket = connected
+        self._pid = os.getpid()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has connected it, and not the one that it was forked from."""
+        return os.getpid() == self._pid
+
+    def send(self, message: wire.FromTrainer) -> None:
         try:
             self._socket.send(wire.encode(message))
         except OSError as error:  # the feeder is gone, which the next receive tells with its reason
             if not of_the_system(error):
                 raise
 
-    def _tell_released(self, ordinals: list[int]) -> None:
-        if os.getpid() == self._pid:
-            self._send(wire.Release(ordinals, int(self.wait_s * 1e3)))
+    def tell_released(self, ordinals: list[int]) -> None:
+        if self.is_ours:
+            self.send(wire.Release(ordinals, int(self.wait_s * 1e3)))
+
+    def loans_ended(self) -> None:
+        if self.is_closed and self.is_ours:
+            self._socket.close()
 
 
 _SIZE = (wire.MAX_PACKET_BYTES,)
-
-
-def _opened(welcome: wire.Welcome, fds: list[int], open_ring: OpenRing) -> tuple[Ring, str]:
-    """Open the ring that this trainer reads; return it and its name. Other descriptors are closed."""
-    unused = set(fds)
-    try:
-        ring = open_ring(welcome, fds)
-        unused.remove(ring.fd)
-        return ring, welcome.rings[fds.index(ring.fd)]
-    finally:
-        for fd in unused:
-            os.close(fd)

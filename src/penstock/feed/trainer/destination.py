@@ -46,7 +46,7 @@ class Destination(Protocol):
         ...
 
     def open_ring(self, welcome: wire.Welcome, fds: Sequence[int]) -> Ring:
-        """Map one of a feed's rings, from which blocks come from now on; it then owns its descriptor.
+        """Map one of a feed's rings, from which blocks come from now on; its descriptor may then be closed.
 
         Raises:
             DeviceUnavailable: views were asked of a ring that cannot be reached from here.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from penstock.contracts import Cursor
 from penstock.errors import BadSetting
-from penstock.feed.trainer.sharding import batches, drawn, next_slice
+from penstock.sources.sharding import batches, drawn, next_slice
 
 _LEFT_OUT = 2
 """Separates this use of a feed's seed from others (sources.order)."""
@@ -52,11 +52,13 @@ class EpochRules:
         world: Number of ranks.
         drop_last: Whether rows that fill no batch of all ranks are left out.
         pad: Whether ranks get rows twice where these are too few for equal batches.
+        full: Whether padded batches are full ones.
         segment_starts: Where the feed's segments begin. With one segment the last rows of an epoch
             are left out, else rows drawn afresh from all of each epoch, so that no sample is always
             missing.
         seed: Random seed of the feed.
         selected: How many samples this trainer takes of each cycle, and its epochs have; None for all.
+        anywhere: Whether an epoch may begin at any block.
     """
 
     def __init__(
@@ -68,9 +70,11 @@ class EpochRules:
         *,
         drop_last: bool,
         pad: bool = False,
+        full: bool = False,
         segment_starts: Sequence[int],
         seed: int,
         selected: int | None = None,
+        anywhere: bool = False,
     ) -> None:
         self.samples = samples if selected is None else selected
         self._cycle = samples
@@ -80,8 +84,10 @@ class EpochRules:
         self.world = world
         self._drop_last = drop_last
         self._pad = pad
+        self._full = full
         self._segment_starts = segment_starts
         self._seed = seed % 2**64
+        self.anywhere = anywhere
 
     def begin(self, number: int, start: Cursor | None) -> Epoch:
         """Return the beginning of an epoch."""
@@ -97,9 +103,9 @@ class EpochRules:
     def after_giving_up(self, epoch: Epoch) -> Epoch:
         """Return the beginning of the next epoch after one broken off: at the next segment.
 
-        For a source of unknown length, which may be endless, the feeder says where that is.
+        Where that may be any block, and for a source of unknown length, the feeder says where.
         """
-        if self.samples is None:
+        if self.samples is None or self.anywhere:
             return self.begin(epoch.number + 1, None)
         return self.begin(epoch.number + 1, self.at(epoch).next_segment(self._segment_starts))
 
@@ -123,7 +129,7 @@ class EpochRules:
             return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
         still_out = left_out[bisect_left(left_out, passed) :]
         kept = self.samples - passed - len(still_out)
-        share = next_slice(kept, self.batch_size, self.rank, self.world, pad=self._pad)
+        share = next_slice(kept, self.batch_size, self.rank, self.world, pad=self._pad, full=self._full)
         if share is None:
             return None
         mine = self._runs(passed, still_out, share.start, share.stop)
@@ -155,10 +161,10 @@ class EpochRules:
         """
         epoch = Epoch(
             _whole(state, "epoch", 10**9),
-            self._cursor(state, "start"),
+            self.cursor(state, "start"),
             _whole(state, "delivered", 2**48 if self.samples is None else self.samples),
             self._rows_left_out(state.get("left_out")),
-            self._cursor(state, "at"),
+            self.cursor(state, "at"),
         )
         if (epoch.at is not None) != (self._selects and epoch.passed > 0):
             raise _nonsense("at", state.get("at"), "a selection's state, and no other, says where its rest begins")
@@ -210,7 +216,8 @@ class EpochRules:
                 break
         return found
 
-    def _cursor(self, state: dict[str, Any], name: str) -> Cursor | None:
+    def cursor(self, state: dict[str, Any], name: str) -> Cursor | None:
+        """Return a position that a state holds; None if it has none of this name."""
         given = state.get(name)
         if given is None:
             return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock import errors
 from penstock._version import __version__
-from penstock.errors import FeederSilent, FeedNotFound, PenstockError, Refused, SourceError
+from penstock.errors import FeedEnded, FeederSilent, FeedNotFound, FeedStopped, PenstockError, Refused, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, endpoints
 
@@ -48,6 +48,13 @@ def refusal(name: str, message: wire.Rejected) -> Refused:
     versions = "" if same else f" (its feeder runs penstock {message.version}, this process {__version__})"
     kind = errors.VersionMismatch if message.protocol != wire.PROTOCOL else Refused
     return kind(f"feed {name!r} does not admit this trainer: {message.reason}{versions}")
+
+
+def ended(name: str, feeder: str, message: wire.Bye) -> PenstockError:
+    """Make the error for a feed that has ended."""
+    if not message.reason:
+        return FeedEnded(f"feed {name!r} has ended: it has given every trainer its epochs")
+    return FeedStopped(f"{feeder} {message.reason}. To go on, start the feed again and load the last state_dict()")
 
 
 def failure(message: wire.Failed) -> SourceError:

@@ -8,7 +8,6 @@ from functools import partial
 from penstock.contracts import Ring
 from penstock.errors import BadSetting
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
-from penstock.memory.array_lifetimes import notice_dead
 from penstock.memory.room import aligned
 
 _BLOCKS_FOR_VIEWS = 3
@@ -95,8 +94,6 @@ class Holdings:
 
     def release_before(self, index: int) -> None:
         """Release all before this index, which is read no more; a lent block stays until its loans end."""
-        if self._lent:
-            notice_dead()
         while self.first < index:
             item = self.items[self.first]
             if isinstance(item, ReceivedBlock):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self, cast
 
@@ -17,7 +17,9 @@ from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.statistics import LoaderStatistics
+from penstock.feed.trainer.batch_builder import filled
 from penstock.feed.trainer.batcher import Batcher, LoaderOptions
+from penstock.feed.trainer.connection import Connection
 from penstock.feed.trainer.destination import Destination, OnGpu, on_host
 from penstock.feed.trainer.epoch import EpochRules
 from penstock.feed.trainer.framework import converted
@@ -26,9 +28,12 @@ from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.reading import Loop, Reading
 from penstock.feed.trainer.rows import Connect, RowStream
 from penstock.feed.trainer.selected import Selected
-from penstock.feed.trainer.sharding import batches
+from penstock.feed.trainer.witness import Comparison
+from penstock.fingerprint.making import LeavesOf
+from penstock.linux.when_gone import in_python, when_gone
 from penstock.memory.cuda import gpu_of
 from penstock.selection.policy import selected_at
+from penstock.sources.sharding import batches
 
 _STATE_VERSION = 2
 
@@ -52,19 +57,28 @@ class Loader:
     ``FeedEnded`` after the last epoch.
     """
 
-    def __init__(self, connect: Connect, options: LoaderOptions, *, failover: bool = False) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        options: LoaderOptions,
+        *,
+        failover: bool = False,
+        check: Callable[[Connection], None] | None = None,
+    ) -> None:
         self._connect = connect
         self._options = options
         self._failover = failover
-        self._left: tuple[Any, RowStream] | None = None  # what is to be closed, after select()
+        self._is_closed = False
         self._pid = os.getpid()
+        self._streams = _Streams()
+        when_gone(self, in_python(self._streams.close))
         self._rows = self._opened(options, None)
-        self._finalizer = weakref.finalize(self, _close, self._rows, self._pid)
         try:
             self._reading = _reading_of(self._rows, options)
         except BadSetting:
             self.close()
             raise
+        self._reading.check = check
 
     def _opened(self, options: LoaderOptions, after: RowStream | None) -> RowStream:
         """Connect to the feed, as the first stream of rows or after another."""
@@ -83,9 +97,11 @@ class Loader:
             None if selected is None else selected.told,
         )
         try:
-            return RowStream(
+            rows = RowStream(
                 self._connect, hello, destination, failover=self._failover, selected=selected, after=after
             )
+            self._streams.add(rows)
+            return rows
         except BaseException:
             if selected is not None:
                 selected.close()
@@ -128,6 +144,11 @@ class Loader:
     def samples(self) -> int | None:
         """Samples in an epoch; None if only a pass of the source can tell."""
         return self._reading.rules.samples
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether an epoch begins at any block: it is as many draws of a sampler as that has, from there on."""
+        return self._reading.rules.anywhere
 
     @property
     def batch_size(self) -> int | None:
@@ -196,49 +217,40 @@ class Loader:
         """Select what the policy, if there is one, wants of an epoch that has yet to begin."""
         policy, coming = self._options.policy, self._reading.coming()
         if policy is not None and not coming.passed:
+            policy.check_ranks(self._options.world)
             options = self._options._replace(select=policy.selection(coming.number))
             if _digest(options) != _digest(self._options):
                 self._take(options)
 
     def _take(self, options: LoaderOptions) -> None:
-        old, rows_before, finalizer = self._reading, self._rows, self._finalizer
+        old = self._reading
         if old.epoch.start is None and _digest(options) == _digest(self._options):
             self._options = options
             return
-        rows_before.check_views()
-        rows = self._opened(options, rows_before)
-        closing = weakref.finalize(self, _close, rows, self._pid)
+        self._rows.check_views()
+        rows = self._opened(options, self._rows)
         try:
             reading = _reading_of(rows, options)
             coming = old.coming()
             reading.epoch = reading.rules.begin(coming.number, None)
             reading.not_before = old.not_before if coming.start is None else old.rules.at(coming)
             reading.counts = old.counts
+            reading.check = old.check
         except BaseException:
-            closing()
+            self._streams.close(but=self._rows)
             raise
         # No call until all is changed, so that an exception (see Holdings) finds the one or the other.
         old.newest = None
         self._options = options
         self._rows = rows
         self._reading = reading
-        self._finalizer = closing
-        self._left = finalizer, rows_before
-        self._leave()
-
-    def _leave(self) -> None:
-        """Close the connection that another selection had."""
-        if self._left is not None:
-            finalizer, rows = self._left
-            _close(rows, self._pid)
-            finalizer.detach()
-            self._left = None  # last: if this is broken off, it must be done again
+        self._streams.close(but=rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""
         self._check_usable()
         plan = plan_of(self._rows.connection.welcome)
-        place = self._reading.rules.saved(self._reading.epoch)
+        place = self._reading.saved()
         digest = _digest(self._options)
         chosen: dict[str, Any] = {} if digest is None else {"selection": digest}
         if self._options.policy is not None and (policy := self._options.policy.state_dict()):
@@ -283,6 +295,10 @@ class Loader:
             state = {**state, "left_out": []}  # its epoch has yet to begin
         self._reading.load(state)
 
+    def compare(self, number: int, leaves_of: LeavesOf) -> Comparison:
+        """Begin to compare what this process makes of a few samples with what the feeder does."""
+        return Comparison(self._rows.connection, number, leaves_of)
+
     def statistics(self) -> LoaderStatistics:
         """Return what this Loader has received so far, and by which path."""
         connection, counts = self._rows.connection, self._reading.counts
@@ -303,10 +319,8 @@ class Loader:
 
     def close(self) -> None:
         """Leave the feed. Batches that were handed out stay valid, views included."""
-        self._leave()
-        if self._finalizer.alive:
-            _close(self._rows, self._pid)
-            self._finalizer.detach()  # last: if this is broken off, it must run again
+        self._is_closed = True
+        self._streams.close()
 
     def __enter__(self) -> Self:
         return self
@@ -320,9 +334,9 @@ class Loader:
                 f"this Loader belongs to process {self._pid}, and this is its forked child {os.getpid()}: "
                 "a connection cannot be shared. Call attach() or share() in the child"
             )
-        if not self._finalizer.alive:
+        if self._is_closed:
             raise LoaderClosed(f"this Loader of feed {self.name!r} has been closed")
-        self._leave()
+        self._streams.close(but=self._rows)
 
 
 def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
@@ -338,9 +352,11 @@ def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
         options.world,
         drop_last=drop_last,
         pad=options.pad,
+        full=options.full,
         segment_starts=welcome.segment_starts,
         seed=welcome.settings.seed,
         selected=None if options.select is None else len(options.select),
+        anywhere=welcome.anywhere,
     )
     return Reading(rows, rules, Batcher(rows, rules, options, drop_last=drop_last), partial(_finished, options))
 
@@ -369,11 +385,32 @@ def _destination(options: LoaderOptions) -> Destination:
 
 def _finished(options: LoaderOptions, tree: Tree) -> Tree:
     """Turn a batch into what its trainer gets."""
+    if options.full and options.batch_size is not None:
+        tree = filled(tree, options.batch_size)
     if options.framework is not None:
         tree = converted(tree, options.framework)
     return tree if options.transform is None else options.transform(tree)
 
 
-def _close(rows: RowStream, pid: int) -> None:
-    if os.getpid() == pid:
-        rows.close()
+class _Streams:
+    """The streams that a Loader has opened; what of them is open is closed when Python ends."""
+
+    def __init__(self) -> None:
+        self._open: list[RowStream] = []
+        self.add = self._open.append
+        self._close = partial(_close, self._open, os.getpid())
+        self._at_exit = weakref.finalize(self, self._close)
+
+    def close(self, but: RowStream | None = None) -> None:
+        """Close them, but for one that goes on; a call that is broken off can be repeated."""
+        self._close(but)
+        if but is None:
+            self._at_exit.detach()
+
+
+def _close(streams: list[RowStream], pid: int, but: RowStream | None = None) -> None:
+    for rows in list(streams):
+        if rows is not but:
+            if os.getpid() == pid:
+                rows.close()
+            streams.remove(rows)

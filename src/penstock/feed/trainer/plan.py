@@ -63,5 +63,8 @@ def plan_difference(saved: Any, here: dict[str, Any]) -> str:
         if name != "order" and plan.get(name) != value
     ]
     if not found and plan.get("order") != here["order"]:
-        found = ["its source's order is another (shuffle, sampler, generator or the source's own seed)"]
+        found = [
+            "its source's order is another (shuffle, sampler, generator, the source's own seed, or which file has "
+            "which id)"
+        ]
     return ", ".join(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 
-from penstock.packages import initialized_distributed
+from penstock.packages import data_loader_worker, initialized_distributed
 from penstock.tracebacks import users_stacklevel
 
 
@@ -15,14 +15,15 @@ def group_of_ranks() -> str:
 
 
 def warn_of_ranks(feed: str) -> None:
-    """Warn a trainer that is one of several ranks and gave no ``shard``: every rank then gets all samples."""
-    distributed = initialized_distributed()
-    if distributed is None:
-        return
-    rank, world = distributed.get_rank(), distributed.get_world_size()
+    """Warn a trainer that is one of several ranks or workers and gave no ``shard``: each gets all samples."""
+    who, rank, world = "a DataLoader", 0, 1
+    if (worker := data_loader_worker()) is not None:
+        rank, world = worker.id, worker.num_workers
+    elif (distributed := initialized_distributed()) is not None:
+        who, rank, world = "torch.distributed", distributed.get_rank(), distributed.get_world_size()
     if world > 1:
         warnings.warn(
-            f"torch.distributed runs {world} ranks, and this Loader of feed {feed!r} was made without shard=: "
-            f"each rank gets every sample. Pass shard=({rank}, {world}), or shard=(0, 1) if that is meant",
+            f"{who} runs {world} processes, and this Loader of feed {feed!r} was made without shard=: "
+            f"each gets every sample. Pass shard=({rank}, {world}), or shard=(0, 1) if that is meant",
             stacklevel=users_stacklevel(),
         )

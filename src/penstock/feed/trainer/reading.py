@@ -8,6 +8,7 @@ from typing import Any, Self
 from penstock.contracts import Cursor, Tree
 from penstock.errors import FeedEnded, LoaderClosed
 from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
+from penstock.feed.trainer.connection import Connection
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
 from penstock.measure.waits import Iteration
@@ -36,6 +37,7 @@ class Reading:
         resumed: Whether ``epoch`` was loaded, and no loop has begun since.
         newest: Mark of the loop that may go on.
         not_before: Where a trainer that has read before begins at the earliest.
+        check: Checks the feed before the first batch is handed out; None once it has.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Reading:
         self.resumed = False
         self.newest: object = None
         self.not_before = Cursor(0, 0)
+        self.check: Callable[[Connection], None] | None = None
         self.rules = rules
         self._rows = rows
         self._batcher = batcher
@@ -64,7 +67,15 @@ class Reading:
         self.finished = None
         self.newest = None
         self.resumed = True
+        self.not_before = self.rules.cursor(state, "not_before") or self.not_before
         self.epoch = epoch
+
+    def saved(self) -> dict[str, Any]:
+        """Return the place as plain numbers; ``load`` takes them."""
+        state = self.rules.saved(self.epoch)
+        if state["start"] is None and self.not_before > Cursor(0, 0):
+            state["not_before"] = list(self.not_before)
+        return state
 
     def coming(self) -> Epoch:
         """Return what a loop that begins now reads: the rest of a loaded epoch, or a new one."""
@@ -83,6 +94,9 @@ class Reading:
             counts = self.counts.plus(given.counts)
             self.finished = self.epoch, given._replace(tree=self._finish(given.tree), counts=counts)
         _, given = self.finished
+        if self.check is not None:
+            self.check(self._rows.connection)
+            self.check = None
         self._rows.let_go(given.place)
         return given
 
@@ -188,6 +202,8 @@ class Loop:
             self._begun = True
             self._resumed = reading.resumed and epoch.passed > 0
             reading.in_place = reading.in_place and epoch is reading.epoch
+            if epoch.start is None and reading.epoch.start is not None:  # given up, of unknown length
+                reading.not_before = reading.rules.at(reading.epoch)
             reading.resumed = False
             reading.epoch = epoch
         while (given := reading.next()) is None:

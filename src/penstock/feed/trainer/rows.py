@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from penstock.contracts import Cursor, Ids, Ring
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
-from penstock.feed.endpoint import ANSWER_S, Endpoint
+from penstock.feed.asking import feeds
+from penstock.feed.endpoint import ANSWER_S, MAX_NAME_CHARACTERS, Endpoint
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.feed.trainer.connection import Connection, OpenRing
+from penstock.feed.trainer.deadlock import Deadlock, Watch
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.plan import difference_of_feeds, order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.selected import Selected
+from penstock.linux.when_gone import Living
 from penstock.terminal import say
 from penstock.tracebacks import users_stacklevel
 
@@ -30,6 +35,7 @@ _POLLED_EVERY = 16
 _KEPT_SHARE = 8
 """Blocks of an unfinished batch are kept while they, and the largest block, take less than one part in so many of
 the window, and of the blocks that may be on their way: the next block then has room, however they lie."""
+_streams = Living["RowStream"]()
 
 
 class Standing(NamedTuple):
@@ -81,6 +87,8 @@ class RowStream:
         after: RowStream | None = None,
     ) -> None:
         self._connect = connect
+        self._thread = threading.get_ident()  # that reads
+        _streams.add(self)
         self._hello = hello
         self.selected = selected
         self.destination = destination
@@ -293,6 +301,7 @@ class RowStream:
             self.selected.close()
 
     def _item(self) -> ReceivedBlock | CycleEnded:
+        self._thread = threading.get_ident()
         while True:
             _, _, connection, index = self.place
             asked_on = None if self._started_on is None else self._started_on.connection
@@ -305,6 +314,8 @@ class RowStream:
                 return connection.item(index)
             except FeederLost as lost:
                 self._replace(lost)
+            except Deadlock as deadlock:
+                self._go_apart(deadlock)
 
     def _left_of(self, block: ReceivedBlock) -> int:
         """Count the rows of a block that this trainer takes, from ``at`` on."""
@@ -323,6 +334,7 @@ class RowStream:
             self.destination.leave()
             connection.close()
             raise
+        connection.held_up = Watch(feeds, connection.welcome.name, self._hello.pid).look
         return connection
 
     def _start_again(self) -> None:
@@ -340,26 +352,42 @@ class RowStream:
         self.destination.settle(wait=True)
 
     def _replace(self, lost: FeederLost) -> None:
-        """Connect to a new feeder, which is then asked for the first row not taken."""
-        old = self.connection
+        """Go on with a new feeder of the feed."""
         if not self._failover or isinstance(lost, FeedStopped):
             raise lost
+        self._go_on(self.connection.welcome)
+        self.failovers += 1
+
+    def _go_apart(self, deadlock: Deadlock) -> None:
+        """Go on on a feed of equal order, beside those who have left this one because of the same process."""
+        welcome = self.connection.welcome
+        if not self._failover or (self.samples is None and self._hello.world > 1):
+            if any(each._thread != self._thread for each in _streams):  # which may read on
+                say(f"{deadlock}. Neither goes on by itself: end one of them")
+                return
+            raise WindowHeld(f"{deadlock}. Read them at one rate, close one, or give the feed a larger window")
+        name = f"{welcome.name[: MAX_NAME_CHARACTERS - 24]}-without-{deadlock.holder_pid}"
+        say(f"{deadlock}. This one goes on from its place on a feed of its own, {name}")
+        self._go_on(msgspec.structs.replace(welcome, name=name))
+
+    def _go_on(self, welcome: wire.Welcome) -> None:
+        """Connect to the feeder in the place of this one, which is then asked for the first row not taken."""
+        old = self.connection
         self.kept_from = None
         self.destination.leave()
         old.close()  # before the other takes its place: if this is broken off, the failover begins again
-        connection = self._connected(old.welcome)
+        connection = self._connected(welcome)
         connection.moves_to = old.moves_to
         before, now = order_of(old.welcome), order_of(connection.welcome)
         if changed := ", ".join(name for name in before if before[name] != now[name]):
             connection.close()
             raise SettingsDiffer(
-                f"the feeder of {old.welcome.name!r} died, and the one that serves the name now has other "
-                f"{changed}: this trainer cannot go on in its order. Load its state_dict() into a Loader of a "
-                "feed like the first"
+                f"feed {connection.welcome.name!r}, on which this trainer would go on, has other {changed} than "
+                f"{old.welcome.name!r} had under its last feeder. Load its state_dict() into a Loader of a feed "
+                "like the first"
             )
         self.place = self.place._replace(connection=connection, next_item=0)
         self._past_wait_s += old.wait_s
-        self.failovers += 1
         _warn_of_other_data(old.welcome, connection.welcome)  # last: a filter may make an error of it
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from io import FileIO
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from penstock.errors import BadSetting
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.trainer.received import Mine, ReceivedBlock
+from penstock.linux.descriptors import opened
 from penstock.linux.fork import close_in_children
 from penstock.selection.selection import Selection
 
@@ -27,7 +27,7 @@ class Selected:
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
-        self._file = FileIO(os.memfd_create("penstock-selection", os.MFD_CLOEXEC), "r+")
+        self._file = opened("r+", os.memfd_create, "penstock-selection", os.MFD_CLOEXEC)
         close_in_children(self._file)
         self._bitmap = selection.bitmap()
         self._file.write(self._bitmap.packed.data)

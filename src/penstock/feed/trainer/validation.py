@@ -21,7 +21,7 @@ from penstock.memory.room import ALIGNMENT
 from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
 
 MOST_RINGS = 2
-_AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Move, wire.Bye)
+_AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Move, wire.Witness, wire.Bye)
 
 
 class MessageValidator:

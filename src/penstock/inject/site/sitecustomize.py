@@ -4,6 +4,7 @@ Every Python that the run starts passes here, so it imports nothing that is not 
 """
 
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,13 +20,24 @@ _CLASSES = {
 
 
 class _Finder:
-    """Finds these modules as others do, and has their loaders hooked once they have been executed."""
+    """Finds these modules as others do, and has their loaders hooked once they have been executed.
+
+    A finder that it asks may ask all finders in turn, and this one again, which then knows nothing.
+    """
+
+    def __init__(self) -> None:
+        self._asked: set[tuple[str, int]] = set()  # modules that are being looked for, by which thread
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
-        if name not in _CLASSES:
+        asked = name, get_ident()
+        if name not in _CLASSES or asked in self._asked:
             return None
-        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, others), None)
+        self._asked.add(asked)
+        try:
+            others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+            spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
+        finally:
+            self._asked.discard(asked)
         if spec is not None:
             loader: Any = spec.loader
             execute = loader.exec_module

@@ -137,7 +137,7 @@ class CacheFolder:
             raise BadSetting(f"{path} cannot be opened: {error.strerror}") from None
         held, data, index, *locks = opened
         fcntl.flock(held, fcntl.LOCK_SH)
-        with suppress(PermissionError):
+        with suppress(OSError):  # it may only be read
             os.utime(held)
         direct = None
         if reads_direct(self._limit):

@@ -6,6 +6,7 @@ import os
 import selectors
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,6 +25,8 @@ from penstock.terminal import say
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_TERMINAL = (False, False, False)
+_ONE_SIGNAL_S = 1.0
+"""Signals within so long are one: ``timeout`` sends its own to the process, and again to its group."""
 
 
 class Launcher:
@@ -60,6 +63,7 @@ class Launcher:
         self._one = len(self._records) == 1 and orphans == "end"
         self._running: list[KeptRun] = []
         self._ended_by = ""
+        self._ended_at_s = 0.0
         self._shown = AsItIs() if self._one else Prefixed([record.name for record in self._records], below)
         self._shows = True
         self._mode: Mode = TimeSlices()
@@ -199,10 +203,11 @@ class Launcher:
 
     def _forward(self, number: int, why: str) -> None:
         if self._ended_by:
-            for run in list(self._running):
-                run.kill(f"killed by a second signal: {why}")
+            if time.monotonic() - self._ended_at_s >= _ONE_SIGNAL_S:
+                for run in list(self._running):
+                    run.kill(f"killed by a second signal: {why}")
             return
-        self._ended_by = why
+        self._ended_by, self._ended_at_s = why, time.monotonic()
         for run in list(self._running):
             run.send(signal=number, why=why)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from penstock.linux.cores import machine_cpu_s
-from penstock.linux.process import ENDED, stat_fields, stat_of
+from penstock.linux.process import has_ended, stat_fields, stat_of
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
 
 _CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -130,7 +130,7 @@ class _Tree:
         keeper = self.keeper.stat()
         if self._has_ended:
             raise ProcessLookupError
-        self._has_ended = keeper[0] in ENDED  # and tells its last figures now
+        self._has_ended = has_ended(keeper)  # and tells its last figures now
         # The keeper's own time is not the run's, nor is what it wrote itself: the run's output.
         cpu_ticks = int(keeper[13]) + int(keeper[14])
         own = _io_bytes(self._thread_io)
@@ -147,7 +147,7 @@ class _Tree:
             read, written = process.io_bytes()
             read_bytes += read
             write_bytes += written
-            if stat[0] not in ENDED:
+            if not has_ended(stat):
                 pids.append(pid)
                 threads += int(stat[17])
                 rss_pages += int(stat[21])

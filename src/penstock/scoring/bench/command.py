@@ -22,7 +22,7 @@ def compare_methods(
 ) -> Report:
     """Run what is missing, show a table, and save JSON and picture.
 
-    On fresh seeds, the choice runs beside full, and beside ``random`` at its fraction, RS2 and full for fewer
+    On fresh seeds, the choice runs beside full, InfoBatch, ``random`` at its fraction, and RS2 and full for fewer
     epochs at its cost, selection included.
 
     Raises:
@@ -53,11 +53,8 @@ def _compare(comparison: Comparison, folder: Path, store: Store, console: Consol
         bench.run(beside, spec.fresh_seeds)
         report.chosen = label(spec, *chosen)
         report.on_fresh_seeds = rows_of(bench.results, beside, spec.fresh_seeds)
-        report.against = {
-            label(spec, *other): paired(bench.results, chosen, other, spec.fresh_seeds)
-            for other in beside
-            if other != chosen
-        }
+        its, *others = sorted(report.on_fresh_seeds, key=lambda row: (row.arm, row.fraction) != chosen)
+        report.against = {row.label: paired(its, row) for row in others}
     (folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     save_picture(report, bench.results, folder / "picture.png")
     for row in shown(report):
@@ -78,9 +75,10 @@ def shown(report: Report) -> Iterator[Table | str]:
         )
         yield _table(report.on_fresh_seeds, report.metric, f"{report.chosen}{within}, on fresh seeds")
         for name, above in report.against.items():
+            told = "" if above.least > 0 or above.most < 0 else ": these seeds do not tell them apart"
             yield (
-                f"{report.chosen} against {name}, seed by seed: {above.median:+.2f} ({above.least:+.2f} to "
-                f"{above.most:+.2f})"
+                f"{report.chosen} against {name}, seed by seed, median (least to most): {above.median:+.2f} "
+                f"({above.least:+.2f} to {above.most:+.2f}){told}"
             )
 
 

@@ -10,13 +10,14 @@ import msgspec
 from penstock.errors import BadSetting
 from penstock.measure.machine import Machine
 from penstock.measure.spread import Spread
-from penstock.scoring.bench.run import Results, Trial, arms_of, label
+from penstock.scoring.bench.run import Outcome, Results, Trial, arms_of, label
 from penstock.scoring.bench.spec import UNSCORED, Spec
 from penstock.scoring.meter import Cost
 from penstock.scoring.pays import Balance
 
 RUNS = (1, 5, 20)
 """Numbers of runs that share a selection."""
+_NOTHING = Outcome("", 0.0, 0.0, 0.0, None)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         metric: What was reached.
+        figures: The same, by seed.
         scoring_cpu_s: CPU time of scoring, once.
         training_cpu_s: CPU time of a training.
         scoring_s, training_s: Time on the clock.
@@ -38,6 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     fraction: float
     seeds: int
     metric: Spread
+    figures: dict[int, float]
     scoring_cpu_s: float
     training_cpu_s: float
     scoring_s: float
@@ -74,10 +77,8 @@ class Report(msgspec.Struct):
 
 def rows_of(results: Results, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> list[Row]:
     """Return the rows of arms, each compared with full on the same seeds."""
-    spec = results.spec
-    place, fraction = full_of(spec)
-    full_cpu_s = _of_seeds(results, Trial(place, fraction, 0), seeds)
-    return [_row(results, arm, fraction, seeds, full_cpu_s) for arm, fraction in arms]
+    full = _outcomes(results, *full_of(results.spec), seeds)
+    return [_row(results, arm, fraction, seeds, full) for arm, fraction in arms]
 
 
 def full_of(spec: Spec) -> tuple[int, float]:
@@ -109,59 +110,55 @@ def choose(results: Results) -> tuple[int, float]:
 
 
 def baselines_of(spec: Spec, fraction: float, cost: float) -> list[tuple[int, float]]:
-    """Return what a choice is compared with: ``random`` at its fraction, RS2 and a shorter full at its cost."""
+    """Return what a choice is compared to: InfoBatch, random at its fraction, RS2 and less of full at its cost."""
     places = {arm.method: place for place, arm in reversed(list(enumerate(spec.arms)))}
     at_cost = min(1.0, round(cost, 2))
-    return [(places["random"], fraction), (places["rs2"], at_cost), (places["full"], at_cost)]
+    return [
+        (places["random"], fraction),
+        (places["rs2"], at_cost),
+        (places["full"], at_cost),
+        (places["infobatch"], 1.0),
+    ]
 
 
-def paired(results: Results, one: tuple[int, float], other: tuple[int, float], seeds: Sequence[int]) -> Spread:
+def paired(one: Row, other: Row) -> Spread:
     """Return by how much one arm is above another, seed by seed."""
-    return Spread.of(
-        [
-            (results.outcomes[Trial(*one, seed).key(results.spec)].metric or 0.0)
-            - (results.outcomes[Trial(*other, seed).key(results.spec)].metric or 0.0)
-            for seed in seeds
-        ]
-    )
+    return Spread.of([figure - other.figures[seed] for seed, figure in one.figures.items()])
 
 
-def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full_cpu_s: Sequence[float]) -> Row:
+def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full: Sequence[Outcome]) -> Row:
     spec = results.spec
-    scored = spec.arms[arm].method not in UNSCORED
-    scoring = {
-        name: _median(results, arm, 0.0, seeds, name) if scored else 0.0 for name in ("cpu_s", "seconds", "wh")
-    }
-    training = {name: _median(results, arm, fraction, seeds, name) for name in ("cpu_s", "seconds", "wh")}
-    metrics = [results.outcomes[Trial(arm, fraction, seed).key(spec)].metric or 0.0 for seed in seeds]
-    trained_cpu_s = _of_seeds(results, Trial(arm, fraction, 0), seeds)
-    scored_cpu_s = _of_seeds(results, Trial(arm, 0.0, 0), seeds) if scored else [0.0] * len(seeds)
-    each = list(zip(trained_cpu_s, scored_cpu_s, full_cpu_s, strict=True))
+    has_scores = spec.arms[arm].method not in UNSCORED
+    scored = _outcomes(results, arm, 0.0, seeds) if has_scores else [_NOTHING] * len(seeds)
+    trained = _outcomes(results, arm, fraction, seeds)
+    figures = {seed: each.metric or 0.0 for seed, each in zip(seeds, trained, strict=True)}
+    costs = list(zip(trained, scored, full, strict=True))
+    (its, its_s, its_wh), (mine, mine_s, mine_wh) = (
+        (
+            median(each.cpu_s for each in outcomes),
+            median(each.seconds for each in outcomes),
+            median(Cost(each.seconds, each.cpu_s, each.wh).wh_at(spec.watts) for each in outcomes),
+        )
+        for outcomes in (scored, trained)
+    )
+    paid = Balance(its, median(each.cpu_s for each in full), mine).pays_after if has_scores else 0
     return Row(
         label=label(spec, arm, fraction),
         arm=arm,
         fraction=fraction,
         seeds=len(seeds),
-        metric=Spread.of(metrics),
-        scoring_cpu_s=scoring["cpu_s"],
-        training_cpu_s=training["cpu_s"],
-        scoring_s=scoring["seconds"],
-        training_s=training["seconds"],
-        scoring_wh=scoring["wh"],
-        training_wh=training["wh"],
-        cost={runs: median((mine + its / runs) / full for mine, its, full in each) for runs in RUNS},
-        pays_after=Balance(scoring["cpu_s"], median(full_cpu_s), training["cpu_s"]).pays_after if scored else 0,
+        metric=Spread.of([*figures.values()]),
+        figures=figures,
+        scoring_cpu_s=its,
+        training_cpu_s=mine,
+        scoring_s=its_s,
+        training_s=mine_s,
+        scoring_wh=its_wh,
+        training_wh=mine_wh,
+        cost={n: median((own.cpu_s + its.cpu_s / n) / all_.cpu_s for own, its, all_ in costs) for n in RUNS},
+        pays_after=paid,
     )
 
 
-def _of_seeds(results: Results, trial: Trial, seeds: Sequence[int]) -> list[float]:
-    """Return the CPU time of a trial with each of the seeds."""
-    keys = (msgspec.structs.replace(trial, seed=seed).key(results.spec) for seed in seeds)
-    return [results.outcomes[key].cpu_s for key in keys]
-
-
-def _median(results: Results, arm: int, fraction: float, seeds: Sequence[int], name: str) -> float:
-    found = [results.outcomes[Trial(arm, fraction, seed).key(results.spec)] for seed in seeds]
-    if name == "wh":
-        return median(Cost(each.seconds, each.cpu_s, each.wh).wh_at(results.spec.watts) for each in found)
-    return median(getattr(each, name) for each in found)
+def _outcomes(results: Results, arm: int, fraction: float, seeds: Sequence[int]) -> list[Outcome]:
+    return [results.outcomes[Trial(arm, fraction, seed).key(results.spec)] for seed in seeds]

@@ -162,6 +162,8 @@ class Bench:
         asked = {"method": arm.method, "fraction": f"{trial.fraction:g}"}
         if arm.method not in UNSCORED:
             asked |= {"scores": str(scores), "pool": f"{arm.pool or trial.fraction:g}", "by": arm.by}
+        if spec.fresh_seeds and trial.seed in spec.seeds:
+            asked["choosing"] = "yes"
         parameters = {"seed": str(trial.seed)} | {f"{ASKED}{key}": value for key, value in asked.items()}
         return RunPlan(command=self._comparison.words, name=name, directory=directory, parameters=parameters)
 

@@ -20,8 +20,6 @@ from penstock.scoring.score import METHODS, method_of
 
 UNSCORED = ("full", "random", "rs2", "infobatch")
 """Methods without scores: all samples for fewer epochs, a random part, a fresh one each epoch, and InfoBatch."""
-BASELINES = ("full", "random", "rs2")
-"""What the choice is compared with on fresh seeds, whether the arms name it or not."""
 Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -64,7 +62,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         task: Function that makes the Task of a seed, as ``FILE.py:FUNCTION``.
         train: Command of a training run, which asks ``penstock.select.plan_of_run``.
         metric: What the runs log that is to be high.
-        arms: What is compared; ``full`` with fraction 1 must be there.
+        arms: What is compared; ``full`` with fraction 1 must be there. RS2 and InfoBatch are, named or not.
         seeds: Seeds on which method and fraction are chosen.
         fresh_seeds: Seeds on which the choice is run again, beside the baselines at its cost.
         budget: Part of full's CPU time that the choice may cost, selection included.
@@ -155,8 +153,10 @@ def read_spec(path: Path) -> Comparison:
         elif arm.settings or arm.pool is not None or arm.by != "top":
             raise BadSetting(f"{path}: {arm.method} has no scores: leave out pool, by and settings")
     present = {arm.method for arm in spec.arms}
+    parts = sorted({part for arm in spec.arms if arm.method not in UNSCORED for part in arm.fractions})
+    baselines = Arm("full", []), Arm("random", []), Arm("rs2", parts), Arm("infobatch", [1.0])
     spec = msgspec.structs.replace(
-        spec, arms=spec.arms + [Arm(each, []) for each in BASELINES if each not in present]
+        spec, arms=spec.arms + [each for each in baselines if each.method not in present]
     )
     seeds = [*spec.seeds, *spec.fresh_seeds]
     if not spec.seeds or len(set(seeds)) < len(seeds):

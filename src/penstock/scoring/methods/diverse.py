@@ -10,9 +10,10 @@ import numpy as np
 from penstock.scoring.choose import k_center
 from penstock.scoring.header import Direction
 from penstock.scoring.methods.models import Epochs, one_trained
-from penstock.scoring.methods.rds import embedded
+from penstock.scoring.methods.rds import of_all
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.task import Task
+from penstock.scoring.training import digest_of
 from penstock.selection.policy import count_of
 
 
@@ -30,15 +31,15 @@ class Diverse(msgspec.Struct, frozen=True):
     epochs: Epochs = 1
     fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     name = "diverse"
-    version = "1"
+    version = "2"
     direction: ClassVar[Direction] = "high"
 
     def score(self, task: Task, seed: int, progress: Progress) -> Scored:
         """Score each sample."""
-        model, checkpoint = one_trained(task, task.make_model, self.epochs, seed, progress)
-        vectors = embedded(task, model, task.batches(), task.samples)
-        rows, distances = k_center(vectors, count_of(self.fraction, len(vectors)), seed)
+        model = one_trained(task, task.make_model, self.epochs, seed, progress)
+        vectors = of_all(task, model, progress)
+        rows, distances = k_center(vectors, count_of(self.fraction, len(vectors)), seed, progress)
         order = np.concatenate([rows, np.argsort(-distances, kind="stable")[: len(vectors) - len(rows)]])
         values = np.empty(len(vectors), np.float32)
         values[order] = -np.arange(len(order))
-        return Scored(values, checkpoint=checkpoint.digest, embeddings=vectors)
+        return Scored(values, checkpoint=digest_of(model), embeddings=vectors)

@@ -5,15 +5,17 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from penstock.errors import BadSetting
 from penstock.scoring.header import Direction
-from penstock.scoring.methods.models import Count, Epochs, trained
+from penstock.scoring.kept import step
+from penstock.scoring.methods.models import Count, Epochs, told, trained
 from penstock.scoring.scorer import Progress, Scored
-from penstock.scoring.task import Task
+from penstock.scoring.task import Task, logits_of
+from penstock.scoring.training import digest_of
 
 
 class El2n(msgspec.Struct, frozen=True):
@@ -37,21 +39,29 @@ class El2n(msgspec.Struct, frozen=True):
 
     def score(self, task: Task, seed: int, progress: Progress) -> Scored:
         """Score each sample."""
-        lengths = np.zeros(task.samples, np.float32)
         models = list(trained(task, task.make_model, self.models, self.epochs, seed, progress))
-        with torch.no_grad():
-            for model, _ in models:
-                for batch in task.batches():
-                    logits, labels = task.outputs(model, batch), task.labels_of(batch)
-                    if logits.dim() != 2:
-                        raise BadSetting(
-                            f"el2n: outputs of shape {tuple(logits.shape)}: it needs logits, (n, classes)"
-                        )
-                    if labels.shape != logits.shape[:1] or labels.is_floating_point():
-                        raise BadSetting(
-                            f"el2n: labels of shape {tuple(labels.shape)}, {labels.dtype}: it needs the number of "
-                            "a class for each sample, (n,)"
-                        )
-                    error = logits.softmax(1) - functional.one_hot(labels.long(), logits.shape[1])
-                    lengths[batch.ids] += error.norm(dim=1).float().cpu().numpy() / len(models)
-        return Scored(lengths, checkpoint=models[-1][1].digest)
+        lengths = [
+            step(
+                f"lengths {digest_of(model)}", lambda what=what, model=model: _lengths(task, model, what, progress)
+            )
+            for i, model in enumerate(models)
+            for what in (f"lengths by model {i + 1} of {len(models)}",)
+        ]
+        return Scored(torch.stack(lengths).mean(0).numpy(), checkpoint=digest_of(models[-1]))
+
+
+@torch.no_grad()
+def _lengths(task: Task, model: nn.Module, what: str, progress: Progress) -> Tensor:
+    lengths = torch.zeros(task.samples)
+    for batch in told(task.batches(), what, task.samples, progress):
+        logits, labels = logits_of(task.outputs(model, batch)), task.labels_of(batch)
+        if logits.dim() != 2:
+            raise BadSetting(f"el2n: outputs of shape {tuple(logits.shape)}: it needs logits, (n, classes)")
+        if labels.shape != logits.shape[:1] or labels.is_floating_point():
+            raise BadSetting(
+                f"el2n: labels of shape {tuple(labels.shape)}, {labels.dtype}: it needs the number of a class for "
+                "each sample, (n,)"
+            )
+        error = logits.softmax(1) - functional.one_hot(labels.long(), logits.shape[1])
+        lengths[torch.from_numpy(batch.ids)] = error.norm(dim=1).float().cpu()
+    return lengths

@@ -5,22 +5,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, ClassVar, cast
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from penstock.errors import BadSetting
-from penstock.scoring.gradients import RowGradients, SampleGradients, layers_of
+from penstock.scoring.gradients import RowGradients, SampleGradients
 from penstock.scoring.header import Direction
+from penstock.scoring.kept import step
 from penstock.scoring.lora import adapted
 from penstock.scoring.methods.models import Count, checkpoints, made
 from penstock.scoring.projection import projected
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.task import Batch, Task
-from penstock.scoring.training import Checkpoint, adam_direction
+from penstock.scoring.training import Checkpoint, adam_direction, digest_of
+from penstock.terminal import say
+
+_SAME = 0.02  # of numbers of 16 bits, too
 
 
 class Less(msgspec.Struct, frozen=True):
@@ -42,7 +49,7 @@ class Less(msgspec.Struct, frozen=True):
     dimensions: Count = 8192
     adam: bool = True
     name = "less"
-    version = "1"
+    version = "2"
     direction: ClassVar[Direction] = "high"
 
     def score(self, task: Task, seed: int, progress: Progress) -> Scored:
@@ -52,44 +59,62 @@ class Less(msgspec.Struct, frozen=True):
         if task.lora_rank:
             adapted(model, task.lora_rank)
         draws = np.random.default_rng(seed).permutation(task.samples)
-        found = checkpoints(task, model, self.epochs, seed, draws[: max(1, round(self.warm_up * task.samples))])
-        scores = np.zeros((task.samples, len(targets)), np.float64)
-        for i, checkpoint in enumerate(found):
+        warm_up = draws[: max(1, round(self.warm_up * task.samples))]
+        found = checkpoints(task, model, self.epochs, seed, warm_up, progress)
+        gradients = _compared(task, found[0].into(model))
+
+        def projections(batches: Iterator[Batch], of: Checkpoint | None) -> Iterator[tuple[np.ndarray, Tensor]]:
+            """Yield ids and projected gradients; of Adam's steps, if a checkpoint's state is to count."""
+            for batch in batches:
+                rows = gradients.by_rows(lambda batch=batch: task.losses(model, batch), len(batch.ids))
+                parts = (_step(of, each) if of and self.adam else each.gradients for each in rows)
+                yield batch.ids, projected(parts, gradients.length, self.dimensions, seed)
+
+        def scores_at(checkpoint: Checkpoint, what: str) -> Tensor:
+            """Return what a checkpoint adds to the scores, shape ``(samples, targets)``."""
             checkpoint.into(model)
-            wanted = torch.stack([self._mean(task, model, name, seed) for name in targets])
-            wanted = torch.nn.functional.normalize(wanted, dim=1)
-            for ids, gradients in self._gradients(task, model, task.batches(), seed, checkpoint):
-                cosines = torch.nn.functional.normalize(gradients, dim=1) @ wanted.T
-                scores[ids] += checkpoint.learning_rate * cosines.double().cpu().numpy()
-                progress(f"gradients at checkpoint {i + 1} of {len(found)}", int(ids[-1]) + 1, task.samples)
-        return Scored(scores.astype(np.float32), tuple(filter(None, targets)), found[-1].digest)
+            sums = [
+                sum(each.sum(0) for _, each in projections(task.validation_batches(name), None))
+                for name in targets
+            ]
+            wanted = functional.normalize(torch.stack(cast("list[Tensor]", sums)), dim=1)
+            scores = torch.zeros(task.samples, len(wanted), dtype=torch.float64)
+            for ids, steps in projections(task.batches(), checkpoint):
+                cosines = functional.normalize(steps, dim=1) @ wanted.T
+                scores[torch.from_numpy(ids)] = checkpoint.learning_rate * cosines.double().cpu()
+                progress(what, int(ids[-1]) + 1, task.samples)
+            return scores
 
-    def _mean(self, task: Task, model: nn.Module, target: str, seed: int) -> Tensor:
-        found = [each for _, each in self._gradients(task, model, task.validation_batches(target), seed, None)]
-        return torch.cat(found).mean(0)
-
-    def _gradients(
-        self, task: Task, model: nn.Module, batches: Iterator[Batch], seed: int, checkpoint: Checkpoint | None
-    ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Yield ids and projected gradients; of Adam's steps, if a checkpoint's state is to count."""
-        layers = layers_of(model)
-        names = {id(parameter): name for name, parameter in model.named_parameters()}  # of tied weights, the first
-        gradients = SampleGradients(layers)
-        length = sum(layer.weight.numel() for layer in layers.values())
-        for batch in batches:
-            found = gradients.by_rows(lambda batch=batch: task.losses(model, batch))
-            if checkpoint is None or not self.adam:
-                parts = (each.gradients for each in found)
-            else:
-                parts = (_step(checkpoint, names[id(layers[each.layer].weight)], each) for each in found)
-            yield batch.ids, projected(parts, length, self.dimensions, seed)
+        scores = torch.zeros(task.samples, len(targets), dtype=torch.float64)
+        for i, checkpoint in enumerate(found):
+            what = f"gradients at checkpoint {i + 1} of {len(found)}"
+            name = f"{what}, {digest_of(checkpoint.into(model))}"  # its file may hold another one by now
+            scores += step(name, partial(scores_at, checkpoint, what))
+        return Scored(scores.float().numpy(), tuple(filter(None, targets)), digest_of(found[-1].into(model)))
 
 
-def _step(checkpoint: Checkpoint, parameter: str, rows: RowGradients) -> Tensor:
-    moments = checkpoint.moments.get(parameter)
+def _compared(task: Task, model: nn.Module) -> SampleGradients:
+    """Return what takes gradients of single samples; say how much of the model, and whether batches matter."""
+    target = next(iter(task.targets))
+    batch = next(task.validation_batches(target))
+    gradients = SampleGradients(model, lambda: task.losses(model, batch), len(batch.ids))
+    say(f"less {gradients.says()}")
+    few = next(replace(task, batch_size=-(-len(batch.ids) // 2)).validation_batches(target))
+    with torch.no_grad():
+        together, apart = task.losses(model, batch)[: len(few.ids)], task.losses(model, few)
+    if not torch.allclose(together, apart, _SAME, _SAME * float(together.abs().mean())):
+        say(
+            "less: a sample's loss depends on the others of its batch, as by padding that counts, or is drawn "
+            "anew each time: so do its gradients, and scores are others with another batch_size="
+        )
+    return gradients
+
+
+def _step(checkpoint: Checkpoint, rows: RowGradients) -> Tensor:
+    moments = checkpoint.moments.get(rows.parameter)
     if moments is None:
         raise BadSetting(
-            f"less: the checkpoint has no Adam state of {parameter}. Save {{'model': model.state_dict(), "
+            f"less: the checkpoint has no Adam state of {rows.parameter}. Save {{'model': model.state_dict(), "
             "'optimizer': optimizer.state_dict()}, or take plain gradients: adam=False"
         )
     return adam_direction(rows.gradients, moments.of_rows(rows.rows))

@@ -14,22 +14,28 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
-from penstock.scoring.gradients import last_linear
+from penstock.scoring.diverged import check_finite
 from penstock.scoring.header import Direction
-from penstock.scoring.methods.models import Epochs, one_trained
+from penstock.scoring.kept import step
+from penstock.scoring.last_layer import last_linear
+from penstock.scoring.methods.models import Epochs, one_trained, told
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.scores import Scores
 from penstock.scoring.task import Batch, Task
+from penstock.scoring.training import digest_of
 
 Vectors = npt.NDArray[np.float32]
 _LESS_THAN_HALF = 0.49
+_DIGITS = 5
+_AHEAD = 2  # times a target sample's part: what is ordered at once, since others take some of it first
 
 
 class Rds(msgspec.Struct, frozen=True):
-    """How early a sample is taken if each of a target's samples takes the nearest in turn: cosines of embeddings.
+    """How early a sample is taken if each of a target's samples takes the nearest that is left, in turn.
 
-    One forward pass. Embeddings are what the last linear layer is given; of a text, the mean over its positions,
-    with weights that rise with the position. They are kept, and score other targets without another pass.
+    Near is by the cosine of embeddings, from one forward pass: what the last linear layer is given; of a text, the
+    mean over its positions, with weights that rise with the position. They are kept, and score other targets
+    without another pass.
 
     Source: Ivison et al., Large-Scale Data Selection for Instruction Tuning (2503.01807).
 
@@ -41,19 +47,19 @@ class Rds(msgspec.Struct, frozen=True):
     epochs: Epochs = 1
     centred: bool = True
     name = "rds"
-    version = "1"
+    version = "2"
     direction: ClassVar[Direction] = "high"
 
     def score(self, task: Task, seed: int, progress: Progress) -> Scored:
         """Score each sample for each target."""
         targets = task.targets
-        model, checkpoint = one_trained(task, task.make_model, self.epochs, seed, progress)
-        embeddings = _of_index(task.index, checkpoint.digest, task) if task.index else None
+        model = one_trained(task, task.make_model, self.epochs, seed, progress)
+        embeddings = _of_index(task.index, digest_of(model), task) if task.index else None
         if embeddings is None:
-            embeddings = embedded(task, model, task.batches(), task.samples)
+            embeddings = of_all(task, model, progress)
         wanted = {name: embedded(task, model, task.validation_batches(name)) for name in targets}
         values = np.stack([nearest(embeddings, wanted[name], centred=self.centred) for name in targets], 1)
-        return Scored(values, tuple(filter(None, targets)), checkpoint.digest, embeddings)
+        return Scored(values, tuple(filter(None, targets)), digest_of(model), embeddings)
 
 
 def _of_index(index: Scores, checkpoint: str, task: Task) -> Vectors:
@@ -74,6 +80,16 @@ def _of_index(index: Scores, checkpoint: str, task: Task) -> Vectors:
     return index.embeddings
 
 
+def of_all(task: Task, model: nn.Module, progress: Progress) -> Vectors:
+    """Return the embedding of each sample of the data, shape ``(n, d)``: a step that is kept."""
+
+    def compute() -> Tensor:
+        batches = told(task.batches(), "embeddings", task.samples, progress)
+        return torch.from_numpy(embedded(task, model, batches, task.samples))
+
+    return step(f"embeddings {digest_of(model)}", compute).numpy()
+
+
 def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: int | None = None) -> Vectors:
     """Return embeddings, shape ``(n, d)``, in the order of the batches, or of so many samples by their ids."""
     ids, found = list[npt.NDArray[np.int64]](), list[Vectors]()
@@ -81,22 +97,24 @@ def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: in
         if task.embed is not None:
             for batch in batches:
                 ids.append(batch.ids)
-                found.append(task.embed(model, batch.content).float().cpu().numpy())
+                found.append(_checked(task.embed(model, batch.content), batch))
         else:
             with last_linear(model) as given:
                 for batch in batches:
                     task.outputs(model, batch)
                     ids.append(batch.ids)
-                    found.append(pooled(given(), task.mask_of(batch)).float().cpu().numpy())
+                    found.append(_checked(pooled(given(), task.mask_of(batch)), batch))
     joined = np.concatenate(found)
-    if not np.isfinite(joined).all():
-        bad = int((~np.isfinite(joined).all(1)).sum())
-        raise BadSetting(f"{bad:,} of {len(joined):,} embeddings are not finite. Has the model diverged?")
     if samples is None:
         return joined
     embeddings = np.empty((samples, joined.shape[1]), np.float32)
     embeddings[np.concatenate(ids)] = joined
     return embeddings
+
+
+def _checked(embeddings: Tensor, batch: Batch) -> Vectors:
+    check_finite("embeddings", embeddings, batch)
+    return embeddings.float().cpu().numpy()
 
 
 def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -122,9 +140,11 @@ def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def nearest(embeddings: Vectors, wanted: Vectors, *, centred: bool = True) -> npt.NDArray[np.float32]:
-    """Return, for each sample, the round in which some target sample would take it: from 0 on, downwards.
+    """Return, for each sample, the round in which one of the target's samples takes it: from 0 on, downwards.
 
-    Of those of one round, the nearer ones come first: less than 1 is added to a score by its cosine.
+    In a round each target sample, in order, takes the nearest that none has taken; so no sample is taken twice. Of
+    those of one round, the nearer ones come first: less than 1 is added to a score by its cosine. Cosines are
+    compared to 5 digits, and of equal ones the lower id is taken: the last bits depend on the processor.
 
     Args:
         embeddings: Of the samples, shape ``(n, d)``.
@@ -133,13 +153,29 @@ def nearest(embeddings: Vectors, wanted: Vectors, *, centred: bool = True) -> np
     """
     mean = embeddings.mean(0) if centred else 0.0
     samples, targets = _unit(embeddings - mean), _unit(wanted - mean)
-    best = np.full(len(samples), -np.inf)
-    for target in targets:
-        cosines = samples @ target
-        rounds = np.empty(len(samples))
-        rounds[np.argsort(-cosines, kind="stable")] = np.arange(len(samples))
-        np.maximum(best, (cosines.clip(-1, 1) + 1) * _LESS_THAN_HALF - rounds, out=best)
-    return best.astype(np.float32)
+    found = np.full(len(samples), np.nan, np.float32)
+    at_once = min(len(samples), _AHEAD * -(-len(samples) // len(targets)))
+    queues = [list[tuple[int, float]]() for _ in targets]
+    for turn in range(len(samples)):
+        queue = queues[turn % len(targets)]
+        while True:
+            if not queue:
+                queue += reversed(_nearest_left(samples, targets[turn % len(targets)], np.isnan(found), at_once))
+            row, cosine = queue.pop()
+            if np.isnan(found[row]):
+                break
+        found[row] = (cosine + 1) * _LESS_THAN_HALF - turn // len(targets)
+    return found
+
+
+def _nearest_left(
+    samples: Vectors, target: npt.NDArray[np.float32], left: npt.NDArray[np.bool_], count: int
+) -> list[tuple[int, float]]:
+    """Return so many of the rows that are left, the nearest first, with their cosines."""
+    rows = np.flatnonzero(left)
+    cosines = (samples @ target)[rows].clip(-1, 1).round(_DIGITS)
+    order = np.argsort(-cosines, kind="stable")[:count]
+    return list(zip(rows[order].tolist(), cosines[order].tolist(), strict=True))
 
 
 def _unit(vectors: Vectors) -> Vectors:

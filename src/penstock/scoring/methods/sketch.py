@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
-from penstock.scoring.gradients import sketched_gradients
 from penstock.scoring.header import Direction
-from penstock.scoring.methods.models import Count, Epochs, one_trained
+from penstock.scoring.last_layer import sketched_gradients
+from penstock.scoring.methods.models import Count, Epochs, one_trained, told
 from penstock.scoring.scorer import Progress, Scored
 from penstock.scoring.task import Batch, Task
+from penstock.scoring.training import digest_of
 
 _SMALLER = 10
 
@@ -51,7 +52,7 @@ class Sketch(msgspec.Struct, frozen=True):
                 f"sketch: the proxy has {small:,} parameters, of the model's {large:,}: at most a {_SMALLER}th "
                 f"makes it cheap. Let make_proxy make one with {large // _SMALLER:,} or fewer, or score by rds"
             )
-        model, checkpoint = one_trained(task, task.make_proxy, self.epochs, seed, progress)
+        model = one_trained(task, task.make_proxy, self.epochs, seed, progress)
         wanted = torch.stack(
             [
                 torch.cat(
@@ -61,10 +62,10 @@ class Sketch(msgspec.Struct, frozen=True):
             ]
         )
         values = np.empty((task.samples, len(targets)), np.float32)
-        for ids, gradients in self._gradients(task, model, task.batches(), seed):
+        batches = told(task.batches(), "gradients of the proxy", task.samples, progress)
+        for ids, gradients in self._gradients(task, model, batches, seed):
             values[ids] = (gradients @ wanted.T).float().cpu().numpy()
-            progress("gradients of the proxy", int(ids[-1]) + 1, task.samples)
-        return Scored(values, tuple(filter(None, targets)), checkpoint.digest)
+        return Scored(values, tuple(filter(None, targets)), digest_of(model))
 
     def _gradients(
         self, task: Task, model: nn.Module, batches: Iterator[Batch], seed: int

@@ -22,6 +22,8 @@ _BRIGHTNESS, _CONTRAST, _, _HUE = range(_COLOURS)
 _DRAWS = 4 * _ATTEMPTS + 1 + 2 * _COLOURS
 """Numbers that a crop draws: its attempts, the flip, and factors and order of the colour steps."""
 
+_MOST_AVERAGED = 4
+"""Pixels that are averaged at most, down and to the right; more take longer, and win little."""
 _OF_CENTER = 0.875
 """Part of the shorter side that a center crop takes: 224 of 256."""
 
@@ -31,12 +33,14 @@ class Augmentation(msgspec.Struct, frozen=True):
 
     Attributes:
         size: Side of the square that comes out, in pixels.
-        crop: ``"rrc"`` (RandomResizedCrop) or ``"center"``.
+        crop: ``"rrc"`` (RandomResizedCrop), ``"center"``, ``"whole"``, or ``"padded"``: the whole image, black
+            around it, cut at random (RandomCrop).
         scale: Least and most part of the image's area that a random crop takes.
         ratio: Least and most width of a random crop, of its height.
         flip: Probability of a mirror image.
         jitter: Strength of changes of brightness, contrast, saturation and hue; all 0 for none.
         shrink: How crops that are larger than ``size`` shrink: ``"bilinear"`` or ``"area"``.
+        padding: Black pixels on each side of ``"padded"``.
     """
 
     size: int
@@ -46,6 +50,7 @@ class Augmentation(msgspec.Struct, frozen=True):
     flip: float
     jitter: tuple[float, float, float, float]
     shrink: str
+    padding: int = 0
 
     def regions(self, height: int, width: int, draws: Draws) -> list[Region]:
         """Return the parts of an image that its crops take."""
@@ -53,6 +58,8 @@ class Augmentation(msgspec.Struct, frozen=True):
 
     def region(self, height: int, width: int, draws: Draws) -> Region:
         """Return the part of an image that a crop takes."""
+        if self.crop in ("whole", "padded"):
+            return Region(0, 0, height, width)
         if self.crop == "center":
             return _center(height, width, _OF_CENTER * min(height, width), _OF_CENTER * min(height, width))
         area, (least, most) = height * width, self.scale
@@ -68,19 +75,32 @@ class Augmentation(msgspec.Struct, frozen=True):
 
     def finish(self, crop: ByteArray, draws: Draws, to: ByteArray) -> None:
         """Resize a crop, mirror it and change its colours, into ``to`` of shape (size, size, 3)."""
-        shrinks = min(crop.shape[:2]) > self.size
-        method = cv2.INTER_AREA if shrinks and self.shrink == "area" else cv2.INTER_LINEAR
         flipped = draws[4 * _ATTEMPTS] < self.flip
-        if not flipped and not any(self.jitter):
-            cv2.resize(crop, (self.size, self.size), dst=to, interpolation=method)
+        if not flipped and not any(self.jitter) and self.crop != "padded":
+            self._resize(crop, to)
             return
-        image: Any = cv2.resize(crop, (self.size, self.size), interpolation=method)
+        image = self._resize(crop, None)
+        if self.crop == "padded":
+            by = ((self.padding, self.padding), (self.padding, self.padding), (0, 0))
+            top, left = (int(draw * (2 * self.padding + 1)) for draw in draws[:2])
+            image = np.pad(image, by)[top : top + self.size, left : left + self.size]
         if any(self.jitter):
             image = _jittered(image, self.jitter, draws[4 * _ATTEMPTS + 1 :])
         if flipped:
             cv2.flip(image, 1, dst=to)
         else:
             to[:] = image
+
+    def _resize(self, crop: ByteArray, to: ByteArray | None) -> Any:
+        size = self.size, self.size
+        if self.shrink == "area" and min(crop.shape[:2]) > self.size:
+            return cv2.resize(crop, size, dst=to, interpolation=cv2.INTER_AREA)
+        # A pixel of what shrinks to less than half is the mean of some, as bilinear looks at four alone.
+        down, right = (min(max(side // self.size, 1), _MOST_AVERAGED) for side in crop.shape[:2])
+        if max(down, right) > 1:
+            crop = np.asarray(cv2.resize(crop, (right * self.size, down * self.size)), np.uint8)
+            return cv2.resize(crop, size, dst=to, interpolation=cv2.INTER_AREA)
+        return cv2.resize(crop, size, dst=to)
 
 
 def draws_of(seed: int, cycle: int, sample: int, rows: int, crops: int) -> Draws:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.contracts import Records
 from penstock.errors import BadSetting
+from penstock.terminal import printable, say
 
 _SHOWN = 3
 _MOST_CLASSES = 10_000_000
-_WHOLE = re.compile(r"-?\d+")
+_MOST = 2**63 - 1
+_WHOLE = re.compile(r"([+-]?\d{1,30})(\.0*)?")
 
 
 class Labels(NamedTuple):
@@ -30,28 +34,28 @@ class Labels(NamedTuple):
     classes: Sequence[str]
 
 
-def labels_of(names: Sequence[str], given: str | Path | Mapping[str, Any] | Sequence[Any] | None) -> Labels | None:
+def labels_of(
+    records: Records, given: str | Path | Mapping[str, Any] | Sequence[Any] | npt.NDArray[Any] | None
+) -> Labels | None:
     """Find the labels of images; None if they have none.
 
     Args:
-        names: Paths of the images within their folder.
-        given: A dict from these paths to a label or a list of labels; a file with a path and its labels in each
-            line, between commas, tabs or spaces; a label for each image; None for the folder that it lies in.
+        records: The images.
+        given: A dict from their paths within the folder to a label or a list of labels; a file with a path and its
+            labels in each line, between commas, tabs or spaces; a label for each image; None for the labels beside
+            them, or the folders that they lie in.
 
     Raises:
-        BadSetting: some images have a label, and others have none.
+        BadSetting: some images have a label, and others have none; or one is no label.
     """
+    names = records.names
+    index: Any = getattr(given, "index", ())  # of a table of pandas'; that of a list is a function
+    if not callable(index) and not {*names}.isdisjoint(index):
+        given = dict(zip(index, cast("Any", given).values.tolist(), strict=True))
+    if given is None and not records.labels:
+        return _by_folder(records)
     if given is None:
-        folders = [name.split("/", 1)[0] for name in names if "/" in name]
-        if not folders:
-            return None
-        if len(folders) < len(names):
-            alone = next(name for name in names if "/" not in name)
-            raise BadSetting(
-                f"{len(folders):,} images lie in class folders, and {len(names) - len(folders):,} in none, such "
-                f"as {alone}: move those into folders, or pass labels="
-            )
-        return _by_name([[folder] for folder in folders])
+        return _numbered([[text] for text in records.labels], lambda i: f"{records.root}: the .cls of {names[i]}")
     if getattr(given, "ndim", 1) == 2:
         rows: npt.NDArray[Any] = np.asarray(given)
         if len(rows) != len(names) or not np.isin(rows, (0, 1)).all():
@@ -59,12 +63,17 @@ def labels_of(names: Sequence[str], given: str | Path | Mapping[str, Any] | Sequ
                 f"labels= has shape {rows.shape}: give a row of 0 and 1 for each of {len(names):,} images"
             )
         return Labels(rows.astype(np.uint8), list(map(str, range(rows.shape[1]))))
+    if isinstance(given, (set, frozenset)):
+        raise BadSetting("labels=: a set has no order; give a list, a dict or a file")
     if not isinstance(given, (str, Path, Mapping)):
-        every = list(_listed(given))
+        if not isinstance(plain := _plain(given), Iterable):
+            raise BadSetting(f"labels={given!r}: give a file, a dict, or a label for each image")
+        every = [*cast("Iterable[Any]", plain)]
         if len(every) != len(names):
             raise BadSetting(f"labels= has {len(every):,} labels for {len(names):,} images")
-        return _numbered([_several(label) for label in every])
-    told = given if isinstance(given, Mapping) else _read(Path(given), names)
+        return _numbered([_several(label) for label in every], lambda i: f"labels=, row {i} ({names[i]})")
+    lines: dict[str, int] = {}
+    told = _read(Path(given), names, lines) if isinstance(given, (str, Path)) else given
     if missing := [name for name in names if name not in told]:
         raise BadSetting(
             f"labels= has none for {len(missing):,} of {len(names):,} images, such as "
@@ -72,44 +81,93 @@ def labels_of(names: Sequence[str], given: str | Path | Mapping[str, Any] | Sequ
         )
     if len(set(names)) < len(names):
         raise BadSetting("labels=: some images have equal paths, so paths do not tell them apart; give a list")
-    return _numbered([_several(told[name]) for name in names])
+    at = {name: f"labels={given}, line {line}" for name, line in lines.items()}
+    return _numbered([_several(told[name]) for name in names], lambda i: at.get(names[i], f"labels=, {names[i]}"))
 
 
-def _listed(given: Any) -> Any:
-    """Return labels, one for each image, as Python's own numbers where they are an array's or a tensor's."""
-    try:
-        return given.tolist() if hasattr(given, "tolist") else iter(given)
-    except TypeError:
-        raise BadSetting(f"labels={given!r}: give a file, a dict, or a label for each image") from None
+def _by_folder(records: Records) -> Labels | None:
+    folders = [name.split("/", 1)[0] for name in records.names if "/" in name]
+    if not folders:
+        return None
+    if others := len(records.names) - len(folders):
+        alone = next(name for name in records.names if "/" not in name)
+        raise BadSetting(
+            f"{len(folders):,} images lie in class folders, and {others:,} in none, such as {alone}: move those "
+            "into folders, or pass labels="
+        )
+    if empty := {*records.classes}.difference(folders):
+        say(
+            f"{printable(records.root)}: {len(empty):,} class folders have no image that can be read, such as "
+            f"{printable(min(empty))}: they keep their numbers (ImageFolder's allow_empty=True)"
+        )
+    return _by_name([[folder] for folder in folders], records.classes)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _several(label: Any) -> list[Any]:
-    return [label] if isinstance(label, str) or not isinstance(label, Iterable) else [*cast(Any, label)]
+    several = _plain(label)
+    return [*several] if isinstance(several, Iterable) and not isinstance(several, (str, bytes)) else [several]
 
 
-def _numbered(labels: list[list[Any]]) -> Labels:
-    """Keep whole numbers as they are; number other labels in the order of their names."""
-    if any(isinstance(label, (float, np.floating)) for several in labels for label in several):
-        raise BadSetting("labels= has numbers that are not whole; labels are classes")
-    texts = [[str(label) for label in several] for several in labels]
-    if not all(_WHOLE.fullmatch(text) for several in texts for text in several):
-        return _by_name(texts)
-    numbers = [[int(text) for text in several] for several in texts]
+def _numbered(labels: list[list[Any]], where: Callable[[int], str]) -> Labels:
+    """Keep whole numbers as they are; number names in their order. ``where`` says where an image's labels stand.
+
+    Raises:
+        BadSetting: one is neither, or they are some of both kinds; or some images have one, and some have none.
+    """
+    read = [[_read_one(label, where, i) for label in several] for i, several in enumerate(labels)]
+    counts = {len(several) for several in read}
+    if counts == {0, 1}:
+        i = next(i for i, several in enumerate(read) if not several)
+        raise BadSetting(
+            f"{where(i)}: no label stands there, and others have one: give it one, or -100, which torch's "
+            "cross_entropy leaves out"
+        )
+    kinds = Counter(type(label) for several in read for label in several)
+    if len(kinds) > 1:
+        rarer = min(kinds, key=lambda kind: kinds[kind])
+        i, odd = next((i, each) for i, several in enumerate(read) for each in several if isinstance(each, rarer))
+        raise BadSetting(
+            f"{where(i)}: the label {odd!r}, where {kinds[int]:,} of {kinds.total():,} are numbers: give numbers "
+            "alone, which stay as they are, or names alone, which are numbered"
+        )
+    if str in kinds:
+        return _by_name(cast("list[list[str]]", read))
+    numbers = cast("list[list[int]]", read)
     least, most = min(map(min, filter(None, numbers)), default=0), max(map(max, filter(None, numbers)), default=-1)
-    if all(len(several) == 1 for several in numbers):
+    if counts == {1}:
         classes = list(map(str, range(most + 1))) if 0 <= least and most < _MOST_CLASSES else []
         return Labels(np.array(numbers, np.int64)[:, 0], classes)
     if least < 0 or most >= _MOST_CLASSES:
         raise BadSetting(f"labels= has classes from {least:,} to {most:,}; several of an image are from 0 on")
-    if len({len(several) for several in numbers}) == 1 and len(numbers[0]) > 2 and (least, most) == (0, 1):
-        raise BadSetting(
-            "labels= has rows of 0 and 1: give them as an array of two axes, or the numbers of classes"
-        )
+    if most <= 1:
+        if len(counts) == 1:  # as classes, images would name one of the two twice
+            return Labels(np.array(numbers, np.uint8), list(map(str, range(counts.pop()))))
+        if odd := [i for i, several in enumerate(numbers) if several != sorted({*several})]:
+            raise BadSetting(
+                f"{where(odd[0])}: the labels {numbers[odd[0]]} are a row of 0 and 1, and other rows have "
+                f"{min(counts)} to {max(counts)} of them: give each image as many"
+            )
     return _of_several(numbers, list(map(str, range(most + 1))))
 
 
-def _by_name(labels: list[list[str]]) -> Labels:
-    classes = sorted({label for several in labels for label in several})
+def _read_one(label: Any, where: Callable[[int], str], i: int) -> int | str:
+    """Return a label as a whole number, or as a name."""
+    found: int | str = label.strip() if isinstance(label, str) else ""
+    if isinstance(label, int) or (isinstance(label, float) and label.is_integer()):
+        found = int(label)
+    elif number := _WHOLE.fullmatch(str(found)):
+        found = int(number[1])
+    if found == "" or (isinstance(found, int) and not -_MOST <= found <= _MOST):
+        raise BadSetting(f"{where(i)}: the label {label!r} is neither a whole number that int64 holds nor a name")
+    return found
+
+
+def _by_name(labels: list[list[str]], beside: Sequence[str] = ()) -> Labels:
+    classes = sorted({*beside, *(label for several in labels for label in several)})
     number = {name: i for i, name in enumerate(classes)}
     numbers = [[number[label] for label in several] for several in labels]
     if all(len(several) == 1 for several in numbers):
@@ -124,18 +182,22 @@ def _of_several(numbers: list[list[int]], classes: list[str]) -> Labels:
     return Labels(values, classes)
 
 
-def _read(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Read a file of labels; fields are parted by what makes most paths those of images."""
-    try:
-        lines = [line for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSetting(f"labels={path}: it cannot be read: {error}") from None
+def _read(path: Path, names: Sequence[str], line_of: dict[str, int]) -> dict[str, list[str]]:
+    """Read a file of labels, and in which line each stands; fields are parted by what makes most paths known."""
     known = set(names)
-    read = [list(csv.reader(lines, delimiter=between, skipinitialspace=True)) for between in (",", "\t", " ")]
-    rows = max(read, key=lambda rows: sum(row[0] in known for row in rows))
+    read: list[list[tuple[int, list[str]]]] = []
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+        for between in (",", "\t", " "):
+            reader = csv.reader(lines, delimiter=between, skipinitialspace=True)
+            rows = ((reader.line_num, [field.strip() for field in row]) for row in reader)
+            read.append([(line, row) for line, row in rows if any(row)])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadSetting(f"labels={path}: it cannot be read: {error}") from None
+    rows = max(read, key=lambda rows: sum(row[0] in known for _, row in rows))
     told: dict[str, list[str]] = {}
-    for row in rows:
+    for line, row in rows:
         if row[0] in told and row[0] in known:
             raise BadSetting(f"labels={path}: {row[0]} stands in two lines; put all of its labels into one")
-        told[row[0]] = [label for label in row[1:] if label]
+        told[row[0]], line_of[row[0]] = [*filter(None, row[1:])], line
     return told

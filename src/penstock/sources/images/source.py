@@ -17,16 +17,18 @@ from penstock.io.cache.tiers import Counts
 from penstock.linux.cores import cores
 from penstock.memory.slots import Slots
 from penstock.packages import require
-from penstock.sizes import random_seed, whole_number
+from penstock.sizes import whole_number
 from penstock.sources.alone import Alone
 from penstock.sources.images.labels import labels_of
-from penstock.sources.order import Order, digest, planned
+from penstock.sources.order import digest, planned
 from penstock.sources.records.bucket import BucketRecords
 from penstock.sources.records.folder import FolderRecords
 from penstock.sources.records.read import is_remote
 from penstock.sources.records.shards import SUFFIX, ShardRecords
+from penstock.sources.sharding import rank_of
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Those of torchvision's ``IMG_EXTENSIONS``."""
 
 
 class ImageSource(Alone):
@@ -37,37 +39,41 @@ class ImageSource(Alone):
     in it: after a crash, a resume, or on another machine the same pixels come.
 
     Args:
-        images: Folder of JPEGs, PNGs and WebPs, in class folders or not; or tar files of them, such as
+        images: Folder of images, in class folders or not; or tar files of them, such as
             WebDataset's shards, with a label in a ``.cls`` beside each or not: one, a pattern
             (``"train-{0000..0127}.tar"``, ``"*.tar"``), or several. Both may lie in an object store
             (``"s3://bucket/prefix"``, ``"s3://bucket/*.tar"``).
         size: Side of the square that comes out, in pixels.
         augment: ``"rrc"`` for random crops (RandomResizedCrop), half of them mirrored; ``"center"`` for the
-            middle, as in validation, resized alike.
+            middle, as in validation, resized alike; ``"whole"`` for all of the image, resized to the square;
+            ``"padded"`` for that, shifted at random by up to ``padding``, half of them mirrored (RandomCrop).
         scale: Least and most part of an image's area that a random crop takes.
         ratio: Least and most width of a random crop, of its height.
-        flip: Probability of a mirror image; None for 0.5 with ``"rrc"``, else 0.
+        flip: Probability of a mirror image; None for 0.5 where crops are random, else 0.
+        padding: Black pixels on each side that ``"padded"`` adds; None for an eighth of ``size``.
         jitter: Strength of random changes of brightness, contrast, saturation and hue, as for ColorJitter.
         crops: Crops of each image; several make images of shape ``(rows, crops, size, size, 3)``.
-        shrink: ``"bilinear"``, which is fast, or ``"area"``, which aliases less where crops are much larger than
-            ``size``.
+        shrink: ``"bilinear"``, over means of pixels where crops shrink to less than half; or ``"area"``, which
+            aliases less still, and takes longer.
         labels: A dict from paths within the folder to labels, a file with a path and its labels in each line, or a
-            label for each image in order of the paths; None for what lies beside them (``.cls``), or the class
+            label for each image in order of ``paths``; None for what lies beside them (``.cls``), or the class
             folders. Where images have several labels, or none, a row of 0 and 1 for each class.
-        decode: Function from a file's bytes to pixels, uint8 of shape ``(height, width, 3)``; None for JPEG, PNG
-            and WebP.
-        suffixes: Endings of the names of images, in small letters.
+        decode: Function from a file's bytes to pixels, uint8 of shape ``(height, width, 3)``; None for what OpenCV
+            knows.
+        suffixes: Endings of the names of images.
         cache: Where images are kept that are far away, or dear to decode; None for nowhere.
         on_bad: ``"fail"`` if an image that cannot be decoded ends the feed; ``"skip"`` for a black image with the
             label -100, which torch's ``cross_entropy`` leaves out (of several labels, none).
         workers: Processes that decode; None for one on each core, or two for an object store.
         batch_size: Rows of a block.
-        shuffle: Draw a new random order in each cycle; False keeps the order of the paths.
+        shuffle: Draw a new random order in each cycle; False keeps the order of ``paths``.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
         segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
             than 16,000 images to shuffle.
         seed: Random seed of the order and of the crops.
+        shard: ``(rank, world)`` of a data-parallel run that reads this source alone, without a feed; ``(0, 1)`` to
+            give each rank all of it.
 
     Attributes:
         classes: Names of the classes; empty if there are no labels.
@@ -79,18 +85,16 @@ class ImageSource(Alone):
         PackageMissing: simplejpeg or OpenCV is not installed; the message says how.
     """
 
-    seekable = True
-    selects = True
-
     def __init__(
         self,
         images: str | Path | Sequence[str | Path],
         *,
         size: int = 224,
-        augment: Literal["rrc", "center"] = "rrc",
+        augment: Literal["rrc", "center", "whole", "padded"] = "rrc",
         scale: tuple[float, float] = (0.08, 1.0),
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
         flip: float | None = None,
+        padding: int | None = None,
         jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),
         crops: int = 1,
         shrink: Literal["bilinear", "area"] = "bilinear",
@@ -105,6 +109,7 @@ class ImageSource(Alone):
         drop_last: bool = False,
         segments: int | None = None,
         seed: int = 0,
+        shard: tuple[int, int] | None = None,
     ) -> None:
         require("ImageSource", "images", "simplejpeg", "cv2")
         from penstock.sources.images.choose import decoder
@@ -115,21 +120,20 @@ class ImageSource(Alone):
 
         size = whole_number("size", size, 1, 2**14)
         crops = whole_number("crops", crops, 1, 1024)
-        self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-        seed = random_seed(seed)
-        if segments is not None:
-            segments = whole_number("segments", segments, 1)
         for name, value, known in (
-            ("augment", augment, ("rrc", "center")),
+            ("augment", augment, ("rrc", "center", "whole", "padded")),
             ("shrink", shrink, ("bilinear", "area")),
             ("on_bad", on_bad, ("fail", "skip")),
         ):
             if value not in known:
                 raise BadSetting(f"{name}={value!r}: it must be one of {', '.join(known)}")
         scale, ratio = _range("scale", scale, 1.0), _range("ratio", ratio, math.inf)
-        (flip,) = _numbers("flip", [(0.5 if augment == "rrc" else 0.0) if flip is None else flip], 1)
+        (flip,) = _numbers("flip", [(0.5 if augment in ("rrc", "padded") else 0.0) if flip is None else flip], 1)
         if not 0 <= flip <= 1:
             raise BadSetting(f"flip={flip!r}: it must be a probability, from 0 to 1")
+        if padding is not None and augment != "padded":
+            raise BadSetting(f'padding={padding!r}: only with augment="padded"')
+        padding = size // 8 if padding is None else whole_number("padding", padding, 0, 2**14)
         brightness, contrast, saturation, hue = _numbers("jitter", jitter, 4)
         if not all(0 <= each < math.inf for each in (brightness, contrast, saturation, hue)) or hue > 0.5:
             raise BadSetting(f"jitter={jitter!r}: give four numbers from 0 on, the last (of the hue) at most 0.5")
@@ -138,17 +142,15 @@ class ImageSource(Alone):
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
         workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
-        told = labels_of(self._records.names, self._records.labels or None if labels is None else labels)
+        told = labels_of(self._records, labels)
         self.classes: Sequence[str] = () if told is None else told.classes
         augmentation = Augmentation(
-            size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink
+            size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
         )
-        self._order = Order(len(self._records.names), self.batch_size, segments, seed, shuffle=shuffle)
-        self.samples = self._order.samples
-        self.batches = self._order.batches
-        self.segment_starts = self._order.segment_starts
-        self.drop_last = drop_last
-        self.order = digest("images", self._order.digest)
+        self._visit(len(self._records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        tars = self._records.tars if isinstance(self._records, ShardRecords) else []
+        self.order = digest("images", self._order.digest, self._records.names, *tars)
+        self.shard = rank_of(shard)
         shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
         pixels = np.empty((1, *shape), np.uint8)
         values = None if told is None else told.values
@@ -169,6 +171,12 @@ class ImageSource(Alone):
         return "; ".join(filter(None, (said, black, self._keeping.description)))
 
     @property
+    def paths(self) -> Sequence[str]:
+        """The file, or URL, of each image by its id; of a tar's member, its name behind the tar's path."""
+        places = zip(self._records.places(np.arange(self.samples)), self._records.names, strict=True)
+        return [at.path if at.path.endswith(f"/{name}") else f"{at.path}/{name}" for at, name in places]
+
+    @property
     def cached(self) -> Counts:
         """How many images came from the cache so far, and how many did not."""
         return self._keeping.counts
@@ -182,8 +190,7 @@ class ImageSource(Alone):
         """Return what a cache could keep of these images, the best first, by what was measured so far."""
         return self._keeping.choices(cache)
 
-    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
-        # No salt: a draw belongs to a place in the cycle, where always the same image is.
+    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
         return self._workshop.blocks(planned(self._order.blocks(at), wanted), at.cycle)
 
     def fill(self, slots: Slots) -> int:
@@ -194,15 +201,21 @@ class ImageSource(Alone):
 
 
 def _records(images: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> Records:
-    some = [images] if isinstance(images, (str, Path)) else images
+    some: Any = images if isinstance(images, (list, tuple)) else [images]
+    try:
+        endings = tuple(each.lower() for each in ([suffixes] if isinstance(suffixes, str) else suffixes))
+    except (TypeError, AttributeError):
+        endings = ("",)
+    if not endings or not all(endings):
+        raise BadSetting(f"suffixes={suffixes!r}: give endings of names, such as ('.jpg', '.png')")
     if any(is_remote(str(each)) for each in some):
         require("ImageSource of a URL", "s3", "obstore")
-    if all(str(each).endswith(SUFFIX) for each in some):
-        return ShardRecords(some, suffixes)
+    if some and all(str(each).endswith(SUFFIX) for each in some):
+        return ShardRecords(some, endings)
     if isinstance(images, str) and is_remote(images):
-        return BucketRecords(images, suffixes)
-    if isinstance(images, (str, Path)):
-        return FolderRecords(images, suffixes)
+        return BucketRecords(images, endings)
+    if isinstance(images, (str, Path)) and images:
+        return FolderRecords(images, endings)
     raise BadSetting(f"images={images!r}: give one folder, or tar files")
 
 

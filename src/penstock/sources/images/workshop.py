@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import ByteArray, Records, SourceBlock, Tree
-from penstock.errors import BadSetting, SourceError
+from penstock.errors import BadSetting, SourceError, Untravelled
+from penstock.linux.descriptors import opened
 from penstock.linux.fork import close_in_children
 from penstock.memory.placement import Placement, place
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, OwnSlots, Slot, Slots
+from penstock.sources.alone import UNTRAVELLED
 from penstock.sources.images.keeping import Keeping
 from penstock.sources.images.pool import WorkerPool
 from penstock.sources.images.worker import Bad, Memory, Prepared, Recipe, Task
@@ -84,6 +86,11 @@ class Workshop:
         self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
         self.skipped = 0
         self._forget()
+
+    def __getstate__(self) -> object:
+        if self._files:
+            raise Untravelled(UNTRAVELLED.format(self._records.root))
+        return object.__getstate__(self)
 
     def use(self, slots: Slots) -> int:
         """Prepare blocks in these slots from now on; return how many are of use at once."""
@@ -151,7 +158,7 @@ class Workshop:
         spare = 1 if self._slots is not None else min(self._pool.capacity + 1, most)
         if not self._memories:
             nbytes = spare * self.block_bytes
-            file = FileIO(os.memfd_create("penstock-images", os.MFD_CLOEXEC), "r+")
+            file = opened("r+", os.memfd_create, "penstock-images", os.MFD_CLOEXEC)
             self._files.append(file)
             file.truncate(nbytes)
             files = [Memory(file.fileno(), nbytes)]

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.advice.reader_choice import choose_reader
 from penstock.advice.saved import saved_rows
 from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock, Wanted
-from penstock.errors import BadSetting, ReaderUnavailable
+from penstock.errors import BadSetting, ReaderUnavailable, Untravelled
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
 from penstock.io.cache.tiers import Admitted, Counts, Files, Tiers, memory_files
@@ -22,8 +22,9 @@ from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots
-from penstock.sizes import random_seed, size_text, whole_number
-from penstock.sources.order import Order, digest, planned
+from penstock.sizes import size_text, whole_number
+from penstock.sources.alone import UNTRAVELLED
+from penstock.sources.order import Ordered, digest, planned
 from penstock.sources.packed.files import PackedFiles
 from penstock.sources.packed.format import folder_at
 from penstock.sources.packed.reading import Places, Reading, Shelf
@@ -33,7 +34,7 @@ _DEPTH = 128
 _SCRATCH_BYTES = 256 << 20
 
 
-class PackedSource:
+class PackedSource(Ordered):
     """Feeds what ``pack`` has written, reading rows straight into the ring.
 
     Args:
@@ -63,9 +64,6 @@ class PackedSource:
         ReaderUnavailable: this machine cannot read so; the message says why.
     """
 
-    seekable = True
-    selects = True
-
     def __init__(
         self,
         folder: str | Path,
@@ -83,10 +81,6 @@ class PackedSource:
     ) -> None:
         if not str(folder):
             raise BadSetting("packed: without a folder: write packed:FOLDER, as penstock pack has made it")
-        batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-        if segments is not None:
-            segments = whole_number("segments", segments, 1)
-        seed = random_seed(seed)
         keep_bytes = whole_number("keep_bytes", keep_bytes, 0)
         Cache.check(cache)
         if cache is not None and cache.keep != "auto":
@@ -100,16 +94,11 @@ class PackedSource:
         self._memory: list[FileIO] = []  # of the cache
         self.cached = Counts()
         self._files = PackedFiles(self._folder, keep_bytes=keep_bytes, verify=verify, runs=cache is None)
-        rows = self._files.manifest.rows
-        self._order = Order(rows, batch_size, segments, seed, shuffle=shuffle)
-        self.samples = self._order.samples
-        self.batches = self._order.batches
-        self.batch_size = batch_size
-        self.segment_starts = self._order.segment_starts
-        self.drop_last = drop_last
+        self._visit(self._files.manifest.rows, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
         self.order = digest("packed", self._order.digest)
-        self.slot_bytes = self._files.slot_bytes(min(batch_size, rows))
-        self.block_bytes = sum(aligned(size * min(batch_size, rows)) for size in self._files.row_bytes)
+        rows = min(self.batch_size, self.samples)
+        self.slot_bytes = self._files.slot_bytes(rows)
+        self.block_bytes = sum(aligned(size * rows) for size in self._files.row_bytes)
         self._depth = _DEPTH if depth is None else depth
         if callable(reader):
             self._make_reader, self._reads_by = reader, "a reader of yours"
@@ -122,11 +111,16 @@ class PackedSource:
         self._slots: Slots | None = None
         self._ring: Shelf | None = None
         self._scratch: Shelf | None = None
-        extents = sum(len(self._files.runs(i, np.arange(min(batch_size, rows)))[0]) for i in self._files.read)
+        extents = sum(len(self._files.runs(i, np.arange(rows))[0]) for i in self._files.read)
         if shuffle:
             extents = len(self._files.read) * batch_size
         # One block is being given, one is being finished, and others keep the reader busy.
         self._ahead = 2 + (-(-self._depth // extents) if extents else 0)
+
+    def __getstate__(self) -> object:
+        if self._ring is not None or self._scratch is not None:
+            raise Untravelled(UNTRAVELLED.format(self._folder))
+        return object.__getstate__(self)
 
     @property
     def description(self) -> str:
@@ -140,7 +134,7 @@ class PackedSource:
         hits = f"; {self.cached.hits / seen:.0%} of {seen:,} reads came from the cache" if seen else ""
         return f"{size}, {self._reads_by}{path_taken}{hits}"
 
-    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
         self._files.load()
         self._files.check_unchanged()
         if self._slots is None:

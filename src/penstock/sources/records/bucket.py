@@ -6,21 +6,16 @@ from collections.abc import Sequence
 
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting
+from penstock.sources.records.folder import in_order
 from penstock.sources.records.read import stores
 
 
 class BucketRecords:
-    """The objects below a prefix, in order of their keys.
+    """The objects below a prefix, in the order of a folder's files. Attributes are those of ``Records``.
 
     Args:
         url: ``s3://bucket/prefix``.
         suffixes: Endings of keys that are samples, in small letters; others are left out.
-
-    Attributes:
-        names: Path of each sample below the prefix.
-        root: The prefix's URL.
-        labels: None lie beside them.
-        description: The records in a few words, for a person.
 
     Raises:
         BadSetting: it is no such URL, the store refuses, or nothing lies there.
@@ -32,15 +27,19 @@ class BucketRecords:
         if not url.startswith("s3://") or not self.root.removeprefix("s3:"):
             raise BadSetting(f"{url}: give s3://bucket/prefix for a folder of objects, or the URLs of tar files")
         try:
-            found = [each for each in stores().listed(f"{self.root}/") if _is_sample(each.url, tuple(suffixes))]
+            found = {each.url.removeprefix(f"{self.root}/"): each for each in stores().listed(f"{self.root}/")}
         except OSError as error:
             raise BadSetting(f"{url} cannot be listed: {error.strerror}") from None
-        if not found:
+        folders: dict[str, list[str]] = {}
+        for key in found:
+            folder, _, name = key.rpartition("/")
+            folders.setdefault(folder, []).append(name)
+        self.names, self.classes = in_order(folders.items(), suffixes)
+        if not self.names:
             raise BadSetting(f"{url}: no objects below it end in {', '.join(sorted(suffixes))}")
-        self._objects = sorted(found)
+        self._objects = [found[name] for name in self.names]
         self.labels: Sequence[str] = ()
-        self.names = [each.url.removeprefix(f"{self.root}/") for each in self._objects]
-        self.description = f"{len(found):,} objects of {self.root}"
+        self.description = f"{len(self.names):,} objects of {self.root}"
 
     def places(self, records: Ids) -> list[Place]:
         chosen: list[int] = records.tolist()
@@ -48,7 +47,3 @@ class BucketRecords:
 
     def check_unchanged(self, records: Ids) -> None:
         """An object that was replaced is not read: the store compares its version."""
-
-
-def _is_sample(url: str, suffixes: tuple[str, ...]) -> bool:
-    return url.lower().endswith(suffixes) and not url.rpartition("/")[2].startswith(".")

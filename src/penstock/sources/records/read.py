@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from penstock.contracts import Place
@@ -28,6 +29,13 @@ def stores() -> ObjectStores:
 def is_remote(path: str) -> bool:
     """Whether a path is the URL of an object."""
     return "://" in path
+
+
+def check_once(paths: Sequence[str]) -> None:
+    """Raise BadSetting if a file is named twice, by another path too."""
+    real = Counter(map(os.path.realpath, paths))
+    if twice := [path for path in paths if real[os.path.realpath(path)] > 1]:
+        raise BadSetting(f"{twice[0]} is named twice, so its samples would come twice in each epoch")
 
 
 def objects_like(pattern: str) -> list[str]:

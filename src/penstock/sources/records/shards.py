@@ -6,10 +6,11 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,39 +20,46 @@ from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
 from penstock.linux.cache_folder import cache_folder
 from penstock.sources.order import digest
-from penstock.sources.records.read import is_remote, objects_like, read, read_ahead, version_of
+from penstock.sources.records.read import check_once, is_remote, objects_like, read, read_ahead, version_of
 from penstock.sources.records.tar import Member, members, walk
 
 SUFFIX = ".tar"
 _LABEL = ".cls"
-_FORMAT = 2
+_FORMAT = 5
 _AT_ONCE = 64
 """Shards that are walked through at once: of objects, each member costs a round trip."""
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
-class _Index(msgspec.Struct, array_like=True):
-    """The samples of one shard: names, offsets, sizes, and the labels that lie beside them (empty if none do)."""
+class _Index(NamedTuple):
+    """The samples of one shard, their labels (empty if none do), why some have none, and all folders."""
 
-    names: list[str]
-    offsets: list[int]
-    nbytes: list[int]
+    samples: list[Member]
     labels: list[str]
+    unlabelled: str
+    folders: list[str]
+
+
+class _Group(NamedTuple):
+    """What follows one another with one key: members, images, and labels by their names without ``.cls``."""
+
+    key: str
+    members: set[str]
+    images: list[Member]
+    labels: dict[str, str]
 
 
 class ShardRecords:
     """The members of tar files that end as asked, shard after shard in the order of their names.
 
-    A shard is walked through once, and its index kept in the user's cache.
+    A shard is walked through once, and its index kept in the user's cache. Attributes are those of ``Records``.
 
     Args:
         shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
         suffixes: Endings of members that are samples, in small letters.
 
     Attributes:
-        names: Path of each sample within its shard, and within the folder that all of them lie in.
-        root: The folder that all shards lie in.
-        labels: What the ``.cls`` beside each sample says; empty if there are none.
+        tars: Name of each shard, and how many samples it has.
 
     Raises:
         BadSetting: there are no such files, one is no tar, or has no sample.
@@ -60,21 +68,32 @@ class ShardRecords:
     def __init__(self, shards: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> None:
         patterns = [shards] if isinstance(shards, (str, Path)) else list(shards)
         self._paths = [path for pattern in patterns for path in _found(str(pattern))]
-        if twice := [path for path, times in Counter(self._paths).items() if times > 1]:
-            raise BadSetting(f"{twice[0]} is named twice, so its samples would come twice in each epoch")
+        check_once(self._paths)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             self._versions = list(pool.map(version_of, self._paths))
             indexes = list(pool.map(partial(_indexed, suffixes=tuple(suffixes)), self._paths, self._versions))
-        self.names = _within([name for index in indexes for name in index.names])
-        self.labels = [label for index in indexes for label in index.labels]
-        if len(self.labels) not in (0, len(self.names)):
-            without = next(path for path, index in zip(self._paths, indexes, strict=True) if not index.labels)
-            raise BadSetting(f"{without} has no {_LABEL} beside its images, and other shards have: pass labels=")
+        self._samples = [sample for index in indexes for sample in index.samples]
+        names = [sample.name for sample in self._samples]
+        self.names, self.classes = _within(names, {folder for index in indexes for folder in index.folders})
+        self._labels = [label for index in indexes for label in index.labels]
+        told = (
+            index.unlabelled or f"{path} has no {_LABEL} beside its images, and other shards have"
+            for path, index in zip(self._paths, indexes, strict=True)
+            if index.unlabelled or (self._labels and not index.labels)
+        )
+        self._unlabelled = next(told, "")
         self._tokens = [version.etag or repr(version) for version in self._versions]
         self.root = _root(self._paths)
-        self._shards = np.repeat(np.arange(len(indexes)), [len(index.names) for index in indexes])
-        self._offsets = [offset for index in indexes for offset in index.offsets]
-        self._nbytes = [nbytes for index in indexes for nbytes in index.nbytes]
+        counts = [len(index.samples) for index in indexes]
+        self.tars = [*zip(map(os.path.basename, self._paths), counts, strict=True)]
+        self._shards = np.repeat(np.arange(len(indexes)), counts)
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """What the ``.cls`` beside each sample says; ``BadSetting`` if some have one, and others have none."""
+        if self._unlabelled:
+            raise BadSetting(f"{self._unlabelled}: pass labels=")
+        return self._labels
 
     @property
     def description(self) -> str:
@@ -82,11 +101,11 @@ class ShardRecords:
         return f"{len(self.names):,} members of {shards}"
 
     def places(self, records: Ids) -> list[Place]:
-        chosen: list[int] = records.tolist()
         shards: list[int] = self._shards[records].tolist()
+        chosen: list[Member] = [self._samples[i] for i in records.tolist()]
         return [
-            Place(self._paths[shard], self._offsets[i], self._nbytes[i], self._tokens[shard])
-            for i, shard in zip(chosen, shards, strict=True)
+            Place(self._paths[shard], sample.offset, sample.nbytes, self._tokens[shard])
+            for sample, shard in zip(chosen, shards, strict=True)
         ]
 
     def check_unchanged(self, records: Ids) -> None:
@@ -109,7 +128,7 @@ def _found(pattern: str) -> list[str]:
         return [path for number in numbers for path in _found(_RANGE.sub(number, pattern, count=1))]
     if is_remote(pattern):
         return objects_like(pattern) if "*" in pattern else [pattern]
-    text = os.path.expanduser(pattern)
+    text = os.path.abspath(os.path.expanduser(pattern))
     found = [text] if os.path.exists(text) else sorted(glob.glob(text, recursive=True))
     if not found:
         raise BadSetting(f"{pattern}: there is no such tar file")
@@ -135,26 +154,57 @@ def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Ind
 
 
 def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
-    """Walk through a shard; samples are told apart by their path up to the first dot of its last part."""
-    index, labels = _Index([], [], [], []), dict[str, str]()
-    for name, offset, nbytes in _members(path, version):
+    """Walk through a shard."""
+    groups, folders, doubtful, first = list[_Group](), set[str](), set[str](), ""
+    for member in _members(path, version):
+        name, offset, nbytes = member
+        folders.add(os.path.dirname(name))
+        again = bool(groups) and name in groups[-1].members
+        if again or not groups or _key(name) != groups[-1].key:
+            if again and name != first:  # of those before it, some may be this one's
+                doubtful.add(_key(name))
+            groups.append(_Group(_key(name), set(), [], {}))
+            first = name
+        groups[-1].members.add(name)
         lower = name.lower()
+        if offset < 0 and lower.endswith((*suffixes, _LABEL)):
+            raise BadSetting(f"{path}: {name} is a symbolic link; pack the files again with --dereference")
         if lower.endswith(suffixes) and not os.path.basename(name).startswith("."):
-            if offset < 0:
-                raise BadSetting(f"{path}: {name} is a symbolic link; pack the files again with --dereference")
-            index.names.append(name)
-            index.offsets.append(offset)
-            index.nbytes.append(nbytes)
+            groups[-1].images.append(member)
         elif lower.endswith(_LABEL):
-            labels[_key(name)] = read(Place(path, offset, nbytes, version.etag)).decode(errors="replace").strip()
-    if not index.names:
+            text = read(Place(path, offset, nbytes, version.etag)).decode(errors="replace")
+            groups[-1].labels[name[: -len(_LABEL)]] = text
+    samples = [image for group in groups for image in group.images]
+    if not samples:
         raise BadSetting(f"{path}: no member ends in {', '.join(sorted(suffixes))}")
-    if labels:
-        keys = list(map(_key, index.names))
-        if missing := [name for name, key in zip(index.names, keys, strict=True) if key not in labels]:
-            raise BadSetting(f"{path}: {len(missing):,} images have no {_LABEL} beside them, such as {missing[0]}")
-        index.labels = [labels[key] for key in keys]
-    return index
+    return _Index(samples, *_labels(path, groups, doubtful), sorted(folders))
+
+
+def _labels(path: str, groups: Sequence[_Group], doubtful: Container[str]) -> tuple[list[str], str]:
+    """Return the label of each image, or why some have none.
+
+    As in WebDataset, a sample is what follows one another with one key: the path up to the first dot of its last
+    part. A key may come again, as in tars that were joined, each time with a label. A label that lies elsewhere
+    counts where its key comes once.
+    """
+    images = Counter(group.key for group in groups if group.images)
+    times = Counter(group.key for group in groups if group.labels)
+    apart = {group.key: group.labels for group in groups if group.labels and images[group.key] == 1}
+    found: list[str] = []
+    missing: list[str] = []
+    for key, _, samples, own in groups if times else ():
+        beside = own or apart.get(key, {})
+        told = images[key] == times[key] and key not in doubtful
+        for name, _, _ in samples:
+            fitting = (os.path.splitext(name)[0], key, *(beside if len(beside) == len(samples) == 1 else ()))
+            of = [beside[each] for each in fitting if told and each in beside]
+            (found if of else missing).append(of[0] if of else name)
+    if not missing:
+        return found, ""
+    key = _key(missing[0])
+    count = max(images[key], times[key])
+    again = f" (its key comes {count} times, with {times[key]} {_LABEL})" if count > 1 else ""
+    return [], f"{path}: {len(missing):,} images have no {_LABEL} beside them, such as {missing[0]}{again}"
 
 
 def _members(path: str, version: FileVersion) -> Iterator[Member]:
@@ -163,10 +213,15 @@ def _members(path: str, version: FileVersion) -> Iterator[Member]:
     return members(path)
 
 
-def _within(names: list[str]) -> list[str]:
-    """Return paths within the folder that all of them lie in, which is no class: ``tar cf x.tar photos``."""
-    common = os.path.commonpath([os.path.dirname(os.path.normpath(name)) for name in names])
-    return [os.path.relpath(name, common or ".") for name in names]
+def _within(names: Sequence[str], folders: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return paths within the folder that all of them lie in, which is no class: ``tar cf x.tar photos``.
+
+    And the uppermost of the folders in it.
+    """
+    names = [name.lstrip("/") for name in names]
+    common = os.path.commonpath([os.path.dirname(os.path.normpath(name)) for name in names]) or "."
+    inside = {os.path.relpath(folder.lstrip("/") or ".", common).split("/", 1)[0] for folder in folders}
+    return [os.path.relpath(name, common) for name in names], sorted(inside - {".", ".."})
 
 
 def _root(paths: list[str]) -> str:
@@ -181,5 +236,5 @@ def _root(paths: list[str]) -> str:
 
 
 def _key(name: str) -> str:
-    folder, _, file = name.rpartition("/")
-    return f"{folder}/{file.split('.', 1)[0]}"
+    folder, slash, file = name.rpartition("/")
+    return folder + slash + file.split(".", 1)[0]

@@ -15,14 +15,17 @@ from penstock.errors import BadSetting
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
-_FILES = (b"0", b"\0", b"7")
+_FILES, _FOLDER = (b"0", b"\0", b"7"), b"5"
 _LONG_NAME, _LONG_LINK, _PAX, _SPARSE, _HARD_LINK, _SYMBOLIC_LINK = b"L", b"K", b"x", b"S", b"1", b"2"
 _CHECKSUM = slice(148, 156)
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
 
 
 class Member(NamedTuple):
-    """A file within a tar: its name, and where its bytes lie; ``offset`` is -1 for a symbolic link."""
+    """A file within a tar: its name, and where its bytes lie; ``offset`` is -1 for a symbolic link.
+
+    The name of a folder ends in a slash.
+    """
 
     name: str
     offset: int
@@ -30,11 +33,7 @@ class Member(NamedTuple):
 
 
 def members(path: str | Path) -> Iterator[Member]:
-    """Yield the files of a tar, in order; of several that were joined (``cat``), the files of each.
-
-    Raises:
-        BadSetting: it is no tar, is compressed or cut short, or has a sparse file.
-    """
+    """Yield the files of a tar in order, of joined ones (``cat``) those of each; errors are those of ``walk``."""
     where = Path(path)
     try:
         file = where.open("rb", buffering=0)
@@ -77,12 +76,14 @@ def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[M
         elif kind == _LONG_LINK:
             long_link = pread(nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
         elif kind == _PAX:
-            extended = _pax(pread(nbytes, start))
+            extended = _pax(path, pread(nbytes, start), start)
         else:
             name = extended.get("path") or long_name or _name(header)
             if kind == _SPARSE or any(key.startswith("GNU.sparse") for key in extended):
                 raise BadSetting(f"{path}: {name} is stored as a sparse file; pack it again without --sparse")
-            if kind in _FILES and not name.endswith("/"):
+            if kind == _FOLDER or (kind in _FILES and name.endswith("/")):
+                yield Member(f"{name.rstrip('/')}/", start, 0)
+            elif kind in _FILES:
                 seen[name] = Member(name, start, nbytes)
                 yield seen[name]
             elif kind == _HARD_LINK:
@@ -111,7 +112,7 @@ def _checked(path: str, header: bytes, at: int) -> int:
         nbytes = int.from_bytes(field[1:]) if field[:1] == b"\x80" else int(field.rstrip(b"\0 ") or b"0", 8)
     except ValueError:
         written = nbytes = -1
-    if written != sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" "):
+    if nbytes < 0 or written != sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" "):
         raise BadSetting(f"{path} is no tar, or is damaged: no header lies at byte {at:,}")
     return nbytes
 
@@ -125,12 +126,21 @@ def _text(field: bytes) -> str:
     return field.split(b"\0", 1)[0].decode(errors="surrogateescape")
 
 
-def _pax(records: bytes) -> dict[str, str]:
-    """Read extended headers: ``length key=value`` and a line feed, again and again."""
+def _pax(path: str, records: bytes, at: int) -> dict[str, str]:
+    """Read extended headers: ``length key=value`` and a line feed, again and again.
+
+    Raises:
+        BadSetting: they are none, or tell of a size below 0.
+    """
     found: dict[str, str] = {}
-    while records.strip(b"\0"):
-        length = int(records.split(b" ", 1)[0])
-        key, _, value = records[:length].split(b" ", 1)[1].rstrip(b"\n").partition(b"=")
-        found[key.decode()] = value.decode(errors="surrogateescape")
-        records = records[length:]
+    try:
+        while records.strip(b"\0"):
+            length = int(records.split(b" ", 1)[0])
+            key, _, value = records[:length].split(b" ", 1)[1].removesuffix(b"\n").partition(b"=")
+            found[key.decode()] = value.decode(errors="surrogateescape")
+            if length > len(records) or int(found.get("size", 0)) < 0:
+                raise ValueError
+            records = records[length:]
+    except (ValueError, IndexError):
+        raise BadSetting(f"{path} is damaged: no extended header lies at byte {at:,}") from None
     return found

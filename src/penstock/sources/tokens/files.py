@@ -9,24 +9,24 @@ import math
 import mmap
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from errno import EACCES, ENOENT
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import Numbers, Place
-from penstock.errors import BadSetting, ReadFailed
+from penstock.errors import BadSetting, ReadFailed, Untravelled
 from penstock.fingerprint.data import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.slab import Slab
 from penstock.io.cache.whole import WholeFile, slab_of
 from penstock.packages import require
 from penstock.sizes import size_text
-from penstock.sources.records.read import is_remote, objects_like, read, version_of
+from penstock.sources.alone import UNTRAVELLED
+from penstock.sources.records.read import check_once, is_remote, objects_like, read, version_of
 from penstock.sources.tokens import megatron
 
 _HEADER_INTS = 256
@@ -35,6 +35,11 @@ _JUST_WRITTEN_S = 0.1
 _SUFFIXES = (".bin", ".npy")
 _LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 """Magic number and version of llm.c's files, and what their tokens are (its dev/data/data_common.py)."""
+
+_DATES = range(20200101, 21000101)
+"""What llm.c's magic numbers are, of weights and evaluations too."""
+_FIELDS = 32
+"""Numbers of such a header; the rest of it is 0."""
 
 Tokens = npt.NDArray[Any]
 
@@ -76,6 +81,9 @@ class TokenFile:
         except OSError as error:
             raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
         self.tokens: Tokens = np.frombuffer(self._mapped, kind, count, self._first_byte)
+
+    def __reduce__(self) -> NoReturn:
+        raise Untravelled(UNTRAVELLED.format(self.path))
 
     @property
     def is_copy(self) -> bool:
@@ -128,11 +136,19 @@ class TokenFile:
             return self._agreed(found.dtype, dtype), int(found.documents[-1]), 0
         if self._mapped[:6] == b"\x93NUMPY":
             return self._of_npy(dtype)
-        header = np.frombuffer(self._mapped[: 4 * _HEADER_INTS].ljust(12, b"\0"), "<i4", count=3)
-        magic, version, count = header.tolist()
-        if (kind := _LLM_C.get((magic, version))) is not None and self._version.nbytes >= 4 * _HEADER_INTS:
+        header = np.frombuffer(self._mapped[: 4 * _HEADER_INTS].ljust(4 * _HEADER_INTS, b"\0"), "<i4")
+        magic, version, count = header[:3].tolist()
+        if (kind := _LLM_C.get((magic, version))) is not None:
             self._check_size(count, kind)
             return self._agreed(kind, dtype), count, 4 * _HEADER_INTS
+        body = self._version.nbytes - header.nbytes
+        looks_so = magic in _DATES and body >= 0 and not header[_FIELDS:].any()
+        if looks_so or magic in {magic for magic, _ in _LLM_C} or (body and body in (2 * count, 4 * count)):
+            known = " or ".join(f"magic {magic} of version {version}" for magic, version in _LLM_C)
+            raise BadSetting(
+                f"{self.path} has a header like llm.c's, of magic {magic} and version {version}; those of tokens "
+                f"have {known}. Write it again with llm.c's dev/data, or without a header"
+            )
         kind = dtype or "uint16"
         count, rest = divmod(self._version.nbytes, np.dtype(kind).itemsize)
         if rest:
@@ -222,8 +238,7 @@ def opened(
     """
     paths = {str(pattern): files_at(pattern) for pattern in patterns}
     named = [path for pattern in patterns for path in paths[str(pattern)]]
-    if twice := [path for path, times in Counter(named).items() if times > 1]:
-        raise BadSetting(f"{twice[0]} is named twice, so its tokens would come twice in each epoch")
+    check_once(named)
     if cache is None and (remote := [path for path in named if is_remote(path)]):
         raise BadSetting(
             f"{remote[0]} must lie on a disk of this machine. Pass cache=penstock.Cache(folder, size), into which "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 
 import numpy as np
 
@@ -86,7 +87,7 @@ class Mixture:
 
 def _shares(weights: Mapping[str, float]) -> list[float]:
     for name, weight in weights.items():
-        if not 0 < weight < math.inf:
+        if not isinstance(weight, Real) or not 0 < weight < math.inf:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadSetting(f"the weight of {name} is {weight!r}: it must be a number above 0")
     total = sum(weights.values())
     return [weight / total for weight in weights.values()]

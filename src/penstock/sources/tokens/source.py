@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,8 @@ from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots
 from penstock.sizes import random_seed, whole_number
 from penstock.sources.alone import Alone
-from penstock.sources.order import Order, Planned, digest, planned
+from penstock.sources.order import Planned, digest, planned
+from penstock.sources.sharding import rank_of
 from penstock.sources.tokens.files import TokenFile, Tokens, opened
 from penstock.sources.tokens.mixture import Mixture
 from penstock.sources.tokens.rows import Documents, Rows, Windows
@@ -58,13 +60,12 @@ class TokenSource(Alone):
         segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
             than 16,000 rows to shuffle.
         seed: Random seed of the order.
+        shard: ``(rank, world)`` of a data-parallel run that reads this source alone, without a feed; ``(0, 1)`` to
+            give each rank all of it.
 
     Raises:
         BadSetting: there are no such files, they are no files of tokens, or an argument is out of range.
     """
-
-    seekable = True
-    selects = True
 
     def __init__(
         self,
@@ -79,19 +80,17 @@ class TokenSource(Alone):
         drop_last: bool = False,
         segments: int | None = None,
         seed: int = 0,
+        shard: tuple[int, int] | None = None,
     ) -> None:
         length = whole_number("length", length, 1, 2**24)
-        self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
         seed = random_seed(seed)
-        if segments is not None:
-            segments = whole_number("segments", segments, 1)
         if dtype not in (None, "uint16", "uint32"):
             raise BadSetting(f"dtype={dtype!r}: tokens without a header are uint16 or uint32")
         if documents not in (None, "split", "packed"):
             raise BadSetting(f"documents={documents!r}: it must be 'split', 'packed', or left out")
-        named = [files] if isinstance(files, (str, Path)) else list(files)
-        if not named:
-            raise BadSetting("no files were named")
+        named = [files] if isinstance(files, (str, Path)) else list(files) if isinstance(files, Iterable) else []  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not named or "" in map(str, named):
+            raise BadSetting(f"files={files!r}: no files were named")
         Cache.check(cache)
         found = opened(named, dtype, cache)
         self._files = [file for own in found.values() for file in own]
@@ -104,12 +103,10 @@ class TokenSource(Alone):
             raise BadSetting(
                 "shuffle=False: data sets with weights are mixed by shuffling; leave one of the two out"
             )
-        self._order = Order(self._rows.count, self.batch_size, segments, seed, shuffle=shuffle)
-        self.samples = self._order.samples
-        self.batches = self._order.batches
-        self.segment_starts = self._order.segment_starts
-        self.drop_last = drop_last
-        self.order = digest("tokens", self._order.digest, length, documents, tuple(self._rows.counts))
+        self._visit(self._rows.count, batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
+        self.shard = rank_of(shard)
+        names = [os.path.basename(file.path) for file in self._files]
+        self.order = digest("tokens", self._order.digest, length, documents, tuple(self._rows.counts), names)
         tokens = np.empty((1, length + 1), self._files[0].tokens.dtype)
         numbers = np.empty((1, length + 1), np.int32)
         example: Any = tokens if documents is None else {"tokens": tokens, "documents": numbers}
@@ -126,7 +123,7 @@ class TokenSource(Alone):
         many = f"{len(self._files):,} files" if len(self._files) > 1 else str(self._files[0].path)
         return f"{tokens:,} tokens of {many}: {self._rows.description}"
 
-    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
         for file in self._files:
             file.check_unchanged()
         plans = planned(self._order.blocks(at), wanted)

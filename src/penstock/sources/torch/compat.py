@@ -22,6 +22,7 @@ TESTED = ("2.13",)
 """Releases of torch under which all of Penstock's tests have run (docs/hardware.md says on what)."""
 
 _DATA_LOADER = "torch.utils.data.dataloader"
+_WORKER = "torch.utils.data._utils.worker"
 _COLLATE = "torch.utils.data._utils.collate"
 _SHUT_DOWN = "_shutdown_workers"
 
@@ -51,6 +52,9 @@ def _missing(module: str, name: str) -> ImportError:
 collate: Callable[..., Any] = _private(_COLLATE, "collate")
 collate_tensor_fn: Callable[..., Any] = _private(_COLLATE, "collate_tensor_fn")
 _collate_fn_map: dict[Any, Any] = _private(_COLLATE, "default_collate_fn_map")
+_worker_info: Callable[..., Any] = _private(_WORKER, "WorkerInfo")
+_private(_WORKER, "_worker_info")
+map_style_fetcher: Callable[..., Any] = _private("torch.utils.data._utils.fetch", "_MapDatasetFetcher")
 _private(_DATA_LOADER, f"_MultiProcessingDataLoaderIter.{_SHUT_DOWN}")
 if "_iterator" not in DataLoader.__annotations__:
     raise _missing(_DATA_LOADER, "DataLoader._iterator")
@@ -59,6 +63,18 @@ if "_iterator" not in DataLoader.__annotations__:
 def collate_fn_map() -> dict[Any, Any]:
     """Return how ``default_collate`` collates each type, those that users have registered included."""
     return dict(_collate_fn_map)
+
+
+def changed_collate_fn_map() -> dict[Any, Any] | None:
+    """Return how ``default_collate`` collates each type, if that is not how torch does it alone."""
+    changed = any(getattr(function, "__module__", "") != _COLLATE for function in _collate_fn_map.values())
+    return collate_fn_map() if changed else None
+
+
+def set_collate_fn_map(entries: dict[Any, Any]) -> None:
+    """Have ``default_collate`` collate by these entries, which it tries in their order."""
+    _collate_fn_map.clear()
+    _collate_fn_map.update(entries)
 
 
 def stacks_tensors(collate_fn: Any) -> bool:
@@ -108,3 +124,18 @@ def loader_with_workers(loader: DataLoader[Any], workers: int) -> DataLoader[Any
     elif copied.prefetch_factor is None:
         copied.prefetch_factor = 2  # as torch does where none is named
     return copied
+
+
+def become_worker(loader: DataLoader[Any], seed: int) -> None:
+    """Let a data set find, in this process, that it is worker 0 of its loader.
+
+    Unlike a worker's, its batches are not made in shared memory: if it were killed, a name would stay there.
+    """
+    workers = max(1, loader.num_workers)
+    info = _worker_info(id=0, num_workers=workers, seed=seed, dataset=loader.dataset)
+    vars(import_module(_WORKER))["_worker_info"] = info
+    torch.UntypedStorage._new_shared = classmethod(_private_storage)  # pyright: ignore
+
+
+def _private_storage(kind: type[torch.UntypedStorage], size: int, *, device: Any = "cpu") -> torch.UntypedStorage:
+    return kind(size, device=device)

@@ -19,7 +19,7 @@ from penstock.sources.seeds import order_seed, seed_process
 from penstock.sources.stream import counted
 from penstock.sources.torch.compat import end_workers, without_persistent_workers
 from penstock.sources.torch.planned import PlannedLoader, describe_loader
-from penstock.sources.torch.sampling import SamplerPasses, canonical, draw
+from penstock.sources.torch.sampling import SamplerPasses, canonical, draw, hardly_ends
 from penstock.sources.torch.workers import init_fn_of, naming_who_died
 
 
@@ -94,13 +94,16 @@ class WholeBatchLoader:
     def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
         self._passes = SamplerPasses(loader, seed)
         self._planned = PlannedLoader(loader)
-        self.batches = length(loader)
+        self.anywhere = hardly_ends(loader)
+        batches = length(loader)
+        self.batches = None if not self.anywhere and self._passes.never_end(batches) else batches
         self.order = digest("whole batches", self._passes.order)
         self.description = describe_loader(loader)
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
-        workers, indices = self._passes.open(Cursor(at.cycle, 0))
-        with closing(self._planned.load(((index, None) for index in indices), workers)) as loaded:
+        beginning = Cursor(at.cycle, 0)
+        workers, indices = self._passes.open(beginning)
+        with closing(self._planned.load(((index, None) for index in indices), workers, beginning)) as loaded:
             yield from counted((tree for _, tree in loaded), at)
 
     def close(self) -> None:

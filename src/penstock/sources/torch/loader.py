@@ -17,8 +17,8 @@ from penstock.contracts import Cursor, Ids, SourceBlock, Wanted
 from penstock.errors import SourceError
 from penstock.memory.slots import Slots
 from penstock.sources.length import length
-from penstock.sources.order import Order, digest, planned
-from penstock.sources.seeds import data_seed, seed_process
+from penstock.sources.order import Ordered, digest, planned
+from penstock.sources.seeds import data_seed, rows_seed, seed_process
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
 from penstock.sources.torch.planned import PlannedLoader, describe_loader
 from penstock.sources.torch.sampling import (
@@ -27,11 +27,13 @@ from penstock.sources.torch.sampling import (
     check_no_policy,
     check_whole,
     draw,
+    draws_with_replacement,
+    hardly_ends,
     whole_batch_sampler,
 )
 
 
-class MapStyleSource:
+class MapStyleSource(Ordered):
     """Feeds a ``DataLoader`` over a map-style dataset, in its order or shuffled; opens at any position.
 
     With one segment it gives, cycle by cycle, the batches that the loader alone
@@ -41,7 +43,7 @@ class MapStyleSource:
     middle, whose rows must not get the draws of its first ones; and, after the
     first cycle, what a dataset draws in the main process (``num_workers=0``). Such
     draws would move the loader's own seed, which a source that opens anywhere
-    cannot follow.
+    cannot follow. From where some is left out of a pass, draws are seeded by block.
 
     Args:
         loader: The loader, whose worker settings, ``collate_fn`` and ``worker_init_fn`` are kept.
@@ -50,26 +52,20 @@ class MapStyleSource:
         in_order: Do not shuffle, whatever the loader says.
     """
 
-    seekable = True
-    selects = True
-
     def __init__(
         self, loader: DataLoader[Any], *, segments: int | None, seed: int, in_order: bool = False
     ) -> None:
         self._shuffle = isinstance(loader.sampler, RandomSampler) and not in_order
         self._dataset_size = len(loader.dataset)  # type: ignore[arg-type]
         assert loader.batch_size is not None
-        self._order = Order(self._dataset_size, loader.batch_size, segments, seed, shuffle=self._shuffle)
-        self.samples = self._order.samples
-        self.batches = self._order.batches
-        self.batch_size = loader.batch_size
-        self.segment_starts = self._order.segment_starts
-        self.drop_last = loader.drop_last
+        size, drop_last = loader.batch_size, loader.drop_last
+        self._visit(self._dataset_size, size, segments, seed, shuffle=self._shuffle, drop_last=drop_last)
         self.description = describe_loader(loader)
         self._as_torch = self._shuffle and len(self.segment_starts) == 1
         self._seed = seed
         self._persistent = loader.persistent_workers
         self._owned = loader.generator is not None
+        self._begun = False
         start = torch.Generator().manual_seed(seed) if loader.generator is None else loader.generator
         self._drawn = 0, start.get_state()  # a cycle, and the generator's state at its beginning
         self._first = self._drawn
@@ -78,22 +74,28 @@ class MapStyleSource:
         if self._as_torch:
             self.order = digest("as torch", self._order.digest, canonical(loader.generator), self._persistent)
 
-    def open(self, at: Cursor, wanted: Wanted | None = None, salt: int = 0) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
         generator = self._generator(at.cycle)
         workers = _clone(generator)
         if at.cycle == 0 or not self._persistent:
             draw(generator)
         order = self._order_of_torch(generator) if self._as_torch else None
-        if salt or at != Cursor(0, 0):
-            seed_process(data_seed(self._seed, at, salt))
+        if self._begun or at != Cursor(0, 0):
+            seed_process(data_seed(self._seed, at))
         elif self._owned:
             torch.default_generator.manual_seed(self._seed)
         else:
             torch.default_generator.set_state(generator.get_state())  # as the loader alone would leave it
-        if salt or at.sample or (at.cycle and self._persistent):
-            workers.manual_seed(data_seed(self._seed, at, salt))
+        if at.sample or (at.cycle and self._persistent):
+            workers.manual_seed(data_seed(self._seed, at))
+        self._begun = True
         blocks = self._order.blocks(at) if order is None else self._in_order_of_torch(order, at)
-        yield from self._planned.open(planned(blocks, wanted), workers)
+        yield from self._planned.open(
+            planned(blocks, wanted),
+            workers,
+            at,
+            lambda sample, kept: rows_seed(self._seed, Cursor(at.cycle, sample), kept),
+        )
 
     def fill(self, slots: Slots) -> int:
         return self._planned.fill(slots)
@@ -137,6 +139,8 @@ class SamplerSource:
     ``SamplerPasses`` gives the order of a cycle, wherever that is opened. What the
     dataset draws is seeded by where it was opened; the first cycle, opened at its
     beginning, runs as without Penstock under ``torch.manual_seed(seed)``.
+    Where it draws with replacement, or hardly ends, an epoch is as many draws from any of its blocks on. What a
+    sampler that never ends says of its length counts for nothing.
     """
 
     seekable = False
@@ -149,13 +153,17 @@ class SamplerSource:
         self.batches = length(batch_sampler)
         self.batch_size = loader.batch_size
         self.drop_last = loader.drop_last
+        known = self.samples is not None
+        self.anywhere = hardly_ends(loader) or (known and draws_with_replacement(loader))
+        if not self.anywhere and self._passes.never_end(self.batches):
+            self.samples = self.batches = None
         self.order = digest("sampler", self._passes.order, loader.batch_size, self.samples)
         self.description = describe_loader(loader)
         self._planned = PlannedLoader(loader)
 
     def open(self, at: Cursor) -> Iterator[SourceBlock]:
         workers, batches = self._passes.open(at)
-        with closing(self._planned.load(self._from(at, batches), workers)) as loaded:
+        with closing(self._planned.load(self._from(at, batches), workers, at)) as loaded:
             for (sample, rows, ids), tree in loaded:
                 yield SourceBlock(sample, rows, tree, ids)
 

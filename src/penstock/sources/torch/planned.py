@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from itertools import chain
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.contracts import SourceBlock, Tree
+from penstock.contracts import Cursor, Ids, SourceBlock, Tree
 from penstock.memory.slots import Slots
 from penstock.sources.order import Planned
+from penstock.sources.seeds import seed_process
 from penstock.sources.torch.collate import CollateIntoRing
 from penstock.sources.torch.compat import end_workers, forget_workers
 from penstock.sources.torch.workers import init_fn_of, naming_who_died
@@ -23,14 +26,25 @@ from penstock.sources.torch.workers import init_fn_of, naming_who_died
 Steps = Iterable[tuple[Any, Any]]
 """The indices of each batch (a single one for a loader that does not batch; None for one that is not loaded), and
 what goes with them."""
+Seed = Callable[[Any], int]
+"""From what goes with a batch to the seed of what is drawn for it."""
+_ANYWHERE = Cursor(-1, 0)
 
 
 class PlannedLoader:
-    """A loader's dataset, workers and collation, run over index batches that Penstock plans."""
+    """A loader's dataset, workers and collation, run over index batches that Penstock plans.
+
+    What is drawn for a batch never comes again for other samples, in no feeder. Where all of a pass is loaded, a
+    draw's place in the pass says for which sample it is. From the first batch on of which some is left out, each
+    batch has a seed of its own. Generators that a dataset makes in its workers (from ``torch.initial_seed()``)
+    cannot be seeded anew: there the workers are new ones, whose seed comes from the system. Workers persist only
+    into passes that go on as theirs began.
+    """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._iterator: Any = None
-        self._plan = _Plan()
+        self._plan = _Plan(in_workers=loader.num_workers > 0)
+        self._go_on_at: Cursor | None = None  # where workers that persist may go on
         self._generator = torch.Generator()
         options: dict[str, Any] = {"batch_sampler": self._plan}
         if loader.batch_sampler is None:
@@ -51,42 +65,66 @@ class PlannedLoader:
             **options,
         )
 
-    def open(self, plan: Iterable[Planned], workers: torch.Generator) -> Iterator[SourceBlock]:
-        """Yield the blocks of a plan, loaded in workers whose seed is drawn from ``workers``."""
+    def open(
+        self,
+        plan: Iterable[Planned],
+        workers: torch.Generator,
+        at: Cursor,
+        seed: Callable[[int, Ids | None], int],
+    ) -> Iterator[SourceBlock]:
+        """Yield the blocks of a plan.
+
+        Args:
+            plan: What is to be loaded, from ``at`` on.
+            workers: Generator from which the workers' seed is drawn, while all is loaded.
+            at: Where the pass is opened.
+            seed: From a block's first sample and the rows that are loaded of it to the seed of their draws.
+        """
+        plan = iter(plan)
+        partial: list[Planned] = []
+        whole = _until(lambda each: each.kept is not None, plan, partial)
+        if (first := next(whole, None)) is not None:
+            yield from self._blocks(chain([first], whole), workers, at)
+        if partial:
+            new = torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
+            yield from self._blocks(chain(partial, plan), new, at, lambda each: seed(each.sample, each.kept))
+
+    def _blocks(
+        self, plan: Iterable[Planned], workers: torch.Generator, at: Cursor, seed: Seed | None = None
+    ) -> Iterator[SourceBlock]:
         steps = ((each.ids.tolist() or None, each) for each in plan)
-        with closing(self.load(steps, workers)) as loaded:
+        with closing(self.load(steps, workers, at, seed)) as loaded:
             for each, tree in loaded:
                 yield each.block(tree)
 
-    def load(self, steps: Steps, workers: torch.Generator) -> Generator[tuple[Any, Tree]]:
-        """Yield what stands beside each step's indices, and the batch; see ``open``."""
+    def load(
+        self, steps: Steps, workers: torch.Generator, at: Cursor, seed: Seed | None = None
+    ) -> Generator[tuple[Any, Tree]]:
+        """Yield what stands beside each step's indices, and the batch.
+
+        Args:
+            steps: All of a pass from ``at`` on, or with ``seed`` any.
+            workers: Generator from which the seed of the workers is drawn, where they are new.
+            at: Where the pass is opened.
+            seed: Seed of each step; None to draw on from where the workers, or this process, stand.
+        """
+        if self._go_on_at != (_ANYWHERE if seed else at):
+            self.close()
+        self._go_on_at = None
         self._generator.set_state(workers.get_state())
-        self._plan.begin(steps)
+        self._plan.begin(steps, seed)
         self._iterator = iterator = iter(self._loader)
-        at_rest = False
         try:
             with naming_who_died(iterator):
                 for tree in iterator:
                     yield from self._plan.passed()
                     yield self._plan.loaded(), tree
                 yield from self._plan.passed()
-            at_rest = self._loader.persistent_workers
-        except GeneratorExit:
-            at_rest = self._loader.persistent_workers and self._finish(iterator)
-            raise
+            if self._loader.persistent_workers:
+                self._go_on_at = _ANYWHERE if seed else Cursor(at.cycle + 1, 0)
         finally:
-            if not at_rest:
-                end_workers(iterator)
-                forget_workers(self._loader)
-
-    def _finish(self, iterator: Iterator[Any]) -> bool:
-        """Let workers finish their batches; return whether all did."""
-        try:
-            for _ in range(self._plan.end()):
-                next(iterator)
-        except Exception:  # whatever a batch raised that nobody wants any more
-            return False
-        return True
+            if self._go_on_at is None:
+                self.close()
 
     def fill(self, slots: Slots) -> int:
         """Have batches written into slots; return how many are of use: one per batch under way, and one more."""
@@ -94,30 +132,55 @@ class PlannedLoader:
         return max(1, self._loader.num_workers * (self._loader.prefetch_factor or 1)) + 1
 
     def close(self) -> None:
+        """End the workers; a pass that is opened later begins with new ones."""
         end_workers(self._iterator)
+        forget_workers(self._loader)
+
+
+class _Seeding:
+    """Indices that seed the process which unpickles them: a worker does so just before it loads them."""
+
+    def __init__(self, indices: Any, seed: int) -> None:
+        self._indices = indices
+        self._seed = seed
+
+    def __reduce__(self) -> Any:
+        return _seeded, (self._indices, self._seed)
+
+
+def _seeded(indices: Any, seed: int) -> Any:
+    seed_process(seed)
+    return indices
+
+
+def _until(ends: Callable[[Planned], bool], plan: Iterator[Planned], rest: list[Planned]) -> Iterator[Planned]:
+    """Yield what comes before the first that ``ends``, which goes into ``rest``."""
+    for each in plan:
+        if ends(each):
+            rest.append(each)
+            return
+        yield each
 
 
 class _Plan:
     """The batch sampler of a planned loader: gives indices, and remembers what goes with those asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_workers: bool) -> None:
         self._steps: Iterator[tuple[Any, Any]] = iter(())
         self._asked: deque[tuple[Any, Any]] = deque()
+        self._seed: Seed | None = None
+        self._give = _Seeding if in_workers else _seeded
 
-    def begin(self, steps: Steps) -> None:
+    def begin(self, steps: Steps, seed: Seed | None) -> None:
         self._steps = iter(steps)
         self._asked.clear()
+        self._seed = seed
 
     def __iter__(self) -> Iterator[Any]:
         for indices, beside in self._steps:
             self._asked.append((indices, beside))
             if indices is not None:
-                yield indices
-
-    def end(self) -> int:
-        """Give out no more; return how many batches the workers still have."""
-        self._steps = iter(())
-        return sum(indices is not None for indices, _ in self._asked)
+                yield indices if self._seed is None else self._give(indices, self._seed(beside))
 
     def loaded(self) -> Any:
         """Return what goes with the batch that the loader, which keeps their order, has just given."""

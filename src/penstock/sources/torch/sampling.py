@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from penstock.contracts import Cursor
 from penstock.errors import BadSetting, SourceError
+from penstock.sources.length import length
 from penstock.sources.order import digest
 from penstock.sources.seeds import SamplersOwn, data_seed, order_seed, seed_process
 
@@ -70,6 +71,7 @@ class SamplerPasses:
         self._running: tuple[Any, torch.Generator | None] = self._given
         self._next: int | None = 0  # the cycle that the running copy gives next; None within a pass
         self._copied = True
+        self._begun = False
         self._restart()
         self._tell_cycle(0)
         self.order = digest(
@@ -109,10 +111,12 @@ class SamplerPasses:
         return workers, self._seeding(at, self._steps(at.cycle, batches, own), own)
 
     def _seeding(self, at: Cursor, batches: Iterator[Any], own: SamplersOwn) -> Iterator[Any]:
-        if at != Cursor(0, 0):
+        as_alone = at == Cursor(0, 0) and not self._begun
+        self._begun = True
+        if not as_alone:
             seed_process(data_seed(self._seed, at))
         for i, batch in enumerate(batches):
-            if i == 0 and at == Cursor(0, 0):  # as without Penstock, the dataset draws after the sampler
+            if i == 0 and as_alone:  # as without Penstock, the dataset draws after the sampler
                 torch.default_generator.set_state(own.torch_state)
             yield batch
 
@@ -125,6 +129,19 @@ class SamplerPasses:
             return canonical(list(islice(self._steps(0, batches, own), _PROBED)))
         except Exception:  # opening a pass will raise it
             return None
+        finally:
+            self._restart()
+
+    def never_end(self, steps: int | None) -> bool:
+        """Whether a pass goes on when the sampler has given twice the steps of its length, if it has one."""
+        if steps is None or self._of_torch or not self._copied:
+            return False
+        try:
+            _, batches, own = self._begin(0)
+            with own:
+                return next(islice(batches, 2 * steps, None), None) is not None
+        except Exception:  # opening a pass will raise it
+            return False
         finally:
             self._restart()
 
@@ -228,6 +245,17 @@ def chain_of(sampler: Any) -> list[Any]:
             found.append(each)
             left += [getattr(each, name, None) for name in ("batch_sampler", "sampler")]
     return found
+
+
+def hardly_ends(loader: DataLoader[Any]) -> bool:
+    """Whether a pass of a loader's sampler is so long that nobody waits for the next: 16 times the data set."""
+    samples = length(loader.dataset)
+    return samples is not None and any((length(each) or 0) > 16 * samples for each in samplers_of(loader))
+
+
+def draws_with_replacement(loader: DataLoader[Any]) -> bool:
+    """Whether samples come again within a pass of a loader's sampler, as chance has it."""
+    return any(getattr(each, "replacement", None) is True for each in samplers_of(loader))
 
 
 def attributes(thing: Any) -> dict[str, Any]:

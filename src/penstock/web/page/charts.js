@@ -3,13 +3,14 @@
 import uPlot from "./vendor/uPlot.esm.js";
 import { ask, colour, known } from "./data.js";
 import { arrange, button, dot, element } from "./elements.js";
-import { bytes, moment, number, shown } from "./figures.js";
+import { moment, number, shown, ticksOf } from "./figures.js";
 
 const HEIGHT = 220;
 const LIVE_MS = 1000;
 const SETTLED_MS = 120;
 const NEAR_PX = 12;
 const ROW_PX = 16;
+const LEAST_AXIS_PX = 70; // so that charts below each other begin at one place
 
 // A column of values for each line at the moments of a chart, as uPlot wants it: undefined where a line has none.
 const column = (length, at, values) => {
@@ -32,11 +33,12 @@ function longer([times, ...columns], added) {
   })];
 }
 
-// Bytes with as many digits as the steps between ticks need.
-function ticksOf(unit, ticks) {
-  if (!unit.startsWith("bytes")) return ticks.map((tick) => number(tick, 6));
-  const texts = [3, 4, 6].map((digits) => ticks.map((tick) => bytes(tick, digits)));
-  return texts.find((each) => new Set(each).size === each.length) || texts[2];
+// How wide the y axis is: its longest label is shown whole.
+function widthOf(plot, texts, at) {
+  const { font, gap, ticks } = plot.axes[at];
+  plot.ctx.font = font[0];
+  const longest = Math.max(0, ...(texts || []).map((text) => plot.ctx.measureText(text).width));
+  return Math.max(LEAST_AXIS_PX, longest / devicePixelRatio + gap + ticks.size);
 }
 
 const BYTE_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
@@ -204,7 +206,7 @@ export function charts(place, { relative, range, zoomed }) {
       axes: [
         relative ? { ...axis, size: 30, values: (_, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))} s`) }
           : { ...axis, size: 46, space: 60, values: (_, ticks, _axis, _space, step) => clockOf(ticks, step) },
-        { ...axis, size: 70, values: (_, ticks) => ticksOf(chart.unit, ticks), ...(chart.unit.startsWith("bytes") && { incrs: BYTE_STEPS }) },
+        { ...axis, size: widthOf, values: (_, ticks) => ticksOf(chart.unit, ticks), ...(chart.unit.startsWith("bytes") && { incrs: BYTE_STEPS }) },
       ],
       series: [{}, ...chart.lines.map(({ id }) => ({
         stroke: colour(id), width: 1.5, points: { show: false, fill: colour(id), filter: (plot, line) => alone(plot.data[line]) },
@@ -309,8 +311,9 @@ function asPng(chart) {
 }
 
 function asSvg(chart, relative) {
-  const [width, height, left, bottom] = [900, 400, 80, 40];
   const { x, y } = chart.plot.scales;
+  const [least, most] = ticksOf(chart.unit, [y.min, y.max]);
+  const [width, height, left, bottom] = [900, 400, 24 + 8 * Math.max(7, least.length, most.length), 40];
   const across = (time) => left + ((time - x.min) / (x.max - x.min || 1)) * (width - left - 10);
   const up = (value) => 30 + (1 - (value - y.min) / (y.max - y.min || 1)) * (height - bottom - 40);
   const escaped = (text) => String(text).replace(/[<>&"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
@@ -331,6 +334,6 @@ function asSvg(chart, relative) {
   const whole = height + ROW_PX * chart.lines.length;
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${whole}" font-family="sans-serif" font-size="12">` +
     `<rect width="${width}" height="${whole}" fill="#fff"/>` + label(`${chart.name} ${chart.unit}`, left, 18, "start") +
-    label(shown(chart.unit, y.max), left - 6, 38, "end") + label(shown(chart.unit, y.min), left - 6, height - bottom, "end") +
+    label(least, left - 6, height - bottom, "end") + label(most, left - 6, 38, "end") +
     label(time(x.min), left, height - 16, "start") + label(time(x.max), width - 10, height - 16, "end") + parts.join("") + "</svg>";
 }

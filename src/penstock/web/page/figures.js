@@ -2,9 +2,9 @@
 
 export function number(value, digits = 3) {
   if (value === null || value === undefined) return "";
-  if (value === 0) return "0";
+  if (Number.isSafeInteger(value)) return (value + 0).toLocaleString("en"); // -0 is 0
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(digits - 1);
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits });
 }
 
@@ -17,6 +17,12 @@ export function bytes(value, digits = 3) {
     at += 1;
   }
   return `${value >= 1000 || !at ? Math.round(value) : Number(value.toPrecision(digits))} ${units[at]}`;
+}
+
+// With as many digits as the steps between ticks need.
+export function ticksOf(unit, ticks) {
+  const texts = [3, 4, 6, 9].map((digits) => ticks.map((tick) => shown(unit, tick, digits)));
+  return texts.find((each) => new Set(each).size === each.length) || texts[3];
 }
 
 export function seconds(value) {
@@ -39,4 +45,4 @@ export function moment(time) {
 }
 
 // In the unit that the server gives a series.
-export const shown = (unit, value) => (unit.startsWith("bytes") ? bytes(value) : number(value));
+export const shown = (unit, value, digits = 3) => (unit.startsWith("bytes") ? bytes : number)(value, digits);

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from typing import Any
 
 import numpy as np
+from tests.contracts.ring import PAGE_BYTES, ReaderCode, RingContract
 
 from penstock.contracts import ByteArray, Gpu, Ring, WritableRing
 from penstock.memory.gpu_ring import DeviceRing, WritableDeviceRing
-from penstock.testing.ring import PAGE_BYTES, ReaderCode, RingContract
 
 
 class DeviceRingContract(RingContract):
@@ -36,7 +37,9 @@ class DeviceRingContract(RingContract):
         return WritableDeviceRing(self.feeders, capacity_bytes)
 
     def attach(self, ring: WritableRing) -> Ring:
-        return DeviceRing.attach(self.trainers, ring.open_for_readers(), ring.capacity_bytes)
+        reader = DeviceRing.attach(self.trainers, fd := ring.open_for_readers(), ring.capacity_bytes)
+        os.close(fd)
+        return reader
 
     def attach_elsewhere(self, ring: WritableRing) -> ReaderCode:
         fd = ring.open_for_readers()

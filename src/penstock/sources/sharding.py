@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.errors import BadSetting
+from penstock.sizes import whole_number
 
 
 class RankSlice(NamedTuple):
@@ -17,17 +18,36 @@ class RankSlice(NamedTuple):
     taken: int
 
 
-def next_slice(remaining: int, batch_size: int, rank: int, world: int, *, pad: bool = False) -> RankSlice | None:
+def rank_of(shard: Any) -> tuple[int, int] | None:
+    """Return ``shard=`` as (rank, world); None for a trainer that is not data-parallel.
+
+    Raises:
+        BadSetting: it is none.
+    """
+    if shard is None:
+        return None
+    try:
+        rank, world = shard
+    except (TypeError, ValueError):
+        raise BadSetting(f"shard={shard!r}: it must be (rank, world), such as (0, 4)") from None
+    world = whole_number(f"shard={shard!r}: world", world, 1, 2**31 - 1)
+    return whole_number(f"shard={shard!r}: rank", rank, 0, world - 1), world
+
+
+def next_slice(
+    remaining: int, batch_size: int, rank: int, world: int, *, pad: bool = False, full: bool = False
+) -> RankSlice | None:
     """Return a rank's next batch when ``remaining`` rows of the epoch are left; None at its end.
 
     Every rank gets the same number of batches. The rows left at the end are
     split evenly; if they are fewer than the ranks, the step before them is
     ``world`` rows shorter, so that every rank gets some. With ``pad`` all
-    batches of a step are equally long: the last one's overlap.
+    batches of a step are equally long: the last one's overlap; with ``full`` too, as far as the rows that are left
+    can fill them.
     """
     taken = min(remaining, batch_size * world)
     if pad:
-        each = -(-taken // world)
+        each = min(taken, batch_size) if full else -(-taken // world)
         gaps = max(1, world - 1)
         start = (rank * (taken - each) + gaps // 2) // gaps
         return RankSlice(start, start + each, taken) if taken else None
@@ -54,8 +74,8 @@ def batches(samples: int, batch_size: int, world: int, *, drop_last: bool, pad: 
     if world > 1 and not drop_last and (samples < world or (batch_size == 1 and samples % world)):
         raise BadSetting(
             f"{samples} samples cannot be split among {world} ranks into equally many batches of at most "
-            f"{batch_size}: {samples % world} are left over. Pass drop_last=True or pad=True, or use another "
-            "batch_size"
+            f"{batch_size}: {samples % world} are left over. Pass drop_last=True (or pad=True, to share() or "
+            "attach()), or use another batch_size"
         )
     return samples // step if drop_last else -(-samples // step)
 

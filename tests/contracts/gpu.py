@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts.ring import PAGE_BYTES
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import DeviceUnavailable
 from penstock.memory.host_ring import HostRing, WritableHostRing
-from penstock.testing.ring import PAGE_BYTES
 
 _LARGE_BYTES = (65 << 20) + 7  # more than a buffer for unpinned memory holds
 
@@ -77,7 +77,8 @@ class GpuContract(ABC):
 
     def test_a_trainers_ring_is_pinned_and_read_as_the_feeder_writes_it(self) -> None:
         gpu, ring = self.gpu(), WritableHostRing.create(4 * PAGE_BYTES)
-        reader = HostRing.attach_pinned(ring.open_for_readers(), ring.capacity_bytes, gpu)
+        reader = HostRing.attach_pinned(fd := ring.open_for_readers(), ring.capacity_bytes, gpu)
+        os.close(fd)
         to = gpu.empty(ring.capacity_bytes)
         for value in (3, 4):
             ring.writable(0, ring.capacity_bytes)[:] = value

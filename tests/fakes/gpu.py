@@ -117,7 +117,7 @@ class FakeGpu:
     def open_shared(self, fd: int, nbytes: int) -> DeviceBytes:
         if not self._reaches:
             raise DeviceUnavailable("it is another GPU's memory, and this is a test")
-        ring = HostRing.attach(os.dup(fd), nbytes)
+        ring = HostRing.attach(fd, nbytes)
         memory = self._mapped(ring.readable(0, nbytes))
         ring.close()
         return memory

@@ -1,0 +1,61 @@
+"""What a feeder says to whoever asks: its statistics, above all."""
+
+from __future__ import annotations
+
+from penstock.errors import ProtocolError
+from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint, endpoints
+from penstock.feed.statistics import FeederStatistics
+
+ANSWER_S = 2.0
+
+
+def feeds(answer_s: float = ANSWER_S) -> list[FeederStatistics]:
+    """List every feed of this user, sorted by name, and remove what dead feeders left behind.
+
+    A feeder that does not answer in time (it is stopped, or too busy) is listed
+    with its name and pid only, and ``answers`` is False. A feed that is starting is
+    left out.
+
+    Args:
+        answer_s: Time within which each feeder has to answer, in seconds.
+
+    Returns:
+        The statistics of each feed.
+
+    Raises:
+        InsecureDirectory: others could enter the directory of the sockets.
+        DirectoryUnusable: that directory cannot be made or read.
+    """
+    found = [known for endpoint in endpoints() if (known := statistics_of(endpoint, answer_s)) is not None]
+    return sorted(found, key=lambda statistics: statistics.name)
+
+
+def statistics_of(endpoint: Endpoint, answer_s: float) -> FeederStatistics | None:
+    """Return a feed's statistics, without numbers if its feeder does not answer in time; None if there is none."""
+    try:
+        answer = answer_to(endpoint, wire.StatisticsRequest(), answer_s)
+        if answer is None:  # it ends
+            return None
+        if isinstance(answer, FeederStatistics) and answer.name == endpoint.name:
+            return answer
+    except (TimeoutError, ProtocolError):
+        pass
+    except OSError:
+        endpoint.sweep()
+        return None
+    owner = endpoint.owner()
+    return FeederStatistics.silent(endpoint.name, owner.pid if owner else 0)
+
+
+def answer_to(
+    endpoint: Endpoint,
+    request: wire.StatisticsRequest | wire.FingerprintRequest | wire.MoveTrainer,
+    answer_s: float,
+) -> wire.FromFeeder | None:
+    """Ask a feeder; return None if it ends, and says nothing."""
+    with endpoint.connect(answer_s) as peer:
+        peer.settimeout(answer_s)
+        peer.send(wire.encode(request))
+        packet = peer.recv(wire.MAX_PACKET_BYTES)
+    return wire.decode_from_feeder(packet) if packet else None

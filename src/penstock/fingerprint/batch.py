@@ -1,0 +1,149 @@
+"""Digests of a batch's leaves, row by row, by which two processes find out whether they make the same samples."""
+
+# A batch's leaves are of any array library.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.tree import Strings, array_nodes, bytes_of, describe, leaf_names
+
+_TOLERANCE = 1e-6
+_PIECES, _SUMS = 16, 2
+_SEED = 20261124
+STRUCTURE = "its structure"
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One sample's part of a leaf.
+
+    Attributes:
+        digest: Digest of its bytes; of floats, of where they are not finite.
+        sums: Of each piece of the floats, sums under random weights, and what an error of 1e-6 an item makes.
+    """
+
+    digest: bytes
+    sums: tuple[float, ...] = ()
+
+    def equals(self, other: Row) -> bool:
+        """Whether two rows are the same but for errors of about 1e-6 in floats."""
+        if self.digest != other.digest or len(self.sums) != len(other.sums):
+            return False
+        mine, its = (np.reshape(each.sums, (-1, _SUMS + 1)) for each in (self, other))
+        return bool((abs(mine[:, :-1] - its[:, :-1]) <= mine[:, -1:]).all())
+
+
+class Leaf(msgspec.Struct, frozen=True, array_like=True):
+    """A leaf of a batch.
+
+    Attributes:
+        name: Its path, such as ``batch['image']``.
+        rows: One for each sample, or a single one where the leaf has no row axis.
+        repeats: Whether the process made it twice alike.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    repeats: bool = True
+
+    def differs_at(self, other: Leaf) -> int | None:
+        """Return the first row that differs; None if all are the same."""
+        if len(self.rows) != len(other.rows):
+            return 0
+        pairs = enumerate(zip(self.rows, other.rows, strict=True))
+        return next((i for i, (mine, its) in pairs if not mine.equals(its)), None)
+
+
+def leaves_of(batch: Any, samples: int) -> tuple[Leaf, ...]:
+    """Digest a batch of so many samples; its structure, with types and shapes, is one more leaf.
+
+    Raises:
+        UnsupportedLeaf: a leaf cannot travel.
+    """
+    layout, _, leaves = describe(batch, whole=True)
+    found = [Leaf(STRUCTURE, (Row(_digest(msgspec.msgpack.encode(layout))),))]
+    for node, name, leaf in zip(array_nodes(layout), leaf_names(layout), leaves, strict=True):
+        has_rows = len(leaf) == samples if isinstance(node, Strings) else tuple(leaf.shape[:1]) == (samples,)
+        parts = leaf if has_rows else [leaf]
+        if isinstance(node, Strings):
+            rows = tuple(Row(_digest(msgspec.msgpack.encode(part))) for part in parts)
+        else:
+            rows = tuple(_row(node, part) for part in parts)
+        found.append(Leaf(name[:200], rows))
+    return tuple(found)
+
+
+def twice(first: Sequence[Leaf], second: Sequence[Leaf]) -> tuple[Leaf, ...]:
+    """Return what one process made twice, each leaf with whether it came out alike."""
+    again = {leaf.name: leaf for leaf in second if leaf.repeats}
+
+    def repeats(leaf: Leaf) -> bool:
+        return leaf.repeats and leaf.name in again and leaf.differs_at(again[leaf.name]) is None
+
+    return tuple(Leaf(leaf.name, leaf.rows, repeats(leaf)) for leaf in first)
+
+
+def difference(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> tuple[str, int] | None:
+    """Return the name of a leaf that each process makes alike, but not the two of them, and the row."""
+    others = {leaf.name: leaf for leaf in theirs}
+    for leaf in mine:
+        other = others.get(leaf.name)
+        if other and leaf.repeats and other.repeats and (row := leaf.differs_at(other)) is not None:
+            return leaf.name, row
+    return None
+
+
+def _row(node: Any, part: Any) -> Row:
+    floats = _as_floats(part)
+    if floats is None:
+        return Row(_digest(bytes_of(node, part)))
+    finite = np.isfinite(floats)
+    values = np.where(finite, floats, 0.0)
+    special = np.where(finite, 0.0, floats).tobytes() if not finite.all() else b""
+    return Row(_digest(special), tuple(float(each) for each in _sums(values)))
+
+
+def _as_floats(part: Any) -> npt.NDArray[np.float64] | None:
+    """Return the items of an array of floats or complex numbers, as float64; None of another."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(part, torch.Tensor):
+        if not (part.is_floating_point() or part.is_complex()):
+            return None
+        part = part.detach().resolve_conj()
+        part = part.to(torch.complex128 if part.is_complex() else torch.float64).resolve_neg().numpy()
+    array = np.asarray(part)
+    if array.dtype.kind not in "fc":
+        return None
+    wide = np.ascontiguousarray(array, np.complex128 if array.dtype.kind == "c" else np.float64)
+    return wide.reshape(-1).view(np.float64)
+
+
+def _sums(values: npt.NDArray[np.float64]) -> Iterator[float]:
+    """Yield sums of the values under random weights, by piece: rows that differ have other ones.
+
+    Weights of one size would hide items that change places, or by equal and opposite amounts. Errors of 1e-6 in n
+    items change such a sum by about 1e-6 times the root of n. A piece has four times that, which hides a single
+    item's error of up to 8e-6 times the root.
+    """
+    for at, piece in enumerate(np.array_split(values, min(_PIECES, max(1, len(values) // 64)))):
+        yield from np.einsum("ij,j->i", _weights(len(piece), at), piece).tolist()
+        size = np.sqrt(np.maximum(1.0, piece * piece).sum())
+        yield float(_TOLERANCE * size * (1.5 if len(piece) == 1 else 4))
+
+
+def _weights(items: int, piece: int) -> npt.NDArray[np.float64]:
+    """Return weights of a size of 0.5 to 1.5, either way."""
+    around = np.random.default_rng((_SEED, piece)).uniform(-1, 1, (_SUMS, items))
+    return around + np.copysign(0.5, around)
+
+
+def _digest(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -1,0 +1,231 @@
+"""Every epoch of every trainer holds each sample once, whatever happens: a model in random histories."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.feed.joints import NO_JOINTS, FeedJoints, Joints, Parts
+
+from penstock.contracts import Cursor, Ids
+
+SAMPLES, BLOCK = 24, 2
+SEGMENTS = {False: (), True: (12,)}
+
+
+@cache
+def base(cycle: int) -> Ids:
+    return np.random.default_rng([7, cycle]).permutation(SAMPLES)
+
+
+@cache
+def order(joints: Joints, cycle: int, always: tuple[int, ...]) -> Ids:
+    """The order of a cycle by its definition: the loader's own, grouped by where samples lay in the one before."""
+    ids = base(cycle)
+    places = set(joints.of(cycle)) | set(always if cycle else ())
+    if places:
+        part = np.empty(SAMPLES, np.int64)
+        part[order(joints, cycle - 1, always)] = np.searchsorted(sorted(places), np.arange(SAMPLES), "right")
+        ids = ids[np.argsort(part[ids], kind="stable")]
+    return ids
+
+
+class Feed:
+    """A feeder's joints, and whose epochs began where."""
+
+    def __init__(self, always: tuple[int, ...]) -> None:
+        self.always = always
+        self.joints = FeedJoints(SAMPLES, always)
+        self.began: dict[int, int] = {}
+        self._parts = Parts(base, always)
+
+    def ids(self, at: Cursor) -> list[int]:
+        self.joints.open(at.cycle, self.began.values())
+        ids = self._parts.order(at.cycle, self.joints.joints)
+        assert ids.tolist() == order(self.joints.joints, at.cycle, self.always).tolist()
+        return ids[at.sample : at.sample + BLOCK].tolist()
+
+    def place(self, first: Cursor, apart: int) -> Cursor:
+        """Return where a trainer begins that may begin from a place on."""
+        places = (first.after(BLOCK * i, SAMPLES) for i in range(SAMPLES))
+        return next(each for each in places if self.joints.is_place(each, self.began.values(), apart))
+
+
+@dataclass
+class Trainer:
+    number: int
+    feed: Feed
+    start: Cursor
+    at: Cursor
+    seen: list[int] = field(default_factory=list[int])
+    known: Joints = NO_JOINTS
+    opened: int = 0
+    is_apart: bool = False
+
+    def read(self) -> None:
+        """Read a block; at the end of its epoch begin the next one, a cycle on."""
+        self.seen += self.feed.ids(self.at)
+        self.at = self.at.after(BLOCK, SAMPLES)
+        self.learn()
+        if len(self.seen) == SAMPLES:
+            assert sorted(self.seen) == list(range(SAMPLES)), self
+            following = Cursor(self.start.cycle + 1, self.start.sample)
+            if not self.feed.joints.may_begin(following):  # of one that was brought back
+                following = Cursor(following.cycle + 1, 0)
+            self.begin(following)
+
+    def begin(self, at: Cursor) -> None:
+        self.start, self.at, self.seen = at, at, []
+        self.feed.began[self.number] = at.sample
+        self.learn()
+
+    def learn(self) -> None:
+        self.known, self.opened = self.feed.joints.joints.since(self.start.cycle), self.feed.joints.opened
+
+    def go_on(self, feed: Feed) -> bool:
+        """Go on under another feeder, or on a feed of its own; return whether the former."""
+        where = self.at, self.start, self.known, self.opened
+        self.is_apart = not feed.joints.admit(*where, feed.began.values())
+        if self.is_apart:
+            feed = Feed(feed.always)
+            assert feed.joints.admit(*where, [])
+        self.feed = feed
+        feed.began[self.number] = self.start.sample
+        self.learn()
+        return not self.is_apart
+
+
+class History:
+    """Trainers and feeders of one name, as chance has them."""
+
+    def __init__(self, seed: int) -> None:
+        self.choose = random.Random(seed)
+        self.apart = self.choose.choice([BLOCK, 3 * BLOCK])
+        self.feed = Feed(SEGMENTS[self.choose.random() < 0.3])
+        self.trainers: list[Trainer] = []
+        self.lost: list[Trainer] = []  # who has yet to come to a new feeder
+        self.saved: list[Trainer] = []
+        self.numbers = self.epochs = self.went_apart = 0
+
+    def newcomers_place(self, not_before: Cursor) -> Cursor:
+        places = [t.at for t in self.trainers if not t.is_apart] or [Cursor(0, 0)]
+        return self.feed.place(max(not_before, self.choose.choice([min(places), max(places)])), self.apart)
+
+    def join(self) -> None:
+        self.numbers += 1
+        at = self.newcomers_place(Cursor(0, 0))
+        self.trainers.append(Trainer(self.numbers, self.feed, at, at))
+        self.trainers[-1].begin(at)
+
+    def read(self) -> None:
+        trainer = self.choose.choice(self.trainers)
+        for _ in range(self.choose.randrange(1, SAMPLES)):
+            began = trainer.start
+            trainer.read()
+            if trainer.start != began:
+                self.epochs += 1
+                if trainer.is_apart:
+                    self.come_again(trainer)
+                    return
+
+    def break_off(self) -> None:
+        self.come_again(self.choose.choice(self.trainers))
+
+    def come_again(self, trainer: Trainer) -> None:
+        del trainer.feed.began[trainer.number]
+        trainer.is_apart, trainer.feed = False, self.feed
+        trainer.begin(self.newcomers_place(trainer.at))
+
+    def die(self) -> None:
+        trainer = self.trainers.pop(self.choose.randrange(len(self.trainers)))
+        del trainer.feed.began[trainer.number]
+
+    def feeder_dies(self) -> None:
+        self.feed = Feed(self.feed.always)
+        self.lost += [trainer for trainer in self.trainers if not trainer.is_apart]
+        self.trainers = [trainer for trainer in self.trainers if trainer.is_apart]
+
+    def come_back(self) -> None:
+        self.goes_on(self.lost.pop(self.choose.randrange(len(self.lost))))
+
+    def goes_on(self, trainer: Trainer) -> None:
+        self.went_apart += not trainer.go_on(self.feed)
+        self.trainers.append(trainer)
+
+    def save(self) -> None:
+        t = self.choose.choice(self.trainers)
+        cycle = t.at.cycle - (t.at.cycle > t.start.cycle and not t.at.sample)
+        self.saved.append(Trainer(0, t.feed, t.start, t.at, [*t.seen], t.known.deciding(cycle), cycle))
+
+    def load(self) -> None:
+        self.numbers += 1
+        s = self.choose.choice(self.saved)
+        self.goes_on(Trainer(self.numbers, self.feed, s.start, s.at, [*s.seen], s.known, s.opened))
+
+    def step(self) -> None:
+        steps = [self.join] * (len(self.trainers) < 5)
+        if self.trainers:
+            steps += [self.read] * 12 + [self.break_off, self.die, self.feeder_dies, self.save]
+        steps += [self.come_back] * 6 * bool(self.lost) + [self.load] * bool(self.saved)
+        self.choose.choice(steps or [self.come_back])()
+
+
+def check(seeds: range) -> int:
+    epochs = 0
+    for seed in seeds:
+        history = History(seed)
+        for _ in range(120):
+            history.step()
+        epochs += history.epochs
+    return epochs
+
+
+@pytest.mark.parametrize("seed", range(0, 200, 20))
+def test_each_epoch_holds_every_sample_once(seed: int) -> None:
+    assert check(range(seed, seed + 20)) > 500
+
+
+@pytest.mark.soak
+def test_each_epoch_holds_every_sample_once_in_many_histories() -> None:
+    assert check(range(1_000, 6_000)) > 100_000
+
+
+def test_without_joints_a_cycle_is_the_loaders_own() -> None:
+    feed = Feed(())
+    found = [feed.ids(Cursor(cycle, 0)) for cycle in range(6)]
+    assert found == [base(cycle)[:BLOCK].tolist() for cycle in range(6)]
+    assert feed.joints.joints == NO_JOINTS
+
+
+def test_a_joint_goes_with_its_trainer() -> None:
+    feed, parts = Feed(()), Parts(base, ())
+    feed.began = {1: 0, 2: 10}
+    feed.ids(Cursor(1, 0))
+    kept = parts.order(1, feed.joints.joints)
+    assert set(kept[:10].tolist()) == set(base(0)[:10].tolist())
+    assert kept.tolist() != base(1).tolist()
+    del feed.began[2]
+    feed.ids(Cursor(2, 0))
+    assert parts.order(2, feed.joints.joints).tolist() == base(2).tolist()
+
+
+def test_what_decides_an_order_does_not_grow_where_trainers_come_and_go() -> None:
+    feed = Feed((12,))
+    for cycle in range(1, 100):
+        feed.began = {1: 4} | ({2: 8} if cycle % 2 else {})
+        feed.ids(Cursor(cycle, 0))
+    assert len(feed.joints.joints.deciding(99).changes) <= 3
+
+
+def test_a_newcomer_keeps_off_other_joints_and_the_cycles_ends() -> None:
+    feed = Feed(())
+    feed.began = {1: 12}
+    assert feed.place(Cursor(0, 2), 6) == (0, 6)
+    assert feed.place(Cursor(0, 8), 6) == (0, 12)
+    assert feed.place(Cursor(0, 14), 6) == (0, 18)
+    assert feed.place(Cursor(0, 20), 6) == (1, 0)
+    feed.ids(Cursor(1, 0))
+    assert feed.place(Cursor(0, 14), 6) == (1, 0)  # the next cycle's order is fixed
