@@ -7,7 +7,9 @@ import os
 import random
 import signal
 import sys
+import threading
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -46,7 +48,7 @@ class Visits:
 
     def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
         code = frame.f_code
-        if not code.co_filename.startswith(OURS):
+        if not (_is_ours(code) or (_is_a_conditions(code) and _is_ours(frame.f_back))):
             return None
         frame.f_trace_opcodes = True
         if event in ("return", "exception"):  # else an exception would come where one is handled
@@ -62,14 +64,30 @@ class Visits:
         return self._trace
 
 
+def _is_ours(what: CodeType | FrameType | None) -> bool:
+    code = what.f_code if isinstance(what, FrameType) else what
+    return code is not None and code.co_filename.startswith(OURS)
+
+
+def _is_a_conditions(code: CodeType) -> bool:
+    """Whether this is a method of ``threading.Condition``: all of them are in Python."""
+    return code.co_filename == threading.__file__ and code.co_qualname.startswith("Condition.")
+
+
 @cache
 def _raising(code: CodeType) -> frozenset[int]:
-    """The instructions after which an exception can come."""
-    names = {op.offset: op.opname for op in dis.get_instructions(code)}
+    """The instructions after which an exception can come, and be handled as one that comes before the next."""
+    instructions = list(dis.get_instructions(code))
+    tried = dis.Bytecode(code).exception_entries
+
+    def handler(offset: int) -> int | None:
+        return next((entry.target for entry in tried if entry.start <= offset < entry.end), None)
+
     return frozenset(
-        offset
-        for offset, name in names.items()
-        if name == "RESUME" or "BACKWARD" in name or (name.startswith("CALL") and name != "CALL_INTRINSIC_1")
+        one.offset
+        for one, following in pairwise(instructions)
+        if one.opname == "RESUME" or "BACKWARD" in one.opname or one.opname in ("CALL", "CALL_FUNCTION_EX")
+        if handler(one.offset) == handler(following.offset)
     )
 
 

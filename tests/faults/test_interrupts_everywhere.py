@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -178,6 +180,50 @@ def test_an_epoch(clean, attached, quick):
 
         for place in some(epoch(None).places, quick):
             epoch(place)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Another thread reads an epoch of the feed, over and over, if there is one."""
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            with suppress(penstock.PenstockError), penstock.attach("feed", 7) as loader:
+                ids_of(loader)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    yield
+    over.set()
+    reader.join()
+
+
+@pytest.mark.parametrize("quick", MANY)
+def test_a_feeder(clean, quick):
+    """From its making to its end, in this thread: it ends, and leaves neither files nor its name taken."""
+    before = open_files()
+
+    def feed(at: Place | None) -> Visits:
+        made: list[penstock.Feeder] = []
+
+        def run() -> None:
+            made.append(penstock.Feeder(rows(ROWS, 8), "feed", linger=0.0))
+            with made[0]:
+                made[0].run()
+
+        with reading():
+            visits = interrupted(run, at)[1]
+            for feeder in made:
+                feeder.close()
+        return visits
+
+    for place in some(feed(None).places, quick):
+        feed(place)
+        gc.collect()
+        assert open_files() == before, place
+        penstock.Feeder(rows(ROWS, 8), "feed").close()
+        assert os.listdir(os.environ["PENSTOCK_DIR"]) == [], place
 
 
 @pytest.mark.parametrize("quick", [4, pytest.param(60, marks=pytest.mark.soak)])

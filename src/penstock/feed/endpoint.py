@@ -133,12 +133,19 @@ class Endpoint:
 
     def remove(self, lock: FileIO) -> None:
         """Remove the feed's files and give up the lock, which the caller holds."""
-        # A directory that others can enter by now is left as it is: its next user gets the error.
-        with lock, suppress(InsecureDirectory):
-            if self._is(lock):  # not yet removed by a process that shared the lock
-                with entered(self._directory) as where:
-                    for path in (self.socket_path, self.log_path, self.lock_path):
-                        _remove(where, path)
+        if lock.closed:
+            return
+        try:
+            # A directory that others can enter by now is left as it is: its next user gets the error.
+            with suppress(InsecureDirectory):
+                if self._is(lock):  # not yet removed by a process that shared the lock
+                    with entered(self._directory) as where:
+                        for path in (self.socket_path, self.log_path, self.lock_path):
+                            _remove(where, path)
+        except Exception:  # not what interrupts: the next call goes on
+            lock.close()
+            raise
+        lock.close()
 
     def sweep(self) -> str:
         """Remove what a dead feeder left, unless another serves the name; return the end of its log."""

@@ -6,6 +6,7 @@ import os
 import struct
 from dataclasses import dataclass
 from io import FileIO
+from itertools import chain
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -87,16 +88,18 @@ class Slots:
 
     def __init__(self, ring: WritableHostRing) -> None:
         self._ring = ring
-        self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # In C: were Ctrl-C to come between, nobody would close the pipe.
+        ends = chain.from_iterable(map(os.pipe2, (os.O_NONBLOCK | os.O_CLOEXEC,)))
+        self._reading, self._writing = map(FileIO, ends, "rw")
 
     def offer(self, slot: Slot) -> None:
         """Offer a slot; the worker that takes it may write there."""
-        os.write(self._writing, _RECORD.pack(*slot))
+        os.write(self._writing.fileno(), _RECORD.pack(*slot))
 
     def take(self) -> Slot | None:
         """Take a slot, until it is offered again or given as ``Filled``; None if there is none."""
         try:
-            return Slot(*_RECORD.unpack(os.read(self._reading, _RECORD.size)))
+            return Slot(*_RECORD.unpack(os.read(self._reading.fileno(), _RECORD.size)))
         except BlockingIOError:
             return None
 
@@ -117,11 +120,12 @@ class Slots:
 
     def close(self) -> None:
         """Close the pipe; the feeder does, once no worker is left. The ring stays open."""
-        os.close(self._reading)
-        os.close(self._writing)
+        self._reading.close()
+        self._writing.close()
 
     def __reduce__(self) -> Any:
-        parts = DupFd(self._ring.fd), self._ring.capacity_bytes, DupFd(self._reading), DupFd(self._writing)
+        pipe = DupFd(self._reading.fileno()), DupFd(self._writing.fileno())
+        parts = DupFd(self._ring.fd), self._ring.capacity_bytes, *pipe
         return _in_spawned_process, parts
 
 
@@ -129,7 +133,7 @@ def _in_spawned_process(ring_fd: Any, capacity_bytes: int, reading: Any, writing
     slots = Slots.__new__(Slots)
     slots.__dict__.update(
         _ring=WritableHostRing(FileIO(ring_fd.detach(), "r+"), capacity_bytes),
-        _reading=reading.detach(),
-        _writing=writing.detach(),
+        _reading=FileIO(reading.detach(), "r"),
+        _writing=FileIO(writing.detach(), "w"),
     )
     return slots

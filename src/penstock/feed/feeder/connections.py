@@ -36,7 +36,7 @@ class Connections:
     def __init__(
         self,
         listener: socket.socket,
-        lock: threading.Condition,
+        lock: threading.RLock,
         *,
         admit: Callable[[Peer], None],
         hear: Callable[[Peer, bytes], None],
@@ -73,7 +73,8 @@ class Connections:
 
     def wake(self) -> None:
         """End a ``poll_once`` that waits in another thread."""
-        self._waker.send(b"x")
+        if self._waker.fileno() >= 0:
+            self._waker.send(b"x")
 
     def send(self, peers: Iterable[Peer], packet: bytes, fds: Sequence[int] = ()) -> None:
         """Send a packet after those already queued; ``poll_once`` drops a peer that is gone."""
@@ -91,9 +92,10 @@ class Connections:
     def drop(self, peer: Peer) -> None:
         """End the connection to a peer now."""
         if self.peers.pop(peer.id, None) is not None:
-            del self._by_fd[peer.connection.fileno()]
-            self._epoll.unregister(peer.connection)
+            fd = peer.connection.fileno()
+            self._epoll.unregister(fd)
             peer.close()
+            del self._by_fd[fd]
             if self._full:
                 self._epoll.register(self._listener, select.EPOLLIN)
                 self._full = False
@@ -107,7 +109,8 @@ class Connections:
         """Drop everybody and stop listening. Nobody may poll afterwards."""
         for peer in list(self.peers.values()):
             self.drop(peer)
-        for own in (self._listener, self._woken, self._waker, self._epoll):
+        left = (peer.connection for peer in self._by_fd.values())  # by a drop that was interrupted
+        for own in (*left, self._listener, self._woken, self._waker, self._epoll):
             own.close()
 
     def _accept(self) -> None:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from io import FileIO
 from typing import Any, Self, cast
@@ -132,19 +132,37 @@ class Feeder:
             self.settings = msgspec.structs.replace(self.settings, segments=chosen)
         self._endpoint = Endpoint(name)
         self._pid = os.getpid()
-        self._lock = _held(lock, self._endpoint)
+        undo = ExitStack()
         try:
-            gpu = gpu_of(memory)
-            self._ring = _ring(gpu, self.settings.window_bytes)
+            self._open(memory, lock, transform, fingerprint, witnesses or Witnesses(), undo)
         except BaseException:
-            self._endpoint.remove(self._lock)
+            undo.close()
             raise
+
+    def _open(
+        self,
+        memory: str | Gpu,
+        lock: FileIO | None,
+        transform: Callable[[Tree], Tree] | None,
+        fingerprint: Fingerprint | None,
+        witnesses: Witnesses,
+        undo: ExitStack,
+    ) -> None:
+        """Take the name, open the ring and serve; ``undo`` takes back what has been done so far."""
+        self._lock = _held(lock, self._endpoint)
+        undo.callback(self._endpoint.remove, self._lock)
+        gpu = gpu_of(memory)
+        self._ring = _ring(gpu, self.settings.window_bytes)
+        undo.callback(self._ring.close)
         rings: dict[str, WritableRing] = {self._ring.kind: self._ring}
         if self._ring.twin is not self._ring:
             rings[f"host twin of the {self._ring.kind}"] = self._ring.twin
         self._slots = Slots(self._ring.twin)
-        self._writer = BlockWriter(self._ring, whole_batches=whole_batches, gpu=gpu)
-        self._transform = DeviceTransform(gpu, transform, whole=whole_batches) if gpu and transform else transform
+        undo.callback(self._slots.close)
+        undo.callback(self._source.close)
+        self._writer = BlockWriter(self._ring, whole_batches=self.settings.whole_batches, gpu=gpu)
+        whole = self.settings.whole_batches
+        self._transform = DeviceTransform(gpu, transform, whole=whole) if gpu and transform else transform
         anywhere = getattr(self._source, "anywhere", False)
         self._state = FeedState(
             Room(self.settings.window_bytes),
@@ -161,18 +179,17 @@ class Feeder:
         self._source_s = 0.0
         self._waits_for = ""
         self._selects = getattr(self._source, "selects", False)
-        self._done = threading.Event()
-        self._done.set()
+        self._running = threading.RLock()
         self._closed = False
         self._closing = threading.Lock()
         welcome = wire.Welcome(
-            name=name,
+            name=self.name,
             pid=self._pid,
             settings=self.settings,
             rings=tuple(rings),
             samples=self._source.samples,
             batches=self._source.batches,
-            batch_size=None if whole_batches else self._source.batch_size,
+            batch_size=None if whole else self._source.batch_size,
             segment_starts=self._source.segment_starts,
             block_rows=self._source.batch_size,
             drop_last=getattr(self._source, "drop_last", False),
@@ -181,23 +198,18 @@ class Feeder:
             fingerprint=fingerprint,
         )
         unused_pages = UnusedPages(self._state.room, self._ring.twin)
-        try:
-            self._server = Server(
-                self._endpoint,
-                self._state,
-                welcome,
-                list(rings.values()),
-                unused_pages,
-                self.statistics,
-                selects=self._selects,
-                witnesses=witnesses or Witnesses(),
-            )
-        except BaseException:
-            self._endpoint.remove(self._lock)
-            self._source.close()
-            self._slots.close()
-            self._ring.close()
-            raise
+        self._server = Server(
+            self._endpoint,
+            self._state,
+            welcome,
+            list(rings.values()),
+            unused_pages,
+            self.statistics,
+            selects=self._selects,
+            witnesses=witnesses,
+        )
+        undo.callback(self._server.close, "was not begun")
+        self._server.start()
         fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
         self._pool = SlotPool(
             self._slots,
@@ -214,11 +226,11 @@ class Feeder:
         Raises:
             SourceError: the source failed; the trainers have been told.
         """
-        self._done.clear()
         reason = "was interrupted"
         try:
-            while (at := self._server.await_need()) is not None:
-                self._play(at)
+            with self._running:
+                while (at := self._server.await_need()) is not None:
+                    self._play(at)
             reason = ""
         except Exception as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # amid a lock's own code, which then failed
@@ -226,11 +238,12 @@ class Feeder:
             reason = ""
             raise self._failure(error) from error
         finally:
-            self._done.set()
             self.close(reason)
 
     def close(self, reason: str = "was closed by its own process") -> None:
         """End the feed; trainers that still need it get ``FeedStopped`` with this reason.
+
+        If Ctrl-C breaks it off, a second call does what is left.
 
         Args:
             reason: What happened, in words that follow "the feeder".
@@ -244,16 +257,17 @@ class Feeder:
 
     def _end(self, reason: str) -> None:
         self._server.close(reason)
-        self._done.wait()  # run(), in another thread, may be writing a block
+        with self._running:  # in another thread, which may be writing a block
+            pass
         self._endpoint.remove(self._lock)
         self._source.close()
         self._slots.close()
-        with self._server.changed:  # statistics() looks at the ring
+        with self._server.lock:  # statistics() looks at the ring
             self._ring.close()
 
     def wait_until_ending(self) -> None:
         """Wait until the feed is stopped or has no trainer left, even while its source is busy."""
-        self._server.ending.wait()
+        self._server.wait_until_ending()
 
     def __enter__(self) -> Self:
         return self
@@ -264,7 +278,7 @@ class Feeder:
     def statistics(self) -> FeederStatistics:
         """Return the state of the feed and of its trainers now."""
         server = self._server
-        with server.changed:
+        with server.lock:
             now = time.monotonic()
             return FeederStatistics(
                 name=self.name,

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from penstock._version import __version__
 from penstock.contracts import Cursor, Ids, WritableRing
@@ -40,7 +41,7 @@ class Server:
 
     Args:
         endpoint: The feed's files; the caller holds its lock.
-        state: Who reads what; guarded by ``changed`` from now on.
+        state: Who reads what; guarded by ``lock`` from now on.
         welcome: What each trainer is told.
         rings: The rings that the welcome names; a trainer gets their descriptors.
         unused_pages: Gives back the pages of the last of them.
@@ -49,9 +50,10 @@ class Server:
         witnesses: What the feed's loader makes of a few samples.
 
     Attributes:
-        changed: The lock, notified when anything that a waiting thread may want has changed.
+        lock: Guards everything. It is entered by ``with`` itself: a Condition's is entered in Python, and stays
+            locked for ever if Ctrl-C comes there.
+        changed: Notified when anything that a waiting thread may want has changed.
         closing: Why the feed ends, once it does; empty when it has simply been read to its end.
-        ending: Set when the feed ends before it has been read to its end.
     """
 
     def __init__(
@@ -66,10 +68,10 @@ class Server:
         selects: bool,
         witnesses: Witnesses,
     ) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.pace = Pace()
         self.closing: str | None = None
-        self.ending = threading.Event()
         self._state = state
         self._settings: Settings = welcome.settings
         self._welcome = welcome
@@ -80,21 +82,25 @@ class Server:
         self._witnesses = witnesses
         self._compares: set[int] = set()  # peers that have asked for a witness
         self._failed: wire.Failed | None = None
+        self._serves = True
         self._crash: BaseException | None = None
         self._trainers: dict[int, tuple[Peer, wire.Hello]] = {}  # by peer id, which is the member's
         self._starved: dict[int, int] = {}  # by member, serial of its last word that it waits while it keeps views
         self._patience = Patience(self._settings.linger, time.monotonic())
         self._connections = Connections(
-            endpoint.listen(), self.changed, admit=self._connected, hear=self._hear, gone=self._forget
+            endpoint.listen(), self.lock, admit=self._connected, hear=self._hear, gone=self._forget
         )
         self._thread = threading.Thread(target=self._serve, name="penstock-server", daemon=True)
+
+    def start(self) -> None:
+        """Serve, until it is closed."""
         self._thread.start()
 
     # For the thread that runs the source.
 
     def await_need(self) -> Cursor | None:
         """Wait until somebody needs a position; None once the feed is over."""
-        with self.changed:
+        with self.lock:
             while not self._is_over():
                 if (needed := self._state.needed()) is not None:
                     return needed
@@ -106,7 +112,7 @@ class Server:
 
         ``offset`` is that of a block which lies in the ring already.
         """
-        with self.changed:
+        with self.lock:
             while not self._is_over():
                 needed = self._state.needed()
                 if needed is None:
@@ -127,33 +133,33 @@ class Server:
 
     def reserve_ahead(self, nbytes: int) -> int | None:
         """Reserve room for a block to come; None while there is none."""
-        with self.changed:
+        with self.lock:
             return self._state.room.reserve(nbytes)
 
     def release(self, offset: int) -> None:
         """Give back room for which no block has come."""
-        with self.changed:
+        with self.lock:
             self._state.room.release(offset)
             self.changed.notify_all()
 
     def publish(self, at: Cursor, rows: int, offset: int, placement: Placement, ids: bytes, kept: bytes) -> None:
         """Announce a written block to every trainer that needs it."""
-        with self.changed:
+        with self.lock:
             self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns(), ids, kept))
 
     def open(self) -> None:
         """Note that the source is opened."""
-        with self.changed:
+        with self.lock:
             self._state.open()
 
     def wanted(self, cycle: int, sample: int, ids: Ids) -> Mask | None:
         """Say which rows of a block are wanted, None for all: the source plans to load it."""
-        with self.changed:
+        with self.lock:
             return self._state.plan(Cursor(cycle, sample), ids)
 
     def end_cycle(self, cycle: int, samples: int) -> None:
         """End a cycle of unknown length: tell the trainers that wait for more of it."""
-        with self.changed:
+        with self.lock:
             waiting = [self._trainers[member.id][0] for member in self._state.end_cycle(cycle, samples)]
             self._connections.send(waiting, wire.encode(wire.CycleEnd(cycle, samples)))
 
@@ -162,25 +168,31 @@ class Server:
         self._witnesses.see(ids, self._tell_witness)
 
     def _tell_witness(self, witness: wire.Witness) -> None:
-        with self.changed:
+        with self.lock:
             asked = [peer for id, (peer, _) in self._trainers.items() if id in self._compares]
             self._connections.send(asked, wire.encode(witness))
 
     def fail(self, kind: str, message: str, traceback_text: str, raised: str) -> None:
         """Tell every trainer, now and later, that the source failed."""
-        with self.changed:
+        with self.lock:
             texts = message[:8_000], traceback_text[-32_000:]  # at most 4 bytes a character
             self._failed = wire.Failed(kind, *texts, raised)
             self._connections.send([peer for peer, _ in self._trainers.values()], wire.encode(self._failed))
 
     def close(self, reason: str) -> None:
         """Say goodbye, wait until every live trainer has been sent it, and end the thread."""
-        with self.changed:
+        with self.lock:
             if self.closing is None:
                 self._goodbye(reason)
         self._connections.wake()
-        self._thread.join()
+        with suppress(RuntimeError):  # not started, or interrupted as it was
+            self._thread.join()
         self._connections.close()
+
+    def wait_until_ending(self) -> None:
+        """Wait until the feed ends before it has been read to its end."""
+        with self.lock:
+            self.changed.wait_for(lambda: self.closing or not self._serves)
 
     def _is_over(self) -> bool:
         if self._crash is not None:
@@ -231,7 +243,7 @@ class Server:
         try:
             while not self._has_closed():
                 self._connections.poll_once(self._timeout_s())
-                with self.changed:
+                with self.lock:
                     now = time.monotonic()
                     self._unused_pages.give_back(now)
                     if self._patience.ends_gathering(now):
@@ -239,14 +251,14 @@ class Server:
                         self.changed.notify_all()
         except BaseException as error:
             self._crash = error
-        with self.changed:
-            self.ending.set()
+        with self.lock:
+            self._serves = False
             for peer in list(self._connections.peers.values()):
                 self._connections.drop(peer)
             self.changed.notify_all()
 
     def _has_closed(self) -> bool:
-        with self.changed:
+        with self.lock:
             alone = not self._state.attended
             if self.closing is None and alone and self._patience.has_lingered(time.monotonic()):
                 self._goodbye("had no trainer left")
@@ -257,7 +269,7 @@ class Server:
 
     def _timeout_s(self) -> float | None:
         now = time.monotonic()
-        with self.changed:  # the thread that fills the ring may evict a member meanwhile
+        with self.lock:  # the thread that fills the ring may evict a member meanwhile
             lingers = self._settings.linger is not None and not self._state.attended and self.closing is None
         timeouts_s = self._unused_pages.timeout_s(now), self._patience.timeout_s(now, lingers=lingers)
         return min((each for each in timeouts_s if each is not None), default=None)
@@ -400,14 +412,13 @@ class Server:
             self._connections.send([peer], packets[known])
 
     def _goodbye(self, reason: str) -> None:
-        self.closing = reason
         packet = wire.encode(wire.Bye(reason))
         if reason:
-            self.ending.set()
             for peer, _ in list(self._trainers.values()):
                 self._connections.dismiss(peer, packet)
         else:
             self._connections.send([peer for peer, _ in self._trainers.values()], packet)
+        self.closing = reason  # now: who is interrupted before says goodbye again
         self.changed.notify_all()
 
     def _reject(self, peer: Peer, reason: str) -> None:
