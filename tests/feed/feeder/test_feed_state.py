@@ -311,7 +311,8 @@ class FeedStateMachine(RuleBasedStateMachine):
     def _had_everything(self, trainer: Trainer) -> bool:
         if self.epochs is None or trainer.start is None or trainer.next is None:
             return False
-        return trainer.next >= Cursor(trainer.start.cycle + self.epochs - trainer.epoch, trainer.start.sample)
+        sample = 0 if self.samples is None else trainer.start.sample  # of unknown length, it ends with its cycle
+        return trainer.next >= Cursor(trainer.start.cycle + self.epochs - trainer.epoch, sample)
 
     # What holds at any time.
 
