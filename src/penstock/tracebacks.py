@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from types import TracebackType
 
 from penstock.errors import PenstockError
 
@@ -27,11 +28,23 @@ def users_traceback(error: BaseException) -> str:
     If there are only Penstock's frames: nothing for a ``PenstockError``, whose message says all; the error alone
     for a ``SyntaxError``, which names its file; and the whole traceback for anything else.
     """
-    shown = error.__traceback__
-    while shown is not None and shown.tb_frame.f_code.co_filename.startswith((OURS, "<frozen importlib")):
-        shown = shown.tb_next
+    shown = _users(error)
     if shown is None and isinstance(error, PenstockError):
         return ""
     if shown is None and not isinstance(error, SyntaxError):
         shown = error.__traceback__
     return "".join(traceback.format_exception(type(error), error, shown))
+
+
+def raised(error: BaseException) -> str:
+    """Return what an exception says and, if Penstock called the code that raised it, what it called."""
+    called = _users(error)
+    return f"{called.tb_frame.f_code.co_qualname} raised {type(error).__name__}: {error}" if called else str(error)
+
+
+def _users(error: BaseException) -> TracebackType | None:
+    """Return the first entry of an exception's traceback that is not Penstock's."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename.startswith((OURS, "<frozen importlib")):
+        found = found.tb_next
+    return found
