@@ -22,7 +22,7 @@ _RECENT_NS = 86_400 * 10**9
 _READ_BYTES = 1 << 20
 _WAIT_S = 2.0
 _POLL_S = 0.005
-_TICK_NS, _TRUNCATION_NS = 20 * 10**6, 500 * 10**6
+_TICK_NS, _TRUNCATION_NS = 20 * 10**6, 10**9
 _waited_for: set[str] = set()
 """Files that others had open for writing, or that were empty, as long as they were waited for: logs and locks."""
 
@@ -94,7 +94,7 @@ def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
 
     A file of up to 1 MiB has its bytes as its version: one that each run writes anew, such as an index, stays what
     it is. What may be amid that is waited for: a file that another process has open for writing, that changes
-    while it is read, has changed within 20 ms, or is empty for less than 0.5 s; up to 2 s, once by each process.
+    while it is read, has changed within 20 ms, or is empty for less than 1 s; up to 2 s, once by each process.
     Empty files have no version, and none has a file that is open for writing then, as far as this process may see:
     locks, logs, and what is not ready.
     """
