@@ -6,11 +6,19 @@ Names are loaded when first used, so that ``import penstock`` costs nothing.
 from __future__ import annotations
 
 import os
+import sys
+
+try:
+    from penstock.linux.fork import importing as _importing
+except KeyboardInterrupt:  # the command's main(), which catches it later, is not yet there
+    if os.path.basename(sys.argv[0]) != "penstock":
+        raise
+    sys.exit(130)
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock._version import __version__ as __version__
-from penstock.linux.fork import importing as _importing
 
 if TYPE_CHECKING:
     from penstock import select as select

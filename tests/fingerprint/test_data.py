@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,84 @@ def test_a_file_has_no_version_while_a_process_has_it_open_for_writing_or_if_it_
             other.stdin.close()
     with path.open("rb"):
         assert list(fingerprint_of_files([str(path)]).files) == [str(path)]
+
+
+REWRITES = """
+import os, sys
+from pathlib import Path
+
+path = Path(sys.argv[1])
+for order in sys.stdin:
+    with path.open("w") as file:
+        print("open", flush=True)
+        if order == "slowly\\n":
+            sys.stdin.readline()
+        file.write("the same\\n")
+"""
+
+
+@pytest.fixture
+def rewriter(tmp_path: Path) -> Iterator[Any]:
+    """A process that truncates a file and writes the same again, each time that it is told to."""
+    (tmp_path / "index").write_text("the same\n")
+    words: list[Any] = [sys.executable, "-c", REWRITES, tmp_path / "index"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        yield process
+        process.stdin.close()  # type: ignore[union-attr]
+
+
+def test_a_file_that_another_process_writes_as_it_was_counts_as_it_was_at_every_moment(
+    tmp_path: Path, rewriter: Any
+) -> None:
+    """As it was found: of two runs that each write an index, one saw it empty, or open, and read another feed."""
+    before = fingerprint_of_files([str(tmp_path / "index")])
+    for _ in range(100):
+        rewriter.stdin.write("now\n")
+        assert fingerprint_of_files([str(tmp_path / "index")]) == before
+    rewriter.stdin.close()
+    rewriter.wait()
+    (tmp_path / "index").write_text("not same\n")
+    assert "replaced since" in before.difference(fingerprint_of_files([str(tmp_path / "index")]))
+
+
+def test_a_file_is_waited_for_that_another_process_has_truncated(
+    tmp_path: Path, rewriter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = fingerprint_of_files([str(tmp_path / "index")])
+    rewriter.stdin.write("slowly\n")
+    assert rewriter.stdout.readline() == "open\n"
+    asked: list[float] = []
+
+    def sleep(s: float) -> None:
+        if not asked:
+            rewriter.stdin.write("go on\n")
+        asked.append(s)
+        time.sleep(s)
+
+    monkeypatch.setattr("penstock.fingerprint.data.sleep", sleep)
+    assert fingerprint_of_files([str(tmp_path / "index")]) == before
+    assert asked
+
+
+def test_a_log_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def sleep(s: float) -> None:
+        nonlocal now_s
+        now_s += s
+
+    monkeypatch.setattr("penstock.fingerprint.data.sleep", sleep)
+    monkeypatch.setattr("penstock.fingerprint.data.monotonic", lambda: now_s)
+    script = (
+        f"import sys; file = open({str(tmp_path / 'log')!r}, 'w'); file.write('a line'); file.flush(); print()"
+    )
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-uc", f"{script}; sys.stdin.read()"], **pipes) as other:
+        other.stdout.readline()
+        for _ in range(2):
+            assert fingerprint_of_files([str(tmp_path / "log")]).files == {}
+            assert 2 <= now_s < 2.1
+        other.stdin.close()
 
 
 def lines_of(path: str, *_: str) -> Any:

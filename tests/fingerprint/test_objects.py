@@ -167,6 +167,38 @@ def test_what_cannot_go_to_another_process_is_told(thing: Any, told: str) -> Non
     assert isinstance(caught.value, BadSetting)
 
 
+class Unready(Thing):
+    def __getstate__(self) -> Any:
+        return {"names": vars(self)["names"]}
+
+
+def test_what_a_method_raises_on_the_way_to_another_process_is_told_with_its_name() -> None:
+    """As it was found: ``cannot go to another process: 'names'``."""
+    told = r"dataset.held \(Unready\) cannot go to another process: Unready.__getstate__ raised KeyError: 'names'$"
+    with pytest.raises(Untravelled, match=told):
+        of(Thing(held=Unready()))
+
+
+class Turned(Thing):
+    def __getitem__(self, i: int) -> Any:
+        return torch.pi * torch.nn.functional.relu(torch.ones(i))
+
+
+class Plain(Thing):
+    def __getitem__(self, i: int) -> Any:
+        return i
+
+
+def test_what_is_used_of_a_library_is_told_by_its_whole_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was found: ``yours uses torch``."""
+    before = of(Turned())
+    told = fingerprint_difference(of(Plain()), before)
+    assert "yours uses Turned, torch.pi, the version of torch" in told
+    monkeypatch.setattr(torch.nn.functional, "relu", lambda x: x + 1)
+    told = fingerprint_difference(before, of(Turned()))
+    assert "torch.nn.functional.relu" in told and told.endswith(", which the feed's does not"), told
+
+
 def test_a_tensor_that_is_not_on_the_host_is_told() -> None:
     with pytest.raises(Untravelled, match=r"dataset\.x is a tensor on meta"):
         of(Thing(x=torch.empty(3, device="meta")))

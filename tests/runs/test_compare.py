@@ -64,6 +64,21 @@ def test_four_together_are_compared_with_four_one_after_the_other() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (40.0, "about as soon as"),
+        (41.9, "about as soon as"),
+        (38.2, "about as soon as"),
+        (80.0, "2 times later than"),
+    ],
+)
+def test_a_ratio_that_rounds_to_1_is_not_said_to_be_sooner_or_later(seconds: float, told: str) -> None:
+    together = [run("plain", i, 100.0, seconds) for i in range(4)]
+    found = sentences({"plain": together, "alone": ALONE}, {})
+    assert f"finish {told} one after the other; " in found[0]
+
+
 def test_epochs_are_compared_where_they_were_recorded() -> None:
     def found(run: RunRecord) -> dict[str, Series]:
         epochs_s = [5.0, 2.0, 2.2] if run.mode == "alone" else [9.0, 3.3, 3.2]

@@ -13,11 +13,12 @@ import pytest
 
 from penstock import BadSetting
 from penstock.cli.select_table import _ranks
+from penstock.linux.held_folder import held
 from penstock.measure.spread import Spread
 from penstock.runs.store import Store
 from penstock.scoring.bench.command import shown
 from penstock.scoring.bench.report import Report, Row, baselines_of, choose, full_of, paired, rows_of
-from penstock.scoring.bench.run import Outcome, Results, Trial, arms_of, label, locked
+from penstock.scoring.bench.run import Outcome, Results, Trial, arms_of, label
 from penstock.scoring.bench.spec import Arm, Spec, read_spec
 from penstock.scoring.kept import keeping
 from penstock.scoring.pays import savings
@@ -212,7 +213,7 @@ def test_a_script_is_mended_before_anything_counts_and_scores_stay(folder: Path)
     before = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
     assert before and all(key.startswith("scores of") for key in before)
     (folder / "train.py").write_text(TRAIN)
-    with locked(folder / "out"):
+    with held(folder / "out", "results", "comparing in"):
         said = bench(folder)
     assert said.returncode == 2 and "another process is comparing in out" in said.stderr
     assert bench(folder).returncode == 0

@@ -12,13 +12,19 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path, PurePath
+from time import monotonic, sleep
 
 import msgspec
 
 _MOST_FILES = 16
 _MOST_CHARACTERS = 1000
-_RECENT_S = 86_400
+_RECENT_NS = 86_400 * 10**9
 _READ_BYTES = 1 << 20
+_WAIT_S = 2.0
+_POLL_S = 0.005
+_TICK_NS, _TRUNCATION_NS = 20 * 10**6, 10**9
+_waited_for: set[str] = set()
+"""Files that others had open for writing, or that were empty, as long as they were waited for: logs and locks."""
 
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -87,15 +93,35 @@ def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
     """Compute the fingerprint of the first 16 of these paths that are files now.
 
     A file of up to 1 MiB has its bytes as its version: one that each run writes anew, such as an index, stays what
-    it is. Empty files have no version, and none has a file that some process has open for writing, as far as this
-    one may see: locks, logs, and what is not ready.
+    it is. What may be amid that is waited for: a file that another process has open for writing, that changes
+    while it is read, has changed within 20 ms, or is empty for less than 1 s; up to 2 s, once by each process.
+    Empty files have no version, and none has a file that is open for writing then, as far as this process may see:
+    locks, logs, and what is not ready.
     """
-    found = dict(islice(((path, version) for path in paths if (version := _version(path))), _MOST_FILES))
-    recent_ns = time.time_ns() - _RECENT_S * 10**9
-    recent = {os.path.realpath(path) for path, version in found.items() if version.mtime_ns > recent_ns}
-    written = set(_being_written(recent)) if recent else recent
-    counting = {path: version for path, version in found.items() if os.path.realpath(path) not in written}
-    return DataFingerprint({path_text(os.path.abspath(path)): _read(path, counting[path]) for path in counting})
+    listed, until_s = list(paths), monotonic() + _WAIT_S
+    while True:
+        now_ns = time.time_ns()
+        found = dict(islice(((path, version) for path in listed if (version := _version(path))), _MOST_FILES))
+        read = {path: _read(path, version) for path, version in found.items()}
+        real = {path: os.path.realpath(path) for path in found}
+        recent = {real[path] for path, version in found.items() if version.mtime_ns > now_ns - _RECENT_NS}
+        writers: dict[str, set[int]] = {}
+        for path, pid in _being_written(recent) if recent else ():
+            writers.setdefault(path, set()).add(pid)
+        others = {path for path, pids in writers.items() if os.getpid() not in pids}
+        closed = [path for path in found if real[path] not in writers]
+        moving = others | {real[path] for path in closed if _is_moving(path, found[path], now_ns)}
+        if moving <= _waited_for or monotonic() > until_s:
+            break
+        sleep(_POLL_S)
+    _waited_for.update(moving, (real[path] for path in closed if not read[path].nbytes))
+    return DataFingerprint({path_text(os.path.abspath(path)): read[path] for path in closed if read[path].nbytes})
+
+
+def _is_moving(path: str, seen: FileVersion, seen_ns: int) -> bool:
+    """Whether a file has changed since it was seen, or may have without its times telling."""
+    # Times are those of the clock's last tick; a file that is truncated is open only after the disk has done so.
+    return _version(path) != seen or seen_ns - seen.ctime_ns < (_TICK_NS if seen.nbytes else _TRUNCATION_NS)
 
 
 def _read(path: str, version: FileVersion) -> FileVersion:
@@ -106,8 +132,8 @@ def _read(path: str, version: FileVersion) -> FileVersion:
     return version
 
 
-def _being_written(paths: set[str]) -> Iterator[str]:
-    """Yield those of some real paths that a process has open for writing."""
+def _being_written(paths: set[str]) -> Iterator[tuple[str, int]]:
+    """Yield those of some real paths that a process has open for writing, and its pid."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it has ended, or is another user's
             for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -116,7 +142,7 @@ def _being_written(paths: set[str]) -> Iterator[str]:
                         told = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
                         flags = re.search(r"flags:\s*([0-7]+)", told)
                         if flags and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY:
-                            yield path
+                            yield path, int(pid)
 
 
 def path_text(path: str) -> str:
@@ -131,6 +157,4 @@ def _version(path: str) -> FileVersion | None:
         seen = os.stat(path)
     except (OSError, ValueError):  # nothing is there, or it is no path
         return None
-    if not stat.S_ISREG(seen.st_mode) or not seen.st_size:
-        return None
-    return FileVersion.of(seen)
+    return FileVersion.of(seen) if stat.S_ISREG(seen.st_mode) else None

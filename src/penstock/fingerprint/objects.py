@@ -270,7 +270,7 @@ class _Objects(Walk):
             for name in self.reach.variables():
                 yield self.digest(f"environ[{name!r}]", os.environ[name])
             for name, function in {} if self.quick else self.reach.replacements().items():
-                yield joined(name, self.digest(name, function))
+                yield joined(name, self.leaf(name, self.digest(name, function)))
 
     def _class(self, path: str, kind: type) -> bytes:
         module, name = kind.__module__, name_of(kind)
@@ -354,7 +354,9 @@ class _Objects(Walk):
                 digests.append(self.digest(name, value))
         top = module.__name__.partition(".")[0]
         setting = is_plain(value) and top not in sys.stdlib_module_names
-        if setting or is_replacement(value, module.__name__) or isinstance(value, type):
+        if is_replacement(value, module.__name__):
+            digests.append(self.leaf(name, self.digest(name, value)))
+        elif setting or isinstance(value, type):
             digests.append(self.digest(name, value))
         elif isinstance(value, FunctionType):
             self.reach.installed[id(value)] = value

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import Untravelled
-from penstock.fingerprint.code import MODULE, MOST_PARTS, SHORT, Part
+from penstock.fingerprint.code import MODULE, MOST_PARTS, SHORT, VERSION, Part
 from penstock.fingerprint.content import digest_of_array, joined
 from penstock.fingerprint.data import may_name_data
 from penstock.fingerprint.owners import is_users, text_of
 from penstock.fingerprint.reach import NOT_DATA, Reach
+from penstock.tracebacks import raised
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _ALSO_PLAIN = (np.number, np.bool_, np.character, np.datetime64, PurePath)
@@ -113,7 +114,7 @@ class Walk:
             elif isinstance(error, Untravelled):
                 raise
             else:
-                told = f"{path[:200]} ({kind.__qualname__}) cannot go to another process: {error}"
+                told = f"{path[:200]} ({kind.__qualname__}) cannot go to another process: {raised(error)}"
                 raise Untravelled(told) from error
         finally:
             self._within.pop(id(thing), None)
@@ -162,7 +163,7 @@ class Walk:
         name, _, told = text.partition(" ")
         if told:
             users = is_users(module)
-            name = f"{MODULE}{name}" if users else f"the version of {name.partition('.')[0]}"
+            name = f"{MODULE}{name}" if users else f"{VERSION}{name.partition('.')[0]}"
             self._owners[name] = Part(joined(told).hex()[:8], "" if users else told)
         return text
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from penstock.linux.fork import importing
 from penstock.measure.waits import Iteration
+from penstock.tracebacks import leave_out_of_interrupts
 
 
 def watch(loader: Any, make: Callable[[], Any]) -> Any:
@@ -51,7 +52,9 @@ def _watched(kind: Any) -> Any:
         except StopIteration:
             iteration.end()
             raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                leave_out_of_interrupts()
             iteration.pause()
             raise
         iteration.give(rows(batch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from penstock.contracts import Cursor, Source, SourceBlock
 from penstock.errors import BadSetting, PackStopped, PenstockError, SourceError
+from penstock.linux.held_folder import held
 from penstock.packing.writer import Journal, Origin, Writer, stopping
 from penstock.sizes import random_seed, whole_number
 from penstock.sources.adapt import adapt
@@ -108,12 +108,7 @@ def _held(folder: Path) -> Generator[None]:
         )
     with stopping(folder, 0):
         folder.mkdir(exist_ok=True)
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadSetting(f"another process is packing into {folder}") from None
+    with held(folder, "packed samples", "packing into"):
         try:
             yield
         except BaseException:
@@ -121,8 +116,6 @@ def _held(folder: Path) -> Generator[None]:
                 with suppress(OSError):  # rows are in it
                     folder.rmdir()
             raise
-    finally:
-        os.close(fd)
 
 
 def _begun(folder: Path, origin: Origin) -> Journal:

@@ -154,9 +154,10 @@ def _against(first: GroupFigures, other: GroupFigures) -> str:
     if len(first.runs) == 1:
         return f"{_called(other)} takes {_times(other.seconds / first.seconds)} as long as {_called(first)}."
     ratio = first.seconds / other.seconds
-    sooner = f"finish {ratio:.2g} times sooner" if ratio >= 1 else f"finish {1 / ratio:.2g} times later"
-    than = "than one after the other" if first.mode == "alone" else f"than {_called(first)}"
-    text = f"{len(other.runs)} runs of {_called(other)} {sooner} {than}; {each}"
+    times = f"{max(ratio, 1 / ratio):.2g}"
+    sooner = f"{times} times {'sooner' if ratio > 1 else 'later'} than" if times != "1" else "about as soon as"
+    what = "one after the other" if first.mode == "alone" else _called(first)
+    text = f"{len(other.runs)} runs of {_called(other)} finish {sooner} {what}; {each}"
     if first.cpu_s and other.cpu_s:
         text += f", and all take {_times(other.cpu_s / first.cpu_s)} the CPU time"
     return text + "."

@@ -4,7 +4,6 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ import msgspec
 import torch
 
 from penstock.errors import BadSetting
+from penstock.linux.held_folder import held
 from penstock.scoring.meter import Cost, Meter
 from penstock.scoring.training import Checkpoint, Moments
 
@@ -112,28 +112,14 @@ def keeping(folder: Path) -> Generator[Kept]:
     Raises:
         BadSetting: it cannot be made, or another process scores there.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise BadSetting(f"{folder} cannot be a folder of partial results: {error.strerror}") from None
-    kept = Kept(folder)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.path.samestat(os.fstat(fd), folder.stat())
-        except (BlockingIOError, FileNotFoundError):  # it is being held, or was until now
-            held = False
-        if not held:
-            raise BadSetting(f"another process is scoring in {folder}: wait for it, or give another name")
+    with held(folder, "partial results", "scoring in"):
+        kept = Kept(folder)
         token = _now.set(kept)
         try:
             yield kept
         finally:
             _now.reset(token)
             kept.end()
-    finally:
-        os.close(fd)
 
 
 def _write(path: Path, content: bytes) -> None:

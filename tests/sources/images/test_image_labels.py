@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -72,6 +73,7 @@ NAMES = ["a/1.jpg", "b/2.jpg", "c/3.jpg", "d/4.jpg"]
     [
         ["10", "2 ", "10", "0"],
         ["10.0", "2.0", "10.0", "0."],
+        ["1e1", "2.000000000000000000e+00", "+1.0E1", ".0"],  # the second as numpy.savetxt writes it
         [10.0, 2, 10, "0"],
         np.array([10.0, 2.0, 10.0, 0.0]),
         dict(zip(NAMES, (10, " 2", "+10", 0.0), strict=True)),
@@ -113,7 +115,8 @@ def test_a_file_of_labels_means_the_same_with_other_ends_of_lines(tmp_path, end)
         (["cat", "dog", "3", "cow"], r"row 2 .*: the label 3, where 1 of 4 are numbers"),
         (["cat", "dog", " ", "cow"], r"row 2 .*: the label ' ' is neither"),
         ([1, 2, 2**63, 3], f"row 2 .*: the label {2**63} is neither a whole number that int64 holds"),
-        ([1, 2, str(10**40), 3], "row 2 .*where 3 of 4 are numbers"),
+        ([1, 2, str(10**40), 3], "row 2 .*is neither a whole number that int64 holds"),
+        (["1e400", "2", "0", "3"], "row 0 .*'1e400' is neither a whole number that int64 holds"),
         ([1, 2, b"3", 3], "row 2 .*the label b'3' is neither"),
         ([[0, 0, 1], [1, 0, 0], [1, 0], [0, 1, 0]], r"row 0 .*labels \[0, 0, 1\] are a row of 0 and 1, .* 2 to 3"),
         (
@@ -145,6 +148,18 @@ def test_what_is_no_label_in_a_file_is_refused_by_file_and_line(tmp_path):
     path.write_text(f"a/1.jpg,{'x' * 200_000}\n")
     with pytest.raises(penstock.BadSetting, match=f"labels={path}: it cannot be read: field larger"):
         given_labels(NAMES, path)
+
+
+@pytest.mark.parametrize("odd", ["0.5", "-.5", "15e-1", "0  # ok", "1#", "1.0 # as before"])
+@pytest.mark.parametrize("others", ["0", "cat", "0.5", "1  # ok"])
+def test_what_looks_like_a_number_and_is_no_whole_one_is_no_name(tmp_path, odd, others):
+    """As it was found: where all labels were such, they were numbered as names."""
+    path = tmp_path / "labels.csv"
+    path.write_text("".join(f"{name},{each}\n" for name, each in zip(NAMES, [odd] + [others] * 3, strict=True)))
+    told = re.escape(f"labels={path}, line 1: the label {odd!r} is neither")
+    with pytest.raises(penstock.BadSetting, match=told):
+        given_labels(NAMES, path)
+    assert given_labels(NAMES, ["20-29", "007 bond", "no. 4#x", "v1.5 # x"]).values.tolist() == [1, 0, 2, 3]
 
 
 def test_spaces_before_a_comma_are_no_part_of_a_path(tmp_path):

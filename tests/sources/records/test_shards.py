@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import tarfile
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def packed(
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    found = {name: read(Place(str(path), offset, nbytes)) for name, offset, nbytes in members(path)}
+    found = {name: read(Place(str(path), offset, nbytes)) for name, offset, nbytes, _ in members(path)}
     assert found.pop("folder/", b"") == b""
     return found
 
@@ -77,7 +78,7 @@ def test_sizes_above_8_gib_are_read(tmp_path, tar_format):
         file.write(huge.tobuf(tar_format))
         file.seek(-(-size // 512) * 512, os.SEEK_CUR)  # a hole
         file.write(last.tobuf(tar_format) + b"data".ljust(512, b"\0") + bytes(1024))
-    found = {name: (offset, nbytes) for name, offset, nbytes in members(path)}
+    found = {name: (offset, nbytes) for name, offset, nbytes, _ in members(path)}
     assert found["huge.bin"][1] == size
     assert read(Place(str(path), *found["last.jpg"])) == b"data"
 
@@ -267,11 +268,29 @@ def test_a_key_that_comes_again_with_other_members_is_refused(tmp_path, second):
     for between in ({}, more):
         parts = ({"0.jpg": b"", "0.cls": b"1"} | between, second)
         joined.write_bytes(b"".join(packed(tmp_path / "part.tar", part).read_bytes() for part in parts))
-        if between and len(second) == 2:  # the key comes apart, each time with its label
-            assert ShardRecords(joined, (".jpg", ".png")).labels == ["1", "5", "2"]
+        if len(second) == 2:  # the key comes in two tars, each time with its label
+            assert ShardRecords(joined, (".jpg", ".png")).labels == ["1", *["5"] * bool(between), "2"]
         else:
             with pytest.raises(penstock.BadSetting, match=r"such as 0.jpg \(its key comes 2 times, with . .cls\)"):
                 _ = ShardRecords(joined, (".jpg", ".png")).labels
+
+
+@pytest.mark.parametrize("more", [{}, {"1.jpg": b"", "1.cls": b"5"}])
+def test_no_image_of_three_joined_tars_gets_the_label_of_another(tmp_path, more):
+    """As it was found: the first has a label without an image, and each image got the label before its own."""
+    tars = ({"0.cls": b"1"}, {"0.jpg": b"", "0.cls": b"2"}, {"0.jpg": b""})
+    joined, at_once = tmp_path / "cat.tar", tmp_path / "tar-A.tar"
+    for order in permutations(tars):
+        joined.write_bytes(b"".join(packed(tmp_path / "part.tar", more | part).read_bytes() for part in order))
+        with tarfile.open(at_once, "w") as tar:
+            for part in order:
+                for name, data in (more | part).items():
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+        for path in (joined, at_once):
+            with pytest.raises(penstock.BadSetting, match=r"such as 0.jpg \(its key comes . times, with 2 .cls\)"):
+                _ = ShardRecords(path, (".jpg",)).labels
 
 
 def test_images_whose_names_have_dots_have_the_labels_of_their_names(tmp_path):

@@ -44,8 +44,14 @@ class _Finder:
 
             def exec_module(module: "ModuleType") -> None:
                 del loader.exec_module
-                execute(module)
-                _hook(module, _CLASSES[name])
+                try:
+                    execute(module)
+                    _hook(module, _CLASSES[name])
+                except KeyboardInterrupt:
+                    from penstock.tracebacks import leave_out_of_interrupts
+
+                    leave_out_of_interrupts()
+                    raise
 
             loader.exec_module = exec_module
         return spec

@@ -9,10 +9,11 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from penstock.linux.held_folder import held
 from penstock.runs.store import Store
 from penstock.scoring.bench.picture import save_picture
 from penstock.scoring.bench.report import RUNS, Report, Row, baselines_of, choose, full_of, paired, rows_of
-from penstock.scoring.bench.run import Bench, arms_of, label, locked
+from penstock.scoring.bench.run import Bench, arms_of, label
 from penstock.scoring.bench.spec import Comparison
 from penstock.terminal import printable
 
@@ -28,7 +29,7 @@ def compare_methods(
     Raises:
         BadSetting: a run failed; or the folder holds another comparison, and ``again`` is false.
     """
-    with locked(folder):
+    with held(folder, "results", "comparing in"):
         return _compare(comparison, folder, store, console, again)
 
 

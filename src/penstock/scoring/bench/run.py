@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -220,28 +218,6 @@ def _chunks(trials: Sequence[Trial], size: int) -> Iterator[Sequence[Trial]]:
         these = [trial for trial in trials if trial.seed in seeds[start : start + size]]
         for place in sorted({(trial.fraction > 0, trial.arm, trial.fraction) for trial in these}):
             yield [trial for trial in these if (trial.fraction > 0, trial.arm, trial.fraction) == place]
-
-
-@contextmanager
-def locked(folder: Path) -> Generator[None]:
-    """Let no other process compare in a folder, which is made if need be.
-
-    Raises:
-        BadSetting: it cannot be made, or another process compares there.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise BadSetting(f"{folder} cannot be a folder of results: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadSetting(
-                f"another process is comparing in {folder}: wait for it, or give another folder"
-            ) from None
-        yield
 
 
 def _read(path: Path, comparison: Comparison, *, again: bool) -> Results:

@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +20,7 @@ from penstock.terminal import printable, say
 _SHOWN = 3
 _MOST_CLASSES = 10_000_000
 _MOST = 2**63 - 1
-_WHOLE = re.compile(r"([+-]?\d{1,30})(\.0*)?")
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)(\s*#.*)?")
 
 
 class Labels(NamedTuple):
@@ -155,12 +156,14 @@ def _numbered(labels: list[list[Any]], where: Callable[[int], str]) -> Labels:
 
 
 def _read_one(label: Any, where: Callable[[int], str], i: int) -> int | str:
-    """Return a label as a whole number, or as a name."""
+    """Return a label as a whole number, or as a name: what is no number, alone or with a ``#`` behind it."""
     found: int | str = label.strip() if isinstance(label, str) else ""
     if isinstance(label, int) or (isinstance(label, float) and label.is_integer()):
         found = int(label)
-    elif number := _WHOLE.fullmatch(str(found)):
-        found = int(number[1])
+    elif number := _NUMBER.fullmatch(str(found)):
+        value = Decimal(number[1])
+        whole = not number[2] and abs(value) <= _MOST and value == value.to_integral_value()
+        found = int(value) if whole else ""
     if found == "" or (isinstance(found, int) and not -_MOST <= found <= _MOST):
         raise BadSetting(f"{where(i)}: the label {label!r} is neither a whole number that int64 holds nor a name")
     return found

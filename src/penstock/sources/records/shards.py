@@ -25,7 +25,7 @@ from penstock.sources.records.tar import Member, members, walk
 
 SUFFIX = ".tar"
 _LABEL = ".cls"
-_FORMAT = 5
+_FORMAT = 6
 _AT_ONCE = 64
 """Shards that are walked through at once: of objects, each member costs a round trip."""
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -155,16 +155,16 @@ def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Ind
 
 def _walked(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Index:
     """Walk through a shard."""
-    groups, folders, doubtful, first = list[_Group](), set[str](), set[str](), ""
+    groups, folders, doubtful, last = list[_Group](), set[str](), set[str](), 0
     for member in _members(path, version):
-        name, offset, nbytes = member
+        name, offset, nbytes, tar = member
         folders.add(os.path.dirname(name))
         again = bool(groups) and name in groups[-1].members
-        if again or not groups or _key(name) != groups[-1].key:
-            if again and name != first:  # of those before it, some may be this one's
+        if again or tar != last or not groups or _key(name) != groups[-1].key:
+            if again and tar == last:  # of those before it, some may be this one's
                 doubtful.add(_key(name))
             groups.append(_Group(_key(name), set(), [], {}))
-            first = name
+            last = tar
         groups[-1].members.add(name)
         lower = name.lower()
         if offset < 0 and lower.endswith((*suffixes, _LABEL)):
@@ -184,8 +184,9 @@ def _labels(path: str, groups: Sequence[_Group], doubtful: Container[str]) -> tu
     """Return the label of each image, or why some have none.
 
     As in WebDataset, a sample is what follows one another with one key: the path up to the first dot of its last
-    part. A key may come again, as in tars that were joined, each time with a label. A label that lies elsewhere
-    counts where its key comes once.
+    part. A key may come again, as in tars that were joined, each time with a label; right after itself only where
+    a tar ends between the two, else nobody knows which members are whose. A label that lies elsewhere counts where
+    its key comes once.
     """
     images = Counter(group.key for group in groups if group.images)
     times = Counter(group.key for group in groups if group.labels)
@@ -195,7 +196,7 @@ def _labels(path: str, groups: Sequence[_Group], doubtful: Container[str]) -> tu
     for key, _, samples, own in groups if times else ():
         beside = own or apart.get(key, {})
         told = images[key] == times[key] and key not in doubtful
-        for name, _, _ in samples:
+        for name, *_ in samples:
             fitting = (os.path.splitext(name)[0], key, *(beside if len(beside) == len(samples) == 1 else ()))
             of = [beside[each] for each in fitting if told and each in beside]
             (found if of else missing).append(of[0] if of else name)

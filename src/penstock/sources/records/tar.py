@@ -24,12 +24,14 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "z
 class Member(NamedTuple):
     """A file within a tar: its name, and where its bytes lie; ``offset`` is -1 for a symbolic link.
 
-    The name of a folder ends in a slash.
+    The name of a folder ends in a slash. ``tar`` is the number of the tar that it lies in, where several were
+    joined by ``cat``; ``tar -A`` leaves no trace.
     """
 
     name: str
     offset: int
     nbytes: int
+    tar: int = 0
 
 
 def members(path: str | Path) -> Iterator[Member]:
@@ -54,7 +56,7 @@ def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[M
     Raises:
         BadSetting: it is no tar, is compressed or cut short, or has a sparse file.
     """
-    at, ended, long_name, long_link, extended = 0, False, "", "", dict[str, str]()
+    at, tar, ended, long_name, long_link, extended = 0, 0, False, "", "", dict[str, str]()
     seen: dict[str, Member] = {}  # which hard links may name
     while at < size:
         header = pread(_BLOCK, at)
@@ -70,7 +72,7 @@ def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[M
                 f"{path} was cut short: the member at byte {start - _BLOCK:,} ends at {start + nbytes:,}, and "
                 f"the file at {size:,}"
             )
-        ended = False
+        tar, ended = tar + ended, False
         if kind == _LONG_NAME:
             long_name = pread(nbytes, start).rstrip(b"\0").decode(errors="surrogateescape")
         elif kind == _LONG_LINK:
@@ -82,17 +84,17 @@ def walk(path: str, size: int, pread: Callable[[int, int], bytes]) -> Iterator[M
             if kind == _SPARSE or any(key.startswith("GNU.sparse") for key in extended):
                 raise BadSetting(f"{path}: {name} is stored as a sparse file; pack it again without --sparse")
             if kind == _FOLDER or (kind in _FILES and name.endswith("/")):
-                yield Member(f"{name.rstrip('/')}/", start, 0)
+                yield Member(f"{name.rstrip('/')}/", start, 0, tar)
             elif kind in _FILES:
-                seen[name] = Member(name, start, nbytes)
+                seen[name] = Member(name, start, nbytes, tar)
                 yield seen[name]
             elif kind == _HARD_LINK:
                 target = extended.get("linkpath") or long_link or _text(header[157:257])
                 if target not in seen:
                     raise BadSetting(f"{path}: {name} is a link to {target}, which does not come before it")
-                yield seen[target]._replace(name=name)
+                yield seen[target]._replace(name=name, tar=tar)
             elif kind == _SYMBOLIC_LINK:
-                yield Member(name, -1, 0)
+                yield Member(name, -1, 0, tar)
             long_name, long_link, extended = "", "", {}
     if not ended:
         raise BadSetting(f"{path} was cut short: it ends without the two empty blocks that end a tar")
