@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,6 +137,20 @@ def test_a_folder_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
         Cache(tmp_path / "cache", "big")
     with pytest.raises(BadSetting, match="node= must name this one"):
         Cache(tmp_path / "cache", "1GB", others={"b": tmp_path})
+
+
+def test_a_folder_that_is_removed_as_it_is_opened_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = CacheFolder(tmp_path / "cache", 1 << 20)
+    make = folder._make
+
+    def made_and_removed(*arguments: Any) -> None:
+        make(*arguments)
+        shutil.rmtree(folder.path)
+
+    monkeypatch.setattr(folder, "_make", made_and_removed)
+    assert folder.open("data", "bytes") is None
 
 
 def test_it_is_private_unless_it_is_shared(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class CacheFolder:
     def open(self, root: str, kind: str) -> Slab | None:
         """Open the slab of a data set, which is made if there is none; None if that cannot be.
 
-        The folder may only be read, or its disk is full.
+        The folder may only be read, or is being removed, or its disk is full.
         """
         path = _path(self.path, root, kind)
         exists = (path / _INDEX).exists()
@@ -132,7 +132,7 @@ class CacheFolder:
         except OSError as error:
             for fd in opened:
                 os.close(fd)
-            if error.errno == errno.ENOSPC:
+            if error.errno in (errno.ENOSPC, errno.ENOENT):
                 return None
             raise BadSetting(f"{path} cannot be opened: {error.strerror}") from None
         held, data, index, *locks = opened
