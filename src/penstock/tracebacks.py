@@ -6,15 +6,14 @@ import os
 import sys
 import traceback
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import cast
 
 from penstock.errors import PenstockError
 
 OURS = str(Path(__file__).parent) + os.sep
 """What the files of Penstock's own code begin with."""
+_NOT_USERS = (OURS, "<frozen importlib")
 
 
 def users_stacklevel() -> int:
@@ -31,7 +30,9 @@ def users_traceback(error: BaseException) -> str:
     If there are only Penstock's frames: nothing for a ``PenstockError``, whose message says all; the error alone
     for a ``SyntaxError``, which names its file; and the whole traceback for anything else.
     """
-    shown = _users(error)
+    shown = error.__traceback__
+    while shown is not None and shown.tb_frame.f_code.co_filename.startswith(_NOT_USERS):
+        shown = shown.tb_next
     if shown is None and isinstance(error, PenstockError):
         return ""
     if shown is None and not isinstance(error, SyntaxError):
@@ -41,8 +42,9 @@ def users_traceback(error: BaseException) -> str:
 
 def raised(error: BaseException) -> str:
     """Return what an exception says and, if Penstock called the code that raised it, what it called."""
-    called = _users(error)
-    return f"{called.tb_frame.f_code.co_qualname} raised {type(error).__name__}: {error}" if called else str(error)
+    codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    called = next((code for code in codes if not code.co_filename.startswith(_NOT_USERS)), None)
+    return f"{called.co_qualname} raised {type(error).__name__}: {error}" if called else str(error)
 
 
 @cache
@@ -52,26 +54,14 @@ def leave_out_of_interrupts() -> None:
 
     def show(kind: type[BaseException], error: BaseException, shown: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
-            kept: list[TracebackType] = []
-            while shown is not None:
-                kept += [] if _is_ours(shown) else [shown]
-                shown = shown.tb_next
-            for entry, after in pairwise([*kept, None]):
-                cast("TracebackType", entry).tb_next = after
-            error.__traceback__ = shown = next(iter(kept), None)
-            error.__suppress_context__ = True
+            error.__traceback__, error.__suppress_context__ = (shown := _without_ours(shown)), True
         before(kind, error, shown)
 
     sys.excepthook = show
 
 
-def _users(error: BaseException) -> TracebackType | None:
-    """Return the first entry of an exception's traceback that is not Penstock's."""
-    found = error.__traceback__
-    while found is not None and _is_ours(found):
-        found = found.tb_next
-    return found
-
-
-def _is_ours(entry: TracebackType) -> bool:
-    return entry.tb_frame.f_code.co_filename.startswith((OURS, "<frozen importlib"))
+def _without_ours(shown: TracebackType | None) -> TracebackType | None:
+    if shown is None:
+        return None
+    shown.tb_next = _without_ours(shown.tb_next)
+    return shown.tb_next if shown.tb_frame.f_code.co_filename.startswith(_NOT_USERS) else shown

@@ -25,8 +25,6 @@ _MOST_ITEMS = 1000
 MOST_PARTS = 64
 _NAME_LENGTH = 80
 MODULE = "the module "
-VERSION = "the version of "
-_OF_CODE = ("the code of ", "the bases of ")
 NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
 SHORT = reprlib.Repr()
 SHORT.maxstring = SHORT.maxother = 60
@@ -123,15 +121,15 @@ def _only_in(one: Fingerprint, other: Fingerprint) -> list[str]:
     if len(other.parts) >= MOST_PARTS:  # there are more parts than those
         return []
     known = {_whole(name) for name in other.parts}
-    wholes = {_whole(name) for name in one.parts if "." not in name or name.startswith(_OF_CODE)} - known
+    wholes = {_whole(name) for name in one.parts if "." not in name or name.startswith("the ")} - known
     only = [name for name in one.parts if name not in other.parts]
     named = dict.fromkeys(_whole(name) if _whole(name) in wholes else name for name in only)
-    return sorted(named, key=lambda name: name.startswith(VERSION))
+    return sorted(named, key=lambda name: name.startswith("the version of "))
 
 
 def _whole(part: str) -> str:
     """Name the class or function of a part: ``Photos`` for ``the code of Photos.__init__``."""
-    name = part.removeprefix(_OF_CODE[0]).removeprefix(_OF_CODE[1]).rpartition("<locals>.")[2]
+    name = part.removeprefix("the code of ").removeprefix("the bases of ").rpartition("<locals>.")[2]
     return name.partition(".")[0].partition("(")[0]
 
 

@@ -6,13 +6,12 @@ import hashlib
 import os
 import re
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path, PurePath
-from time import monotonic, sleep
+from time import monotonic, sleep, time_ns
 
 import msgspec
 
@@ -20,11 +19,9 @@ _MOST_FILES = 16
 _MOST_CHARACTERS = 1000
 _RECENT_NS = 86_400 * 10**9
 _READ_BYTES = 1 << 20
-_WAIT_S = 2.0
-_POLL_S = 0.005
-_TICK_NS, _TRUNCATION_NS = 20 * 10**6, 10**9
-_waited_for: set[str] = set()
-"""Files that others had open for writing, or that were empty, as long as they were waited for: logs and locks."""
+_TICK_NS = 20 * 10**6  # times of files are those of the clock's last tick
+_TRUNCATION_NS = 10**9  # a file that is truncated is open only after the disk has done so
+_waited_for: set[str] = set()  # files that were open for writing, or empty, all the while: logs and locks
 
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -98,30 +95,24 @@ def fingerprint_of_files(paths: Iterable[str]) -> DataFingerprint:
     Empty files have no version, and none has a file that is open for writing then, as far as this process may see:
     locks, logs, and what is not ready.
     """
-    listed, until_s = list(paths), monotonic() + _WAIT_S
+    listed, until_s = list(paths), monotonic() + 2.0
     while True:
-        now_ns = time.time_ns()
+        now_ns = time_ns()
         found = dict(islice(((path, version) for path in listed if (version := _version(path))), _MOST_FILES))
         read = {path: _read(path, version) for path, version in found.items()}
-        real = {path: os.path.realpath(path) for path in found}
-        recent = {real[path] for path, version in found.items() if version.mtime_ns > now_ns - _RECENT_NS}
-        writers: dict[str, set[int]] = {}
-        for path, pid in _being_written(recent) if recent else ():
-            writers.setdefault(path, set()).add(pid)
-        others = {path for path, pids in writers.items() if os.getpid() not in pids}
-        closed = [path for path in found if real[path] not in writers]
-        moving = others | {real[path] for path in closed if _is_moving(path, found[path], now_ns)}
+        recent = {os.path.realpath(path) for path in found if found[path].mtime_ns > now_ns - _RECENT_NS}
+        written = [*_being_written(recent)] if recent else []
+        writers = {path for path, _ in written}
+        moving = writers - {path for path, pid in written if pid == os.getpid()}
+        for path in (closed := [path for path in found if os.path.realpath(path) not in writers]):
+            age_ns = now_ns - found[path].ctime_ns
+            if _version(path) != found[path] or age_ns < (_TICK_NS if found[path].nbytes else _TRUNCATION_NS):
+                moving.add(path)
         if moving <= _waited_for or monotonic() > until_s:
             break
-        sleep(_POLL_S)
-    _waited_for.update(moving, (real[path] for path in closed if not read[path].nbytes))
+        sleep(0.005)
+    _waited_for.update(moving, (path for path in closed if not read[path].nbytes))
     return DataFingerprint({path_text(os.path.abspath(path)): read[path] for path in closed if read[path].nbytes})
-
-
-def _is_moving(path: str, seen: FileVersion, seen_ns: int) -> bool:
-    """Whether a file has changed since it was seen, or may have without its times telling."""
-    # Times are those of the clock's last tick; a file that is truncated is open only after the disk has done so.
-    return _version(path) != seen or seen_ns - seen.ctime_ns < (_TICK_NS if seen.nbytes else _TRUNCATION_NS)
 
 
 def _read(path: str, version: FileVersion) -> FileVersion:

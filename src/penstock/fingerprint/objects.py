@@ -354,10 +354,9 @@ class _Objects(Walk):
                 digests.append(self.digest(name, value))
         top = module.__name__.partition(".")[0]
         setting = is_plain(value) and top not in sys.stdlib_module_names
-        if is_replacement(value, module.__name__):
-            digests.append(self.leaf(name, self.digest(name, value)))
-        elif setting or isinstance(value, type):
-            digests.append(self.digest(name, value))
+        if setting or is_replacement(value, module.__name__) or isinstance(value, type):
+            digest = self.digest(name, value)
+            digests.append(digest if setting or isinstance(value, type) else self.leaf(name, digest))
         elif isinstance(value, FunctionType):
             self.reach.installed[id(value)] = value
         return joined(*digests)

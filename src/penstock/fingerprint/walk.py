@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import Untravelled
-from penstock.fingerprint.code import MODULE, MOST_PARTS, SHORT, VERSION, Part
+from penstock.fingerprint.code import MODULE, MOST_PARTS, SHORT, Part
 from penstock.fingerprint.content import digest_of_array, joined
 from penstock.fingerprint.data import may_name_data
 from penstock.fingerprint.owners import is_users, text_of
@@ -163,7 +163,7 @@ class Walk:
         name, _, told = text.partition(" ")
         if told:
             users = is_users(module)
-            name = f"{MODULE}{name}" if users else f"{VERSION}{name.partition('.')[0]}"
+            name = f"{MODULE}{name}" if users else f"the version of {name.partition('.')[0]}"
             self._owners[name] = Part(joined(told).hex()[:8], "" if users else told)
         return text
 

@@ -17,7 +17,6 @@ from penstock.inject import SHARE
 from penstock.inject.watch import watch
 from penstock.linux.fork import importing
 from penstock.terminal import say
-from penstock.tracebacks import leave_out_of_interrupts
 
 Guard = Callable[[Any, Callable[[], Any]], Any]
 """Given a loader and what makes its iterator, returns that iterator, or one that stands in its place."""
@@ -60,10 +59,6 @@ def hook(loader_class: type) -> None:
         if get_worker_info() is None:
             for guard in GUARDS:
                 make = partial(guard, self, make)
-        try:
-            return make()
-        except KeyboardInterrupt:
-            leave_out_of_interrupts()
-            raise
+        return make()
 
     loader_class._get_iterator = _get_iterator

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from penstock.linux.fork import importing
 from penstock.measure.waits import Iteration
-from penstock.tracebacks import leave_out_of_interrupts
 
 
 def watch(loader: Any, make: Callable[[], Any]) -> Any:
@@ -52,9 +51,7 @@ def _watched(kind: Any) -> Any:
         except StopIteration:
             iteration.end()
             raise
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                leave_out_of_interrupts()
+        except BaseException:
             iteration.pause()
             raise
         iteration.give(rows(batch))

@@ -13,15 +13,10 @@ from penstock.errors import BadSetting
 
 @contextmanager
 def held(folder: Path, of: str, doing: str) -> Generator[None]:
-    """Hold a folder for this process alone; it is made if need be.
-
-    Args:
-        folder: The folder, which who holds it may remove.
-        of: What it is a folder of, for errors: ``"results"``.
-        doing: What another process that holds it does: ``"comparing in"``.
+    """Hold a folder of something for this process alone; it is made if need be, and who holds it may remove it.
 
     Raises:
-        BadSetting: it cannot be made, or another process holds it.
+        BadSetting: it cannot be made; or another process holds it, which is "comparing in" it, or the like.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -31,11 +26,10 @@ def held(folder: Path, of: str, doing: str) -> Generator[None]:
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = os.path.samestat(os.fstat(fd), folder.stat())
+            if not os.path.samestat(os.fstat(fd), folder.stat()):
+                raise BlockingIOError
         except (BlockingIOError, FileNotFoundError):  # it is being held, or was until now
-            alone = False
-        if not alone:
-            raise BadSetting(f"another process is {doing} {folder}: wait for it, or give another name")
+            raise BadSetting(f"another process is {doing} {folder}: wait for it, or give another name") from None
         yield
     finally:
         os.close(fd)

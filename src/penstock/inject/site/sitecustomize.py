@@ -45,13 +45,13 @@ class _Finder:
             def exec_module(module: "ModuleType") -> None:
                 del loader.exec_module
                 try:
-                    execute(module)
-                    _hook(module, _CLASSES[name])
-                except KeyboardInterrupt:
                     from penstock.tracebacks import leave_out_of_interrupts
 
                     leave_out_of_interrupts()
-                    raise
+                except Exception:  # it is told below
+                    pass
+                execute(module)
+                _hook(module, _CLASSES[name])
 
             loader.exec_module = exec_module
         return spec

@@ -162,8 +162,7 @@ def _read_one(label: Any, where: Callable[[int], str], i: int) -> int | str:
         found = int(label)
     elif number := _NUMBER.fullmatch(str(found)):
         value = Decimal(number[1])
-        whole = not number[2] and abs(value) <= _MOST and value == value.to_integral_value()
-        found = int(value) if whole else ""
+        found = int(value) if not number[2] and abs(value) <= _MOST and value == value // 1 else ""
     if found == "" or (isinstance(found, int) and not -_MOST <= found <= _MOST):
         raise BadSetting(f"{where(i)}: the label {label!r} is neither a whole number that int64 holds nor a name")
     return found
