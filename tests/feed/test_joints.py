@@ -8,9 +8,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.feed.joints import NO_JOINTS, FeedJoints, Joints, Parts
 
-from penstock.contracts import Cursor, Ids
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Known
+from penstock.feed.feeder.joints import FeedJoints
+from penstock.sources.order import Order
 
 SAMPLES, BLOCK = 24, 2
 SEGMENTS = {False: (), True: (12,)}
@@ -19,6 +20,11 @@ SEGMENTS = {False: (), True: (12,)}
 @cache
 def base(cycle: int) -> Ids:
     return np.random.default_rng([7, cycle]).permutation(SAMPLES)
+
+
+ORDERS = {
+    always: Order(SAMPLES, BLOCK, len(always) + 1, 7, shuffle=True, base=base) for always in SEGMENTS.values()
+}
 
 
 @cache
@@ -40,11 +46,11 @@ class Feed:
         self.always = always
         self.joints = FeedJoints(SAMPLES, always)
         self.began: dict[int, int] = {}
-        self._parts = Parts(base, always)
+        self.order = ORDERS[always]
 
     def ids(self, at: Cursor) -> list[int]:
         self.joints.open(at.cycle, self.began.values())
-        ids = self._parts.order(at.cycle, self.joints.joints)
+        ids = self.order.ids(at.cycle, self.joints.joints)
         assert ids.tolist() == order(self.joints.joints, at.cycle, self.always).tolist()
         return ids[at.sample : at.sample + BLOCK].tolist()
 
@@ -61,8 +67,7 @@ class Trainer:
     start: Cursor
     at: Cursor
     seen: list[int] = field(default_factory=list[int])
-    known: Joints = NO_JOINTS
-    opened: int = 0
+    known: Known = Known()  # noqa: RUF009 - it is immutable
     is_apart: bool = False
 
     def read(self) -> None:
@@ -83,11 +88,11 @@ class Trainer:
         self.learn()
 
     def learn(self) -> None:
-        self.known, self.opened = self.feed.joints.joints.since(self.start.cycle), self.feed.joints.opened
+        self.known = self.feed.joints.since(self.start.cycle)
 
     def go_on(self, feed: Feed) -> bool:
         """Go on under another feeder, or on a feed of its own; return whether the former."""
-        where = self.at, self.start, self.known, self.opened
+        where = self.at, self.start, self.known
         self.is_apart = not feed.joints.admit(*where, feed.began.values())
         if self.is_apart:
             feed = Feed(feed.always)
@@ -158,12 +163,14 @@ class History:
     def save(self) -> None:
         t = self.choose.choice(self.trainers)
         cycle = t.at.cycle - (t.at.cycle > t.start.cycle and not t.at.sample)
-        self.saved.append(Trainer(0, t.feed, t.start, t.at, [*t.seen], t.known.deciding(cycle), cycle))
+        self.saved.append(
+            Trainer(0, t.feed, t.start, t.at, [*t.seen], Known(t.known.joints.deciding(cycle), cycle))
+        )
 
     def load(self) -> None:
         self.numbers += 1
         s = self.choose.choice(self.saved)
-        self.goes_on(Trainer(self.numbers, self.feed, s.start, s.at, [*s.seen], s.known, s.opened))
+        self.goes_on(Trainer(self.numbers, self.feed, s.start, s.at, [*s.seen], s.known))
 
     def step(self) -> None:
         steps = [self.join] * (len(self.trainers) < 5)
@@ -201,15 +208,15 @@ def test_without_joints_a_cycle_is_the_loaders_own() -> None:
 
 
 def test_a_joint_goes_with_its_trainer() -> None:
-    feed, parts = Feed(()), Parts(base, ())
+    feed = Feed(())
     feed.began = {1: 0, 2: 10}
     feed.ids(Cursor(1, 0))
-    kept = parts.order(1, feed.joints.joints)
+    kept = feed.order.ids(1, feed.joints.joints)
     assert set(kept[:10].tolist()) == set(base(0)[:10].tolist())
     assert kept.tolist() != base(1).tolist()
     del feed.began[2]
     feed.ids(Cursor(2, 0))
-    assert parts.order(2, feed.joints.joints).tolist() == base(2).tolist()
+    assert feed.order.ids(2, feed.joints.joints).tolist() == base(2).tolist()
 
 
 def test_what_decides_an_order_does_not_grow_where_trainers_come_and_go() -> None:

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.contracts import Cursor
+from penstock.contracts import NO_JOINTS, Cursor, Joints
 from penstock.sources.order import Order, permutation
 
 
-def indices(order: Order, cycle: int, sample: int = 0) -> list[int]:
-    return [int(i) for _, block in order.blocks(Cursor(cycle, sample)) for i in block]
+def indices(order: Order, cycle: int, sample: int = 0, joints: Joints = NO_JOINTS) -> list[int]:
+    return [int(i) for _, block in order.blocks(Cursor(cycle, sample), joints) for i in block]
 
 
 def test_a_permutation_is_what_it_was_on_every_machine():
@@ -21,59 +21,98 @@ def test_a_permutation_is_what_it_was_on_every_machine():
 
 
 def test_the_order_of_a_feed_is_what_it_was_on_every_machine():
-    order = Order(24, 4, 3, 7, shuffle=True)
+    order = Order(24, 4, None, 7, shuffle=True)
     assert indices(order, 0) == [
+        14,
+        19,
         23,
         20,
         21,
-        4,
-        3,
-        12,
-        6,
-        11,
-        18,
-        22,
-        10,
-        13,
-        14,
-        9,
-        0,
-        15,
-        19,
         8,
-        7,
-        17,
-        5,
+        9,
+        4,
+        10,
+        0,
         2,
         16,
+        3,
+        5,
+        12,
         1,
+        17,
+        13,
+        7,
+        6,
+        15,
+        18,
+        22,
+        11,
     ]
     assert indices(order, 1) == [
+        13,
+        10,
+        8,
         21,
         11,
+        17,
+        5,
+        22,
         4,
+        7,
+        14,
         3,
         23,
-        12,
-        6,
-        20,
-        9,
-        15,
-        14,
-        13,
-        22,
-        10,
         18,
-        0,
+        12,
+        2,
+        6,
+        9,
         16,
-        7,
-        17,
+        0,
+        20,
+        15,
         19,
         1,
-        5,
-        8,
-        2,
     ]
+    joints = Joints(((1, (8, 16)),))
+    assert indices(order, 1, joints=joints) == [
+        8,
+        21,
+        4,
+        14,
+        23,
+        9,
+        20,
+        19,
+        10,
+        5,
+        3,
+        12,
+        2,
+        16,
+        0,
+        1,
+        13,
+        11,
+        17,
+        22,
+        7,
+        18,
+        6,
+        15,
+    ]
+
+
+def test_a_cycle_keeps_together_what_joints_have_cut_the_one_before_into():
+    order = Order(100, 10, None, 7, shuffle=True)
+    joints = Joints(((2, (30,)), (3, (30, 70)), (4, ())))
+    cycles = [indices(order, cycle, joints=joints) for cycle in range(5)]
+    plain = [indices(order, cycle) for cycle in range(5)]
+    assert cycles[:2] == plain[:2] and cycles[4] == plain[4]
+    assert set(cycles[2][:30]) == set(cycles[1][:30]) and cycles[2] != plain[2]
+    for first, last in ((0, 30), (30, 70), (70, 100)):
+        part = set(cycles[2][first:last])
+        assert cycles[3][first:last] == [id for id in plain[3] if id in part], "in the loader's own order"
 
 
 @given(n=st.integers(0, 300), words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=4))

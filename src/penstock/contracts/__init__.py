@@ -3,12 +3,14 @@
 from penstock.contracts.arrays import ByteArray, Ids
 from penstock.contracts.gpu import DeviceBytes, Event, Gpu
 from penstock.contracts.images import Decoder, Region
+from penstock.contracts.joints import NO_JOINTS, Joints, Known
 from penstock.contracts.reader import Completed, Extents, Numbers, Opened, Reader
 from penstock.contracts.records import Place, Records
 from penstock.contracts.ring import Ring, WritableRing
 from penstock.contracts.source import Cursor, Source, SourceBlock, Tree, Wanted
 
 __all__ = [
+    "NO_JOINTS",
     "ByteArray",
     "Completed",
     "Cursor",
@@ -18,6 +20,8 @@ __all__ = [
     "Extents",
     "Gpu",
     "Ids",
+    "Joints",
+    "Known",
     "Numbers",
     "Opened",
     "Place",

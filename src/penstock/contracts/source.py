@@ -65,7 +65,7 @@ class Source(Protocol):
     depend on where a cycle was opened. A segment's samples are fixed; only their
     order may change from cycle to cycle.
 
-    What a cycle gives, and in which order, depends on the cycle alone, not on
+    What a cycle gives, and in which order, depends on the cycle (and its joints) alone, not on
     what was opened before or in which process: a feeder that replaces another
     goes on within it.
 
@@ -82,6 +82,9 @@ class Source(Protocol):
     A source with a third one, ``selects = True``, names its samples (``SourceBlock.ids``,
     from 0 to ``samples`` - 1, each once a cycle), and its ``open(at, wanted)`` loads of
     each block only what is wanted. It asks once a block, in order, when it plans to load it.
+
+    In a source with ``joins = True`` epochs may begin at any block: its ``open(at, wanted, joints)`` keeps
+    together what lies between the joints in force (``Joints``). Blocks are full but for a cycle's last one.
 
     A random draw depends on the cycle and on the place in it, and where some is left out also on what that is:
     feeders open cycles anew, beside others, and no sample may get a draw that another has had.

@@ -13,14 +13,14 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from penstock.errors import ProtocolError
-from penstock.feed.settings import Settings
+from penstock.feed.settings import MOST_JOINT_CHANGES, MOST_JOINTS, Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.batch import Leaf
 from penstock.fingerprint.code import Fingerprint
 from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 12
+PROTOCOL = 13
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -60,11 +60,19 @@ class Hello(msgspec.Struct, tag="hello"):
     selected: Selected | None = None
 
 
+Changes = Annotated[
+    tuple[tuple[Cycle, Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_JOINTS)]], ...],
+    msgspec.Meta(max_length=MOST_JOINT_CHANGES),
+]
+"""``Joints.changes``."""
+
+
 class Start(msgspec.Struct, tag="start"):
-    """Send me blocks from this position; if it is None, from the next segment, and not before ``epoch_*``.
+    """Send me blocks from this position; if it is None, from where you say, and not before ``epoch_*``.
 
     ``serial`` identifies this start, which may be sent twice; ``epoch`` is the
     number of the trainer's epoch, and ``epoch_*`` where that began (or may begin).
+    ``joints`` and ``opened`` are what it knows of the joints there (``Known``).
     """
 
     serial: Positive
@@ -73,6 +81,8 @@ class Start(msgspec.Struct, tag="start"):
     epoch: Cycle
     epoch_cycle: Count
     epoch_sample: Count
+    joints: Changes = ()
+    opened: Cycle = 0
 
 
 class Epoch(msgspec.Struct, tag="epoch"):
@@ -145,7 +155,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
     each holds every block, at equal offsets, and the last is on the host. ``block_rows``
     is the number of rows of a full block; ``batch_size`` and ``drop_last`` are the defaults
     of trainers; ``order`` is a digest of what decides the order of samples; ``anywhere`` says that an epoch may
-    begin at any block, not only where a segment does.
+    begin at any block, not only where a segment does, and ``joins`` that it makes a joint there.
     """
 
     name: str
@@ -160,6 +170,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
     drop_last: bool = False
     order: str = ""
     anywhere: bool = False
+    joins: bool = False
     fingerprint: Fingerprint | None = None
 
 
@@ -177,6 +188,19 @@ class Started(msgspec.Struct, tag="started"):
     serial: Count
     cycle: Count
     sample: Count
+
+
+class Apart(msgspec.Struct, tag="apart"):
+    """From the position of your Start of this serial on, this feed's order is another than that of your epoch."""
+
+    serial: Count
+
+
+class InForce(msgspec.Struct, tag="joints"):
+    """These joints are in force up to the cycle ``opened``, whose blocks come after this (``Known``)."""
+
+    joints: Changes
+    opened: Cycle
 
 
 class Block(msgspec.Struct, tag="block"):
@@ -285,6 +309,8 @@ FromFeeder = (
     Welcome
     | Rejected
     | Started
+    | Apart
+    | InForce
     | Block
     | CycleEnd
     | Failed

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Tree, Wanted
 from penstock.sources.order import Ordered, digest, planned
 from penstock.tree import Strings, array_nodes, build, describe
 
@@ -48,8 +48,8 @@ class ArraySource(Ordered):
         self.order = digest("rows", self._order.digest)
         self.description = f"{rows:,} rows of arrays"
 
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
-        for plan in planned(self._order.blocks(at), wanted):
+    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        for plan in planned(self._order.blocks(at, joints), wanted):
             leaves = zip(self._nodes, self._leaves, strict=True)
             rows = [self._rows(node, leaf, plan.ids) for node, leaf in leaves]
             yield plan.block(build(self._layout, rows) if len(plan.ids) else None)

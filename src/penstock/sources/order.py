@@ -1,15 +1,15 @@
-"""The order in which a feed visits its samples: seeded, segmented, equal on every machine."""
+"""The order in which a feed visits its samples: seeded, grouped by joints, equal on every machine."""
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting
 from penstock.sizes import random_seed, whole_number
 
@@ -60,11 +60,11 @@ def digest(*parts: Any) -> str:
 
 
 class Order:
-    """Cycles of S segments, each a whole number of blocks but for the last one's last.
+    """Cycles in random order, in which what lies between joints is kept together.
 
-    A segment is a fixed random part of the data (a fixed range, unless
-    ``shuffle``). Every cycle visits the segments in one order and shuffles
-    afresh inside each, so any S consecutive segments hold every sample once.
+    Every cycle is shuffled as a whole, or as ``base`` says, and then grouped, in that order, by where its samples
+    lay in the cycle before: between which joints. Segments are joints that are in force for ever; so each has the
+    same samples in every cycle, those that it has in the first.
 
     Args:
         samples: Size of the data.
@@ -73,14 +73,24 @@ class Order:
             one for each 16,000 samples.
         seed: Any integer.
         shuffle: False keeps the data's own order.
+        base: Returns the order of a cycle without joints; None for one drawn from the seed.
 
     Attributes:
         samples: Samples in a cycle.
         batches: Blocks in a cycle.
-        digest: Digest of all that decides the order.
+        digest: Digest of all that decides the order, but for ``base``.
     """
 
-    def __init__(self, samples: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool) -> None:
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int,
+        segments: int | None,
+        seed: int,
+        *,
+        shuffle: bool,
+        base: Callable[[int], Ids] | None = None,
+    ) -> None:
         if samples < 1:
             raise BadSetting(f"the source has {samples} samples, which make no batch of {batch_size}")
         self.batches = -(-samples // batch_size)
@@ -91,25 +101,60 @@ class Order:
         self.batch_size = batch_size
         self._seed = seed % 2**64
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
-        self._members = permutation(samples, self._seed, _PARTITION) if shuffle else None
-        self.digest = digest(samples, batch_size, self.segment_starts, self._seed if shuffle else None)
+        self._shuffle = shuffle
+        self._members = permutation(samples, self._seed, _PARTITION) if shuffle and base is None else None
+        self._base = base or self._drawn
+        self._parts: dict[Joints, npt.NDArray[np.int16] | None] = {}
+        drawn = self._seed if shuffle else None
+        joined = ["joined"] if shuffle and segments > 1 else []  # segments were once shuffled each by itself
+        self.digest = digest(samples, batch_size, self.segment_starts, drawn, *joined)
 
-    def segment(self, cycle: int, i: int) -> Ids:
-        """Return the samples of segment ``i`` in the order of this cycle."""
-        start = self.segment_starts[i]
-        stop = (*self.segment_starts, self.samples)[i + 1]
-        if self._members is None:
-            return np.arange(start, stop)
-        return self._members[start:stop][permutation(stop - start, self._seed, _CYCLE, cycle, i)]
+    def ids(self, cycle: int, joints: Joints = NO_JOINTS) -> Ids:
+        """Return the samples of a cycle in their order."""
+        if not self._shuffle:
+            return np.arange(self.samples)
+        return _grouped(self._base(cycle), self._part_of_each(cycle, joints.deciding(cycle)))
 
-    def blocks(self, at: Cursor) -> Iterator[tuple[int, Ids]]:
+    def blocks(self, at: Cursor, joints: Joints = NO_JOINTS) -> Iterator[tuple[int, Ids]]:
         """Yield (first sample, indices) of each block of the cycle, from the one that holds ``at.sample`` on."""
-        first = bisect_right(self.segment_starts, at.sample) - 1
-        for i in range(first, len(self.segment_starts)):
-            start, indices = self.segment_starts[i], self.segment(at.cycle, i)
-            skipped = max(0, at.sample - start) // self.batch_size * self.batch_size
-            for offset in range(skipped, len(indices), self.batch_size):
-                yield start + offset, indices[offset : offset + self.batch_size]
+        ids = self.ids(at.cycle, joints)
+        for start in range(at.sample // self.batch_size * self.batch_size, self.samples, self.batch_size):
+            yield start, ids[start : start + self.batch_size]
+
+    def _drawn(self, cycle: int) -> Ids:
+        assert self._members is not None
+        return self._members[permutation(self.samples, self._seed, _CYCLE, cycle, 0)]
+
+    def _part_of_each(self, cycle: int, joints: Joints) -> npt.NDArray[np.int16] | None:
+        """Return the part of each sample, by what decides it, which is drawn once."""
+        always = self.segment_starts[1:]
+        if not cycle or not (joints.changes or always):
+            return None
+        if joints not in self._parts:
+            part = self._cut(joints, always)
+            if len(self._parts) > 1:
+                self._parts.pop(next(iter(self._parts)))
+            self._parts[joints] = part
+        return self._parts[joints]
+
+    def _cut(self, joints: Joints, always: tuple[int, ...]) -> npt.NDArray[np.int16] | None:
+        before: set[int] = set()
+        part: npt.NDArray[np.int16] | None = None
+        for since, places in [(1, ()), *joints.changes] if always else joints.changes:
+            now = sorted({*places, *always})
+            if before.issuperset(now):  # parts are joined, and so no order is needed
+                starts = np.array((0, *sorted(before)))
+                part = None if part is None else np.searchsorted(now, starts, "right").astype(np.int16)[part]
+            else:
+                last = _grouped(self._base(since - 1), part)
+                part = np.empty(len(last), np.int16)
+                part[last] = np.searchsorted(now, np.arange(len(last)), "right")
+            before = set(now)
+        return part
+
+
+def _grouped(ids: Ids, part: npt.NDArray[np.int16] | None) -> Ids:
+    return ids if part is None else ids[np.argsort(part[ids], kind="stable")]
 
 
 class Ordered:
@@ -119,12 +164,21 @@ class Ordered:
     selects = True
 
     def _visit(
-        self, samples: int, batch_size: int, segments: int | None, seed: int, *, shuffle: bool, drop_last: bool
+        self,
+        samples: int,
+        batch_size: int,
+        segments: int | None,
+        seed: int,
+        *,
+        shuffle: bool,
+        drop_last: bool,
+        base: Callable[[int], Ids] | None = None,
     ) -> None:
         self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
         if segments is not None:
             segments = whole_number("segments", segments, 1)
-        self._order = Order(samples, self.batch_size, segments, random_seed(seed), shuffle=shuffle)
+        self._order = Order(samples, self.batch_size, segments, random_seed(seed), shuffle=shuffle, base=base)
+        self.joins = shuffle
         self.samples = samples
         self.batches = self._order.batches
         self.segment_starts = self._order.segment_starts

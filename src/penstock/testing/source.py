@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock.contracts import Cursor, Ids, Source, SourceBlock, Tree, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Source, SourceBlock, Tree, Wanted
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
 from penstock.testing.slots import read_back
@@ -190,6 +191,24 @@ class SourceContract(ABC):
                 rows = [] if block.tree is None else self.rows_of(block.tree)
                 assert rows == [named[id] for id in block.ids.tolist()]
             assert blocks[0].tree is None
+
+    def test_a_cycle_keeps_together_what_joints_have_cut_the_one_before_into(self) -> None:
+        source: Any = self._made()
+        if not getattr(source, "joins", False):
+            pytest.skip("an epoch cannot begin at any block of this source")
+        order = [block.sample for block in _blocks(source, Cursor(0, 0))]
+        place = next(sample for sample in order[1:] if sample not in source.segment_starts)
+        joints = Joints(((1, (place,)), (3, ())))
+        cycles = [self._joined(source, cycle, joints) for cycle in range(4)]
+        assert cycles[0] == self._joined(source, 0, NO_JOINTS)
+        assert cycles[3] == self._joined(source, 3, NO_JOINTS)
+        for before, cycle in pairwise(cycles[:3]):
+            assert Counter(cycle[:place]) == Counter(before[:place])
+            assert Counter(cycle) == self.expected()
+
+    def _joined(self, source: Any, cycle: int, joints: Joints) -> list[Any]:
+        with closing(source.open(Cursor(cycle, 0), None, joints)) as blocks:
+            return [row for block in blocks for row in self.rows_of(block.tree)]
 
     def test_a_pass_that_was_never_begun_holds_nothing(self) -> None:
         before = _children()

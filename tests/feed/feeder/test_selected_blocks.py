@@ -161,7 +161,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         self.plan()
 
     def open(self, at: Cursor) -> None:
-        self.state.open()
+        self.state.open(at.cycle)
         self.cycle = at.cycle
         self.plans.clear()
         order, rows = self.order(at.cycle), self.block_rows

@@ -6,8 +6,9 @@ drive it through any sequence of joins, releases and deaths.
 
 from __future__ import annotations
 
-from penstock.contracts import Cursor, Ids
+from penstock.contracts import Cursor, Ids, Known
 from penstock.feed.feeder.held_blocks import HeldBlocks
+from penstock.feed.feeder.joints import APART_BATCHES, FeedJoints
 from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
 from penstock.feed.feeder.prefetch import blocks_ready
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
@@ -29,9 +30,11 @@ class FeedState:
         prefetch: Batches to keep ready for the fastest member; see ``Settings``.
         anywhere: Whether an epoch may begin at any block; of a source of unknown length, until a cycle has ended.
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
+        joins: Rows of a block, where an epoch may begin at any block by making a joint there; else None.
 
     Attributes:
         furthest: The end of the furthest block that was ever published.
+        joints: Which places are joints; None where there can be none.
         taken: Samples that members took of the blocks that they have released, counted for each of them.
         gathers: Whether it waits for those expected. It no longer does once one has left, or one was there before:
             it has begun elsewhere in the feed.
@@ -48,6 +51,7 @@ class FeedState:
         prefetch: int | None = None,
         anywhere: bool = False,
         expect: int = 1,
+        joins: int | None = None,
     ) -> None:
         self.room = room
         self.members: dict[int, Subscriber] = {}
@@ -61,6 +65,8 @@ class FeedState:
         self.expect = expect
         self.gathers = expect > 1
         self.furthest = self.position
+        self.joints = FeedJoints(samples, segment_starts[1:]) if joins and samples else None
+        self._block_rows = joins or 1
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
         self._planned = PlannedBlocks()
@@ -115,14 +121,22 @@ class FeedState:
             self._held.release(member, ordinal)
 
     def start(
-        self, id: int, at: Cursor | None, epoch: int, epoch_start: Cursor, serial: int = 0
-    ) -> list[Subscriber]:
+        self,
+        id: int,
+        at: Cursor | None,
+        epoch: int,
+        epoch_start: Cursor,
+        serial: int = 0,
+        known: Known = Known(),  # noqa: B008 - it is immutable
+    ) -> list[Subscriber] | None:
         """Begin to read for a member; return the members that start now, with ``next`` set.
 
-        Without a position it begins at the next segment, and not before
-        ``epoch_start``: the first whose beginning is still in the ring, else
-        the first yet to be published; and, of blocks of which not all is
-        loaded, the first whose rows it will find there.
+        None if the joints of its epoch are others than those of this feed: it must read the rest elsewhere.
+
+        Without a position it begins near at hand, and not before ``epoch_start``:
+        where others have begun, if that is still in the ring; else at the newest
+        block, which becomes a joint; where there can be none, at the next segment;
+        and, of blocks of which not all is loaded, the first whose rows it will find.
         Ranks of one group begin an epoch together, or where others of them
         have begun it, under a feeder that died or before this rank was
         interrupted.
@@ -131,6 +145,8 @@ class FeedState:
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
         member.not_before = epoch_start
         if at is not None:
+            if self.joints and not self.joints.admit(at, epoch_start, known, self._began({id})):
+                return None
             self.gathers = False
             self._begin(member, at, epoch, epoch_start)
             return [member, *self._follow(member, epoch_start)]
@@ -142,7 +158,7 @@ class FeedState:
         group = [m for m in ranks if m.pending]
         if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
             return []
-        start = self._next_segment(member.selected, max(each.not_before for each in group))
+        start = self._place_for(group, max(each.not_before for each in group))
         for each in group:
             self._begin(each, start, each.epoch, start)
         return group
@@ -210,9 +226,19 @@ class FeedState:
             return None
         return min((m.next for m in self.members.values() if m.reads and m.next is not None), default=None)
 
-    def open(self) -> None:
-        """Note that the source is opened, and gives no more of what it has planned."""
+    def open(self, cycle: int) -> bool:
+        """Note that the source is opened, and gives no more of what it has planned.
+
+        Return whether the cycle is new, and has other joints than the one before.
+        """
         self._planned.forget()
+        return self.joints is not None and self.joints.open(cycle, self._began(set()))
+
+    def _began(self, but: set[int]) -> list[int]:
+        """Return where in their cycles the epochs of the members that read began, but for some of these."""
+        return [
+            m.epoch_start.sample for m in self.members.values() if m.id not in but and m.reads and m.epoch_start
+        ]
 
     def plan(self, at: Cursor, ids: Ids) -> Mask | None:
         """Note that the source plans a block of these samples now; return which it is to load, None for all."""
@@ -336,6 +362,36 @@ class FeedState:
         member.pending = False
         self.begin_epoch(member.id, epoch, epoch_start)
         self.gathers = self.gathers and self.gathered < self.expect
+
+    def _place_for(self, group: list[Subscriber], not_before: Cursor) -> Cursor:
+        """Return where an epoch begins that the members of a group begin now."""
+        selected, ids = group[0].selected, {m.id for m in group}
+        if self.joints is None:
+            return self._next_segment(selected, not_before)
+        began, here = self._began(ids), list[Cursor]()
+        if (behind := self._planned.covered_from(selected)) is None:
+            for block in reversed(self._held.up_to(self.position)):
+                if block.at < not_before or not covers(block.union, selected):
+                    break
+                here.append(block.at)
+        if (joined := next((at for at in reversed(here) if self.joints.is_joint(at, began)), None)) is not None:
+            return joined
+        first = here[0] if here else max(behind or self.position, self.position, not_before)
+        others = [m for m in self.members.values() if m.reads and m.id not in ids]
+        if not others:  # a joint would be in nobody's way, and in nobody's favour
+            return first.next_segment(self._segment_starts)
+        rows = self._block_rows
+        apart = APART_BATCHES * max((m.batch_rows or rows) * m.world for m in [*group, *others])
+        oldest = min(m.epoch_start.cycle for m in others if m.epoch_start)
+        at = self._block_from(first.cycle, first.sample)
+        while not self.joints.is_place(at, began, apart, oldest):
+            at = self._block_from(at.cycle, at.sample + 1)
+        return at
+
+    def _block_from(self, cycle: int, sample: int) -> Cursor:
+        """Return the beginning of the first block at or after a sample."""
+        start = -(-sample // self._block_rows) * self._block_rows
+        return Cursor(cycle, start) if start < (self._samples or 0) else Cursor(cycle + 1, 0)
 
     def _next_segment(self, selected: Bitmap | None, not_before: Cursor) -> Cursor:
         if (later := self._planned.covered_from(selected)) is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from penstock._version import __version__
-from penstock.contracts import Cursor, Ids, WritableRing
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Known, WritableRing
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
@@ -147,10 +147,14 @@ class Server:
         with self.lock:
             self._announce(*self._state.publish(at, rows, offset, placement, time.monotonic_ns(), ids, kept))
 
-    def open(self) -> None:
-        """Note that the source is opened."""
+    def open(self, cycle: int) -> Joints:
+        """Note that the source is opened; return the joints in force, which those who read are told first."""
         with self.lock:
-            self._state.open()
+            if self._state.open(cycle):
+                for member in self._state.members.values():
+                    if member.next is not None:
+                        self._send_joints(member)
+            return NO_JOINTS if self._state.joints is None else self._state.joints.joints
 
     def wanted(self, cycle: int, sample: int, ids: Ids) -> Mask | None:
         """Say which rows of a block are wanted, None for all: the source plans to load it."""
@@ -372,8 +376,13 @@ class Server:
             return  # repeated by a trainer that was interrupted, and cannot know whether it had sent it
         at = None if message.cycle is None else Cursor(message.cycle, message.sample)
         epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
-        for member in self._state.start(peer.id, at, message.epoch, epoch_start, message.serial):
+        known = Known(Joints(message.joints), message.opened)
+        started = self._state.start(peer.id, at, message.epoch, epoch_start, message.serial, known)
+        if started is None:
+            self._connections.send([peer], wire.encode(wire.Apart(message.serial)))
+        for member in started or []:
             assert member.next is not None
+            self._send_joints(member)
             starting, _ = self._trainers[member.id]
             self._connections.send([starting], wire.encode(wire.Started(member.serial, *member.next)))
             for block in self._state.backlog(member):
@@ -410,6 +419,12 @@ class Server:
             if not known:
                 peer.layout = layout
             self._connections.send([peer], packets[known])
+
+    def _send_joints(self, member: Subscriber) -> None:
+        if self._state.joints is not None and member.epoch_start is not None:
+            known = self._state.joints.since(member.epoch_start.cycle)
+            packet = wire.encode(wire.InForce(known.joints.changes, known.opened))
+            self._connections.send([self._trainers[member.id][0]], packet)
 
     def _goodbye(self, reason: str) -> None:
         packet = wire.encode(wire.Bye(reason))

@@ -12,7 +12,7 @@ from itertools import count
 from multiprocessing.connection import wait
 from typing import Any
 
-from penstock.contracts import Cursor, Ring
+from penstock.contracts import Cursor, Joints, Known, Ring
 from penstock.errors import (
     FeederLost,
     PenstockError,
@@ -42,6 +42,10 @@ _ASK_AFTER_S = 1.5
 """A trainer that has waited this long for a block asks each second what for, and says so from the answer on."""
 
 
+class Apart(Exception):
+    """Raised where a trainer's epoch had other joints than the feed has: it must read the rest elsewhere."""
+
+
 class Connection:
     """A connection to one feeder.
 
@@ -62,6 +66,7 @@ class Connection:
         held: Blocks that have come.
         latency_s: Time from publishing to receiving the newest block that was waited for.
         moves_to: The feed that the feeder asks this trainer to move to, as far as it has been heard.
+        known: What is known of joints at the place that is read.
         held_up: Called now and then while another trainer keeps this one waiting for a block.
 
     Raises:
@@ -74,6 +79,7 @@ class Connection:
     def __init__(self, endpoint: Endpoint, hello: wire.Hello, open_ring: OpenRing, answer_s: float) -> None:
         self.latency_s = 0.0
         self.moves_to: str | None = None
+        self.known = Known()
         self.held_up: Callable[[], None] = lambda: None
         self._endpoint = endpoint
         self._inbox: deque[bytes] = deque()
@@ -82,7 +88,8 @@ class Connection:
         self._serial = 0  # of the start that was asked for last, and of the one that has been heard last
         self._heard = 0
         self._started_at = Cursor(0, 0)
-        self._asked_for: tuple[Cursor | None, int, Cursor] | None = None  # the start that is waited for
+        self._apart = 0
+        self._asked_for: tuple[object, ...] | None = None  # the start that is waited for
         self._failed: wire.Failed | None = None
         self._starved = 0  # serial of the last word that nothing comes
         self._reasons = Reasons(hello.pid)
@@ -115,13 +122,22 @@ class Connection:
             self._socket.close()
             raise
 
-    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor) -> Cursor:
-        """Begin to read at a position, or at the next segment; return where.
+    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor, known: Known) -> Cursor:
+        """Begin to read at a position, or where the feeder says; return where.
 
         Blocks announced before are released, those announced after are kept in
         order. May wait for the other ranks of a group.
+
+        Args:
+            at: The position; None for one near at hand.
+            epoch: Number of the trainer's epoch.
+            epoch_start: Where that began.
+            known: What the trainer knows of the joints there.
+
+        Raises:
+            Apart: the feed's order is another there.
         """
-        asked = at, epoch, epoch_start
+        asked = at, epoch, epoch_start, known
         if self._asked_for != asked:  # else a call was broken off while it waited, and waits on
             self._asked_for = None
             self._serial = next(self._serials)  # from here on, what was sent for an earlier start is void
@@ -131,9 +147,13 @@ class Connection:
             self._asked_for = asked
         if self._heard != self._serial:  # the feeder hears a serial once
             cycle, sample = (None, 0) if at is None else at
-            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start))
+            joints, opened = known.joints.changes, known.opened
+            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, joints, opened))
         began = time.monotonic()
         while self._heard != self._serial:
+            if self._apart == self._serial:
+                self._asked_for = None
+                raise Apart
             self._wait_once(began)
             self._check_source()
         self._asked_for = None
@@ -370,6 +390,10 @@ class Connection:
         if isinstance(message, wire.Started):
             self._started_at = Cursor(message.cycle, message.sample)
             self._heard = message.serial
+        elif isinstance(message, wire.InForce):
+            self.known = Known(Joints(message.joints), message.opened)
+        elif isinstance(message, wire.Apart):
+            self._apart = message.serial
         elif isinstance(message, wire.Failed):
             self._failed = message
         elif isinstance(message, wire.Witness):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Joints, Known
 from penstock.errors import BadSetting
+from penstock.feed.settings import MOST_JOINT_CHANGES
 from penstock.sources.sharding import batches, drawn, next_slice
 
 _LEFT_OUT = 2
@@ -25,6 +26,7 @@ class Epoch(NamedTuple):
         left_out: Rows, sorted and counted from its start, that no rank gets (``drop_last``).
         at: Where its next row is looked for, of a trainer that takes some samples only; None if that follows
             from ``passed``.
+        known: What a loaded state knows of joints; None for what the feed says.
     """
 
     number: int = 0
@@ -32,6 +34,12 @@ class Epoch(NamedTuple):
     passed: int = 0
     left_out: tuple[int, ...] = ()
     at: Cursor | None = None
+    known: Known | None = None
+
+
+def read_last(at: Cursor, epoch_start: Cursor) -> int:
+    """Return the last cycle of which a trainer at this place has read."""
+    return at.cycle - (at.cycle > epoch_start.cycle and not at.sample)
 
 
 class Dealt(NamedTuple):
@@ -53,12 +61,13 @@ class EpochRules:
         drop_last: Whether rows that fill no batch of all ranks are left out.
         pad: Whether ranks get rows twice where these are too few for equal batches.
         full: Whether padded batches are full ones.
-        segment_starts: Where the feed's segments begin. With one segment the last rows of an epoch
-            are left out, else rows drawn afresh from all of each epoch, so that no sample is always
+        segment_starts: Where the feed's segments begin. With one segment the last rows of an epoch that begins
+            with a cycle are left out, else rows drawn afresh from all of each epoch, so that no sample is always
             missing.
         seed: Random seed of the feed.
         selected: How many samples this trainer takes of each cycle, and its epochs have; None for all.
         anywhere: Whether an epoch may begin at any block.
+        joins: Whether it may by making a joint there.
     """
 
     def __init__(
@@ -75,6 +84,7 @@ class EpochRules:
         seed: int,
         selected: int | None = None,
         anywhere: bool = False,
+        joins: bool = False,
     ) -> None:
         self.samples = samples if selected is None else selected
         self._cycle = samples
@@ -88,6 +98,7 @@ class EpochRules:
         self._segment_starts = segment_starts
         self._seed = seed % 2**64
         self.anywhere = anywhere
+        self._joins = joins
 
     def begin(self, number: int, start: Cursor | None) -> Epoch:
         """Return the beginning of an epoch."""
@@ -105,7 +116,7 @@ class EpochRules:
 
         Where that may be any block, and for a source of unknown length, the feeder says where.
         """
-        if self.samples is None or self.anywhere:
+        if self.samples is None or self.anywhere or self._joins:
             return self.begin(epoch.number + 1, None)
         return self.begin(epoch.number + 1, self.at(epoch).next_segment(self._segment_starts))
 
@@ -123,7 +134,7 @@ class EpochRules:
     def next(self, epoch: Epoch) -> Dealt | None:
         """Return the next batch, for a known number of rows and batch size; None at the epoch's end."""
         assert self.samples is not None and self.batch_size is not None
-        number, start, passed, left_out, _ = epoch
+        number, start, passed, left_out, *_ = epoch
         if self.world == 1 and not left_out:
             stop = min(passed + self.batch_size, self.samples)
             return Dealt([(passed, stop)], stop - passed, Epoch(number, start, stop)) if stop > passed else None
@@ -181,6 +192,26 @@ class EpochRules:
         over = epoch.passed > 0 and epoch.passed + len(epoch.left_out) == self.samples
         return self.following(epoch) if over else epoch
 
+    def may_begin(self, start: Cursor, known: Known) -> bool:
+        """Whether an epoch that begins at a place of this feed's holds every sample once."""
+        return not self._joins or known.may_begin(start, self._segment_starts)
+
+    def known(self, state: dict[str, Any], epoch: Epoch) -> Known:
+        """Return what a state knows of joints at its place.
+
+        Raises:
+            BadSetting: no feed can have them.
+        """
+        given: Any = state.get("joints", [])
+        try:
+            joints = Joints(tuple((int(cycle), tuple(map(int, places))) for cycle, places in given))
+        except (TypeError, ValueError):
+            raise _nonsense("joints", given, "they are cycles with places in them") from None
+        if not joints.fit(self._cycle or 0) or len(joints.changes) > MOST_JOINT_CHANGES:
+            raise _nonsense("joints", given, "cycles and places must rise, and lie in it")
+        assert epoch.start is not None
+        return Known(joints, read_last(self.at(epoch), epoch.start))
+
     def _batches(self, rows: int) -> int:
         assert self.batch_size is not None
         return batches(rows, self.batch_size, self.world, drop_last=self._drop_last, pad=self._pad)
@@ -196,7 +227,7 @@ class EpochRules:
         if self.samples is None:
             return epoch
         count = self._surplus(self.samples - epoch.passed)
-        if len(self._segment_starts) == 1:
+        if len(self._segment_starts) == 1 and not (epoch.start and epoch.start.sample):
             return epoch._replace(left_out=tuple(range(self.samples - count, self.samples)))
         words = (self._seed, _LEFT_OUT, epoch.number, epoch.passed)
         return epoch._replace(left_out=drawn(count, epoch.passed, self.samples, *words))

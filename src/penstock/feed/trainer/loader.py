@@ -233,7 +233,7 @@ class Loader:
             reading = _reading_of(rows, options)
             coming = old.coming()
             reading.epoch = reading.rules.begin(coming.number, None)
-            reading.not_before = old.not_before if coming.start is None else old.rules.at(coming)
+            reading.not_before = old.soonest()
             reading.counts = old.counts
             reading.check = old.check
         except BaseException:
@@ -357,6 +357,7 @@ def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
         seed=welcome.settings.seed,
         selected=None if options.select is None else len(options.select),
         anywhere=welcome.anywhere,
+        joins=welcome.joins,
     )
     return Reading(rows, rules, Batcher(rows, rules, options, drop_last=drop_last), partial(_finished, options))
 

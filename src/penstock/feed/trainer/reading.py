@@ -9,7 +9,7 @@ from penstock.contracts import Cursor, Tree
 from penstock.errors import FeedEnded, LoaderClosed
 from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
 from penstock.feed.trainer.connection import Connection
-from penstock.feed.trainer.epoch import Epoch, EpochRules
+from penstock.feed.trainer.epoch import Epoch, EpochRules, read_last
 from penstock.feed.trainer.rows import RowStream
 from penstock.measure.waits import Iteration
 from penstock.terminal import say
@@ -61,13 +61,21 @@ class Reading:
     def load(self, state: dict[str, Any]) -> None:
         """Go where a state says, if that is elsewhere; a loop that has begun becomes void."""
         epoch = self.rules.loaded(state)
+        self.not_before = self.rules.cursor(state, "not_before") or self.not_before
+        welcome = self._rows.connection.welcome
+        if welcome.joins and epoch.start is not None:
+            if epoch.passed:
+                known = self.rules.known(state, epoch)
+                if known.joints != self._rows.connection.known.joints.deciding(known.opened):
+                    epoch = epoch._replace(known=known)
+            elif epoch.start.sample not in welcome.segment_starts:  # between two epochs, it joins as a newcomer
+                self.not_before, epoch = epoch.start, self.rules.begin(epoch.number, None)
         if epoch != self.epoch:
             self._rows.kept_from = None
             self.in_place = False
         self.finished = None
         self.newest = None
         self.resumed = True
-        self.not_before = self.rules.cursor(state, "not_before") or self.not_before
         self.epoch = epoch
 
     def saved(self) -> dict[str, Any]:
@@ -75,15 +83,32 @@ class Reading:
         state = self.rules.saved(self.epoch)
         if state["start"] is None and self.not_before > Cursor(0, 0):
             state["not_before"] = list(self.not_before)
+        if state["start"] is not None and state["delivered"]:
+            known = self.epoch.known or self._rows.connection.known
+            cycle = read_last(self.rules.at(self.epoch), Cursor(*state["start"]))
+            if changes := known.joints.deciding(cycle).changes:
+                state["joints"] = [[since, list(places)] for since, places in changes]
         return state
 
     def coming(self) -> Epoch:
         """Return what a loop that begins now reads: the rest of a loaded epoch, or a new one."""
         if self.rules.is_over(self.epoch):
-            return self.rules.following(self.epoch)
+            return self.following()
         if self.epoch.passed and not self.resumed:
             return self.rules.after_giving_up(self.epoch)
         return self.epoch
+
+    def soonest(self) -> Cursor:
+        """Return where the epoch that comes now begins at the earliest: a draw never comes twice."""
+        begun = (epoch for epoch in (self.coming(), self.epoch) if epoch.start is not None)
+        return next(map(self.rules.at, begun), self.not_before)
+
+    def following(self) -> Epoch:
+        """Return the next epoch's beginning: a cycle on, or where the feeder says if its joint is not kept."""
+        epoch = self.rules.following(self.epoch)
+        if epoch.start is None or self.rules.may_begin(epoch.start, self._rows.connection.known):
+            return epoch
+        return self.rules.begin(epoch.number, None)
 
     def next(self) -> PendingBatch | None:
         """Return the next batch of the epoch, ready to hand out; None at its end."""
@@ -136,7 +161,7 @@ class Reading:
             start, self.not_before = None, Cursor(0, 0)
             self.epoch = self.rules.begin(number, None)
         if start is not None:
-            self._rows.stand_at(self.rules.at(self.epoch), number, start, self.epoch.passed)
+            self._rows.stand_at(self.rules.at(self.epoch), number, start, self.epoch.passed, self.epoch.known)
             return
         self._rows.start(None, number, self.not_before)
         at, name = self._rows.at, self._rows.connection.welcome.name
@@ -145,7 +170,7 @@ class Reading:
                 f"feed {name!r} does not know its length, and is in its first pass: this trainer "
                 f"joins at its sample {at.sample:,}, and its first epoch has what is left of that pass"
             )
-        self.epoch = self.epoch._replace(start=at)
+        self.epoch = self.rules.begin(number, at)
 
 
 class Loop:
@@ -202,15 +227,17 @@ class Loop:
             self._begun = True
             self._resumed = reading.resumed and epoch.passed > 0
             reading.in_place = reading.in_place and epoch is reading.epoch
-            if epoch.start is None and reading.epoch.start is not None:  # given up, of unknown length
-                reading.not_before = reading.rules.at(reading.epoch)
+            if epoch.start is None:
+                reading.not_before = reading.soonest()
             reading.resumed = False
             reading.epoch = epoch
         while (given := reading.next()) is None:
-            following, again = reading.rules.following(reading.epoch), self._resumed
+            following, again = reading.following(), self._resumed
             self._resumed = False
             self._over = not again
             reading.in_place = False
+            if following.start is None:
+                reading.not_before = reading.soonest()
             reading.epoch = following
             reading.rest()
             if not again:  # else the state was saved after its epoch's last batch

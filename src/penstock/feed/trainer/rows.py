@@ -11,19 +11,21 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from penstock.contracts import Cursor, Ids, Ring
+from penstock.contracts import Cursor, Ids, Known, Ring
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
 from penstock.feed.asking import feeds
 from penstock.feed.endpoint import ANSWER_S, MAX_NAME_CHARACTERS, Endpoint
 from penstock.feed.settings import MOST_BLOCKS
-from penstock.feed.trainer.connection import Connection, OpenRing
+from penstock.feed.trainer.connection import Apart, Connection, OpenRing
 from penstock.feed.trainer.deadlock import Deadlock, Watch
 from penstock.feed.trainer.destination import Destination
+from penstock.feed.trainer.epoch import read_last
 from penstock.feed.trainer.plan import difference_of_feeds, order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.selected import Selected
 from penstock.linux.when_gone import Living
+from penstock.sources.order import digest
 from penstock.terminal import say
 from penstock.tracebacks import users_stacklevel
 
@@ -120,21 +122,28 @@ class RowStream:
     def wait_s(self) -> float:
         return self._past_wait_s + self.connection.wait_s
 
-    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor, row: int = 0) -> None:
-        """Ask for rows from a position, or from the next segment; ``at`` tells where that is.
+    def start(
+        self, at: Cursor | None, epoch: int, epoch_start: Cursor, row: int = 0, known: Known | None = None
+    ) -> None:
+        """Ask for rows from a position, or from one near at hand; ``at`` tells where that is.
 
         Args:
-            at: The position; None for the next segment.
+            at: The position; None for one that the feeder chooses.
             epoch: Number of the trainer's epoch.
             epoch_start: Where that began.
             row: Rows of it that are past.
+            known: What is known of joints there; None for what this feed has said.
         """
+        if known is None:
+            known = self.connection.known
+        if at is not None and at != epoch_start:  # it was open, and has the joints that are known
+            known = Known(known.joints, max(known.opened, read_last(at, epoch_start)))
         self.kept_from = None
         self.destination.settle(wait=True)
         self._start = at, epoch, epoch_start
         while True:
             try:
-                begun = self.connection.start(*self._start)
+                begun = self.connection.start(*self._start, known)
                 if at is None:  # a new feeder must begin at this place too
                     self._start = begun, epoch, begun
                 self.place = Standing(begun, row, self.connection, self.connection.held.first)
@@ -143,12 +152,14 @@ class RowStream:
                 return
             except FeederLost as lost:
                 self._replace(lost)
+            except Apart:
+                self._end_epoch_apart(epoch_start, known)
 
-    def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor, row: int) -> None:
-        """Go to a row: directly if it is kept or still to come, else ask the feeder for it."""
+    def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor, row: int, known: Known | None) -> None:
+        """Go to a row: directly if it is kept or still to come, else ask the feeder for it; see ``start``."""
         kept = self.kept_from
-        if kept is None or kept.connection is not self.connection or kept.at > at:
-            self.start(at, epoch, epoch_start, row)
+        if kept is None or kept.connection is not self.connection or kept.at > at or known is not None:
+            self.start(at, epoch, epoch_start, row, known)
             return
         self._start = at, epoch, epoch_start
         self.place = kept._replace(at=at, row=row)
@@ -370,6 +381,22 @@ class RowStream:
         say(f"{deadlock}. This one goes on from its place on a feed of its own, {name}")
         self._go_on(msgspec.structs.replace(welcome, name=name))
 
+    def _end_epoch_apart(self, epoch_start: Cursor, known: Known) -> None:
+        """Read the rest of an epoch, in its order, on another feed, and come back for the next."""
+        welcome = self.connection.welcome
+        what = f"an epoch that began at sample {epoch_start.sample:,} of cycle {epoch_start.cycle}"
+        if not self._failover:
+            raise SettingsDiffer(
+                f"feed {welcome.name!r} has gone on without what keeps {what} whole: its samples come in another "
+                "order by now. Begin that epoch anew, or read with share(), which gives its rest apart"
+            )
+        name = f"{welcome.name[: MAX_NAME_CHARACTERS - 24]}-apart-{digest(epoch_start, known)}"
+        again = "" if self._hello.world > 1 else f", and begins its next epoch on {welcome.name!r} again"
+        say(f"this trainer (pid {os.getpid()}) reads the rest of {what} on a feed of its own, {name}{again}")
+        self._go_on(msgspec.structs.replace(welcome, name=name))
+        if self._hello.world == 1:
+            self.connection.moves_to = welcome.name
+
     def _go_on(self, welcome: wire.Welcome) -> None:
         """Connect to the feeder in the place of this one, which is then asked for the first row not taken."""
         old = self.connection
@@ -377,7 +404,7 @@ class RowStream:
         self.destination.leave()
         old.close()  # before the other takes its place: if this is broken off, the failover begins again
         connection = self._connected(welcome)
-        connection.moves_to = old.moves_to
+        connection.moves_to, connection.known = old.moves_to, old.known
         before, now = order_of(old.welcome), order_of(connection.welcome)
         if changed := ", ".join(name for name in before if before[name] != now[name]):
             connection.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.contracts import Cursor, Ids
+from penstock.contracts import Cursor, Ids, Joints
 from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids, decode_kept
@@ -21,7 +21,16 @@ from penstock.memory.room import ALIGNMENT
 from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
 
 MOST_RINGS = 2
-_AT_ANY_TIME = (wire.Failed, wire.Evicted, wire.Rejected, wire.Stuck, wire.Move, wire.Witness, wire.Bye)
+_AT_ANY_TIME = (
+    wire.Failed,
+    wire.Evicted,
+    wire.Rejected,
+    wire.Apart,
+    wire.Stuck,
+    wire.Move,
+    wire.Witness,
+    wire.Bye,
+)
 
 
 class MessageValidator:
@@ -95,6 +104,9 @@ class MessageValidator:
             if self._samples is not None or self.next is None or not here <= self.next < (message.cycle + 1, 0):
                 raise self.nonsense(f"it ends cycle {message.cycle} at sample {message.samples}, {self._wanted()}")
             following = Cursor(message.cycle + 1, 0)
+        elif isinstance(message, wire.InForce):
+            if not Joints(message.joints).fit(self._samples or 0):
+                raise self.nonsense(f"its joints are {str(message.joints)[:100]} of {self._samples} samples")
         elif not isinstance(message, _AT_ANY_TIME) and not (self.asked and isinstance(message, FeederStatistics)):
             raise self.nonsense(f"it sent {_called(message)} unasked")
         return message, following

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.advice.caching import CacheChoice, ImageCosts
-from penstock.contracts import Cursor, Records, SourceBlock, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Joints, Records, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.tiers import Counts
@@ -190,8 +190,8 @@ class ImageSource(Alone):
         """Return what a cache could keep of these images, the best first, by what was measured so far."""
         return self._keeping.choices(cache)
 
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
-        return self._workshop.blocks(planned(self._order.blocks(at), wanted), at.cycle)
+    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        return self._workshop.blocks(planned(self._order.blocks(at, joints), wanted), at.cycle)
 
     def fill(self, slots: Slots) -> int:
         return self._workshop.use(slots)

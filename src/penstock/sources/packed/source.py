@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.advice.reader_choice import choose_reader
 from penstock.advice.saved import saved_rows
-from penstock.contracts import ByteArray, Cursor, Reader, SourceBlock, Wanted
+from penstock.contracts import NO_JOINTS, ByteArray, Cursor, Joints, Reader, SourceBlock, Wanted
 from penstock.errors import BadSetting, ReaderUnavailable, Untravelled
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
@@ -134,7 +134,7 @@ class PackedSource(Ordered):
         hits = f"; {self.cached.hits / seen:.0%} of {seen:,} reads came from the cache" if seen else ""
         return f"{size}, {self._reads_by}{path_taken}{hits}"
 
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
         self._files.load()
         self._files.check_unchanged()
         if self._slots is None:
@@ -145,7 +145,7 @@ class PackedSource(Ordered):
             raise BadSetting(f"a pass over {self._folder} is still open: close it before the next")
         self._is_open = True
         try:
-            plan = planned(self._order.blocks(at), wanted)
+            plan = planned(self._order.blocks(at, joints), wanted)
             yield from Reading(self._files, plan, shelf, self._own_shelf).blocks()
         finally:
             self._is_open = False

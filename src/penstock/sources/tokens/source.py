@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.contracts import Cursor, SourceBlock, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.memory.placement import place
@@ -123,10 +123,10 @@ class TokenSource(Alone):
         many = f"{len(self._files):,} files" if len(self._files) > 1 else str(self._files[0].path)
         return f"{tokens:,} tokens of {many}: {self._rows.description}"
 
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
         for file in self._files:
             file.check_unchanged()
-        plans = planned(self._order.blocks(at), wanted)
+        plans = planned(self._order.blocks(at, joints), wanted)
         plan = next(plans, None)
         ahead = 0
         while plan is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from penstock.contracts import Cursor, Ids, SourceBlock, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Wanted
 from penstock.errors import SourceError
 from penstock.memory.slots import Slots
 from penstock.sources.length import length
@@ -36,7 +36,7 @@ from penstock.sources.torch.sampling import (
 class MapStyleSource(Ordered):
     """Feeds a ``DataLoader`` over a map-style dataset, in its order or shuffled; opens at any position.
 
-    With one segment it gives, cycle by cycle, the batches that the loader alone
+    Without joints it gives, cycle by cycle, the batches that the loader alone
     would give epoch by epoch after ``torch.manual_seed(seed)``: the order is drawn
     as ``RandomSampler`` draws it, and workers are seeded as the loader seeds them.
     Two things differ, and are seeded by the position opened: a cycle opened in its
@@ -59,9 +59,9 @@ class MapStyleSource(Ordered):
         self._dataset_size = len(loader.dataset)  # type: ignore[arg-type]
         assert loader.batch_size is not None
         size, drop_last = loader.batch_size, loader.drop_last
-        self._visit(self._dataset_size, size, segments, seed, shuffle=self._shuffle, drop_last=drop_last)
+        shuffle, base = self._shuffle, self._order_as_torch if self._shuffle else None
+        self._visit(self._dataset_size, size, segments, seed, shuffle=shuffle, drop_last=drop_last, base=base)
         self.description = describe_loader(loader)
-        self._as_torch = self._shuffle and len(self.segment_starts) == 1
         self._seed = seed
         self._persistent = loader.persistent_workers
         self._owned = loader.generator is not None
@@ -71,15 +71,17 @@ class MapStyleSource(Ordered):
         self._first = self._drawn
         self._planned = PlannedLoader(loader)
         self.order = digest("map-style", self._order.digest)
-        if self._as_torch:
+        if self._shuffle:
             self.order = digest("as torch", self._order.digest, canonical(loader.generator), self._persistent)
 
-    def open(self, at: Cursor, wanted: Wanted | None = None) -> Iterator[SourceBlock]:
+    def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
+        blocks = self._order.blocks(at, joints)
         generator = self._generator(at.cycle)
         workers = _clone(generator)
         if at.cycle == 0 or not self._persistent:
             draw(generator)
-        order = self._order_of_torch(generator) if self._as_torch else None
+        if self._shuffle:
+            self._order_of_torch(generator)
         if self._begun or at != Cursor(0, 0):
             seed_process(data_seed(self._seed, at))
         elif self._owned:
@@ -89,7 +91,6 @@ class MapStyleSource(Ordered):
         if at.sample or (at.cycle and self._persistent):
             workers.manual_seed(data_seed(self._seed, at))
         self._begun = True
-        blocks = self._order.blocks(at) if order is None else self._in_order_of_torch(order, at)
         yield from self._planned.open(
             planned(blocks, wanted),
             workers,
@@ -111,7 +112,7 @@ class MapStyleSource(Ordered):
         for earlier in range(known, cycle):
             if earlier == 0 or not self._persistent:  # else its workers live on, and need no seed
                 draw(generator)
-            if self._as_torch:
+            if self._shuffle:
                 self._order_of_torch(generator)
         self._drawn = cycle, generator.get_state()
         return generator
@@ -125,11 +126,11 @@ class MapStyleSource(Ordered):
             torch.randperm(self._dataset_size, generator=generator)
         return before
 
-    def _in_order_of_torch(self, order: torch.Generator, at: Cursor) -> Iterator[tuple[int, Ids]]:
-        ids = torch.randperm(self._dataset_size, generator=order).numpy()
-        size = self.batch_size
-        for start in range(at.sample // size * size, self.samples, size):
-            yield start, ids[start : min(start + size, self.samples)]
+    def _order_as_torch(self, cycle: int) -> Ids:
+        generator = self._generator(cycle)
+        if cycle == 0 or not self._persistent:
+            draw(generator)
+        return torch.randperm(self._dataset_size, generator=self._order_of_torch(generator)).numpy()
 
 
 class SamplerSource:

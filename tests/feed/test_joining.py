@@ -1,0 +1,267 @@
+"""Trainers that come, break off, resume and lose their feeder at any time: each epoch holds each sample once."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.errors import FeedNotFound
+from penstock.feed import wire
+from penstock.feed.endpoint import Endpoint
+from penstock.feed.feeder import feeder as feeder_module
+from penstock.feed.feeder.joints import APART_BATCHES
+from penstock.feed.launch.attach import options
+from penstock.feed.trainer.connection import Connection, OpenRing
+from penstock.feed.trainer.loader import Loader
+from penstock.fingerprint.code import Fingerprint
+
+N, ROWS = 600, 5
+OURS = Fingerprint("3 of-all")
+
+
+def source(segments: int | None = None) -> penstock.ArraySource:
+    return penstock.ArraySource({"id": np.arange(N)}, batch_size=ROWS, segments=segments or 1, seed=5)
+
+
+class Feeders:
+    """The feeders of a process: one is started where a trainer finds none, as ``share`` does."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self.running: dict[str, tuple[penstock.Feeder, threading.Thread]] = {}
+        self.started: list[str] = []
+
+    def connect(self, hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None) -> Connection:
+        name = left.name if left else "feed"
+        with suppress(FeedNotFound):
+            return Connection(Endpoint(name), hello, open_ring, 10)
+        feeder = penstock.Feeder(self._make(), name, window="4MiB", prefetch=2, fingerprint=OURS)
+        self.running[name] = feeder, threading.Thread(target=feeder.run)
+        self.running[name][1].start()
+        self.started.append(name)
+        return Connection(Endpoint(name), hello, open_ring, 10)
+
+    def loader(self, batch_size: int, select: Any = None) -> Loader:
+        asked = options(batch_size, None, None, None, False, None, None, False, False, select)
+        return Loader(self.connect, asked, failover=True)
+
+    def die(self, name: str) -> None:
+        """End one without a goodbye, as a kill would."""
+        feeder, thread = self.running.pop(name)
+        server: Any = feeder._server
+        server._goodbye = lambda reason: setattr(server, "closing", reason)
+        feeder.close("was killed")
+        thread.join()
+
+    def close(self) -> None:
+        for feeder, thread in self.running.values():
+            feeder.close()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def epochs_begin_at_joints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs begin at joints in these tests, as they are to (decision 24)."""
+    monkeypatch.setattr(feeder_module, "_JOINS", True)
+
+
+@pytest.fixture
+def feeders() -> Iterator[Callable[..., Feeders]]:
+    made: list[Feeders] = []
+
+    def make(segments: int | None = None) -> Feeders:
+        made.append(Feeders(partial(source, segments)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+class Trainer:
+    """A trainer that knows what its epoch must hold."""
+
+    def __init__(self, loader: Loader, wanted: list[int]) -> None:
+        self.loader = loader
+        self.wanted = wanted
+        self.got: list[int] = []
+        self.gives_up = self.reads = False
+        self.epochs = 0
+        self.loop = iter(loader)
+
+    def read(self, batches: int) -> None:
+        if self.gives_up:  # the new loop begins with its first batch
+            self.got, self.gives_up = [], False
+        self.reads = True
+        for _ in range(batches):
+            if (batch := next(self.loop, None)) is not None:
+                self.got += batch["id"].tolist()
+                continue
+            assert sorted(self.got) == self.wanted
+            self.got = []
+            self.epochs += 1
+            self.loop = iter(self.loader)
+
+    def break_off(self) -> None:
+        self.gives_up = self.reads  # else the rest of a loaded epoch comes in this loop
+        self.loop = iter(self.loader)
+
+    def select(self, ids: list[int]) -> None:
+        self.loader.select(None if len(ids) == N else ids)
+        self.wanted, self.got, self.gives_up = ids, [], False
+        self.loop = iter(self.loader)
+
+    def saved(self) -> tuple[dict[str, Any], list[int], list[int]]:
+        return self.loader.state_dict(), [*self.got], self.wanted
+
+
+class History:
+    """What happens to a feed, as chance has it."""
+
+    def __init__(self, choose: random.Random, feeders: Feeders) -> None:
+        self.choose = choose
+        self.feeders = feeders
+        self.trainers: list[Trainer] = []
+        self.saved: list[tuple[dict[str, Any], list[int], list[int]]] = []
+
+    def come(self) -> None:
+        loader = self.feeders.loader(self.choose.choice([1, 2, 3]))
+        self.trainers.append(Trainer(loader, list(range(N))))
+
+    def read(self) -> None:
+        """Let one read that is no window ahead of others, for which it would wait."""
+        cycles = [(trainer.loader.state_dict()["start"] or [0])[0] for trainer in self.trainers]
+        near = [trainer for trainer, cycle in zip(self.trainers, cycles, strict=True) if cycle < min(cycles) + 3]
+        self.choose.choice(near).read(self.choose.randrange(1, 150))
+
+    def break_off(self) -> None:
+        self.choose.choice(self.trainers).break_off()
+
+    def select(self) -> None:
+        ids = list(range(N)) if self.choose.random() < 0.5 else sorted(self.choose.sample(range(N), 200))
+        self.choose.choice(self.trainers).select(ids)
+
+    def go(self) -> None:
+        self.trainers.pop(self.choose.randrange(len(self.trainers))).loader.close()
+
+    def save(self) -> None:
+        self.saved.append(self.choose.choice(self.trainers).saved())
+
+    def load(self) -> None:
+        state, got, wanted = self.choose.choice(self.saved)
+        trainer = self.choose.choice(self.trainers)
+        if trainer.wanted != wanted:
+            trainer.select(wanted)
+        trainer.loader.load_state_dict(state)
+        trainer.loop, trainer.got = iter(trainer.loader), [*got] if state["delivered"] else []
+        trainer.gives_up = trainer.reads = False
+
+    def die(self) -> None:
+        self.feeders.die(self.choose.choice([*self.feeders.running]))
+
+    def live(self, steps: int) -> int:
+        for _ in range(steps):
+            can = [self.come] * (len(self.trainers) < 4)
+            if self.trainers:
+                can += [self.read] * 8 + [self.break_off, self.go, self.save, self.select]
+                can += [self.die] * bool(self.feeders.running) + [self.load] * 2 * bool(self.saved)
+            self.choose.choice(can)()
+        epochs = sum(trainer.epochs for trainer in self.trainers)
+        for trainer in self.trainers:
+            trainer.loader.close()
+        return epochs
+
+
+@pytest.mark.parametrize("segments", [None, 3])
+@pytest.mark.parametrize("histories", [5, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+def test_in_any_history_each_epoch_holds_each_sample_once(feeders, capsys, segments, histories):
+    feeds, epochs = feeders(segments), 0
+    for seed in range(histories):
+        epochs += History(random.Random(f"{segments} {seed}"), feeds).live(60)
+    assert epochs > histories and any("apart" in name for name in feeds.started)
+
+
+def test_a_late_trainer_begins_at_once_and_only_it_makes_a_joint(feeders):
+    feeds = feeders()
+    first = Trainer(feeds.loader(3), list(range(N)))
+    first.read(100)
+    late = Trainer(feeds.loader(3), list(range(N)))
+    late.read(1)
+    start = late.loader.state_dict()["start"]
+    assert start[0] == 0 and 300 <= start[1] < 300 + APART_BATCHES * 3
+    first.read(302)
+    late.read(401)
+    assert (first.epochs, late.epochs) == (2, 2)
+    feeder, _ = feeds.running["feed"]
+    assert feeder._state.joints.joints.of(2) == (start[1],)
+    late.loader.close()
+    first.read(603)
+    assert feeder._state.joints.joints.of(5) == (), "the joint has gone with its trainer"
+
+
+def test_one_that_breaks_off_alone_begins_with_the_next_cycle(feeders):
+    only = Trainer(feeders().loader(5), list(range(N)))
+    for epoch in range(3):
+        only.read(30)
+        assert only.loader.state_dict()["start"] == [epoch, 0]
+        only.break_off()
+
+
+def test_a_state_of_another_history_is_read_to_its_end_apart_and_then_at_home(feeders, capsys):
+    feeds = feeders()
+    first, late = (Trainer(feeds.loader(5), list(range(N))) for _ in range(2))
+    first.read(60)
+    late.read(100)
+    state, got, _ = late.saved()
+    assert state["joints"]
+    for each in (first, late):
+        each.loader.close()
+    feeds.die("feed")
+    other = Trainer(feeds.loader(5), list(range(N)))
+    other.read(300)  # in an order of its own
+    again = Trainer(feeds.loader(5), list(range(N)))
+    again.loader.load_state_dict(state)
+    again.got = got
+    again.loop = iter(again.loader)
+    again.read(21)
+    assert again.epochs == 1 and len(feeds.started) == 3
+    assert "on a feed of its own, feed-apart-" in capsys.readouterr().err
+    again.read(121)
+    assert again.epochs == 2 and again.loader.name == "feed"
+
+
+def test_attach_says_that_it_cannot_go_apart(feeders):
+    feeds = feeders()
+    first, late = (Trainer(feeds.loader(5), list(range(N))) for _ in range(2))
+    first.read(60)
+    late.read(100)
+    state = late.loader.state_dict()
+    for each in (first, late):
+        each.loader.close()
+    feeds.die("feed")
+    other = Trainer(feeds.loader(5), list(range(N)))
+    other.read(300)
+    with penstock.attach("feed", 5) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(penstock.errors.SettingsDiffer, match="has gone on without what keeps an epoch"):
+            next(iter(loader))
+    other.loader.close()
+
+
+@pytest.mark.parametrize(
+    "joints", [5, [[1]], [["a", [3]]], [[2, [600]]], [[2, [5]], [1, [7]]], [[i, [5 + i % 2]] for i in range(300)]]
+)
+def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeders, joints):
+    trainer = Trainer(feeders().loader(5), list(range(N)))
+    trainer.read(10)
+    with pytest.raises(penstock.errors.BadSetting, match="joints="):
+        trainer.loader.load_state_dict({**trainer.loader.state_dict(), "joints": joints})
+    trainer.loader.close()
