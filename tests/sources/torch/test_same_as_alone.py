@@ -22,6 +22,7 @@ from torch.utils.data import (
 
 from penstock.contracts import Cursor
 from penstock.sources.adapt import adapt
+from penstock.sources.torch.compat import end_workers
 
 SEED = 1234
 EPOCHS = 3
@@ -89,19 +90,22 @@ def alone(make: Make, epochs: int = EPOCHS) -> list[list[Any]]:
     """What the loader gives by itself."""
     torch.manual_seed(SEED)
     loader = make()
-    return [list(loader) for _ in range(epochs)]
+    given = [list(loader) for _ in range(epochs)]
+    # Left to the garbage collector, workers that persist are waited for, 5 s each: they are not told to end.
+    end_workers(loader._iterator)
+    return given
 
 
 def fed(make: Make, cycles: range) -> list[list[Any]]:
     """What the source of the loader gives."""
-    source = adapt(make(), segments=1, seed=SEED)
     given: list[list[Any]] = []
-    for cycle in cycles:
-        blocks = source.open(Cursor(cycle, 0))
-        with closing(blocks):  # type: ignore[type-var]
-            # What fills no batch is left out by the trainers.
-            least = make().batch_size if getattr(source, "drop_last", False) else 1
-            given.append([block.tree for block in blocks if block.rows >= least])
+    with closing(adapt(make(), segments=1, seed=SEED)) as source:
+        for cycle in cycles:
+            blocks = source.open(Cursor(cycle, 0))
+            with closing(blocks):  # type: ignore[type-var]
+                # What fills no batch is left out by the trainers.
+                least = make().batch_size if getattr(source, "drop_last", False) else 1
+                given.append([block.tree for block in blocks if block.rows >= least])
     return given
 
 
