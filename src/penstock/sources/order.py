@@ -14,6 +14,8 @@ from penstock.errors import BadSetting
 from penstock.sizes import random_seed, whole_number
 
 _PARTITION, _CYCLE = 0, 1
+Base = Callable[[int], Ids]
+"""From a cycle to its samples, in an order without joints."""
 
 _SEGMENTS = 16
 _SAMPLES_OF_A_SEGMENT = 16_000
@@ -62,7 +64,7 @@ def digest(*parts: Any) -> str:
 class Order:
     """Cycles in random order, in which what lies between joints is kept together.
 
-    Every cycle is shuffled as a whole, or as ``base`` says, and then grouped, in that order, by where its samples
+    Every cycle is shuffled as a whole and then grouped, in that order, by where its samples
     lay in the cycle before: between which joints. Segments are joints that are in force for ever; so each has the
     same samples in every cycle, those that it has in the first.
 
@@ -73,12 +75,11 @@ class Order:
             one for each 16,000 samples.
         seed: Any integer.
         shuffle: False keeps the data's own order.
-        base: Returns the order of a cycle without joints; None for one drawn from the seed.
 
     Attributes:
         samples: Samples in a cycle.
         batches: Blocks in a cycle.
-        digest: Digest of all that decides the order, but for ``base``.
+        digest: Digest of all that decides the order.
     """
 
     def __init__(
@@ -89,7 +90,6 @@ class Order:
         seed: int,
         *,
         shuffle: bool,
-        base: Callable[[int], Ids] | None = None,
     ) -> None:
         if samples < 1:
             raise BadSetting(f"the source has {samples} samples, which make no batch of {batch_size}")
@@ -102,55 +102,64 @@ class Order:
         self._seed = seed % 2**64
         self.segment_starts = tuple(i * self.batches // segments * batch_size for i in range(segments))
         self._shuffle = shuffle
-        self._members = permutation(samples, self._seed, _PARTITION) if shuffle and base is None else None
-        self._base = base or self._drawn
+        self._members: Ids | None = None
         self._parts: dict[Joints, npt.NDArray[np.int16] | None] = {}
         drawn = self._seed if shuffle else None
         joined = ["joined"] if shuffle and segments > 1 else []  # segments were once shuffled each by itself
         self.digest = digest(samples, batch_size, self.segment_starts, drawn, *joined)
 
-    def ids(self, cycle: int, joints: Joints = NO_JOINTS) -> Ids:
-        """Return the samples of a cycle in their order."""
-        if not self._shuffle:
-            return np.arange(self.samples)
-        return _grouped(self._base(cycle), self._part_of_each(cycle, joints.deciding(cycle)))
+    def ids(self, cycle: int, joints: Joints = NO_JOINTS, base: Base | None = None) -> Ids:
+        """Return the samples of a cycle of shuffled data in their order."""
+        base = base or self._drawn
+        return _grouped(base(cycle), self._part_of_each(cycle, joints.deciding(cycle), base))
 
-    def blocks(self, at: Cursor, joints: Joints = NO_JOINTS) -> Iterator[tuple[int, Ids]]:
-        """Yield (first sample, indices) of each block of the cycle, from the one that holds ``at.sample`` on."""
-        ids = self.ids(at.cycle, joints)
+    def blocks(
+        self, at: Cursor, joints: Joints = NO_JOINTS, base: Base | None = None
+    ) -> Iterator[tuple[int, Ids]]:
+        """Yield (first sample, indices) of each block of the cycle, from the one that holds ``at.sample`` on.
+
+        Args:
+            at: Where to begin.
+            joints: The joints in force.
+            base: Returns the order of a cycle without joints; None for one drawn from the seed.
+        """
+        ids = self.ids(at.cycle, joints, base) if self._shuffle else None
         for start in range(at.sample // self.batch_size * self.batch_size, self.samples, self.batch_size):
-            yield start, ids[start : start + self.batch_size]
+            stop = min(start + self.batch_size, self.samples)
+            yield start, np.arange(start, stop) if ids is None else ids[start:stop]
 
     def _drawn(self, cycle: int) -> Ids:
-        assert self._members is not None
+        if self._members is None:
+            self._members = permutation(self.samples, self._seed, _PARTITION)
         return self._members[permutation(self.samples, self._seed, _CYCLE, cycle, 0)]
 
-    def _part_of_each(self, cycle: int, joints: Joints) -> npt.NDArray[np.int16] | None:
+    def _part_of_each(self, cycle: int, joints: Joints, base: Base) -> npt.NDArray[np.int16] | None:
         """Return the part of each sample, by what decides it, which is drawn once."""
         always = self.segment_starts[1:]
         if not cycle or not (joints.changes or always):
             return None
         if joints not in self._parts:
-            part = self._cut(joints, always)
+            part = _cut(joints, always, base)
             if len(self._parts) > 1:
                 self._parts.pop(next(iter(self._parts)))
             self._parts[joints] = part
         return self._parts[joints]
 
-    def _cut(self, joints: Joints, always: tuple[int, ...]) -> npt.NDArray[np.int16] | None:
-        before: set[int] = set()
-        part: npt.NDArray[np.int16] | None = None
-        for since, places in [(1, ()), *joints.changes] if always else joints.changes:
-            now = sorted({*places, *always})
-            if before.issuperset(now):  # parts are joined, and so no order is needed
-                starts = np.array((0, *sorted(before)))
-                part = None if part is None else np.searchsorted(now, starts, "right").astype(np.int16)[part]
-            else:
-                last = _grouped(self._base(since - 1), part)
-                part = np.empty(len(last), np.int16)
-                part[last] = np.searchsorted(now, np.arange(len(last)), "right")
-            before = set(now)
-        return part
+
+def _cut(joints: Joints, always: tuple[int, ...], base: Base) -> npt.NDArray[np.int16] | None:
+    before: set[int] = set()
+    part: npt.NDArray[np.int16] | None = None
+    for since, places in [(1, ()), *joints.changes] if always else joints.changes:
+        now = sorted({*places, *always})
+        if before.issuperset(now):  # parts are joined, and so no order is needed
+            starts = np.array((0, *sorted(before)))
+            part = None if part is None else np.searchsorted(now, starts, "right").astype(np.int16)[part]
+        else:
+            last = _grouped(base(since - 1), part)
+            part = np.empty(len(last), np.int16)
+            part[last] = np.searchsorted(now, np.arange(len(last)), "right")
+        before = set(now)
+    return part
 
 
 def _grouped(ids: Ids, part: npt.NDArray[np.int16] | None) -> Ids:
@@ -172,12 +181,11 @@ class Ordered:
         *,
         shuffle: bool,
         drop_last: bool,
-        base: Callable[[int], Ids] | None = None,
     ) -> None:
         self.batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
         if segments is not None:
             segments = whole_number("segments", segments, 1)
-        self._order = Order(samples, self.batch_size, segments, random_seed(seed), shuffle=shuffle, base=base)
+        self._order = Order(samples, self.batch_size, segments, random_seed(seed), shuffle=shuffle)
         self.joins = shuffle
         self.samples = samples
         self.batches = self._order.batches

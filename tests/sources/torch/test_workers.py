@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 import signal
 import threading
@@ -53,3 +55,21 @@ def test_an_error_of_the_dataset_is_told_as_it_is():
     source = adapt_loader(DataLoader(Truncated(), batch_size=1, num_workers=2), segments=1, seed=0)
     with pytest.raises(EOFError, match="shard 7 is truncated"):
         list(source.open(Cursor(0, 0)))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_workers_that_persist_end_with_a_source_that_is_dropped_unclosed(shuffle: bool) -> None:
+    """At once, not when Python looks for cycles: torch then waits 5 s for each."""
+    gc.disable()
+    try:
+        loader = DataLoader(range(8), 4, shuffle=shuffle, num_workers=2, persistent_workers=True)  # type: ignore[arg-type]
+        source = adapt_loader(loader, segments=1, seed=1)
+        del loader
+        blocks = source.open(Cursor(0, 0))
+        list(blocks)
+        workers = multiprocessing.active_children()
+        assert len(workers) == 2
+        del blocks, source
+        assert not [worker for worker in workers if worker.is_alive()]
+    finally:
+        gc.enable()

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 
 _LOOK_S = 1.5
+_LOOKS_A_TURN = 3
+"""To start a feeder takes one who goes on alone some seconds, on a busy machine."""
 
 
 class Deadlock(Exception):
@@ -144,6 +146,6 @@ class Watch:
         self._before, self._next_s = now, self._clock() + _LOOK_S
         self._seen = self._seen + 1 if found else 0
         turn = next((i for i, wait in enumerate(found) if wait.pid == self._pid), 0)
-        if self._seen > turn:  # those before it may be unable to
+        if self._seen > turn * _LOOKS_A_TURN:  # those before it may be unable to
             self._seen = 0
             raise Deadlock(found, found[turn])

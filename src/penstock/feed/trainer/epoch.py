@@ -227,7 +227,8 @@ class EpochRules:
         if self.samples is None:
             return epoch
         count = self._surplus(self.samples - epoch.passed)
-        if len(self._segment_starts) == 1 and not (epoch.start and epoch.start.sample):
+        joined_late = self._joins and epoch.start is not None and epoch.start.sample > 0
+        if len(self._segment_starts) == 1 and not joined_late:
             return epoch._replace(left_out=tuple(range(self.samples - count, self.samples)))
         words = (self._seed, _LEFT_OUT, epoch.number, epoch.passed)
         return epoch._replace(left_out=drawn(count, epoch.passed, self.samples, *words))

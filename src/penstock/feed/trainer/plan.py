@@ -27,6 +27,7 @@ def order_of(welcome: Welcome) -> dict[str, Any]:
         **plan,
         "epochs": welcome.settings.epochs,
         "whole_batches": welcome.settings.whole_batches,
+        "joints": welcome.joins,
     }
 
 

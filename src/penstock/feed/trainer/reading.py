@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from penstock.contracts import Cursor, Tree
-from penstock.errors import FeedEnded, LoaderClosed
+from penstock.errors import BadSetting, FeedEnded, LoaderClosed
 from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
 from penstock.feed.trainer.connection import Connection
 from penstock.feed.trainer.epoch import Epoch, EpochRules, read_last
@@ -61,21 +61,27 @@ class Reading:
     def load(self, state: dict[str, Any]) -> None:
         """Go where a state says, if that is elsewhere; a loop that has begun becomes void."""
         epoch = self.rules.loaded(state)
-        self.not_before = self.rules.cursor(state, "not_before") or self.not_before
+        not_before = self.rules.cursor(state, "not_before") or self.not_before
         welcome = self._rows.connection.welcome
+        if "joints" in state and not welcome.joins:
+            raise BadSetting(
+                "this state was saved in an epoch that began in mid-cycle, or beside such, and feed "
+                f"{welcome.name!r} keeps no cycle in that order. Begin its epoch anew"
+            )
         if welcome.joins and epoch.start is not None:
             if epoch.passed:
                 known = self.rules.known(state, epoch)
                 if known.joints != self._rows.connection.known.joints.deciding(known.opened):
                     epoch = epoch._replace(known=known)
             elif epoch.start.sample not in welcome.segment_starts:  # between two epochs, it joins as a newcomer
-                self.not_before, epoch = epoch.start, self.rules.begin(epoch.number, None)
+                not_before, epoch = epoch.start, self.rules.begin(epoch.number, None)
         if epoch != self.epoch:
             self._rows.kept_from = None
             self.in_place = False
         self.finished = None
         self.newest = None
         self.resumed = True
+        self.not_before = not_before
         self.epoch = epoch
 
     def saved(self) -> dict[str, Any]:
@@ -86,7 +92,8 @@ class Reading:
         if state["start"] is not None and state["delivered"]:
             known = self.epoch.known or self._rows.connection.known
             cycle = read_last(self.rules.at(self.epoch), Cursor(*state["start"]))
-            if changes := known.joints.deciding(cycle).changes:
+            changes, welcome = known.joints.deciding(cycle).changes, self._rows.connection.welcome
+            if changes or (welcome.joins and state["start"][1] not in welcome.segment_starts):
                 state["joints"] = [[since, list(places)] for since, places in changes]
         return state
 

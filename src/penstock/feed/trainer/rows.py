@@ -141,6 +141,7 @@ class RowStream:
         self.kept_from = None
         self.destination.settle(wait=True)
         self._start = at, epoch, epoch_start
+        is_apart = False
         while True:
             try:
                 begun = self.connection.start(*self._start, known)
@@ -153,7 +154,8 @@ class RowStream:
             except FeederLost as lost:
                 self._replace(lost)
             except Apart:
-                self._end_epoch_apart(epoch_start, known)
+                self._end_epoch_apart(self._start[0] or epoch_start, epoch_start, known, is_apart=is_apart)
+                is_apart = True
 
     def stand_at(self, at: Cursor, epoch: int, epoch_start: Cursor, row: int, known: Known | None) -> None:
         """Go to a row: directly if it is kept or still to come, else ask the feeder for it; see ``start``."""
@@ -381,21 +383,22 @@ class RowStream:
         say(f"{deadlock}. This one goes on from its place on a feed of its own, {name}")
         self._go_on(msgspec.structs.replace(welcome, name=name))
 
-    def _end_epoch_apart(self, epoch_start: Cursor, known: Known) -> None:
+    def _end_epoch_apart(self, at: Cursor, epoch_start: Cursor, known: Known, *, is_apart: bool) -> None:
         """Read the rest of an epoch, in its order, on another feed, and come back for the next."""
         welcome = self.connection.welcome
         what = f"an epoch that began at sample {epoch_start.sample:,} of cycle {epoch_start.cycle}"
-        if not self._failover:
+        if is_apart or not self._failover:
             raise SettingsDiffer(
                 f"feed {welcome.name!r} has gone on without what keeps {what} whole: its samples come in another "
                 "order by now. Begin that epoch anew, or read with share(), which gives its rest apart"
             )
-        name = f"{welcome.name[: MAX_NAME_CHARACTERS - 24]}-apart-{digest(epoch_start, known)}"
+        decides = known.joints.deciding(read_last(at, epoch_start))  # alike for all ranks
+        name = f"{welcome.name[: MAX_NAME_CHARACTERS - 24]}-apart-{digest(epoch_start, decides)}"
         again = "" if self._hello.world > 1 else f", and begins its next epoch on {welcome.name!r} again"
         say(f"this trainer (pid {os.getpid()}) reads the rest of {what} on a feed of its own, {name}{again}")
         self._go_on(msgspec.structs.replace(welcome, name=name))
         if self._hello.world == 1:
-            self.connection.moves_to = welcome.name
+            self.connection.moves_to = self.connection.moves_to or welcome.name
 
     def _go_on(self, welcome: wire.Welcome) -> None:
         """Connect to the feeder in the place of this one, which is then asked for the first row not taken."""

@@ -59,8 +59,7 @@ class MapStyleSource(Ordered):
         self._dataset_size = len(loader.dataset)  # type: ignore[arg-type]
         assert loader.batch_size is not None
         size, drop_last = loader.batch_size, loader.drop_last
-        shuffle, base = self._shuffle, self._order_as_torch if self._shuffle else None
-        self._visit(self._dataset_size, size, segments, seed, shuffle=shuffle, drop_last=drop_last, base=base)
+        self._visit(self._dataset_size, size, segments, seed, shuffle=self._shuffle, drop_last=drop_last)
         self.description = describe_loader(loader)
         self._seed = seed
         self._persistent = loader.persistent_workers
@@ -75,7 +74,8 @@ class MapStyleSource(Ordered):
             self.order = digest("as torch", self._order.digest, canonical(loader.generator), self._persistent)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        blocks = self._order.blocks(at, joints)
+        # Not kept by the order, which this keeps: workers that persist would live on in the cycle of references.
+        blocks = self._order.blocks(at, joints, self._order_as_torch)
         generator = self._generator(at.cycle)
         workers = _clone(generator)
         if at.cycle == 0 or not self._persistent:
@@ -114,7 +114,7 @@ class MapStyleSource(Ordered):
                 draw(generator)
             if self._shuffle:
                 self._order_of_torch(generator)
-        self._drawn = cycle, generator.get_state()
+        self._drawn = max(self._drawn, (cycle, generator.get_state()), key=lambda drawn: drawn[0])
         return generator
 
     def _order_of_torch(self, generator: torch.Generator) -> torch.Generator:
@@ -130,7 +130,8 @@ class MapStyleSource(Ordered):
         generator = self._generator(cycle)
         if cycle == 0 or not self._persistent:
             draw(generator)
-        return torch.randperm(self._dataset_size, generator=self._order_of_torch(generator)).numpy()
+        order = generator if self._owned else torch.Generator().manual_seed(draw(generator))
+        return torch.randperm(self._dataset_size, generator=order).numpy()
 
 
 class SamplerSource:
