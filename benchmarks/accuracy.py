@@ -1,9 +1,10 @@
-"""Measures what the order of a feed costs in accuracy: a small network on part of CIFAR-10, over many seeds.
+"""Measures what joining late costs in accuracy: a small network on part of CIFAR-10, over many seeds.
 
 python -m benchmarks.accuracy --data cifar10 --json benchmarks/results/accuracy.json --plot accuracy.png
 
-Each seed trains one initial network with a ``DataLoader`` of its own and once on each feed. The arms of a seed are
-compared. Seeds are added until the 95% interval of each mean difference is narrow enough.
+Each seed trains one initial network in the order of a ``DataLoader`` of its own, in that of two trainers that
+begin a real feed together, and in those of a trainer that is there from the start and of others that join it in
+mid-cycle. The arms of a seed are compared. What has been trained in an order is not trained in it again.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import json
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,33 +37,26 @@ from torch.utils.data import DataLoader, TensorDataset
 import penstock
 from penstock.measure.machine import describe
 
-OWN = "own loader"
-FEEDS = {
-    "default": (None, False),
-    "default, joined late": (None, True),
-    "segments=4": (4, False),
-    "segments=16": (16, False),
-    "segments=16, joined late": (16, True),
-}
-"""Arms on a feed: its segments, and whether another trainer has begun the cycle."""
+OWN, TOGETHER, PRESENT = "own loader", "together from the start", "there from the start"
 BATCH_SIZE, RATE = 64, 0.05
-WANTED_POINTS = 0.25
-_T_95 = 2.02  # of about 40 seeds
+_T_95 = 2.01  # of 50 seeds; of 100 it is 1.98
+
+Epochs = list[list[torch.Tensor]]
+"""The samples of each batch of each epoch."""
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What is trained with one seed: on so many images of a folder, for so many epochs."""
+    """What is trained with one seed: on so many images of a folder, for so many epochs.
+
+    Attributes:
+        joints: Where others join the first cycle, in parts of it.
+    """
 
     data: str
     images: int
     epochs: int
-    feeds: tuple[str, ...]
-    mirrored: bool = False
+    joints: tuple[float, ...]
     seed: int = 0
-
-    @property
-    def batches(self) -> int:
-        return -(-self.images * (1 + self.mirrored) // BATCH_SIZE)
 
     @property
     def order_seed(self) -> int:
@@ -84,13 +79,8 @@ class Arm(msgspec.Struct):
 
 
 @functools.cache
-def images(
-    folder: Path, most: int | None = None, *, mirrored: bool = False
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Read images, of all classes equally many, as (images_NCHW, labels); reduced to 16 by 16 pixels.
-
-    With ``mirrored``, each comes as its mirror image too.
-    """
+def images(folder: Path, most: int | None = None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Read images, of all classes equally many, as (images_NCHW, labels); reduced to 16 by 16 pixels."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     found, labels = [], []
     for label, path in enumerate(classes):
@@ -98,8 +88,6 @@ def images(
         found += [cv2.resize(cv2.imread(str(file)), (16, 16), interpolation=cv2.INTER_AREA) for file in files]
         labels += [label] * len(files)
     pixels_NCHW = np.stack(found).astype(np.float32).transpose(0, 3, 1, 2)
-    if mirrored:
-        pixels_NCHW, labels = np.concatenate([pixels_NCHW, pixels_NCHW[..., ::-1]]), labels * 2
     return np.ascontiguousarray(pixels_NCHW / 255 - 0.47) / 0.25, np.array(labels)
 
 
@@ -113,19 +101,17 @@ def network(seed: int) -> nn.Module:
     )
 
 
-def accuracy_of(loader: Iterable[Any], task: Task, test: tuple[torch.Tensor, torch.Tensor]) -> float:
-    """Train for some epochs, with a rate that falls to zero; return the accuracy in percent."""
+def accuracy_of(epochs: Epochs, task: Task, train: Sequence[torch.Tensor], test: Sequence[torch.Tensor]) -> float:
+    """Train on these batches, with a rate that falls to zero; return the accuracy in percent."""
     model = network(task.seed)
-    torch.manual_seed(task.order_seed)  # a loader of its own has the order of a feed of one segment
-    steps = task.epochs * task.batches
+    steps = sum(map(len, epochs))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
-    for _ in range(task.epochs):
-        for inputs, labels in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
-            schedule.step()
+    for ids in (ids for epoch in epochs for ids in epoch):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(train[0][ids]), train[1][ids]).backward()
+        optimizer.step()
+        schedule.step()
     model.eval()
     with torch.no_grad():
         right = sum(
@@ -134,40 +120,53 @@ def accuracy_of(loader: Iterable[Any], task: Task, test: tuple[torch.Tensor, tor
     return 100 * right / len(test[1])
 
 
-@contextmanager
-def fed(loader: Any, task: Task, segments: int | None, *, late: bool) -> Iterator[penstock.Loader]:
-    """Attach to a feed of this loader; ``late`` is within its cycle, in another place for each seed."""
-    name = f"accuracy {os.getpid()}"
-    with penstock.Feeder(loader, name, segments=segments, seed=task.order_seed, prefetch=2) as feeder:
+def read_on_one_feed(loader: Any, task: Task, joining: dict[str, float]) -> dict[str, Epochs]:
+    """Read epochs of one feed by turns, a batch each. Trainers join when the first is at a place in its cycle."""
+    name, found = f"accuracy {os.getpid()}", {arm: Epochs() for arm in joining}
+    with penstock.Feeder(loader, name, seed=task.order_seed) as feeder, ExitStack() as attached:
         thread = threading.Thread(target=feeder.run)
         thread.start()
-        try:
-            with penstock.attach(name) as trainer:
-                if late:
-                    with penstock.attach(name) as early:
-                        passed = 1 + task.seed % 70 * max(1, task.batches // 80)
-                        for _ in zip(range(passed), early, strict=False):
-                            pass
-                yield trainer
-        finally:
-            feeder.close()
-            thread.join()
+        attached.callback(thread.join)
+        attached.callback(feeder.close)
+        loops: dict[str, Any] = {}
+        readers: dict[str, penstock.Loader] = {}
+        turn = 0
+        while any(len(epochs) < task.epochs or arm in loops for arm, epochs in found.items()):
+            for arm, place in joining.items():
+                if arm not in readers and turn >= place * len(loader):
+                    readers[arm] = attached.enter_context(penstock.attach(name))
+                if arm in readers and arm not in loops and len(found[arm]) < task.epochs:
+                    loops[arm] = iter(readers[arm])
+                    found[arm].append([])
+            for arm, loop in [*loops.items()]:
+                if (batch := next(loop, None)) is not None:
+                    found[arm][-1].append(batch[0])
+                else:
+                    del loops[arm]
+                    if len(found[arm]) == task.epochs:
+                        readers[arm].close()
+            turn += 1
+    return found
 
 
-def trained(task: Task) -> dict[str, float]:
+def accuracies(task: Task) -> dict[str, float]:
     """Return the accuracy of each arm with one seed."""
     torch.set_num_threads(1)
-    parts = ("train", task.images, task.mirrored), ("test", None, False)
     train, test = (
-        tuple(map(torch.from_numpy, images(Path(task.data, part), most, mirrored=mirrored)))
-        for part, most, mirrored in parts
+        tuple(map(torch.from_numpy, images(Path(task.data, part), most)))
+        for part, most in (("train", task.images), ("test", None))
     )
-    loader = DataLoader(TensorDataset(*train), BATCH_SIZE, shuffle=True)
-    found = {OWN: accuracy_of(loader, task, test)}
-    for arm in task.feeds:
-        segments, late = FEEDS[arm]
-        with fed(loader, task, segments, late=late) as feed:
-            found[arm] = accuracy_of(feed, task, test)
+    loader = DataLoader(TensorDataset(torch.arange(len(train[1]))), BATCH_SIZE, shuffle=True)
+    torch.manual_seed(task.order_seed)
+    orders = {OWN: [[ids for (ids,) in loader] for _ in range(task.epochs)]}
+    orders |= read_on_one_feed(loader, task, {TOGETHER: 0, f"{TOGETHER} too": 0})
+    late = {f"joined at {place:.0%} of a cycle": place for place in task.joints}
+    orders |= read_on_one_feed(loader, task, {PRESENT: 0, **late})
+    trained: dict[bytes, float] = {}
+    found: dict[str, float] = {}
+    for arm, epochs in orders.items():
+        order = b"".join(ids.numpy().tobytes() for epoch in epochs for ids in epoch)
+        found[arm] = trained[order] = trained.get(order) or accuracy_of(epochs, task, train, test)
     return found
 
 
@@ -176,7 +175,7 @@ def plot(arms: dict[str, Arm], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 2.4), layout="constrained")
     for place, arm in enumerate(reversed(arms.values())):
         axes.errorbar(arm.difference, place, xerr=arm.interval, fmt="o", color="tab:blue", capsize=4)
-    axes.set_yticks(range(len(arms)), [f"feed, {name}" for name in reversed(arms)])
+    axes.set_yticks(range(len(arms)), [*reversed(arms)])
     axes.axvline(0, color="grey", linewidth=0.8)
     axes.set_xlabel("points of accuracy against own loaders (95% interval)")
     axes.margins(y=0.2)
@@ -192,7 +191,6 @@ def saved(rows: list[dict[str, float]], task: Task, path: Path) -> None:
     told = {
         "machine": describe(),
         "images": task.images,
-        "mirrored": task.mirrored,
         "epochs": task.epochs,
         "own": [row[OWN] for row in rows],
         "feeds": compared(rows),
@@ -202,26 +200,22 @@ def saved(rows: list[dict[str, float]], task: Task, path: Path) -> None:
 
 def command(
     data: Annotated[Path, typer.Option(help="Folder with train/CLASS/*.jpg and test/CLASS/*.jpg.")],
-    seeds: Annotated[int, typer.Option(min=2, help="Most seeds.")] = 48,
-    least: Annotated[int, typer.Option(min=2, help="Least seeds.")] = 24,
+    seeds: Annotated[int, typer.Option(min=2, help="Seeds.")] = 100,
     image_count: Annotated[int, typer.Option("--images", help="Images to train on.")] = 5_000,
-    mirrored: Annotated[bool, typer.Option("--mirrored", help="Train on their mirror images too.")] = False,
     epochs: Annotated[int, typer.Option(help="Epochs to train for.")] = 8,
-    feeds: Annotated[str, typer.Option(help="Feeds to compare, separated by semicolons.")] = ";".join(FEEDS),
+    joints: Annotated[str, typer.Option(help="Where others join, in parts of a cycle.")] = "1/3,2/3",
     report: Annotated[Path | None, typer.Option("--json", help="Report to write, after each seed.")] = None,
     picture: Annotated[Path | None, typer.Option("--plot", help="Picture to write.")] = None,
 ) -> None:
-    """Train with each seed on a loader of its own and on feeds, and compare."""
-    task = Task(str(data), image_count, epochs, tuple(feeds.split(";")), mirrored)
+    """Train with each seed in the order of a loader of its own and in those of a feed, and compare."""
+    task = Task(str(data), image_count, epochs, tuple(float(Fraction(place)) for place in joints.split(",")))
     tasks = [msgspec.structs.replace(task, seed=seed) for seed in range(seeds)]
     rows: list[dict[str, float]] = []
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        for row in track(pool.imap(trained, tasks), "Training", total=seeds):
+        for row in track(pool.imap(accuracies, tasks), "Training", total=seeds):
             rows.append(row)
             if report is not None and len(rows) > 1:
                 saved(rows, task, report)
-            if len(rows) >= least and max(arm.interval for arm in compared(rows).values()) <= WANTED_POINTS:
-                break
     arms = compared(rows)
     table = Table(title=f"{len(rows)} seeds; own loader {np.mean([row[OWN] for row in rows]):.2f}%")
     for heading in ("feed", "accuracy", "difference, points", "95% interval"):

@@ -25,6 +25,7 @@ from tests.fakes.nvml.fake_gpus import FOLDER, FakeGpus
 from tests.forked import Forked, ForkServer
 
 import penstock
+from penstock.feed.feeder import beginning
 from penstock.measure.gpus import nvml
 
 VERBS = [
@@ -32,6 +33,18 @@ VERBS = [
     for path in Path(penstock.__file__).with_name("cli").glob("*.py")
     if path.stem != "__main__"
 ]
+
+
+@pytest.fixture
+def stays(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set for how many seconds the beginning of a part stays in the window; not at all, unless a test says more."""
+
+    def set_to(seconds: float) -> None:
+        monkeypatch.setattr(beginning, "_STAYS_NS", int(seconds * 1e9))
+
+    set_to(0)
+    return set_to
+
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("soak", deadline=None, max_examples=2000)

@@ -15,6 +15,7 @@ import penstock
 from penstock.contracts import Cursor
 from penstock.sources.torch.loader import adapt_loader
 
+pytestmark = pytest.mark.usefixtures("stays")
 N = 30
 BLOCK = 4
 

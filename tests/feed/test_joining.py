@@ -16,7 +16,6 @@ import penstock
 from penstock.errors import FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.feeder import feeder as feeder_module
 from penstock.feed.feeder.joints import APART_BATCHES
 from penstock.feed.launch.attach import options
 from penstock.feed.trainer.connection import Connection, OpenRing
@@ -67,10 +66,7 @@ class Feeders:
             thread.join()
 
 
-@pytest.fixture(autouse=True)
-def epochs_begin_at_joints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs begin at joints in these tests, as they are to (decision 24)."""
-    monkeypatch.setattr(feeder_module, "_JOINS", True)
+pytestmark = pytest.mark.usefixtures("stays")
 
 
 @pytest.fixture
@@ -183,9 +179,10 @@ class History:
 
 @pytest.mark.parametrize("segments", [None, 3])
 @pytest.mark.parametrize("histories", [5, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
-def test_in_any_history_each_epoch_holds_each_sample_once(feeders, capsys, segments, histories):
+def test_in_any_history_each_epoch_holds_each_sample_once(feeders, stays, capsys, segments, histories):
     feeds, epochs = feeders(segments), 0
     for seed in range(histories):
+        stays(0 if seed % 4 else 20)
         epochs += History(random.Random(f"{segments} {seed}"), feeds).live(60)
     assert epochs >= histories
 
@@ -258,7 +255,25 @@ def test_attach_says_that_it_cannot_go_apart(feeders):
 
 
 @pytest.mark.parametrize(
-    "joints", [5, [[1]], [["a", [3]]], [[2, [600]]], [[2, [5]], [1, [7]]], [[i, [5 + i % 2]] for i in range(300)]]
+    "joints",
+    [
+        *(5, [[1]], {"alive": [600]}, {"alive": [7, 5]}, {"alive": [*range(1, 66)]}, {"alive": ["a"]}),
+        *(
+            {"in_force": changes}
+            for changes in (
+                *(
+                    [["a", [3]]],
+                    [[1]],
+                    [[2, [600]]],
+                    [[2, [0]]],
+                    [[-1, [5]]],
+                    [[10**10, [5]]],
+                    [[2, [5]], [1, [7]]],
+                ),
+                [[i, [5 + i % 2]] for i in range(300)],
+            )
+        ),
+    ],
 )
 def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeders, joints):
     trainer = Trainer(feeders().loader(5), list(range(N)))
@@ -266,3 +281,81 @@ def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeders, joints):
     with pytest.raises(penstock.errors.BadSetting, match="joints="):
         trainer.loader.load_state_dict({**trainer.loader.state_dict(), "joints": joints})
     trainer.loader.close()
+
+
+def test_who_comes_within_seconds_begins_at_the_beginning(feeders, stays):
+    stays(20)
+    feeds = feeders()
+    first = Trainer(feeds.loader(3), list(range(N)))
+    first.read(100)
+    late = Trainer(feeds.loader(3), list(range(N)))
+    late.read(1)
+    assert late.loader.state_dict()["start"] == [0, 0]
+    late.loader.close()
+    first.read(150)  # into the next cycle, whose beginning stays now
+    third = Trainer(feeds.loader(3), list(range(N)))
+    third.read(1)
+    assert third.loader.state_dict()["start"] == [1, 0]
+
+
+def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_window_at_most(feeders, stays):
+    stays(20)
+    feeds = feeders()
+    only = Trainer(feeds.loader(3), list(range(N)))
+    only.read(100)
+    state = feeds.running["feed"][0]._state
+    kept = [block.at.sample for block in state.blocks.values() if block.stays]
+    assert kept[:3] == [0, ROWS, 2 * ROWS]
+    with feeds.running["feed"][0]._server.lock:
+        assert state.reserve_ahead(state.room.capacity_bytes) is None, "the trainer's own blocks take some room"
+        assert not any(block.stays for block in state.blocks.values())
+
+
+def test_two_that_break_off_at_one_step_stay_together(feeders, stays):
+    stays(20)
+    feeds = feeders()
+    pair = [Trainer(feeds.loader(5), list(range(N))) for _ in range(2)]
+    starts: list[list[Any]] = []
+    for _ in range(12):
+        for each in pair:
+            each.read(25)
+        starts.append([each.loader.state_dict()["start"] for each in pair])
+        for each in pair:
+            each.break_off()
+    assert all(one == other for one, other in starts)
+    feeder, _ = feeds.running["feed"]
+    handed_out, passed_over = 12 * 25 * 5, 3 * APART_BATCHES * 5  # near the ends of cycles none can begin
+    assert feeder.statistics().samples <= handed_out + passed_over
+
+
+def test_data_in_order_need_no_joints(feeders, stays):
+    feeds = feeders(None)
+    feeds._make = lambda: penstock.ArraySource({"id": np.arange(N)}, batch_size=ROWS, shuffle=False)
+    first = Trainer(feeds.loader(3), list(range(N)))
+    first.read(100)
+    late = Trainer(feeds.loader(3), list(range(N)))
+    late.read(1)
+    cycle, sample = late.loader.state_dict()["start"]
+    assert cycle == 0 and 290 <= sample <= 330
+    first.read(302)
+    late.read(401)
+    assert (first.epochs, late.epochs) == (2, 2)
+    assert [*np.diff(late.got)] == [1] * (len(late.got) - 1)
+    late.loader.close()
+    first.break_off()
+    first.read(1)
+    assert first.loader.state_dict()["start"][1] == 0, "alone, one begins with a cycle, as a DataLoader does"
+
+
+def test_after_a_failover_the_first_trainer_back_knows_the_joints_of_the_others(feeders):
+    feeds = feeders()
+    first = Trainer(feeds.loader(3), list(range(N)))
+    first.read(80)
+    late = Trainer(feeds.loader(3), list(range(N)))
+    late.read(20)
+    place = late.loader.state_dict()["start"]
+    feeds.die("feed")
+    first.read(400)  # on the new feeder, beyond the cycle's end
+    assert first.epochs == 2
+    late.read(201)
+    assert late.loader.name == "feed" and late.epochs == 1 and place[1] > 0

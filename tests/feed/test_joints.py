@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Known
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Known, last_read
 from penstock.feed.feeder.joints import FeedJoints
 from penstock.sources.order import Order
 
@@ -42,7 +42,7 @@ class Feed:
 
     def __init__(self, always: tuple[int, ...]) -> None:
         self.always = always
-        self.joints = FeedJoints(SAMPLES, always)
+        self.joints = FeedJoints(SAMPLES, always, BLOCK)
         self.began: dict[int, int] = {}
         self.order = ORDERS[always]
 
@@ -54,8 +54,7 @@ class Feed:
 
     def place(self, first: Cursor, apart: int) -> Cursor:
         """Return where a trainer begins that may begin from a place on."""
-        places = (first.after(BLOCK * i, SAMPLES) for i in range(SAMPLES))
-        return next(each for each in places if self.joints.is_place(each, self.began.values(), apart))
+        return self.joints.place(first, self.began.values(), apart)
 
 
 @dataclass
@@ -86,7 +85,8 @@ class Trainer:
         self.learn()
 
     def learn(self) -> None:
-        self.known = self.feed.joints.since(self.start.cycle)
+        """Hear what the feed says of joints: before a cycle's first block, and as others begin."""
+        self.known = self.feed.joints.since(self.start.cycle, self.feed.began.values())
 
     def go_on(self, feed: Feed) -> bool:
         """Go on under another feeder, or on a feed of its own; return whether the former."""
@@ -160,9 +160,11 @@ class History:
 
     def save(self) -> None:
         t = self.choose.choice(self.trainers)
-        cycle = t.at.cycle - (t.at.cycle > t.start.cycle and not t.at.sample)
+        cycle = last_read(t.at, t.start)
         self.saved.append(
-            Trainer(0, t.feed, t.start, t.at, [*t.seen], Known(t.known.joints.deciding(cycle), cycle))
+            Trainer(
+                0, t.feed, t.start, t.at, [*t.seen], Known(t.known.joints.deciding(cycle), cycle, t.known.alive)
+            )
         )
 
     def load(self) -> None:

@@ -212,13 +212,11 @@ def test_a_feeder_tells_when_the_number_of_blocks_holds_it_back(serve):
     assert feeder.statistics().blocks_held == 0
 
 
-def test_a_trainer_that_comes_late_to_one_segment_waits_for_the_next_cycle(serve):
-    feeder = serve(
-        penstock.ArraySource({"id": np.arange(4000)}, batch_size=10, segments=1), window="8KiB", segments=1
-    )
+def test_a_trainer_that_comes_late_near_the_end_of_a_cycle_waits_for_the_next(serve, stays):
+    feeder = serve(penstock.ArraySource({"x": np.zeros((4000, 32))}, batch_size=10), window="12KiB", prefetch=1)
     with penstock.attach("feed", 10) as first, penstock.attach("feed", 10) as late:
         batches = iter(first)
-        for _ in range(200):
+        for _ in range(385):
             next(batches)
         thread = threading.Thread(target=lambda: next(iter(late)))
         thread.start()

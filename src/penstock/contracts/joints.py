@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.contracts.source import Cursor
 
 Places = tuple[int, ...]
+MOST_JOINTS = 64
+"""Most joints in force in one cycle, and"""
+MOST_CHANGES = 256
+"""changes of them that decide a cycle's order."""
+_MOST_CYCLES = 10**9
 
 
 class Joints(NamedTuple):
@@ -54,28 +60,43 @@ class Joints(NamedTuple):
         later = (change for change in self.changes if change[0] > cycle)
         return _in_turn((*self.deciding(cycle).changes, *later))
 
-    def fit(self, samples: int) -> bool:
-        """Whether cycles and places rise, and lie in cycles of so many samples."""
-        cycles = [cycle for cycle, _ in self.changes]
-        return cycles == sorted(set(cycles)) and all(
-            list(places) == sorted(set(places)) and 0 < min(places, default=1) and max(places, default=0) < samples
-            for _, places in self.changes
-        )
-
 
 NO_JOINTS = Joints()
 
 
 class Known(NamedTuple):
-    """What a trainer or a feeder knows of joints: those in force up to the last cycle that was opened."""
+    """What a trainer or a feeder knows of joints.
+
+    Attributes:
+        joints: Those in force, up to the last cycle that was opened.
+        opened: That cycle.
+        alive: Where epochs of live trainers began, which the next cycle to be opened keeps.
+    """
 
     joints: Joints = NO_JOINTS
     opened: int = 0
+    alive: Places = ()
 
     def may_begin(self, start: Cursor, always: Collection[int]) -> bool:
         """Whether an epoch from a place on holds every sample once; ``always`` are joints of each cycle."""
         sample, after = start.sample, start.cycle + 1
         return not sample or sample in always or after > self.opened or sample in self.joints.of(after)
+
+    def fits(self, samples: int) -> bool:
+        """Whether a feed of so many samples can know this: cycles and places rise, and there are not too many."""
+        cycles = [cycle for cycle, _ in self.joints.changes]
+        all_places = [self.alive, *(places for _, places in self.joints.changes)]
+        return (
+            max(len(cycles) / MOST_CHANGES, *(len(places) / MOST_JOINTS for places in all_places)) <= 1
+            and _rise((*cycles, _MOST_CYCLES + 1), 0)
+            and 0 <= self.opened <= _MOST_CYCLES
+            and all(_rise((*places, samples), 1) for places in all_places)
+        )
+
+
+def last_read(at: Cursor, epoch_start: Cursor) -> int:
+    """Return the last cycle of which a trainer at this place has read: at a cycle's beginning, the one before."""
+    return at.cycle - (at.cycle > epoch_start.cycle and not at.sample)
 
 
 def _in_turn(changes: Iterable[tuple[int, Places]]) -> Joints:
@@ -84,3 +105,7 @@ def _in_turn(changes: Iterable[tuple[int, Places]]) -> Joints:
     for cycle, places in changes:
         joints = joints.then(cycle, places)
     return joints
+
+
+def _rise(numbers: Sequence[int], least: int) -> bool:
+    return numbers[0] >= least and all(one < other for one, other in pairwise(numbers))

@@ -85,6 +85,7 @@ class Source(Protocol):
 
     In a source with ``joins = True`` epochs may begin at any block: its ``open(at, wanted, joints)`` keeps
     together what lies between the joints in force (``Joints``). Blocks are full but for a cycle's last one.
+    Where ``shuffled`` is False, each cycle has one order, which needs no joints.
 
     A random draw depends on the cycle and on the place in it, and where some is left out also on what that is:
     feeders open cycles anew, beside others, and no sample may get a draw that another has had.

@@ -19,10 +19,6 @@ DEFAULT_LINGER_S = 30.0
 GATHER_S = 9.0
 """A trainer waits at most so long for those that its feed expects: for less than 10 s, as they may wait for it."""
 MOST_SEGMENTS = 4096
-MOST_JOINTS = 64
-"""Most joints in force in one cycle, and"""
-MOST_JOINT_CHANGES = 256
-"""changes of them that decide a cycle's order."""
 MOST_BLOCKS = 1024
 """Most blocks on their way at once, however small: each also waits as a message."""
 

@@ -12,15 +12,16 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from penstock.contracts import Known
 from penstock.errors import ProtocolError
-from penstock.feed.settings import MOST_JOINT_CHANGES, MOST_JOINTS, Settings
+from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.batch import Leaf
 from penstock.fingerprint.code import Fingerprint
 from penstock.memory.placement import end_of_leaves
 from penstock.tree import Node
 
-PROTOCOL = 13
+PROTOCOL = 14
 MAX_PACKET_BYTES = 192 << 10
 """Below the default limit of a Unix socket's send buffer (net.core.wmem_default)."""
 
@@ -60,19 +61,12 @@ class Hello(msgspec.Struct, tag="hello"):
     selected: Selected | None = None
 
 
-Changes = Annotated[
-    tuple[tuple[Cycle, Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_JOINTS)]], ...],
-    msgspec.Meta(max_length=MOST_JOINT_CHANGES),
-]
-"""``Joints.changes``."""
-
-
 class Start(msgspec.Struct, tag="start"):
     """Send me blocks from this position; if it is None, from where you say, and not before ``epoch_*``.
 
     ``serial`` identifies this start, which may be sent twice; ``epoch`` is the
     number of the trainer's epoch, and ``epoch_*`` where that began (or may begin).
-    ``joints`` and ``opened`` are what it knows of the joints there (``Known``).
+    ``known`` is what it knows of the joints there.
     """
 
     serial: Positive
@@ -81,8 +75,7 @@ class Start(msgspec.Struct, tag="start"):
     epoch: Cycle
     epoch_cycle: Count
     epoch_sample: Count
-    joints: Changes = ()
-    opened: Cycle = 0
+    known: Known = Known()
 
 
 class Epoch(msgspec.Struct, tag="epoch"):
@@ -197,10 +190,9 @@ class Apart(msgspec.Struct, tag="apart"):
 
 
 class InForce(msgspec.Struct, tag="joints"):
-    """These joints are in force up to the cycle ``opened``, whose blocks come after this (``Known``)."""
+    """These joints are in force, and alive. Comes before the blocks of a new cycle, and when others begin."""
 
-    joints: Changes
-    opened: Cycle
+    known: Known
 
 
 class Block(msgspec.Struct, tag="block"):

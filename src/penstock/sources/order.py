@@ -17,10 +17,6 @@ _PARTITION, _CYCLE = 0, 1
 Base = Callable[[int], Ids]
 """From a cycle to its samples, in an order without joints."""
 
-_SEGMENTS = 16
-_SAMPLES_OF_A_SEGMENT = 16_000
-"""Shuffling within fewer samples, in one order of segments every cycle, costs accuracy (decision 14)."""
-
 
 def permutation(n: int, *words: int) -> Ids:
     """Draw a random order of ``range(n)`` that depends on ``words`` alone.
@@ -71,8 +67,7 @@ class Order:
     Args:
         samples: Size of the data.
         batch_size: Rows of a block.
-        segments: How many to make, at most one for each block. None makes 16; of data that is shuffled, at most
-            one for each 16,000 samples.
+        segments: How many to make, at most one for each block; None for one.
         seed: Any integer.
         shuffle: False keeps the data's own order.
 
@@ -94,9 +89,7 @@ class Order:
         if samples < 1:
             raise BadSetting(f"the source has {samples} samples, which make no batch of {batch_size}")
         self.batches = -(-samples // batch_size)
-        if segments is None:
-            segments = min(_SEGMENTS, max(1, samples // _SAMPLES_OF_A_SEGMENT)) if shuffle else _SEGMENTS
-        segments = min(segments, self.batches)
+        segments = min(segments or 1, self.batches)
         self.samples = samples
         self.batch_size = batch_size
         self._seed = seed % 2**64
@@ -171,6 +164,7 @@ class Ordered:
 
     seekable = True
     selects = True
+    joins = True
 
     def _visit(
         self,
@@ -186,7 +180,7 @@ class Ordered:
         if segments is not None:
             segments = whole_number("segments", segments, 1)
         self._order = Order(samples, self.batch_size, segments, random_seed(seed), shuffle=shuffle)
-        self.joins = shuffle
+        self.shuffled = shuffle
         self.samples = samples
         self.batches = self._order.batches
         self.segment_starts = self._order.segment_starts

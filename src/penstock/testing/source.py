@@ -194,8 +194,8 @@ class SourceContract(ABC):
 
     def test_a_cycle_keeps_together_what_joints_have_cut_the_one_before_into(self) -> None:
         source: Any = self._made()
-        if not getattr(source, "joins", False):
-            pytest.skip("an epoch cannot begin at any block of this source")
+        if not getattr(source, "joins", False) or not getattr(source, "shuffled", True):
+            pytest.skip("epochs of this source cannot begin at any block, or without a joint")
         order = [block.sample for block in _blocks(source, Cursor(0, 0))]
         place = next(sample for sample in order[1:] if sample not in source.segment_starts)
         joints = Joints(((1, (place,)), (3, ())))

@@ -241,6 +241,11 @@ class FeedStateMachine(RuleBasedStateMachine):
     def feed(self) -> None:
         self._feed()
 
+    @rule()
+    def time_passes(self) -> None:
+        self.state.beginning.expire(10**12)
+        assert not any(block.stays for block in self.state.blocks.values())
+
     @rule(n=st.integers(2, 12))
     def feed_much(self, n: int) -> None:
         for _ in range(n):
@@ -281,6 +286,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         if offset is None:
             assert any(t.held for t in self.trainers.values()), "a window that nobody holds has room"
             assert self.state.largest_holder() is not None
+            assert not any(block.stays for block in self.state.blocks.values()), "who needs the room gets it"
             return
         block, readers = self.state.publish(Cursor(needed.cycle, start), stop - start, offset, of_bytes(nbytes))
         assert readers, "it was needed"
@@ -319,8 +325,12 @@ class FeedStateMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_held_is_what_was_sent(self) -> None:
         wanted = {block.number for trainer in self.trainers.values() for block in trainer.held.values()}
-        assert set(self.state.blocks) == wanted
-        assert self.room.used_bytes == sum(aligned(self.blocks[n].placement.nbytes) for n in wanted)
+        here = self.state.blocks
+        staying = [block for block in here.values() if block.stays]
+        assert set(here) == wanted | {block.number for block in staying}
+        assert all(self._after(before) == after.at for before, after in pairwise(staying))
+        assert sum(block.placement.nbytes for block in staying) <= self.room.capacity_bytes / 4
+        assert self.room.used_bytes == sum(aligned(self.blocks[n].placement.nbytes) for n in here)
         for id, trainer in self.trainers.items():
             member = self.state.members[id]
             assert member.next == trainer.next
@@ -331,7 +341,7 @@ class FeedStateMachine(RuleBasedStateMachine):
                 b.placement.nbytes for b in {b.number: b for b in trainer.held.values()}.values()
             )
             mine = {block.number for block in trainer.held.values()}
-            assert self.state.only_holders({id}) == (bool(wanted) and mine == wanted)
+            assert self.state.only_holders({id}) == (bool(here) and mine == set(here))
             assert member.unread == sum(n >= trainer.read for n in trainer.held)
             assert member.finished == self._had_everything(trainer)
 

@@ -15,6 +15,7 @@ from penstock.memory import unused_pages
 from penstock.packing.packing import pack
 from penstock.sources.packed import PackedSource
 
+pytestmark = pytest.mark.usefixtures("stays")
 MIB = 1 << 20
 BLOCKS = 48
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock._version import __version__
-from penstock.contracts import ByteArray, Joints
+from penstock.contracts import ByteArray
 from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.feeder.feed_state import FeedState
@@ -67,7 +67,7 @@ def objection_to_reading(
         return "another rank of its run waits with another selection: pass the same select= to all ranks"
     else:
         asked = [message.sample, message.epoch_sample]
-    if isinstance(message, wire.Start) and message.joints and not Joints(message.joints).fit(welcome.samples or 0):
+    if isinstance(message, wire.Start) and not message.known.fits(welcome.samples or 2**48):
         return "it knows of joints that this feed cannot have"
     if welcome.samples is not None and max(asked) >= welcome.samples:
         return f"it asked for sample {max(asked)} of a cycle of {welcome.samples}"

@@ -7,6 +7,8 @@ drive it through any sequence of joins, releases and deaths.
 from __future__ import annotations
 
 from penstock.contracts import Cursor, Ids, Known
+from penstock.errors import ProtocolError
+from penstock.feed.feeder.beginning import Beginning
 from penstock.feed.feeder.held_blocks import HeldBlocks
 from penstock.feed.feeder.joints import APART_BATCHES, FeedJoints
 from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
@@ -15,7 +17,7 @@ from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.placement import Placement
 from penstock.memory.room import Room, aligned
-from penstock.selection.bitmap import Bitmap, Mask
+from penstock.selection.bitmap import Mask
 
 
 class FeedState:
@@ -30,11 +32,13 @@ class FeedState:
         prefetch: Batches to keep ready for the fastest member; see ``Settings``.
         anywhere: Whether an epoch may begin at any block; of a source of unknown length, until a cycle has ended.
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
-        joins: Rows of a block, where an epoch may begin at any block by making a joint there; else None.
+        joints: Which places are joints; None where there can be none.
+        block_rows: Rows of a full block, if the source says.
 
     Attributes:
         furthest: The end of the furthest block that was ever published.
         joints: Which places are joints; None where there can be none.
+        beginning: The blocks that stay for those who come within seconds.
         taken: Samples that members took of the blocks that they have released, counted for each of them.
         gathers: Whether it waits for those expected. It no longer does once one has left, or one was there before:
             it has begun elsewhere in the feed.
@@ -51,7 +55,8 @@ class FeedState:
         prefetch: int | None = None,
         anywhere: bool = False,
         expect: int = 1,
-        joins: int | None = None,
+        joints: FeedJoints | None = None,
+        block_rows: int | None = None,
     ) -> None:
         self.room = room
         self.members: dict[int, Subscriber] = {}
@@ -65,12 +70,13 @@ class FeedState:
         self.expect = expect
         self.gathers = expect > 1
         self.furthest = self.position
-        self.joints = FeedJoints(samples, segment_starts[1:]) if joins and samples else None
-        self._block_rows = joins or 1
+        self.joints = joints
+        self._block_rows = block_rows or 1
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
         self._planned = PlannedBlocks()
         self._held = HeldBlocks(room, samples)
+        self.beginning = Beginning(self._held, room.capacity_bytes, MOST_BLOCKS)
         self.taken = 0
 
     @property
@@ -119,6 +125,8 @@ class FeedState:
         member.next, member.pending, member.resting = None, False, True
         for ordinal in member.held.keys() - set(keep):
             self._held.release(member, ordinal)
+        if not self.attended:
+            self.beginning.let_go()
 
     def start(
         self,
@@ -140,6 +148,9 @@ class FeedState:
         Ranks of one group begin an epoch together, or where others of them
         have begun it, under a feeder that died or before this rank was
         interrupted.
+
+        Raises:
+            ProtocolError: others of its ranks are amid an epoch whose beginning this feed cannot give again.
         """
         member = self.members[id]
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
@@ -149,18 +160,23 @@ class FeedState:
                 return None
             self.gathers = False
             self._begin(member, at, epoch, epoch_start)
+            member.known = known
             return [member, *self._follow(member, epoch_start)]
         ranks = [m for m in self.members.values() if m is member or self._belong_together(m, member)]
-        begun = next((m.epoch_start for m in ranks if m.next is not None and m.epoch == epoch), None)
+        begun = next((m for m in ranks if m.next is not None and m.epoch == epoch), None)
         if begun is not None:
-            self._begin(member, begun, epoch, begun)
+            assert begun.epoch_start is not None
+            self._check_gives(begun, begun.epoch_start)
+            self._begin(member, begun.epoch_start, epoch, begun.epoch_start)
             return [member]
         group = [m for m in ranks if m.pending]
         if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
             return []
-        start = self._place_for(group, max(each.not_before for each in group))
+        start = self.place_for(group, max(each.not_before for each in group))
         for each in group:
             self._begin(each, start, each.epoch, start)
+        if (newest := self._held.up_to(self.position)[-1:]) and newest[0].at == start:
+            self.beginning.add(newest[0], begins=True)
         return group
 
     def _belong_together(self, one: Subscriber, other: Subscriber) -> bool:
@@ -173,9 +189,20 @@ class FeedState:
             for m in self.members.values()
             if m.pending and m.epoch == member.epoch and self._belong_together(m, member)
         ]
+        if group:
+            self._check_gives(member, start)
         for each in group:
             self._begin(each, start, each.epoch, start)
         return group
+
+    def _check_gives(self, member: Subscriber, start: Cursor) -> None:
+        """Check that others can begin the epoch which a member began, perhaps under another feeder."""
+        known = member.known
+        if self.joints and known and not self.joints.admit(start, start, known, self._began({member.id})):
+            raise ProtocolError(
+                f"rank {member.rank} of its run goes on amid epoch {member.epoch}, whose beginning this feed has "
+                "in another order by now: let all ranks go on from states of one moment, or begin the epoch anew"
+            )
 
     def rank_taken(self, member: Subscriber) -> bool:
         """Whether a group that is still gathering has this rank already."""
@@ -196,7 +223,7 @@ class FeedState:
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
         """Record where a member's epoch began, and so where its last epoch ends."""
         member = self.members[id]
-        member.epoch, member.epoch_start = epoch, start
+        member.epoch, member.epoch_start, member.known = epoch, start, None
         if self._epochs is not None:
             # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
             sample = 0 if self._samples is None else start.sample
@@ -234,6 +261,12 @@ class FeedState:
         self._planned.forget()
         return self.joints is not None and self.joints.open(cycle, self._began(set()))
 
+    def known_since(self, member: Subscriber) -> Known | None:
+        """Return what a member must know of joints, that reads; None where there can be none."""
+        if self.joints is None or member.epoch_start is None:
+            return None
+        return self.joints.since(member.epoch_start.cycle, self._began(set()))
+
     def _began(self, but: set[int]) -> list[int]:
         """Return where in their cycles the epochs of the members that read began, but for some of these."""
         return [
@@ -263,9 +296,14 @@ class FeedState:
 
         ``offset`` is that of a block which lies in the ring already.
         """
-        if len(self.blocks) >= MOST_BLOCKS:
+        if len(self.blocks) >= MOST_BLOCKS and not (self.beginning.let_go() and len(self.blocks) < MOST_BLOCKS):
             return None
-        return self.room.reserve(nbytes) if offset is None else offset
+        return self.reserve_ahead(nbytes) if offset is None else offset
+
+    def reserve_ahead(self, nbytes: int) -> int | None:
+        """Reserve room for a block to come; None while there is none."""
+        room = self.room.reserve(nbytes)
+        return self.room.reserve(nbytes) if room is None and self.beginning.let_go() else room
 
     def publish(
         self,
@@ -295,8 +333,10 @@ class FeedState:
             self._give(member, block)
         self.position = end
         self.furthest = max(self.furthest, end)
-        if not readers:
-            self._held.free(block)
+        if readers:
+            self.beginning.add(block, begins=at.sample in self._segment_starts or at.sample in self._began(set()))
+        else:
+            self._held.free_if_unused(block)
         return block, readers
 
     def end_cycle(self, cycle: int, samples: int) -> list[Subscriber]:
@@ -363,48 +403,37 @@ class FeedState:
         self.begin_epoch(member.id, epoch, epoch_start)
         self.gathers = self.gathers and self.gathered < self.expect
 
-    def _place_for(self, group: list[Subscriber], not_before: Cursor) -> Cursor:
-        """Return where an epoch begins that the members of a group begin now."""
+    def place_for(self, group: list[Subscriber], not_before: Cursor) -> Cursor:
+        """Return where an epoch begins that the members of a group begin now, or would."""
         selected, ids = group[0].selected, {m.id for m in group}
-        if self.joints is None:
-            return self._next_segment(selected, not_before)
-        began, here = self._began(ids), list[Cursor]()
+        here = list[Cursor]()  # where the blocks in the ring begin, oldest first
         if (behind := self._planned.covered_from(selected)) is None:
             for block in reversed(self._held.up_to(self.position)):
                 if block.at < not_before or not covers(block.union, selected):
                     break
-                here.append(block.at)
-        if (joined := next((at for at in reversed(here) if self.joints.is_joint(at, began)), None)) is not None:
+                here.insert(0, block.at)
+        soonest = max(behind or self.position, self.position, not_before)
+        if self.joints is None:
+            return self._next_segment(here, soonest)
+        began = self._began(ids)
+        if (joined := next((at for at in here if self.joints.is_joint(at, began)), None)) is not None:
             return joined
-        first = here[0] if here else max(behind or self.position, self.position, not_before)
+        first = here[-1] if here else soonest
         others = [m for m in self.members.values() if m.reads and m.id not in ids]
         if not others:  # a joint would be in nobody's way, and in nobody's favour
             return first.next_segment(self._segment_starts)
         rows = self._block_rows
         apart = APART_BATCHES * max((m.batch_rows or rows) * m.world for m in [*group, *others])
-        oldest = min(m.epoch_start.cycle for m in others if m.epoch_start)
-        at = self._block_from(first.cycle, first.sample)
-        while not self.joints.is_place(at, began, apart, oldest):
-            at = self._block_from(at.cycle, at.sample + 1)
-        return at
+        return self.joints.place(first, began, apart, min(m.epoch_start.cycle for m in others if m.epoch_start))
 
-    def _block_from(self, cycle: int, sample: int) -> Cursor:
-        """Return the beginning of the first block at or after a sample."""
-        start = -(-sample // self._block_rows) * self._block_rows
-        return Cursor(cycle, start) if start < (self._samples or 0) else Cursor(cycle + 1, 0)
-
-    def _next_segment(self, selected: Bitmap | None, not_before: Cursor) -> Cursor:
-        if (later := self._planned.covered_from(selected)) is not None:
-            return max(later, self.position, not_before).next_segment(self._segment_starts)
-        first = self.position
-        for block in reversed(self._held.up_to(self.position)):
-            if block.at < not_before or not covers(block.union, selected):
-                break
-            if self._anywhere or block.at.sample in self._segment_starts:
-                first = block.at
+    def _next_segment(self, here: list[Cursor], soonest: Cursor) -> Cursor:
+        """Return where an epoch begins in a feed without joints."""
+        places = (at for at in here if self._anywhere or at.sample in self._segment_starts)
+        if (place := next(places, None)) is not None:
+            return place
         if self._anywhere:  # of unknown length, what has been read may be more than there is
-            return first if self._samples is None else max(first, not_before)
-        return max(first, not_before).next_segment(self._segment_starts)
+            return self.position if self._samples is None else soonest
+        return soonest.next_segment(self._segment_starts)
 
     def _give(self, member: Subscriber, block: PublishedBlock) -> None:
         self._held.give(member, block)

@@ -19,6 +19,7 @@ from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.error_texts import cause
 from penstock.feed.feeder.feed_state import FeedState
+from penstock.feed.feeder.joints import FeedJoints
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
 from penstock.feed.feeder.throughput import Throughput
@@ -37,9 +38,6 @@ from penstock.memory.unused_pages import UnusedPages
 from penstock.sources.adapt import adapt
 from penstock.sources.seeds import own_random_numbers, rows_seed
 from penstock.tracebacks import users_traceback
-
-_JOINS = False
-"""Whether epochs begin at joints. Not yet: kills, waits and accuracy are to be measured first (decision 24)."""
 
 
 class Feeder:
@@ -167,17 +165,22 @@ class Feeder:
         whole = self.settings.whole_batches
         self._transform = DeviceTransform(gpu, transform, whole=whole) if gpu and transform else transform
         anywhere = getattr(self._source, "anywhere", False)
-        self._joins = _JOINS and getattr(self._source, "joins", False)
+        samples, rows = self._source.samples, self._source.batch_size
+        self._joints: FeedJoints | None = None
+        if getattr(self._source, "joins", False) and samples and rows:
+            shuffled = getattr(self._source, "shuffled", True)
+            self._joints = FeedJoints(samples, self._source.segment_starts[1:], rows, shuffled=shuffled)
         self._state = FeedState(
             Room(self.settings.window_bytes),
-            self._source.samples,
+            samples,
             self._source.segment_starts,
             self.settings.epochs,
             batches=self._source.batches,
             prefetch=self.settings.prefetch,
             anywhere=anywhere or (self._source.samples is None and self._source.batches is None),
             expect=self.settings.expect,
-            joins=self._source.batch_size if self._joins else None,
+            joints=self._joints,
+            block_rows=rows,
         )
         self._published = Throughput()
         self._reopened = 0
@@ -200,7 +203,7 @@ class Feeder:
             drop_last=getattr(self._source, "drop_last", False),
             order=getattr(self._source, "order", ""),
             anywhere=anywhere,
-            joins=self._joins,
+            joins=self._joints is not None,
             fingerprint=fingerprint,
         )
         unused_pages = UnusedPages(self._state.room, self._ring.twin)
@@ -335,7 +338,7 @@ class Feeder:
 
     def _opened(self, at: Cursor, joints: Joints) -> Any:
         wanted = partial(self._server.wanted, at.cycle) if self._selects else None
-        if self._joins:
+        if self._joints is not None:
             return cast("Any", self._source).open(at, wanted, joints)
         return self._source.open(at) if wanted is None else cast("Any", self._source).open(at, wanted)
 

@@ -78,10 +78,10 @@ class HeldBlocks:
         del block.holders[member.id]
         member.held_bytes -= block.placement.nbytes
         member.held_rows -= block.rows
-        if not block.holders:
-            self.free(block)
+        self.free_if_unused(block)
 
-    def free(self, block: PublishedBlock) -> None:
-        """Free the room of a block that nobody holds."""
-        self._room.release(block.offset)
-        del self.by_number[block.number]
+    def free_if_unused(self, block: PublishedBlock) -> None:
+        """Free the room of a block if nobody holds it, and it need not stay."""
+        if not block.holders and not block.stays:
+            self._room.release(block.offset)
+            del self.by_number[block.number]

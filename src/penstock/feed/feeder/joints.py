@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from penstock.contracts import NO_JOINTS, Cursor, Joints, Known
-from penstock.feed.settings import MOST_JOINT_CHANGES, MOST_JOINTS
+from penstock.contracts import MOST_CHANGES, MOST_JOINTS, NO_JOINTS, Cursor, Joints, Known, last_read
 
 _MOST_NEW = 15
 """Newcomers make no more joints than these: more of them cost accuracy, as fewer rows are shuffled together."""
@@ -22,18 +21,24 @@ class FeedJoints:
     Args:
         samples: Samples of a cycle.
         always: Joints in force in every cycle: where its segments begin.
+        block_rows: Rows of a block, at whose beginnings epochs begin.
+        shuffled: False of data in one order, whose epochs may begin at any block without a joint.
 
     Attributes:
         joints: What is in force, up to ``opened``.
         opened: The last cycle that was opened.
-        samples: Samples of a cycle.
     """
 
-    def __init__(self, samples: int, always: Collection[int]) -> None:
+    def __init__(
+        self, samples: int, always: Collection[int], block_rows: int = 1, *, shuffled: bool = True
+    ) -> None:
         self.joints = NO_JOINTS
         self.opened = 0
-        self.samples = samples
+        self._samples = samples
         self._always = frozenset(always)
+        self._block_rows = block_rows
+        self._shuffled = shuffled
+        self._begun = False
         self._inherited: frozenset[int] = frozenset()  # of trainers who read from another feeder, and may yet come
 
     def open(self, cycle: int, began: Collection[int]) -> bool:
@@ -43,7 +48,8 @@ class FeedJoints:
             cycle: The cycle.
             began: Where in their cycles the epochs of live trainers began.
         """
-        if cycle <= self.opened:
+        self._begun = True
+        if cycle <= self.opened or not self._shuffled:
             return False
         before, self.joints = self.joints, self.joints.then(self.opened + 1, self._alive(began))
         self.opened = cycle
@@ -53,33 +59,40 @@ class FeedJoints:
         """Whether the epoch of somebody who was there before may begin at a place."""
         return Known(self.joints, self.opened).may_begin(at, self._always)
 
-    def since(self, cycle: int) -> Known:
+    def since(self, cycle: int, began: Collection[int]) -> Known:
         """Return what trainers must know whose epochs began in this cycle, or later."""
-        return Known(self.joints.since(min(cycle, self.opened)), self.opened)
+        alive = self._alive(began) if self._shuffled else ()
+        return Known(self.joints.since(min(cycle, self.opened)), self.opened, tuple(sorted(alive)))
 
     def is_joint(self, at: Cursor, began: Collection[int]) -> bool:
         """Whether an epoch may begin at a place where others have begun, or where a cycle or a segment begins."""
+        if not self._shuffled:
+            return True
         return at.sample in self._alive(began) | self._always | {0} and self.may_begin(at)
 
-    def is_place(self, at: Cursor, began: Collection[int], apart: int, oldest: int = 0) -> bool:
-        """Whether a newcomer's epoch may begin at a place.
+    def place(self, at: Cursor, began: Collection[int], apart: int, oldest: int = 0) -> Cursor:
+        """Return the first place at or after one where a newcomer's epoch may begin.
 
         Args:
-            at: The place.
+            at: Where it would begin.
             began: Where in their cycles the epochs of live trainers began.
             apart: Rows that lie at least between two joints, and between one and a cycle's ends.
             oldest: The first cycle in which an epoch of a live trainer began.
         """
-        if self.is_joint(at, began):
-            return True
+        sample = self._block_from(at.sample)
+        if not sample or (not self._shuffled and sample < self._samples):
+            return Cursor(at.cycle, sample)
         alive = self._alive(began)
-        if at.sample and at.sample not in alive | self._always:
-            edges = {0, self.samples, *alive, *self._always}
-            if min(abs(at.sample - edge) for edge in edges) < apart or len(alive) >= _MOST_NEW:
-                return False
-            if len(self.since(oldest).joints.changes) >= MOST_JOINT_CHANGES:
-                return False
-        return self.may_begin(at)
+        joints = sorted(alive | self._always)
+        places = [joint for joint in joints if joint >= sample and self.may_begin(Cursor(at.cycle, joint))]
+        few = len(alive) < _MOST_NEW and len(self.since(oldest, began).joints.changes) < MOST_CHANGES
+        if few and at.cycle >= self.opened:
+            for edge in (0, *joints, self._samples):
+                if abs(sample - edge) < apart:
+                    sample = self._block_from(edge + apart)
+            places.append(sample)
+        first = min(places, default=self._samples)
+        return Cursor(at.cycle, first) if first < self._samples else Cursor(at.cycle + 1, 0)
 
     def admit(self, at: Cursor, start: Cursor, known: Known, began: Collection[int]) -> bool:
         """Let a trainer go on with an epoch that began under another feeder, if this feed's order allows it.
@@ -92,22 +105,22 @@ class FeedJoints:
             known: What the trainer knows of the joints that were in force there.
             began: Where in their cycles the epochs of other live trainers began.
         """
+        if not self._shuffled:
+            return True
         if len(self._alive([*began, start.sample])) > MOST_JOINTS:
             return False
-        # At a cycle's beginning what has been read of the one before matters, and nothing of this one.
-        cycle = at.cycle - (at.cycle > start.cycle and not at.sample)
-        merged = self._merged(cycle, known, self._alive(began))
+        merged = self._merged(last_read(at, start), known, self._alive(began))
         if merged is None:
             return at == start and self.may_begin(start)
         joints, until = merged
         if not Known(joints, until).may_begin(start, self._always):
             return False
-        inherited = self._inherited.union(joints.of(until))
+        takes_over = until > self.opened or not self._begun
+        inherited = self._inherited.union(joints.of(until), known.alive) if takes_over else self._inherited
         changes = joints.since(min(start.cycle, until)).changes
-        if len(inherited) > MOST_JOINTS - _MOST_NEW or len(changes) >= MOST_JOINT_CHANGES:
+        if len(inherited) > MOST_JOINTS - _MOST_NEW or len(changes) >= MOST_CHANGES:
             return False
-        if until > self.opened:
-            self.joints, self.opened, self._inherited = joints, until, inherited
+        self.joints, self.opened, self._inherited, self._begun = joints, until, inherited, True
         return True
 
     def _merged(self, cycle: int, known: Known, alive: Collection[int]) -> tuple[Joints, int] | None:
@@ -123,3 +136,7 @@ class FeedJoints:
 
     def _alive(self, began: Collection[int]) -> frozenset[int]:
         return self._inherited.union(began) - self._always - {0}
+
+    def _block_from(self, sample: int) -> int:
+        """Return the beginning of the first block at or after a sample."""
+        return -(-sample // self._block_rows) * self._block_rows

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from penstock._version import __version__
-from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Known, WritableRing
+from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, WritableRing
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
@@ -134,7 +134,7 @@ class Server:
     def reserve_ahead(self, nbytes: int) -> int | None:
         """Reserve room for a block to come; None while there is none."""
         with self.lock:
-            return self._state.room.reserve(nbytes)
+            return self._state.reserve_ahead(nbytes)
 
     def release(self, offset: int) -> None:
         """Give back room for which no block has come."""
@@ -151,9 +151,7 @@ class Server:
         """Note that the source is opened; return the joints in force, which those who read are told first."""
         with self.lock:
             if self._state.open(cycle):
-                for member in self._state.members.values():
-                    if member.next is not None:
-                        self._send_joints(member)
+                self._send_joints([member for member in self._state.members.values() if member.next is not None])
             return NO_JOINTS if self._state.joints is None else self._state.joints.joints
 
     def wanted(self, cycle: int, sample: int, ids: Ids) -> Mask | None:
@@ -249,6 +247,7 @@ class Server:
                 self._connections.poll_once(self._timeout_s())
                 with self.lock:
                     now = time.monotonic()
+                    self._state.beginning.expire(time.monotonic_ns())
                     self._unused_pages.give_back(now)
                     if self._patience.ends_gathering(now):
                         self._state.gathers = False
@@ -275,7 +274,9 @@ class Server:
         now = time.monotonic()
         with self.lock:  # the thread that fills the ring may evict a member meanwhile
             lingers = self._settings.linger is not None and not self._state.attended and self.closing is None
-        timeouts_s = self._unused_pages.timeout_s(now), self._patience.timeout_s(now, lingers=lingers)
+            stays_until_s = self._state.beginning.until_s
+        stays_s = None if stays_until_s is None else max(0.0, stays_until_s - now)
+        timeouts_s = stays_s, self._unused_pages.timeout_s(now), self._patience.timeout_s(now, lingers=lingers)
         return min((each for each in timeouts_s if each is not None), default=None)
 
     def _connected(self, peer: Peer) -> None:
@@ -376,13 +377,15 @@ class Server:
             return  # repeated by a trainer that was interrupted, and cannot know whether it had sent it
         at = None if message.cycle is None else Cursor(message.cycle, message.sample)
         epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
-        known = Known(Joints(message.joints), message.opened)
-        started = self._state.start(peer.id, at, message.epoch, epoch_start, message.serial, known)
+        started = self._state.start(peer.id, at, message.epoch, epoch_start, message.serial, message.known)
         if started is None:
             self._connections.send([peer], wire.encode(wire.Apart(message.serial)))
+        if started and at is None:  # who reads must know of a joint before it is used: a death may follow
+            self._send_joints([member for member in self._state.members.values() if member.reads])
         for member in started or []:
             assert member.next is not None
-            self._send_joints(member)
+            if at is not None:
+                self._send_joints([member])
             starting, _ = self._trainers[member.id]
             self._connections.send([starting], wire.encode(wire.Started(member.serial, *member.next)))
             for block in self._state.backlog(member):
@@ -420,11 +423,11 @@ class Server:
                 peer.layout = layout
             self._connections.send([peer], packets[known])
 
-    def _send_joints(self, member: Subscriber) -> None:
-        if self._state.joints is not None and member.epoch_start is not None:
-            known = self._state.joints.since(member.epoch_start.cycle)
-            packet = wire.encode(wire.InForce(known.joints.changes, known.opened))
-            self._connections.send([self._trainers[member.id][0]], packet)
+    def _send_joints(self, members: Sequence[Subscriber]) -> None:
+        for member in members:
+            if (known := self._state.known_since(member)) is not None:
+                packet = wire.encode(wire.InForce(known))
+                self._connections.send([self._trainers[member.id][0]], packet)
 
     def _goodbye(self, reason: str) -> None:
         packet = wire.encode(wire.Bye(reason))

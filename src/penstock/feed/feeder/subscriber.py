@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.contracts import Cursor
+from penstock.contracts import Cursor, Known
 from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.memory.placement import Placement
 from penstock.selection.bitmap import Bitmap
@@ -23,6 +23,7 @@ class PublishedBlock:
         ids: Numbers of its samples in the data set, as a message has them.
         kept: Which of its rows it has, as a message says it.
         union: What was loaded of it; None for all.
+        stays: Whether it stays in the ring for those who may come, though nobody holds it (``Beginning``).
         holders: For each member, how many times it was sent the block and has not released it.
     """
 
@@ -35,6 +36,7 @@ class PublishedBlock:
     ids: bytes = b""
     kept: bytes = b""
     union: Bitmap | None = None
+    stays: bool = False
     holders: dict[int, int] = field(default_factory=dict[int, int])
 
     def rows_for(self, selected: Bitmap | None) -> int:
@@ -66,6 +68,7 @@ class Subscriber:
         taken: Of the rows that it has released, those that it takes.
         wait_s: Time for which it has waited for blocks, as it says.
         not_before: Where its epoch begins at the earliest, while it waits.
+        known: What it brought of the joints of an epoch that began under another feeder.
         resting: Whether it reads no more, and only holds blocks of which views live.
     """
 
@@ -88,6 +91,7 @@ class Subscriber:
     pending: bool = False
     resting: bool = False
     not_before: Cursor = _BEGINNING
+    known: Known | None = None
     selected: Bitmap | None = None
     part: float = 1.0
     taken: int = 0

@@ -12,7 +12,7 @@ from itertools import count
 from multiprocessing.connection import wait
 from typing import Any
 
-from penstock.contracts import Cursor, Joints, Known, Ring
+from penstock.contracts import Cursor, Known, Ring
 from penstock.errors import (
     FeederLost,
     PenstockError,
@@ -147,8 +147,7 @@ class Connection:
             self._asked_for = asked
         if self._heard != self._serial:  # the feeder hears a serial once
             cycle, sample = (None, 0) if at is None else at
-            joints, opened = known.joints.changes, known.opened
-            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, joints, opened))
+            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, known))
         began = time.monotonic()
         while self._heard != self._serial:
             if self._apart == self._serial:
@@ -391,7 +390,7 @@ class Connection:
             self._started_at = Cursor(message.cycle, message.sample)
             self._heard = message.serial
         elif isinstance(message, wire.InForce):
-            self.known = Known(Joints(message.joints), message.opened)
+            self.known = message.known
         elif isinstance(message, wire.Apart):
             self._apart = message.serial
         elif isinstance(message, wire.Failed):

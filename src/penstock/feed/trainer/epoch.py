@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
-from penstock.contracts import Cursor, Joints, Known
+from penstock.contracts import Cursor, Joints, Known, last_read
 from penstock.errors import BadSetting
-from penstock.feed.settings import MOST_JOINT_CHANGES
 from penstock.sources.sharding import batches, drawn, next_slice
 
 _LEFT_OUT = 2
@@ -35,11 +34,6 @@ class Epoch(NamedTuple):
     left_out: tuple[int, ...] = ()
     at: Cursor | None = None
     known: Known | None = None
-
-
-def read_last(at: Cursor, epoch_start: Cursor) -> int:
-    """Return the last cycle of which a trainer at this place has read."""
-    return at.cycle - (at.cycle > epoch_start.cycle and not at.sample)
 
 
 class Dealt(NamedTuple):
@@ -202,15 +196,17 @@ class EpochRules:
         Raises:
             BadSetting: no feed can have them.
         """
-        given: Any = state.get("joints", [])
-        try:
-            joints = Joints(tuple((int(cycle), tuple(map(int, places))) for cycle, places in given))
-        except (TypeError, ValueError):
-            raise _nonsense("joints", given, "they are cycles with places in them") from None
-        if not joints.fit(self._cycle or 0) or len(joints.changes) > MOST_JOINT_CHANGES:
-            raise _nonsense("joints", given, "cycles and places must rise, and lie in it")
+        given: Any = state.get("joints", {})
         assert epoch.start is not None
-        return Known(joints, read_last(self.at(epoch), epoch.start))
+        opened = last_read(self.at(epoch), epoch.start)
+        try:
+            changes = tuple((int(cycle), tuple(map(int, places))) for cycle, places in given.get("in_force", ()))
+            known = Known(Joints(changes), opened, tuple(map(int, given.get("alive", ()))))
+        except (AttributeError, TypeError, ValueError):
+            raise _nonsense("joints", given, "they are places, in force from a cycle on or alive") from None
+        if not known.fits(self._cycle or 0):
+            raise _nonsense("joints", given, "cycles and places must rise, and lie in it")
+        return known
 
     def _batches(self, rows: int) -> int:
         assert self.batch_size is not None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from penstock.contracts import Cursor, Tree
+from penstock.contracts import Cursor, Tree, last_read
 from penstock.errors import BadSetting, FeedEnded, LoaderClosed
 from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
 from penstock.feed.trainer.connection import Connection
-from penstock.feed.trainer.epoch import Epoch, EpochRules, read_last
+from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
 from penstock.measure.waits import Iteration
 from penstock.terminal import say
@@ -71,7 +71,8 @@ class Reading:
         if welcome.joins and epoch.start is not None:
             if epoch.passed:
                 known = self.rules.known(state, epoch)
-                if known.joints != self._rows.connection.known.joints.deciding(known.opened):
+                here = self._rows.connection.known
+                if known.joints != here.joints.deciding(known.opened) or not set(known.alive) <= set(here.alive):
                     epoch = epoch._replace(known=known)
             elif epoch.start.sample not in welcome.segment_starts:  # between two epochs, it joins as a newcomer
                 not_before, epoch = epoch.start, self.rules.begin(epoch.number, None)
@@ -91,10 +92,11 @@ class Reading:
             state["not_before"] = list(self.not_before)
         if state["start"] is not None and state["delivered"]:
             known = self.epoch.known or self._rows.connection.known
-            cycle = read_last(self.rules.at(self.epoch), Cursor(*state["start"]))
+            cycle = last_read(self.rules.at(self.epoch), Cursor(*state["start"]))
             changes, welcome = known.joints.deciding(cycle).changes, self._rows.connection.welcome
-            if changes or (welcome.joins and state["start"][1] not in welcome.segment_starts):
-                state["joints"] = [[since, list(places)] for since, places in changes]
+            if changes or known.alive or (welcome.joins and state["start"][1] not in welcome.segment_starts):
+                in_force = [[since, list(places)] for since, places in changes]
+                state["joints"] = {"in_force": in_force, "alive": list(known.alive)}
         return state
 
     def coming(self) -> Epoch:
@@ -165,7 +167,8 @@ class Reading:
         if self.epoch.passed == 0:
             self._rows.move()
         if self._rows.moved:
-            start, self.not_before = None, Cursor(0, 0)
+            comes_home = self._rows.connection.welcome.name == self._rows.home
+            start, self.not_before = None, self.soonest() if comes_home else Cursor(0, 0)
             self.epoch = self.rules.begin(number, None)
         if start is not None:
             self._rows.stand_at(self.rules.at(self.epoch), number, start, self.epoch.passed, self.epoch.known)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from penstock.contracts import Cursor, Ids, Known, Ring
+from penstock.contracts import Cursor, Ids, Known, Ring, last_read
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
 from penstock.feed.asking import feeds
@@ -20,7 +20,6 @@ from penstock.feed.settings import MOST_BLOCKS
 from penstock.feed.trainer.connection import Apart, Connection, OpenRing
 from penstock.feed.trainer.deadlock import Deadlock, Watch
 from penstock.feed.trainer.destination import Destination
-from penstock.feed.trainer.epoch import read_last
 from penstock.feed.trainer.plan import difference_of_feeds, order_of
 from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.selected import Selected
@@ -74,6 +73,7 @@ class RowStream:
         place: Where it stands; plain assignment moves it.
         kept_from: The place from which everything is kept or still to come, if there is one.
         moved: Whether it has come to another feed, and has yet to start there.
+        home: The feed whose epoch it reads to its end on another, and to which it then comes back.
         destination: Where rows are copied to.
         selected: The samples that it takes; None for all.
     """
@@ -102,6 +102,7 @@ class RowStream:
         self.kept_from: Standing | None = None
         self._started_on: Standing | None = None  # where the feeder was asked for rows, and on which connection
         self.moved = False
+        self.home = after.home if after else ""
         self.failovers = after.failovers if after else 0
         self._past_wait_s = after.wait_s if after else 0.0
 
@@ -137,7 +138,7 @@ class RowStream:
         if known is None:
             known = self.connection.known
         if at is not None and at != epoch_start:  # it was open, and has the joints that are known
-            known = Known(known.joints, max(known.opened, read_last(at, epoch_start)))
+            known = known._replace(opened=max(known.opened, last_read(at, epoch_start)))
         self.kept_from = None
         self.destination.settle(wait=True)
         self._start = at, epoch, epoch_start
@@ -392,13 +393,13 @@ class RowStream:
                 f"feed {welcome.name!r} has gone on without what keeps {what} whole: its samples come in another "
                 "order by now. Begin that epoch anew, or read with share(), which gives its rest apart"
             )
-        decides = known.joints.deciding(read_last(at, epoch_start))  # alike for all ranks
+        decides = known.joints.deciding(last_read(at, epoch_start))  # alike for all ranks
         name = f"{welcome.name[: MAX_NAME_CHARACTERS - 24]}-apart-{digest(epoch_start, decides)}"
         again = "" if self._hello.world > 1 else f", and begins its next epoch on {welcome.name!r} again"
         say(f"this trainer (pid {os.getpid()}) reads the rest of {what} on a feed of its own, {name}{again}")
         self._go_on(msgspec.structs.replace(welcome, name=name))
         if self._hello.world == 1:
-            self.connection.moves_to = self.connection.moves_to or welcome.name
+            self.home = self.connection.moves_to = self.connection.moves_to or welcome.name
 
     def _go_on(self, welcome: wire.Welcome) -> None:
         """Connect to the feeder in the place of this one, which is then asked for the first row not taken."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.contracts import Cursor, Ids, Joints
+from penstock.contracts import Cursor, Ids
 from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids, decode_kept
@@ -105,8 +105,8 @@ class MessageValidator:
                 raise self.nonsense(f"it ends cycle {message.cycle} at sample {message.samples}, {self._wanted()}")
             following = Cursor(message.cycle + 1, 0)
         elif isinstance(message, wire.InForce):
-            if not Joints(message.joints).fit(self._samples or 0):
-                raise self.nonsense(f"its joints are {str(message.joints)[:100]} of {self._samples} samples")
+            if not message.known.fits(self._samples or 0):
+                raise self.nonsense(f"its joints are {str(message.known)[:100]} of {self._samples} samples")
         elif not isinstance(message, _AT_ANY_TIME) and not (self.asked and isinstance(message, FeederStatistics)):
             raise self.nonsense(f"it sent {_called(message)} unasked")
         return message, following
