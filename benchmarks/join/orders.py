@@ -95,5 +95,5 @@ def claims_of_handing_over(repeats: int) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     some = places(20_000, 64)
     handed_over_s("warm", (), 500)
-    ratios = [handed_over_s("with", some, 5_000) / handed_over_s("without", (), 5_000) for _ in range(repeats)]
+    ratios = [handed_over_s("with", some, 30_000) / handed_over_s("without", (), 30_000) for _ in range(repeats)]
     return [claim("hand-over with 15 joints, of one with none", "x", ratios, most=1.05)]

@@ -31,21 +31,21 @@ class Beginning:
         """Keep the newest block; if a part begins with it, those before it go."""
         if begins:
             self._until_ns = block.published_ns + _STAYS_NS
-            self._keep([block])
-        elif self._kept and self._held.end(self._kept[-1]) == block.at:
-            self._kept.append(block)
-            block.stays = True
-            self._bytes += block.placement.nbytes
-        else:
-            self._keep([])
+            self._let_go(but=block)
+        elif not self._kept or self._held.end(self._kept[-1]) != block.at:
+            self.let_go()
+            return
+        block.stays = True  # first: if Ctrl-C comes here, it is not freed twice
+        self._kept.append(block)
+        self._bytes += block.placement.nbytes
         if self._bytes > self._most_bytes or len(self._kept) > self._most_blocks:
-            self._keep([])
+            self.let_go()
         self.expire(block.published_ns)
 
     def expire(self, now_ns: int) -> None:
         """Let them go if they have stayed for long enough."""
         if now_ns > self._until_ns:
-            self._keep([])
+            self.let_go()
 
     @property
     def until_s(self) -> float | None:
@@ -54,18 +54,14 @@ class Beginning:
 
     def let_go(self) -> bool:
         """Let them go; return whether there were any."""
-        any_kept = bool(self._kept)
-        self._keep([])
-        return any_kept
+        return self._let_go(but=None)
 
-    def _keep(self, blocks: list[PublishedBlock]) -> None:
-        """Keep these, and let the others go."""
-        before, self._kept = self._kept, blocks
-        for block in before:
+    def _let_go(self, but: PublishedBlock | None) -> bool:
+        any_kept = bool(self._kept)
+        self._bytes = 0
+        while self._kept:
+            block = self._kept.pop()
             block.stays = False
-        for block in blocks:
-            block.stays = True
-        self._bytes = sum(block.placement.nbytes for block in blocks)
-        for block in before:
-            if block not in blocks:
+            if block is not but:
                 self._held.free_if_unused(block)
+        return any_kept
