@@ -37,7 +37,7 @@ VERBS = [
 
 @pytest.fixture
 def stays(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Set for how many seconds the beginning of a part stays in the window; not at all, unless a test says more."""
+    """Set for how many seconds a beginning stays in the window; not at all, unless a test says more."""
 
     def set_to(seconds: float) -> None:
         monkeypatch.setattr(beginning, "_STAYS_NS", int(seconds * 1e9))

@@ -41,3 +41,26 @@ def test_options_of_sharing_without_it_are_refused(launch: Callable[..., Any]):
     done = launch("--only", "Rows", "--strict", "train.py")
     assert done.wait() != 0
     assert "--only --strict: only with --share" in done.errors
+
+
+@pytest.mark.whole
+def test_runs_begin_though_one_of_them_never_makes_a_loader(launch: Callable[..., Any], tmp_path: Path):
+    script = f"""
+import os, sys, time
+from pathlib import Path
+index, folder = os.environ["PENSTOCK_RUN_INDEX"], Path({str(tmp_path)!r})
+if index == "2":
+    while sum(path.name.startswith("read") for path in folder.iterdir()) < 2:
+        time.sleep(0.1)
+    sys.exit()
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+ids = [int(i) for (batch,) in DataLoader(TensorDataset(torch.arange(640)), 16, shuffle=True) for i in batch]
+assert sorted(ids) == list(range(640))
+(folder / f"read-{{index}}").touch()
+"""
+    (tmp_path / "one_without.py").write_text(script)
+    done = launch("--share", "-n", "3", "--listeners", "none", "one_without.py")
+    assert done.wait() == 0, done.output + done.errors
+    (name,) = feeds_read(done.errors)
+    penstock.stop(name)

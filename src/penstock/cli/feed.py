@@ -50,7 +50,7 @@ def feed(
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="Name that trainers attach to.")],
     segments: Annotated[
-        int | None, typer.Option(help="Parts of a cycle at which a trainer may join; by size unless given.")
+        int | None, typer.Option(help="Parts of a cycle that are shuffled each by itself; one unless given.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the order, and of the workers.")] = 0,
     window: Annotated[str, typer.Option(metavar="SIZE", help="Size of the ring, such as 2GiB.")] = DEFAULT_WINDOW,
@@ -201,8 +201,9 @@ def feed(
         Text.assemble(
             "Feeding ",
             (printable(name), "bold"),
-            f" from {printable(stands.source)}, window {size_text(stands.window_bytes)}, "
-            f"{_counted(stands.segments, 'segment')}. Ctrl-C ends it. Attach with\n    ",
+            f" from {printable(stands.source)}, window {size_text(stands.window_bytes)}",
+            "" if stands.segments == 1 else f", {stands.segments:,} segments",
+            ". Ctrl-C ends it. Attach with\n    ",
             (f"penstock.attach({name!r})", "bold"),
         ),
         soft_wrap=True,
@@ -260,8 +261,8 @@ def _notes(
     if segments is not None and source.batches < segments:
         yield (
             f"{_counted(source.batches, 'segment')}, not {segments}: {source.samples:,} samples make "
-            f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller --batch-size a "
-            "late trainer waits less."
+            f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller --batch-size "
+            "there are more."
         )
     if not window_bytes // RING_SHARE // source.slot_bytes:
         yield (

@@ -45,7 +45,7 @@ def _head(feed: FeederStatistics) -> Text:
         ),
         f"\n  cycle {feed.cycle}, sample {feed.sample:,}{of_cycle}, ",
         (f"{feed.samples_per_s:,.0f} samples/s", "bold"),
-        f"\n  {_window(feed)}",
+        f"\n  {_window(feed)}{_newcomer(feed)}",
         *_waits(feed),
         *_taken(feed),
     )
@@ -57,6 +57,13 @@ def _window(feed: FeederStatistics) -> str:
     if blocks > used:
         return f"window {blocks:.0%}: {feed.blocks_held:,} of {feed.most_blocks:,} blocks"
     return f"window {used:.0%} of {size_text(feed.window_bytes)}"
+
+
+def _newcomer(feed: FeederStatistics) -> str:
+    """Say what a run that came now would wait for."""
+    if not feed.trainers or feed.newcomer_waits is None:
+        return ""
+    return f", a new run begins {f'in {feed.newcomer_waits:,} samples' if feed.newcomer_waits else 'at once'}"
 
 
 def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
@@ -112,6 +119,8 @@ def _advice(feed: FeederStatistics) -> Iterator[Text]:
 def _cells(trainer: TrainerStatistics, samples: int | None) -> list[str]:
     rank = f" rank {trainer.rank}/{trainer.world}" if trainer.world > 1 else ""
     state = f"waits for {trainer.waits_for}" if trainer.waits_for else trainer.state
+    if trainer.joined:
+        state += f", joined at {trainer.joined:,}"
     if trainer.selected and samples:
         state += f", takes {trainer.selected / samples:.0%}"
     return [

@@ -54,7 +54,7 @@ def _end(feeder: Feeder, heard: Iterator[bytes]) -> None:
 
 
 def _gather(feeder: Feeder, feeding: Feeding) -> None:
-    """Hold the first block until every trainer reads: a late one would wait for the next segment."""
+    """Hold the first block until every trainer reads: a late one would join in mid-cycle."""
     try:
         with attach(feeding.feed, 1, wait_s=60) as holder:
             next(iter(holder))

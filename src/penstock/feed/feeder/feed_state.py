@@ -426,6 +426,13 @@ class FeedState:
         apart = APART_BATCHES * max((m.batch_rows or rows) * m.world for m in [*group, *others])
         return self.joints.place(first, began, apart, min(m.epoch_start.cycle for m in others if m.epoch_start))
 
+    def newcomer_waits(self) -> int | None:
+        """Return how many samples will be published before one that came now would begin; None if unknown."""
+        if self._samples is None or self.needed() is None:
+            return None if self._samples is None else 0
+        cycle, sample = self.place_for([Subscriber(-1)], Cursor(0, 0))
+        return max(0, (cycle - self.position.cycle) * self._samples + sample - self.position.sample)
+
     def _next_segment(self, here: list[Cursor], soonest: Cursor) -> Cursor:
         """Return where an epoch begins in a feed without joints."""
         places = (at for at in here if self._anywhere or at.sample in self._segment_starts)

@@ -52,10 +52,8 @@ class Feeder:
         loader: A torch ``DataLoader``; a tree of arrays (tuple, dict, array or tensor, with one row per sample); a
             ``Source``; or any iterable of batches that starts afresh each time.
         name: Name of the feed, any text of 1 to 1,000 characters.
-        segments: Parts of a cycle (one pass over the data) at which a trainer may join, 1 to 4096. A loader that
-            shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. None for 16, or
-            fewer where each would have less than 16,000 samples to shuffle. A source that cannot be opened in its
-            middle has one.
+        segments: Parts of a cycle (one pass over the data) that are shuffled each by itself, 1 to 4096; with 1,
+            and unless set, all of it is, in the ``DataLoader``'s own order. Whoever joins late needs none.
         seed: Random seed of the order, and of the loader's workers.
         window: Size of the ring: bytes, or text such as ``"2GiB"``. The fastest trainer can be so far ahead of the
             slowest.
@@ -317,6 +315,7 @@ class Feeder:
                 reopened=self._reopened,
                 trainers=server.trainers(),
                 taken=self._state.taken,
+                newcomer_waits=self._state.newcomer_waits(),
             )
 
     def _play(self, at: Cursor) -> None:

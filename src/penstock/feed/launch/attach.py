@@ -71,7 +71,7 @@ def attach(
         select: Take some samples only, each once an epoch: ids, a mask with a bool for each sample of the data
             set, the path of a ``.npy`` file with either, or a ``Selection``. The feed loads what its trainers take
             together, each sample once. What is loaded already lacks other samples: a trainer that comes late
-            begins at the first segment loaded with its own. None for all samples.
+            begins at the first block loaded with its own. None for all samples.
         wait_s: Seconds to wait for a feed that does not run yet. A feeder that runs has at least 10 s to answer.
 
     Returns:

@@ -76,7 +76,7 @@ def stop(name: str) -> Ended:
 def move(name: str, pid: int, to: str) -> None:
     """Have a trainer begin its next epoch on another feed; return once its feeder has told it.
 
-    It joins that feed at the next segment, and its epochs stay whole. If by then no
+    It joins that feed as a late one, and its epochs stay whole. If by then no
     feed ``to`` runs, or that has other samples or another order, the trainer stays where it is, and says why
     on its standard error. A later call replaces an earlier one; with ``to`` the present feed, it stays.
 

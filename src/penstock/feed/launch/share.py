@@ -139,11 +139,9 @@ def share(
         select: Take some samples only, each once an epoch: ids, a mask with a bool for each sample of the data
             set, the path of a ``.npy`` file with either, or a ``Selection``. The feed loads what its trainers take
             together, each sample once. What is loaded already lacks other samples: a trainer that comes late
-            begins at the first segment loaded with its own. None for all samples.
-        segments: Parts of a cycle (one pass over the data) at which a trainer may join. A loader that
-            shuffles does so within each segment; with 1 the order is the ``DataLoader``'s own. Unless set 16, or
-            fewer where each would have less than 16,000 samples to shuffle. A source that cannot be opened in its
-            middle has one.
+            begins at the first block loaded with its own. None for all samples.
+        segments: Parts of a cycle (one pass over the data) that are shuffled each by itself; with 1, and unless
+            set, all of it is, in the ``DataLoader``'s own order. Whoever joins late needs none.
         seed: Random seed of the order, and of the loader's workers; 0 unless set.
         window: Size of the ring: bytes, or text such as ``"2GiB"``; 512 MiB unless set. The fastest trainer can be
             so far ahead of the slowest.

@@ -106,9 +106,9 @@ class EpochRules:
         return self.begin(epoch.number + 1, Cursor(epoch.start.cycle + 1, sample))
 
     def after_giving_up(self, epoch: Epoch) -> Epoch:
-        """Return the beginning of the next epoch after one broken off: at the next segment.
+        """Return the beginning of the next epoch after one broken off.
 
-        Where that may be any block, and for a source of unknown length, the feeder says where.
+        The feeder says where, but of a source whose epochs begin with segments: at the next one.
         """
         if self.samples is None or self.anywhere or self._joins:
             return self.begin(epoch.number + 1, None)

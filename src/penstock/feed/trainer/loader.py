@@ -43,7 +43,7 @@ class Loader:
 
     ``share`` and ``attach`` make it. An epoch is every sample once, from where this
     trainer happens to join. A loop that is broken off gives its epoch up: the next
-    one begins a new epoch, at the next segment.
+    one begins a new epoch.
 
     A batch counts as delivered when ``next()`` returns it. If the transform
     raises, or Ctrl-C comes first, the next ``next()`` gives the batch's samples
@@ -195,7 +195,7 @@ class Loader:
         return self._options.policy or self._options.select
 
     def select(self, select: Any) -> None:
-        """Take these samples from the next loop on, which begins a new epoch at the next segment that has them.
+        """Take these samples from the next loop on, which begins a new epoch at the first block that has them.
 
         An epoch that has begun is given up. Where this trainer is one of several ranks, all of them select the
         same. After any error the Loader is as it was.

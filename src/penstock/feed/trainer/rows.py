@@ -183,7 +183,7 @@ class RowStream:
             )
 
     def move(self) -> None:
-        """Go to the feed that the feeder has asked for, where this trainer is then to start at the next segment.
+        """Go to the feed that the feeder has asked for, where this trainer is then to start, as a late one.
 
         Where that feed does not run, or differs, the trainer stays and says why.
         """

@@ -69,8 +69,7 @@ class ImageSource(Alone):
         shuffle: Draw a new random order in each cycle; False keeps the order of ``paths``.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
-        segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
-            than 16,000 images to shuffle.
+        segments: Parts of a cycle that are shuffled each by itself; None for one.
         seed: Random seed of the order and of the crops.
         shard: ``(rank, world)`` of a data-parallel run that reads this source alone, without a feed; ``(0, 1)`` to
             give each rank all of it.

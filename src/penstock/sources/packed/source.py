@@ -46,8 +46,7 @@ class PackedSource(Ordered):
         shuffle: Draw a new random order in each cycle; False keeps the order of the rows.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
-        segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
-            than 16,000 samples to shuffle.
+        segments: Parts of a cycle that are shuffled each by itself; None for one.
         seed: Random seed of the order.
         depth: Reads under way at once; None for the advised number, or 128.
         verify: Compare each row with its checksum when it is first read.

@@ -57,8 +57,7 @@ class TokenSource(Alone):
         shuffle: Draw a new random order in each cycle; False keeps the order of the files.
         drop_last: Whether trainers leave out of each epoch the rows that fill none of their batches, unless they
             say otherwise.
-        segments: Parts of a cycle at which a trainer may join; None for 16, or fewer where each would have less
-            than 16,000 rows to shuffle.
+        segments: Parts of a cycle that are shuffled each by itself; None for one.
         seed: Random seed of the order.
         shard: ``(rank, world)`` of a data-parallel run that reads this source alone, without a feed; ``(0, 1)`` to
             give each rank all of it.
