@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -35,11 +36,18 @@ class Feeders:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
+        self._lock = threading.Lock()
         self.running: dict[str, tuple[penstock.Feeder, threading.Thread]] = {}
         self.started: list[str] = []
 
-    def connect(self, hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None) -> Connection:
-        name = left.name if left else "feed"
+    def _connect(
+        self, group: str, hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None
+    ) -> Connection:
+        hello.group = group
+        with self._lock:  # ranks come back at once
+            return self._connected(left.name if left else "feed", hello, open_ring)
+
+    def _connected(self, name: str, hello: wire.Hello, open_ring: OpenRing) -> Connection:
         with suppress(FeedNotFound):
             return Connection(Endpoint(name), hello, open_ring, 10)
         feeder = penstock.Feeder(self._make(), name, window="4MiB", prefetch=2, fingerprint=OURS)
@@ -48,9 +56,9 @@ class Feeders:
         self.started.append(name)
         return Connection(Endpoint(name), hello, open_ring, 10)
 
-    def loader(self, batch_size: int, select: Any = None) -> Loader:
-        asked = options(batch_size, None, None, None, False, None, None, False, False, select)
-        return Loader(self.connect, asked, failover=True)
+    def loader(self, batch_size: int, shard: tuple[int, int] | None = None, group: str = "") -> Loader:
+        asked = options(batch_size, None, shard, None, False, None, None, False, False, None)
+        return Loader(partial(self._connect, group), asked, failover=True)
 
     def die(self, name: str) -> None:
         """End one without a goodbye, as a kill would."""
@@ -83,40 +91,74 @@ def feeders() -> Iterator[Callable[..., Feeders]]:
 
 
 class Trainer:
-    """A trainer that knows what its epoch must hold."""
+    """A trainer, or the ranks of one, that knows what its epoch must hold."""
 
-    def __init__(self, loader: Loader, wanted: list[int]) -> None:
-        self.loader = loader
+    def __init__(self, wanted: list[int], *ranks: Loader) -> None:
+        self.ranks = ranks
         self.wanted = wanted
         self.got: list[int] = []
         self.gives_up = self.reads = False
         self.epochs = 0
-        self.loop = iter(loader)
+        self.begin()
+
+    @property
+    def loader(self) -> Loader:
+        return self.ranks[0]
+
+    def begin(self) -> None:
+        self.loops = [iter(loader) for loader in self.ranks]
 
     def read(self, batches: int) -> None:
         if self.gives_up:  # the new loop begins with its first batch
             self.got, self.gives_up = [], False
         self.reads = True
         for _ in range(batches):
-            if (batch := next(self.loop, None)) is not None:
-                self.got += batch["id"].tolist()
+            given = [*self._each(lambda loop: next(loop, None))]
+            if given[0] is not None:
+                self.got += [id for batch in given for id in batch["id"].tolist()]
                 continue
             assert sorted(self.got) == self.wanted
+            assert not any(given)
             self.got = []
             self.epochs += 1
-            self.loop = iter(self.loader)
+            self.begin()
+
+    def _each(self, call: Callable[[Any], Any]) -> Iterator[Any]:
+        """Call with each rank's loop, at once: ranks wait for one another."""
+        if len(self.loops) == 1:
+            return map(call, self.loops)
+        with ThreadPoolExecutor(len(self.loops)) as pool:
+            return pool.map(call, self.loops)
 
     def break_off(self) -> None:
         self.gives_up = self.reads  # else the rest of a loaded epoch comes in this loop
-        self.loop = iter(self.loader)
+        self.begin()
 
     def select(self, ids: list[int]) -> None:
-        self.loader.select(None if len(ids) == N else ids)
+        for loader in self.ranks:
+            loader.select(None if len(ids) == N else ids)
         self.wanted, self.got, self.gives_up = ids, [], False
-        self.loop = iter(self.loader)
+        self.begin()
 
-    def saved(self) -> tuple[dict[str, Any], list[int], list[int]]:
-        return self.loader.state_dict(), [*self.got], self.wanted
+    def close(self) -> None:
+        for loader in self.ranks:
+            loader.close()
+
+    def saved(self) -> Saved:
+        return [loader.state_dict() for loader in self.ranks], [*self.got], self.wanted
+
+    def load(self, saved: Saved) -> None:
+        states, got, wanted = saved
+        if self.wanted != wanted:
+            self.select(wanted)
+        for loader, state in zip(self.ranks, states, strict=True):
+            loader.load_state_dict(state)
+        self.begin()
+        self.got = [*got] if states[0]["delivered"] else []
+        self.gives_up = self.reads = False
+
+
+Saved = tuple[list[dict[str, Any]], list[int], list[int]]
 
 
 class History:
@@ -127,11 +169,16 @@ class History:
         self.feeders = feeders
         self.trainers: list[Trainer] = []
         self.gone: list[Trainer] = []
-        self.saved: list[tuple[dict[str, Any], list[int], list[int]]] = []
+        self.saved: list[Saved] = []
 
     def come(self) -> None:
-        loader = self.feeders.loader(self.choose.choice([1, 2, 3]))
-        self.trainers.append(Trainer(loader, list(range(N))))
+        size = self.choose.choice([1, 2, 3])
+        if self.choose.random() < 0.3:
+            group = str(len(self.trainers) + len(self.gone))
+            ranks = [self.feeders.loader(size, (rank, 2), group) for rank in range(2)]
+        else:
+            ranks = [self.feeders.loader(size)]
+        self.trainers.append(Trainer(list(range(N)), *ranks))
 
     def read(self) -> None:
         """Let one read that is no window ahead of others, for which it would wait."""
@@ -148,19 +195,15 @@ class History:
 
     def go(self) -> None:
         self.gone.append(self.trainers.pop(self.choose.randrange(len(self.trainers))))
-        self.gone[-1].loader.close()
+        self.gone[-1].close()
 
     def save(self) -> None:
         self.saved.append(self.choose.choice(self.trainers).saved())
 
     def load(self) -> None:
-        state, got, wanted = self.choose.choice(self.saved)
-        trainer = self.choose.choice(self.trainers)
-        if trainer.wanted != wanted:
-            trainer.select(wanted)
-        trainer.loader.load_state_dict(state)
-        trainer.loop, trainer.got = iter(trainer.loader), [*got] if state["delivered"] else []
-        trainer.gives_up = trainer.reads = False
+        saved, trainer = self.choose.choice(self.saved), self.choose.choice(self.trainers)
+        if len(saved[0]) == len(trainer.ranks):
+            trainer.load(saved)
 
     def die(self) -> None:
         self.feeders.die(self.choose.choice([*self.feeders.running]))
@@ -173,7 +216,7 @@ class History:
                 can += [self.die] * bool(self.feeders.running) + [self.load] * 2 * bool(self.saved)
             self.choose.choice(can)()
         for trainer in self.trainers:
-            trainer.loader.close()
+            trainer.close()
         return sum(trainer.epochs for trainer in (*self.trainers, *self.gone))
 
 
@@ -189,9 +232,9 @@ def test_in_any_history_each_epoch_holds_each_sample_once(feeders, stays, capsys
 
 def test_a_late_trainer_begins_at_once_and_only_it_makes_a_joint(feeders):
     feeds = feeders()
-    first = Trainer(feeds.loader(3), list(range(N)))
+    first = Trainer(list(range(N)), feeds.loader(3))
     first.read(100)
-    late = Trainer(feeds.loader(3), list(range(N)))
+    late = Trainer(list(range(N)), feeds.loader(3))
     late.read(1)
     start = late.loader.state_dict()["start"]
     assert start[0] == 0 and 300 <= start[1] < 300 + APART_BATCHES * 3
@@ -206,7 +249,7 @@ def test_a_late_trainer_begins_at_once_and_only_it_makes_a_joint(feeders):
 
 
 def test_one_that_breaks_off_alone_begins_with_the_next_cycle(feeders):
-    only = Trainer(feeders().loader(5), list(range(N)))
+    only = Trainer(list(range(N)), feeders().loader(5))
     for epoch in range(3):
         only.read(30)
         assert only.loader.state_dict()["start"] == [epoch, 0]
@@ -215,20 +258,18 @@ def test_one_that_breaks_off_alone_begins_with_the_next_cycle(feeders):
 
 def test_a_state_of_another_history_is_read_to_its_end_apart_and_then_at_home(feeders, capsys):
     feeds = feeders()
-    first, late = (Trainer(feeds.loader(5), list(range(N))) for _ in range(2))
+    first, late = (Trainer(list(range(N)), feeds.loader(5)) for _ in range(2))
     first.read(60)
     late.read(100)
-    state, got, _ = late.saved()
-    assert state["joints"]
+    saved = late.saved()
+    assert saved[0][0]["joints"]
     for each in (first, late):
         each.loader.close()
     feeds.die("feed")
-    other = Trainer(feeds.loader(5), list(range(N)))
+    other = Trainer(list(range(N)), feeds.loader(5))
     other.read(300)  # in an order of its own
-    again = Trainer(feeds.loader(5), list(range(N)))
-    again.loader.load_state_dict(state)
-    again.got = got
-    again.loop = iter(again.loader)
+    again = Trainer(list(range(N)), feeds.loader(5))
+    again.load(saved)
     again.read(21)
     assert again.epochs == 1 and len(feeds.started) == 3
     assert "on a feed of its own, feed-apart-" in capsys.readouterr().err
@@ -238,14 +279,14 @@ def test_a_state_of_another_history_is_read_to_its_end_apart_and_then_at_home(fe
 
 def test_attach_says_that_it_cannot_go_apart(feeders):
     feeds = feeders()
-    first, late = (Trainer(feeds.loader(5), list(range(N))) for _ in range(2))
+    first, late = (Trainer(list(range(N)), feeds.loader(5)) for _ in range(2))
     first.read(60)
     late.read(100)
     state = late.loader.state_dict()
     for each in (first, late):
         each.loader.close()
     feeds.die("feed")
-    other = Trainer(feeds.loader(5), list(range(N)))
+    other = Trainer(list(range(N)), feeds.loader(5))
     other.read(300)
     with penstock.attach("feed", 5) as loader:
         loader.load_state_dict(state)
@@ -276,7 +317,7 @@ def test_attach_says_that_it_cannot_go_apart(feeders):
     ],
 )
 def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeders, joints):
-    trainer = Trainer(feeders().loader(5), list(range(N)))
+    trainer = Trainer(list(range(N)), feeders().loader(5))
     trainer.read(10)
     with pytest.raises(penstock.errors.BadSetting, match="joints="):
         trainer.loader.load_state_dict({**trainer.loader.state_dict(), "joints": joints})
@@ -286,14 +327,14 @@ def test_joints_of_a_state_that_no_feed_can_have_are_refused(feeders, joints):
 def test_who_comes_within_seconds_begins_at_the_beginning(feeders, stays):
     stays(20)
     feeds = feeders()
-    first = Trainer(feeds.loader(3), list(range(N)))
+    first = Trainer(list(range(N)), feeds.loader(3))
     first.read(100)
-    late = Trainer(feeds.loader(3), list(range(N)))
+    late = Trainer(list(range(N)), feeds.loader(3))
     late.read(1)
     assert late.loader.state_dict()["start"] == [0, 0]
     late.loader.close()
     first.read(150)  # into the next cycle, whose beginning stays now
-    third = Trainer(feeds.loader(3), list(range(N)))
+    third = Trainer(list(range(N)), feeds.loader(3))
     third.read(1)
     assert third.loader.state_dict()["start"] == [1, 0]
 
@@ -301,7 +342,7 @@ def test_who_comes_within_seconds_begins_at_the_beginning(feeders, stays):
 def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_window_at_most(feeders, stays):
     stays(20)
     feeds = feeders()
-    only = Trainer(feeds.loader(3), list(range(N)))
+    only = Trainer(list(range(N)), feeds.loader(3))
     only.read(100)
     state = feeds.running["feed"][0]._state
     kept = [block.at.sample for block in state.blocks.values() if block.stays]
@@ -314,7 +355,7 @@ def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_wi
 def test_two_that_break_off_at_one_step_stay_together(feeders, stays):
     stays(20)
     feeds = feeders()
-    pair = [Trainer(feeds.loader(5), list(range(N))) for _ in range(2)]
+    pair = [Trainer(list(range(N)), feeds.loader(5)) for _ in range(2)]
     starts: list[list[Any]] = []
     for _ in range(12):
         for each in pair:
@@ -331,9 +372,9 @@ def test_two_that_break_off_at_one_step_stay_together(feeders, stays):
 def test_data_in_order_need_no_joints(feeders, stays):
     feeds = feeders(None)
     feeds._make = lambda: penstock.ArraySource({"id": np.arange(N)}, batch_size=ROWS, shuffle=False)
-    first = Trainer(feeds.loader(3), list(range(N)))
+    first = Trainer(list(range(N)), feeds.loader(3))
     first.read(100)
-    late = Trainer(feeds.loader(3), list(range(N)))
+    late = Trainer(list(range(N)), feeds.loader(3))
     late.read(1)
     cycle, sample = late.loader.state_dict()["start"]
     assert cycle == 0 and 290 <= sample <= 330
@@ -349,9 +390,9 @@ def test_data_in_order_need_no_joints(feeders, stays):
 
 def test_after_a_failover_the_first_trainer_back_knows_the_joints_of_the_others(feeders):
     feeds = feeders()
-    first = Trainer(feeds.loader(3), list(range(N)))
+    first = Trainer(list(range(N)), feeds.loader(3))
     first.read(80)
-    late = Trainer(feeds.loader(3), list(range(N)))
+    late = Trainer(list(range(N)), feeds.loader(3))
     late.read(20)
     place = late.loader.state_dict()["start"]
     feeds.die("feed")
