@@ -420,6 +420,7 @@ def test_a_late_trainer_begins_with_the_first_segment_that_lies_whole_in_the_rin
     assert [block.at.sample for block in state.backlog(late)] == list(range(0, 80, 10))
     state.release(0, [0])
     state.release(1, [0])
+    state.beginning.let_go()
     later = reading(state, 2)
     assert later.next == Cursor(0, 50)
     assert [block.at.sample for block in state.backlog(later)] == [50, 60, 70]

@@ -27,18 +27,22 @@ class Beginning:
         self._bytes = 0
         self._until_ns = 0
 
-    def add(self, block: PublishedBlock, *, begins: bool) -> None:
-        """Keep the newest block; if a part begins with it, those before it go."""
-        if begins:
-            self._until_ns = block.published_ns + _STAYS_NS
-            self._let_go(but=block)
-        elif not self._kept or self._held.end(self._kept[-1]) != block.at:
-            self.let_go()
-            return
-        block.stays = True  # first: if Ctrl-C comes here, it is not freed twice
-        self._kept.append(block)
-        self._bytes += block.placement.nbytes
-        if self._bytes > self._most_bytes or len(self._kept) > self._most_blocks:
+    def begin(self, blocks: list[PublishedBlock]) -> None:
+        """Keep these, the newest of the ring, if they are not too many: a part begins with them. Others go."""
+        nbytes = sum(block.placement.nbytes for block in blocks)
+        fits = nbytes <= self._most_bytes and len(blocks) <= self._most_blocks
+        self._until_ns = blocks[0].published_ns + _STAYS_NS
+        self._replace(blocks if fits else [])
+
+    def add(self, block: PublishedBlock) -> None:
+        """Keep a block that was just published, if all from the beginning on are kept and it is not too much."""
+        nbytes = self._bytes + block.placement.nbytes
+        fits = nbytes <= self._most_bytes and len(self._kept) < self._most_blocks
+        if fits and self._kept and self._held.end(self._kept[-1]) == block.at:
+            block.stays = True
+            self._kept.append(block)
+            self._bytes = nbytes
+        else:
             self.let_go()
         self.expire(block.published_ns)
 
@@ -54,14 +58,17 @@ class Beginning:
 
     def let_go(self) -> bool:
         """Let them go; return whether there were any."""
-        return self._let_go(but=None)
-
-    def _let_go(self, but: PublishedBlock | None) -> bool:
         any_kept = bool(self._kept)
-        self._bytes = 0
-        while self._kept:
-            block = self._kept.pop()
-            block.stays = False
-            if block is not but:
-                self._held.free_if_unused(block)
+        self._replace([])
         return any_kept
+
+    def _replace(self, kept: list[PublishedBlock]) -> None:
+        for block in kept:
+            block.stays = True  # first: if Ctrl-C comes here, none is freed twice
+        before, self._kept = self._kept, kept
+        self._bytes = sum(block.placement.nbytes for block in kept)
+        left = {block.number for block in kept}
+        for block in before:
+            if block.number not in left:
+                block.stays = False
+                self._held.free_if_unused(block)

@@ -175,8 +175,9 @@ class FeedState:
         start = self.place_for(group, max(each.not_before for each in group))
         for each in group:
             self._begin(each, start, each.epoch, start)
-        if (newest := self._held.up_to(self.position)[-1:]) and newest[0].at == start:
-            self.beginning.add(newest[0], begins=True)
+        here = [block for block in self._held.up_to(self.position) if block.at >= start]
+        if here and here[0].at == start:
+            self.beginning.begin(here)
         return group
 
     def _belong_together(self, one: Subscriber, other: Subscriber) -> bool:
@@ -334,7 +335,10 @@ class FeedState:
         self.position = end
         self.furthest = max(self.furthest, end)
         if readers:
-            self.beginning.add(block, begins=at.sample in self._segment_starts or at.sample in self._began(set()))
+            if at.sample in self._segment_starts or at.sample in self._began(set()):
+                self.beginning.begin([block])
+            else:
+                self.beginning.add(block)
         else:
             self._held.free_if_unused(block)
         return block, readers
@@ -418,7 +422,7 @@ class FeedState:
         began = self._began(ids)
         if (joined := next((at for at in here if self.joints.is_joint(at, began)), None)) is not None:
             return joined
-        first = here[-1] if here else soonest
+        first = soonest if not here else here[0 if not_before > Cursor(0, 0) else -1]  # who returns misses nothing
         others = [m for m in self.members.values() if m.reads and m.id not in ids]
         if not others:  # a joint would be in nobody's way, and in nobody's favour
             return first.next_segment(self._segment_starts)
