@@ -345,9 +345,9 @@ def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_wi
     only = Trainer(list(range(N)), feeds.loader(3))
     only.read(100)
     state = feeds.running["feed"][0]._state
-    kept = [block.at.sample for block in state.blocks.values() if block.stays]
-    assert kept[:3] == [0, ROWS, 2 * ROWS]
     with feeds.running["feed"][0]._server.lock:
+        kept = [block.at.sample for block in state.blocks.values() if block.stays]
+        assert kept[:3] == [0, ROWS, 2 * ROWS]
         offset = state.reserve_ahead(state.room.capacity_bytes)
         assert not any(block.stays for block in state.blocks.values())
         if offset is not None:  # the trainer has read all that was there

@@ -45,9 +45,10 @@ def _head(feed: FeederStatistics) -> Text:
         ),
         f"\n  cycle {feed.cycle}, sample {feed.sample:,}{of_cycle}, ",
         (f"{feed.samples_per_s:,.0f} samples/s", "bold"),
-        f"\n  {_window(feed)}{_newcomer(feed)}",
+        f"\n  {_window(feed)}",
         *_waits(feed),
         *_taken(feed),
+        _newcomer(feed),
     )
 
 
@@ -63,7 +64,8 @@ def _newcomer(feed: FeederStatistics) -> str:
     """Say what a run that came now would wait for."""
     if not feed.trainers or feed.newcomer_waits is None:
         return ""
-    return f", a new run begins {f'in {feed.newcomer_waits:,} samples' if feed.newcomer_waits else 'at once'}"
+    when = f"in {feed.newcomer_waits:,} samples" if feed.newcomer_waits else "at once"
+    return f"\n  a run that comes now begins {when}"
 
 
 def _waits(feed: FeederStatistics) -> list[tuple[str, str]]:
