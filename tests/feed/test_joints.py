@@ -43,18 +43,28 @@ class Feed:
     def __init__(self, always: tuple[int, ...]) -> None:
         self.always = always
         self.joints = FeedJoints(SAMPLES, always, BLOCK)
-        self.began: dict[int, int] = {}
+        self.readers: dict[int, Trainer] = {}
         self.order = ORDERS[always]
 
+    @property
+    def began(self) -> list[int]:
+        return [trainer.start.sample for trainer in self.readers.values()]
+
+    def tell(self) -> None:
+        """Tell all who read of joints: before the first block of a cycle with others, and whenever one starts."""
+        for trainer in self.readers.values():
+            trainer.known = self.joints.since(trainer.start.cycle, self.began)
+
     def ids(self, at: Cursor) -> list[int]:
-        self.joints.open(at.cycle, self.began.values())
+        if self.joints.open(at.cycle, self.began):
+            self.tell()
         ids = self.order.ids(at.cycle, self.joints.joints, base)
         assert ids.tolist() == order(self.joints.joints, at.cycle, self.always).tolist()
         return ids[at.sample : at.sample + BLOCK].tolist()
 
     def place(self, first: Cursor, apart: int) -> Cursor:
         """Return where a trainer begins that may begin from a place on."""
-        return self.joints.place(first, self.began.values(), apart)
+        return self.joints.place(first, self.began, apart)
 
 
 @dataclass
@@ -71,33 +81,31 @@ class Trainer:
         """Read a block; at the end of its epoch begin the next one, a cycle on."""
         self.seen += self.feed.ids(self.at)
         self.at = self.at.after(BLOCK, SAMPLES)
-        self.learn()
         if len(self.seen) == SAMPLES:
             assert sorted(self.seen) == list(range(SAMPLES)), self
             following = Cursor(self.start.cycle + 1, self.start.sample)
-            if not self.feed.joints.may_begin(following):  # of one that was brought back
-                following = Cursor(following.cycle + 1, 0)
-            self.begin(following)
+            self.start, self.at, self.seen = following, following, []
+            if not self.known.may_begin(following, self.feed.always):  # of one that was brought back
+                self.begin(Cursor(following.cycle + 1, 0))
 
     def begin(self, at: Cursor) -> None:
         self.start, self.at, self.seen = at, at, []
-        self.feed.began[self.number] = at.sample
-        self.learn()
-
-    def learn(self) -> None:
-        """Hear what the feed says of joints: before a cycle's first block, and as others begin."""
-        self.known = self.feed.joints.since(self.start.cycle, self.feed.began.values())
+        self.feed.readers[self.number] = self
+        self.feed.tell()
 
     def go_on(self, feed: Feed) -> bool:
         """Go on under another feeder, or on a feed of its own; return whether the former."""
-        where = self.at, self.start, self.known
-        self.is_apart = not feed.joints.admit(*where, feed.began.values())
+        known = self.known
+        if self.at != self.start:
+            known = known._replace(opened=max(known.opened, last_read(self.at, self.start)))
+        where = self.at, self.start, known
+        self.is_apart = not feed.joints.admit(*where, feed.began)
         if self.is_apart:
             feed = Feed(feed.always)
             assert feed.joints.admit(*where, [])
         self.feed = feed
-        feed.began[self.number] = self.start.sample
-        self.learn()
+        feed.readers[self.number] = self
+        feed.tell()
         return not self.is_apart
 
 
@@ -138,13 +146,13 @@ class History:
         self.come_again(self.choose.choice(self.trainers))
 
     def come_again(self, trainer: Trainer) -> None:
-        del trainer.feed.began[trainer.number]
+        del trainer.feed.readers[trainer.number]
         trainer.is_apart, trainer.feed = False, self.feed
         trainer.begin(self.newcomers_place(trainer.at))
 
     def die(self) -> None:
         trainer = self.trainers.pop(self.choose.randrange(len(self.trainers)))
-        del trainer.feed.began[trainer.number]
+        del trainer.feed.readers[trainer.number]
 
     def feeder_dies(self) -> None:
         self.feed = Feed(self.feed.always)
@@ -200,6 +208,11 @@ def test_each_epoch_holds_every_sample_once_in_many_histories() -> None:
     assert check(range(1_000, 6_000)) > 100_000
 
 
+def reading(feed: Feed, *starts: int) -> None:
+    """Let trainers read that began at these places of cycle 0."""
+    feed.readers = {i: Trainer(i, feed, Cursor(0, at), Cursor(0, at)) for i, at in enumerate(starts)}
+
+
 def test_without_joints_a_cycle_is_the_loaders_own() -> None:
     feed = Feed(())
     found = [feed.ids(Cursor(cycle, 0)) for cycle in range(6)]
@@ -209,12 +222,12 @@ def test_without_joints_a_cycle_is_the_loaders_own() -> None:
 
 def test_a_joint_goes_with_its_trainer() -> None:
     feed = Feed(())
-    feed.began = {1: 0, 2: 10}
+    reading(feed, 0, 10)
     feed.ids(Cursor(1, 0))
     kept = feed.order.ids(1, feed.joints.joints, base)
     assert set(kept[:10].tolist()) == set(base(0)[:10].tolist())
     assert kept.tolist() != base(1).tolist()
-    del feed.began[2]
+    reading(feed, 0)
     feed.ids(Cursor(2, 0))
     assert feed.order.ids(2, feed.joints.joints, base).tolist() == base(2).tolist()
 
@@ -222,17 +235,43 @@ def test_a_joint_goes_with_its_trainer() -> None:
 def test_what_decides_an_order_does_not_grow_where_trainers_come_and_go() -> None:
     feed = Feed((12,))
     for cycle in range(1, 100):
-        feed.began = {1: 4} | ({2: 8} if cycle % 2 else {})
+        reading(feed, 4, *([8] if cycle % 2 else []))
         feed.ids(Cursor(cycle, 0))
     assert len(feed.joints.joints.deciding(99).changes) <= 3
 
 
 def test_a_newcomer_keeps_off_other_joints_and_the_cycles_ends() -> None:
     feed = Feed(())
-    feed.began = {1: 12}
+    reading(feed, 12)
     assert feed.place(Cursor(0, 2), 6) == (0, 6)
     assert feed.place(Cursor(0, 8), 6) == (0, 12)
     assert feed.place(Cursor(0, 14), 6) == (0, 18)
     assert feed.place(Cursor(0, 20), 6) == (1, 0)
     feed.ids(Cursor(1, 0))
     assert feed.place(Cursor(0, 14), 6) == (1, 0)  # the next cycle's order is fixed
+
+
+def test_who_overlap_for_ever_never_make_more_changes_than_a_trainer_takes():
+    joints, began = FeedJoints(100_000, ()), list[int]()
+    for cycle in range(1, 2_000):
+        place = joints.place(Cursor(cycle - 1, cycle * 7_919 % 90_000), began, 100)
+        began = [*began[-2:], place.sample]
+        joints.open(cycle, began)
+        assert joints.since(cycle - 2, began).fits(100_000)
+
+
+def test_the_first_back_at_the_beginning_of_an_epoch_knows_the_joints_of_the_others():
+    joints = FeedJoints(600, ())
+    assert joints.admit(Cursor(7, 0), Cursor(7, 0), Known(Joints(((3, (300,)),)), 3, (300,)), [])
+    joints.open(7, [0])
+    assert joints.admit(Cursor(7, 100), Cursor(6, 300), Known(Joints(((3, (300,)),)), 7, (300,)), [0])
+
+
+def test_ranks_are_not_begun_where_another_one_knows_the_cycle_in_another_order():
+    joints = FeedJoints(600, ())
+    amid = Known(Joints(((2, (200,)), (3, (200, 400)), (4, (200,)))), 4)
+    assert joints.admit(Cursor(4, 60), Cursor(3, 200), amid, [])
+    assert joints.gives(Cursor(3, 200), amid)
+    other = FeedJoints(600, ())
+    other.joints, other.opened = Joints(((2, (200,)),)), 3
+    assert not other.gives(Cursor(3, 200), amid)

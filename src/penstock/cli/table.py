@@ -62,9 +62,9 @@ def _window(feed: FeederStatistics) -> str:
 
 def _newcomer(feed: FeederStatistics) -> str:
     """Say what a run that came now would wait for."""
-    if not feed.trainers or feed.newcomer_waits is None:
+    if not feed.trainers or feed.newcomer_waits_samples is None:
         return ""
-    when = f"in {feed.newcomer_waits:,} samples" if feed.newcomer_waits else "at once"
+    when = f"in {feed.newcomer_waits_samples:,} samples" if feed.newcomer_waits_samples else "at once"
     return f"\n  a run that comes now begins {when}"
 
 
@@ -121,8 +121,8 @@ def _advice(feed: FeederStatistics) -> Iterator[Text]:
 def _cells(trainer: TrainerStatistics, samples: int | None) -> list[str]:
     rank = f" rank {trainer.rank}/{trainer.world}" if trainer.world > 1 else ""
     state = f"waits for {trainer.waits_for}" if trainer.waits_for else trainer.state
-    if trainer.joined:
-        state += f", joined at {trainer.joined:,}"
+    if trainer.joined_sample:
+        state += f", joined at {trainer.joined_sample:,}"
     if trainer.selected and samples:
         state += f", takes {trainer.selected / samples:.0%}"
     return [

@@ -11,9 +11,9 @@ from penstock.contracts.source import Cursor
 
 Places = tuple[int, ...]
 MOST_JOINTS = 64
-"""Most joints in force in one cycle, and"""
+"""Most joints in force in one cycle."""
 MOST_CHANGES = 256
-"""changes of them that decide a cycle's order."""
+"""Most changes of joints that decide a cycle's order."""
 _MOST_CYCLES = 10**9
 
 
@@ -87,7 +87,8 @@ class Known(NamedTuple):
         cycles = [cycle for cycle, _ in self.joints.changes]
         all_places = [self.alive, *(places for _, places in self.joints.changes)]
         return (
-            max(len(cycles) / MOST_CHANGES, *(len(places) / MOST_JOINTS for places in all_places)) <= 1
+            len(cycles) <= MOST_CHANGES
+            and all(len(places) <= MOST_JOINTS for places in all_places)
             and _rise((*cycles, _MOST_CYCLES + 1), 0)
             and 0 <= self.opened <= _MOST_CYCLES
             and all(_rise((*places, samples), 1) for places in all_places)

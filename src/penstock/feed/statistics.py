@@ -32,7 +32,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
         wait_s: Time for which it has waited for samples, as it last said, in seconds. It says so each second while
             it waits.
         group: Names the data-parallel run whose rank it is; empty for a run of one process.
-        joined: Where in a cycle its epoch began; 0 with it, and before it has begun.
+        joined_sample: Where in a cycle its epoch began; 0 with it, and before it has begun.
     """
 
     pid: int
@@ -52,7 +52,7 @@ class TrainerStatistics(msgspec.Struct, frozen=True):
     taken: int = 0
     wait_s: float = 0.0
     group: str = ""
-    joined: int = 0
+    joined_sample: int = 0
 
 
 class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
@@ -78,8 +78,8 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
         blocks_in_place: Those of them that the source's workers wrote into the ring themselves.
         samples: Samples loaded and published since the feed began.
         taken: Samples that its trainers have taken of those, counted for each of them.
-        newcomer_waits: Samples that are yet to be published before a trainer that came now would begin; None where
-            only a pass of the source can tell.
+        newcomer_waits_samples: Samples that will be published before a trainer that came now would begin; None
+            where only a pass of the source can tell.
         bytes: Bytes published since the feed began.
         samples_per_s: Samples published per second, over the last seconds.
         copy_s: Time that the feeder spent copying blocks into the ring, in seconds.
@@ -122,7 +122,7 @@ class FeederStatistics(msgspec.Struct, frozen=True, tag="statistics"):
     trainers: tuple[TrainerStatistics, ...]
     answers: bool = True
     taken: int = 0
-    newcomer_waits: int | None = None
+    newcomer_waits_samples: int | None = None
 
     @classmethod
     def silent(cls, name: str, pid: int) -> FeederStatistics:

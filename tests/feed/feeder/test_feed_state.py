@@ -122,7 +122,7 @@ class FeedStateMachine(RuleBasedStateMachine):
     def start_at_the_next_segment(self, data: st.DataObject) -> None:
         trainer = data.draw(st.sampled_from([t for t in self.trainers.values() if not t.asked]))
         trainer.asked = True
-        soonest = self.state.position
+        soonest = self.state.head
         if not self.anywhere:
             soonest = soonest.next_segment(self.segment_starts)
         fellows = self._fellows(trainer)

@@ -89,7 +89,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         missing = self.missing()
         for member in self.state.start(data.draw(st.sampled_from(waiting)), None, 0, Cursor(0, 0)):
             assert member.next is not None and member.next.sample in self.segment_starts
-            soonest = self.state.position.next_segment(self.segment_starts)
+            soonest = self.state.head.next_segment(self.segment_starts)
             if not self.plans:
                 assert member.next <= soonest
             assert not missing(self.trainers[member.id].part, member.next), "it would be loaded once more"

@@ -52,9 +52,9 @@ class Beginning:
             self.let_go()
 
     @property
-    def until_s(self) -> float | None:
+    def until_ns(self) -> int | None:
         """Until when they stay, by the monotonic clock; None if there are none."""
-        return self._until_ns / 1e9 if self._kept else None
+        return self._until_ns if self._kept else None
 
     def let_go(self) -> bool:
         """Let them go; return whether there were any."""

@@ -26,13 +26,13 @@ class FeedState:
     Args:
         room: The ring's bytes.
         samples: Samples in a cycle; None when unknown.
-        segment_starts: Where a member may join.
+        segment_starts: Where segments begin.
         epochs: Epochs that each member gets; None for no end.
         batches: Blocks in a cycle; None when unknown, until the first has ended.
         prefetch: Batches to keep ready for the fastest member; see ``Settings``.
         anywhere: Whether an epoch may begin at any block; of a source of unknown length, until a cycle has ended.
         expect: Members, the ranks of a run counted once, that must have begun to read before anything is needed.
-        joints: Which places are joints; None where there can be none.
+        joints: The joints; None where there can be none.
         block_rows: Rows of a full block, if the source says.
 
     Attributes:
@@ -160,7 +160,7 @@ class FeedState:
                 return None
             self.gathers = False
             self._begin(member, at, epoch, epoch_start)
-            member.known = known
+            member.known = known if at != epoch_start else None
             return [member, *self._follow(member, epoch_start)]
         ranks = [m for m in self.members.values() if m is member or self._belong_together(m, member)]
         begun = next((m for m in ranks if m.next is not None and m.epoch == epoch), None)
@@ -198,8 +198,7 @@ class FeedState:
 
     def _check_gives(self, member: Subscriber, start: Cursor) -> None:
         """Check that others can begin the epoch which a member began, perhaps under another feeder."""
-        known = member.known
-        if self.joints and known and not self.joints.admit(start, start, known, self._began({member.id})):
+        if self.joints and member.known and not self.joints.gives(start, member.known):
             raise ProtocolError(
                 f"rank {member.rank} of its run goes on amid epoch {member.epoch}, whose beginning this feed has "
                 "in another order by now: let all ranks go on from states of one moment, or begin the epoch anew"
@@ -224,7 +223,9 @@ class FeedState:
     def begin_epoch(self, id: int, epoch: int, start: Cursor) -> None:
         """Record where a member's epoch began, and so where its last epoch ends."""
         member = self.members[id]
-        member.epoch, member.epoch_start, member.known = epoch, start, None
+        if member.epoch_start != start:
+            member.known = None
+        member.epoch, member.epoch_start = epoch, start
         if self._epochs is not None:
             # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
             sample = 0 if self._samples is None else start.sample
@@ -410,40 +411,52 @@ class FeedState:
     def place_for(self, group: list[Subscriber], not_before: Cursor) -> Cursor:
         """Return where an epoch begins that the members of a group begin now, or would."""
         selected, ids = group[0].selected, {m.id for m in group}
-        here = list[Cursor]()  # where the blocks in the ring begin, oldest first
+        others = [m for m in self.members.values() if m.reads and m.id not in ids]
+        position = self.head
+        if others and not_before.cycle > position.cycle + 1:  # of another history: it would wait for epochs
+            not_before = Cursor(0, 0)
+        here = list[Cursor]()  # where the blocks in the ring begin, newest first
         if (behind := self._planned.covered_from(selected)) is None:
-            for block in reversed(self._held.up_to(self.position)):
+            for block in reversed(self._held.up_to(position)):
                 if block.at < not_before or not covers(block.union, selected):
                     break
-                here.insert(0, block.at)
-        soonest = max(behind or self.position, self.position, not_before)
+                here.append(block.at)
+        soonest = max(behind or position, position, not_before)
         if self.joints is None:
             return self._next_segment(here, soonest)
-        began = self._began(ids)
-        if (joined := next((at for at in here if self.joints.is_joint(at, began)), None)) is not None:
-            return joined
-        first = soonest if not here else here[0 if not_before > Cursor(0, 0) else -1]  # who returns misses nothing
-        others = [m for m in self.members.values() if m.reads and m.id not in ids]
         if not others:  # a joint would be in nobody's way, and in nobody's favour
-            return first.next_segment(self._segment_starts)
+            return (here[-1] if here else soonest).next_segment(self._segment_starts)
+        began = self._began(ids)
+        if (joined := next((at for at in reversed(here) if self.joints.is_joint(at, began)), None)) is not None:
+            return joined
+        returns = not_before > Cursor(0, 0)  # what lies in the ring was loaded for it
+        first = here[-1 if returns else 0] if here else soonest
         rows = self._block_rows
         apart = APART_BATCHES * max((m.batch_rows or rows) * m.world for m in [*group, *others])
         return self.joints.place(first, began, apart, min(m.epoch_start.cycle for m in others if m.epoch_start))
 
-    def newcomer_waits(self) -> int | None:
+    @property
+    def head(self) -> Cursor:
+        """Where the feed is read next: before anything was published, where those stand who have come back."""
+        readers = (m.next for m in self.members.values() if m.reads and m.next is not None)
+        return self.position if self.furthest > Cursor(0, 0) else min(readers, default=self.position)
+
+    def newcomer_waits_samples(self) -> int | None:
         """Return how many samples will be published before one that came now would begin; None if unknown."""
-        if self._samples is None or self.needed() is None:
-            return None if self._samples is None else 0
+        if self._samples is None:
+            return None
+        if self.needed() is None:
+            return 0
         cycle, sample = self.place_for([Subscriber(-1)], Cursor(0, 0))
-        return max(0, (cycle - self.position.cycle) * self._samples + sample - self.position.sample)
+        return max(0, (cycle - self.head.cycle) * self._samples + sample - self.head.sample)
 
     def _next_segment(self, here: list[Cursor], soonest: Cursor) -> Cursor:
         """Return where an epoch begins in a feed without joints."""
-        places = (at for at in here if self._anywhere or at.sample in self._segment_starts)
+        places = (at for at in reversed(here) if self._anywhere or at.sample in self._segment_starts)
         if (place := next(places, None)) is not None:
             return place
         if self._anywhere:  # of unknown length, what has been read may be more than there is
-            return self.position if self._samples is None else soonest
+            return self.head if self._samples is None else soonest
         return soonest.next_segment(self._segment_starts)
 
     def _give(self, member: Subscriber, block: PublishedBlock) -> None:

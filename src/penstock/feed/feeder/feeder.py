@@ -315,7 +315,7 @@ class Feeder:
                 reopened=self._reopened,
                 trainers=server.trainers(),
                 taken=self._state.taken,
-                newcomer_waits=self._state.newcomer_waits(),
+                newcomer_waits_samples=self._state.newcomer_waits_samples(),
             )
 
     def _play(self, at: Cursor) -> None:

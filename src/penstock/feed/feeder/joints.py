@@ -11,6 +11,8 @@ from penstock.contracts import MOST_CHANGES, MOST_JOINTS, NO_JOINTS, Cursor, Joi
 
 _MOST_NEW = 15
 """Newcomers make no more joints than these: more of them cost accuracy, as fewer rows are shuffled together."""
+_MOST_CHANGES_NEW = MOST_CHANGES // 2
+"""And none where so many changes must be known: joints that go are changes too."""
 APART_BATCHES = 20
 """Batches of the largest trainer between two joints: 20 cost no accuracy, 5 cost half a point (decision 14)."""
 
@@ -38,7 +40,7 @@ class FeedJoints:
         self._always = frozenset(always)
         self._block_rows = block_rows
         self._shuffled = shuffled
-        self._begun = False
+        self._begun = False  # nothing was opened and nobody admitted: what comes first is taken over
         self._inherited: frozenset[int] = frozenset()  # of trainers who read from another feeder, and may yet come
 
     def open(self, cycle: int, began: Collection[int]) -> bool:
@@ -85,7 +87,7 @@ class FeedJoints:
         alive = self._alive(began)
         joints = sorted(alive | self._always)
         places = [joint for joint in joints if joint >= sample and self.may_begin(Cursor(at.cycle, joint))]
-        few = len(alive) < _MOST_NEW and len(self.since(oldest, began).joints.changes) < MOST_CHANGES
+        few = len(alive) < _MOST_NEW and len(self.since(oldest, began).joints.changes) < _MOST_CHANGES_NEW
         if few and at.cycle >= self.opened:
             for edge in (0, *joints, self._samples):
                 if abs(sample - edge) < apart:
@@ -109,10 +111,13 @@ class FeedJoints:
             return True
         if len(self._alive([*began, start.sample])) > MOST_JOINTS:
             return False
-        merged = self._merged(last_read(at, start), known, self._alive(began))
-        if merged is None:
-            return at == start and self.may_begin(start)
-        joints, until = merged
+        cycle = last_read(at, start)
+        joints, until = self._extended(known, self._alive(began))
+        agree = cycle <= until and joints.deciding(cycle) == known.joints.deciding(cycle)
+        if not agree and at != start:
+            return False
+        if not agree and self._begun:
+            joints, until = self.joints, self.opened
         if not Known(joints, until).may_begin(start, self._always):
             return False
         takes_over = until > self.opened or not self._begun
@@ -123,15 +128,17 @@ class FeedJoints:
         self.joints, self.opened, self._inherited, self._begun = joints, until, inherited, True
         return True
 
-    def _merged(self, cycle: int, known: Known, alive: Collection[int]) -> tuple[Joints, int] | None:
-        """Return what is in force if what a trainer knows follows on this; None if the two contradict."""
+    def gives(self, start: Cursor, known: Known) -> bool:
+        """Whether the cycle where an epoch began has the order here that somebody knows who is amid it."""
+        return not self._shuffled or self.joints.deciding(start.cycle) == known.joints.deciding(start.cycle)
+
+    def _extended(self, known: Known, alive: Collection[int]) -> tuple[Joints, int]:
+        """Return what is in force if what a trainer knows follows on this, and up to which cycle."""
         joints, until = self.joints, self.opened
         while until < known.opened and (places := set(known.joints.of(until + 1))).issuperset(alive):
             joints = joints.then(until + 1, places)
             later = (since for since, _ in known.joints.changes if since > until + 1)
             until = min(known.opened, next(later, known.opened + 1) - 1)
-        if until < cycle or joints.deciding(cycle) != known.joints.deciding(cycle):
-            return None
         return joints, until
 
     def _alive(self, began: Collection[int]) -> frozenset[int]:

@@ -151,7 +151,7 @@ class Server:
         """Note that the source is opened; return the joints in force, which those who read are told first."""
         with self.lock:
             if self._state.open(cycle):
-                self._send_joints([member for member in self._state.members.values() if member.next is not None])
+                self._send_joints()
             return NO_JOINTS if self._state.joints is None else self._state.joints.joints
 
     def wanted(self, cycle: int, sample: int, ids: Ids) -> Mask | None:
@@ -274,8 +274,8 @@ class Server:
         now = time.monotonic()
         with self.lock:  # the thread that fills the ring may evict a member meanwhile
             lingers = self._settings.linger is not None and not self._state.attended and self.closing is None
-            stays_until_s = self._state.beginning.until_s
-        stays_s = None if stays_until_s is None else max(0.0, stays_until_s - now)
+            stays_until_ns = self._state.beginning.until_ns
+        stays_s = None if stays_until_ns is None else max(0.0, stays_until_ns / 1e9 - now)
         timeouts_s = stays_s, self._unused_pages.timeout_s(now), self._patience.timeout_s(now, lingers=lingers)
         return min((each for each in timeouts_s if each is not None), default=None)
 
@@ -380,12 +380,10 @@ class Server:
         started = self._state.start(peer.id, at, message.epoch, epoch_start, message.serial, message.known)
         if started is None:
             self._connections.send([peer], wire.encode(wire.Apart(message.serial)))
-        if started and at is None:  # who reads must know of a joint before it is used: a death may follow
-            self._send_joints([member for member in self._state.members.values() if member.reads])
+        if started:  # who reads must know of joints before they are used: a death may follow
+            self._send_joints()
         for member in started or []:
             assert member.next is not None
-            if at is not None:
-                self._send_joints([member])
             starting, _ = self._trainers[member.id]
             self._connections.send([starting], wire.encode(wire.Started(member.serial, *member.next)))
             for block in self._state.backlog(member):
@@ -423,9 +421,10 @@ class Server:
                 peer.layout = layout
             self._connections.send([peer], packets[known])
 
-    def _send_joints(self, members: Sequence[Subscriber]) -> None:
-        for member in members:
-            if (known := self._state.known_since(member)) is not None:
+    def _send_joints(self) -> None:
+        """Tell all who read of the joints."""
+        for member in self._state.members.values():
+            if member.next is not None and (known := self._state.known_since(member)) is not None:
                 packet = wire.encode(wire.InForce(known))
                 self._connections.send([self._trainers[member.id][0]], packet)
 

@@ -40,7 +40,7 @@ def trainer_statistics(
         taken=member.taken,
         wait_s=member.wait_s,
         group=member.group,
-        joined=member.epoch_start.sample if member.epoch_start else 0,
+        joined_sample=member.epoch_start.sample if member.epoch_start else 0,
     )
 
 

@@ -169,12 +169,18 @@ class Reading:
         if self._rows.moved:
             comes_home = self._rows.connection.welcome.name == self._rows.home
             start, self.not_before = None, self.soonest() if comes_home else Cursor(0, 0)
+            self._rows.home = ""
             self.epoch = self.rules.begin(number, None)
         if start is not None:
             self._rows.stand_at(self.rules.at(self.epoch), number, start, self.epoch.passed, self.epoch.known)
             return
         self._rows.start(None, number, self.not_before)
         at, name = self._rows.at, self._rows.connection.welcome.name
+        if at.cycle < (read := self.not_before.cycle):
+            say(
+                f"this trainer has read up to cycle {read}, and feed {name!r} is in cycle {at.cycle}: it begins "
+                "there now, and sees random draws of those cycles again"
+            )
         if self.rules.samples is None and at.sample:
             say(
                 f"feed {name!r} does not know its length, and is in its first pass: this trainer "

@@ -393,13 +393,15 @@ class RowStream:
                 f"feed {welcome.name!r} has gone on without what keeps {what} whole: its samples come in another "
                 "order by now. Begin that epoch anew, or read with share(), which gives its rest apart"
             )
-        decides = known.joints.deciding(last_read(at, epoch_start))  # alike for all ranks
+        ranks, cycle = self._hello.world > 1, last_read(at, epoch_start)
+        decides = self._hello.group if ranks else known.joints.deciding(cycle)  # ranks may stand in two cycles
         name = f"{welcome.name[: MAX_NAME_CHARACTERS - 24]}-apart-{digest(epoch_start, decides)}"
-        again = "" if self._hello.world > 1 else f", and begins its next epoch on {welcome.name!r} again"
+        again = "" if ranks else f", and begins its next epoch on {welcome.name!r} again"
         say(f"this trainer (pid {os.getpid()}) reads the rest of {what} on a feed of its own, {name}{again}")
         self._go_on(msgspec.structs.replace(welcome, name=name))
-        if self._hello.world == 1:
-            self.home = self.connection.moves_to = self.connection.moves_to or welcome.name
+        if not ranks:
+            self.home = welcome.name
+            self.connection.moves_to = self.connection.moves_to or welcome.name
 
     def _go_on(self, welcome: wire.Welcome) -> None:
         """Connect to the feeder in the place of this one, which is then asked for the first row not taken."""
