@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True):
     """What decides how a feed runs and what its trainers receive.
 
     Attributes:
-        segments: Parts of a cycle at which a trainer may join; None until the source has chosen.
+        segments: Parts of a cycle that are shuffled each by itself; None until the source has chosen.
         seed: Random seed of the order, and of the workers.
         window_bytes: Size of the ring, a multiple of the page size.
         prefetch: Batches that the feeder keeps ready for its fastest trainer; None for two, or for 8 MiB of

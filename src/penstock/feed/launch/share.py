@@ -120,8 +120,8 @@ def share(
         name: Name of the feed. Whoever uses this name shares the loader. ``PENSTOCK_FEED_SUFFIX=x`` in the
             environment puts a run on the feed ``name-x`` instead.
         batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
-        drop_last: Leave out of each epoch the samples that fill no batch: the last ones where the feed has one
-            segment, else some drawn afresh from the whole epoch. None for what the source says.
+        drop_last: Leave out of each epoch the samples that fill no batch: the last ones of an epoch that
+            begins with a pass of the feed, else some drawn afresh from all of it. None for what the source says.
         shard: ``(rank, world)`` of a data-parallel run. All ranks attach; each gets the same number of batches of
             one epoch.
         pad: Give each rank of ``shard`` as many rows as torch's ``DistributedSampler`` does, the number of samples

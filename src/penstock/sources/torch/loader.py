@@ -47,7 +47,7 @@ class MapStyleSource(Ordered):
 
     Args:
         loader: The loader, whose worker settings, ``collate_fn`` and ``worker_init_fn`` are kept.
-        segments: Parts of a cycle at which a trainer may join; None for what ``Order`` makes.
+        segments: Parts of a cycle that are shuffled each by itself; None for one.
         seed: Random seed of the order and of the workers.
         in_order: Do not shuffle, whatever the loader says.
     """
