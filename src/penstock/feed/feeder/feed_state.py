@@ -144,7 +144,8 @@ class FeedState:
         Without a position it begins near at hand, and not before ``epoch_start``:
         where others have begun, if that is still in the ring; else at the newest
         block, or the oldest that was loaded for it, which becomes a joint; in a feed
-        without joints, at the next segment; and, of blocks of which not all is loaded, the first whose rows it will find.
+        without joints, at the next segment; and, of blocks of which not all is
+        loaded, the first whose rows it will find.
         Ranks of one group begin an epoch together, or where others of them
         have begun it, under a feeder that died or before this rank was
         interrupted.
