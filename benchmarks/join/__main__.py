@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from benchmarks.join.orders import claims_of_handing_over, claims_of_plans
 from benchmarks.join.starts import claims_of_breaks, claims_of_starts, shrunk
@@ -28,7 +29,7 @@ def main(
     report: Annotated[Path | None, typer.Option("--json", help="Report to write.")] = None,
 ) -> None:
     """Measure starts in mid-cycle, broken-off epochs, plans and hand-over beside joints."""
-    machine, claims = describe(), list[dict[str, Any]]()
+    machine, claims = msgspec.to_builtins(describe()), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
         shrunk(data, Path(folder))
         for part in parts.split(","):

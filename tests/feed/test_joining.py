@@ -332,11 +332,6 @@ def test_who_comes_within_seconds_begins_at_the_beginning(feeders, stays):
     late = Trainer(list(range(N)), feeds.loader(3))
     late.read(1)
     assert late.loader.state_dict()["start"] == [0, 0]
-    late.loader.close()
-    first.read(150)  # into the next cycle, whose beginning stays now
-    third = Trainer(list(range(N)), feeds.loader(3))
-    third.read(1)
-    assert third.loader.state_dict()["start"] == [1, 0]
 
 
 def test_a_beginning_goes_where_its_room_is_needed_and_takes_a_quarter_of_the_window_at_most(feeders, stays):
@@ -404,3 +399,33 @@ def test_after_a_failover_the_first_trainer_back_knows_the_joints_of_the_others(
     assert first.epochs == 2
     late.read(201)
     assert late.loader.name == "feed" and late.epochs == 1 and place[1] > 0
+
+
+def test_beginnings_stay_though_the_next_cycle_is_read_ahead(feeders, stays):
+    stays(20)
+    feeds = feeders()
+    first = Trainer(list(range(N)), feeds.loader(3))
+    first.read(240)  # beyond the cycle's beginning
+    first.read(3)
+    second = Trainer(list(range(N)), feeds.loader(3))
+    second.read(1)
+    assert second.loader.state_dict()["start"] == [0, 0]
+
+
+def test_a_state_far_ahead_of_a_feed_that_others_read_waits_for_nobody(feeders, capsys):
+    feeds = feeders()
+    old = Trainer(list(range(N)), feeds.loader(5))
+    old.read(121 * 12 + 30)
+    saved = old.saved()
+    assert saved[0][0]["start"][0] == 12
+    old.close()
+    feeds.die("feed")
+    other = Trainer(list(range(N)), feeds.loader(5))
+    other.read(10)
+    again = Trainer(list(range(N)), feeds.loader(5))
+    again.load(saved)
+    again.read(91)
+    assert again.epochs == 1 and "on a feed of its own" in capsys.readouterr().err
+    again.read(10)
+    assert again.loader.name == "feed" and again.loader.state_dict()["start"][0] < 3
+    assert "sees random draws of those cycles again" in capsys.readouterr().err

@@ -66,7 +66,8 @@ class Start(msgspec.Struct, tag="start"):
 
     ``serial`` identifies this start, which may be sent twice; ``epoch`` is the
     number of the trainer's epoch, and ``epoch_*`` where that began (or may begin).
-    ``known`` is what it knows of the joints there.
+    ``known`` is what it knows of the joints there, and ``leaves`` says that it can read elsewhere, where it would
+    wait for the feed for cycles.
     """
 
     serial: Positive
@@ -76,6 +77,7 @@ class Start(msgspec.Struct, tag="start"):
     epoch_cycle: Count
     epoch_sample: Count
     known: Known = Known()
+    leaves: bool = False
 
 
 class Epoch(msgspec.Struct, tag="epoch"):

@@ -136,10 +136,13 @@ class FeedState:
         epoch_start: Cursor,
         serial: int = 0,
         known: Known = Known(),  # noqa: B008 - it is immutable
+        *,
+        leaves: bool = False,
     ) -> list[Subscriber] | None:
         """Begin to read for a member; return the members that start now, with ``next`` set.
 
-        None if the joints of its epoch are others than those of this feed: it must read the rest elsewhere.
+        None if it must read the rest of its epoch elsewhere: the joints of that are others than those of
+        this feed, or it ``leaves`` a feed where it would wait for others to read cycles.
 
         Without a position it begins near at hand, and not before ``epoch_start``:
         where others have begun, if that is still in the ring; else at the newest
@@ -157,6 +160,8 @@ class FeedState:
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
         member.not_before = epoch_start
         if at is not None:
+            if leaves and self._is_far_behind(at):
+                return None
             if self.joints and not self.joints.admit(at, epoch_start, known, self._began({id})):
                 return None
             self.gathers = False
@@ -435,6 +440,15 @@ class FeedState:
         rows = self._block_rows
         apart = APART_BATCHES * max((m.batch_rows or rows) * m.world for m in [*group, *others])
         return self.joints.place(first, began, apart, min(m.epoch_start.cycle for m in others if m.epoch_start))
+
+    def _is_far_behind(self, at: Cursor) -> bool:
+        """Whether others read who are behind a place by more than a cycle, and than the window holds."""
+        block = next(iter(self.blocks.values()), None)
+        cycles = at.cycle - self.head.cycle - 1
+        if block is None or self.joints is None or self._samples is None or self.needed() is None or cycles < 1:
+            return False
+        window = min(self.room.capacity_bytes // max(1, aligned(block.placement.nbytes)), MOST_BLOCKS)
+        return cycles * self._samples > window * self._block_rows
 
     @property
     def head(self) -> Cursor:

@@ -377,7 +377,8 @@ class Server:
             return  # repeated by a trainer that was interrupted, and cannot know whether it had sent it
         at = None if message.cycle is None else Cursor(message.cycle, message.sample)
         epoch_start = Cursor(message.epoch_cycle, message.epoch_sample)
-        started = self._state.start(peer.id, at, message.epoch, epoch_start, message.serial, message.known)
+        asked = at, message.epoch, epoch_start, message.serial, message.known
+        started = self._state.start(peer.id, *asked, leaves=message.leaves)
         if started is None:
             self._connections.send([peer], wire.encode(wire.Apart(message.serial)))
         if started:  # who reads must know of joints before they are used: a death may follow

@@ -122,7 +122,9 @@ class Connection:
             self._socket.close()
             raise
 
-    def start(self, at: Cursor | None, epoch: int, epoch_start: Cursor, known: Known) -> Cursor:
+    def start(
+        self, at: Cursor | None, epoch: int, epoch_start: Cursor, known: Known, *, leaves: bool = False
+    ) -> Cursor:
         """Begin to read at a position, or where the feeder says; return where.
 
         Blocks announced before are released, those announced after are kept in
@@ -133,9 +135,10 @@ class Connection:
             epoch: Number of the trainer's epoch.
             epoch_start: Where that began.
             known: What the trainer knows of the joints there.
+            leaves: Whether it can read elsewhere, where it would wait for the feed for cycles.
 
         Raises:
-            Apart: the feed's order is another there.
+            Apart: the feed's order is another there, or the feed is cycles behind.
         """
         asked = at, epoch, epoch_start, known
         if self._asked_for != asked:  # else a call was broken off while it waited, and waits on
@@ -147,7 +150,7 @@ class Connection:
             self._asked_for = asked
         if self._heard != self._serial:  # the feeder hears a serial once
             cycle, sample = (None, 0) if at is None else at
-            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, known))
+            self._send(wire.Start(self._serial, cycle, sample, epoch, *epoch_start, known, leaves))
         began = time.monotonic()
         while self._heard != self._serial:
             if self._apart == self._serial:

@@ -142,10 +142,10 @@ class RowStream:
         self.kept_from = None
         self.destination.settle(wait=True)
         self._start = at, epoch, epoch_start
-        is_apart = False
+        is_apart, leaves = False, self._failover and self._hello.world == 1
         while True:
             try:
-                begun = self.connection.start(*self._start, known)
+                begun = self.connection.start(*self._start, known, leaves=leaves)
                 if at is None:  # a new feeder must begin at this place too
                     self._start = begun, epoch, begun
                 self.place = Standing(begun, row, self.connection, self.connection.held.first)
