@@ -23,15 +23,16 @@ def test_all_arms_are_trained_with_each_seed_and_compared(tmp_path: Path) -> Non
     found = report_of("accuracy", report, *words)
     assert len(found["own"]) == 2
     assert set(found["feeds"]) == {
-        "default",
-        "default, joined late",
-        "segments=4",
-        "segments=16",
-        "segments=16, joined late",
+        "together from the start",
+        "together from the start too",
+        "there from the start",
+        "joined at 33% of a cycle",
+        "joined at 67% of a cycle",
     }
     for arm in found["feeds"].values():
         assert len(arm["accuracies"]) == 2
         assert arm["difference"] == pytest.approx(arm["mean"] - np.mean(found["own"]))
-    # 140 images are one segment unless asked: the loader's own order, and so its very accuracy.
-    assert found["feeds"]["default"]["accuracies"] == found["own"]
+    # Together they get the loader's own order, and so its very accuracy.
+    assert found["feeds"]["together from the start"]["accuracies"] == found["own"]
+    assert found["feeds"]["together from the start too"]["accuracies"] == found["own"]
     assert picture.stat().st_size > 1000

@@ -14,7 +14,7 @@ from benchmarks import children
 
 pytestmark = pytest.mark.whole
 
-COMMANDS = ["share", "gpu", "io", "advise", "packed", "accuracy", "listeners", "fingerprint"]
+COMMANDS = ["share", "gpu", "io", "advise", "packed", "accuracy", "join", "listeners", "fingerprint"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
