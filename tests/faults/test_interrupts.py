@@ -184,11 +184,11 @@ def test_a_failover_that_is_broken_off_is_gone_on_with(forks_feeders_with_torch,
         ids = [int(i) for i in next(batches)["id"]]
         os.kill(loader.statistics().feeder_pid, signal.SIGKILL)
 
-        def broken_off(self: Any, *rest: Any) -> Any:
+        def broken_off(self: Any, *rest: Any, **named: Any) -> Any:
             if loader.statistics().feeder_pid != before or method == "close":
                 monkeypatch.setattr(owner, method, true)
                 raise Interrupted
-            return true(self, *rest)
+            return true(self, *rest, **named)
 
         before = loader.statistics().feeder_pid
         monkeypatch.setattr(owner, method, broken_off)
