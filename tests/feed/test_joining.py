@@ -429,3 +429,26 @@ def test_a_state_far_ahead_of_a_feed_that_others_read_waits_for_nobody(feeders, 
     again.read(10)
     assert again.loader.name == "feed" and again.loader.state_dict()["start"][0] < 3
     assert "sees random draws of those cycles again" in capsys.readouterr().err
+
+
+def test_what_a_state_brings_of_joints_is_told_to_all_who_read(feeders):
+    feeds = feeders()
+    early, late = (Trainer(list(range(N)), feeds.loader(5)) for _ in range(2))
+    early.read(60)
+    late.read(130)
+    saved = late.saved()
+    assert saved[0][0]["joints"]["in_force"]
+    for each in (early, late):
+        each.close()
+    feeds.die("feed")
+    first = Trainer(list(range(N)), feeds.loader(5))
+    first.read(10)
+    second = Trainer(list(range(N)), feeds.loader(5))
+    second.load(saved)
+    second.read(1)
+    first.read(121 + 30)  # into the cycle where that joint is in force
+    feeds.die("feed")
+    first.read(100)
+    assert first.epochs == 2
+    second.read(121)
+    assert second.epochs >= 1
