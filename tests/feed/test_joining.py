@@ -191,7 +191,9 @@ class History:
 
     def select(self) -> None:
         ids = list(range(N)) if self.choose.random() < 0.5 else sorted(self.choose.sample(range(N), 200))
-        self.choose.choice(self.trainers).select(ids)
+        trainer = self.choose.choice(self.trainers)
+        if ids != trainer.wanted or len(trainer.ranks) == 1:  # ranks that have yet to begin are there already
+            trainer.select(ids)
 
     def go(self) -> None:
         self.gone.append(self.trainers.pop(self.choose.randrange(len(self.trainers))))
