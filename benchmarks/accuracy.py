@@ -35,7 +35,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 
 OWN, TOGETHER, PRESENT = "own loader", "together from the start", "there from the start"
 BATCH_SIZE, RATE = 64, 0.05

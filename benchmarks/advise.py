@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from penstock.advice.advice import advise
-from penstock.advice.measurement import Measurement
-from penstock.advice.requirement import Requirement
 from penstock.bench.io.plan import Settings
 from penstock.bench.io.run import run
-from penstock.measure.machine import describe
+from penstock.io.advice.advice import advise
+from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.requirement import Requirement
+from penstock.runs.machine import describe
 
 KIB = 1 << 10
 SEEN = (4 * KIB, 32 * KIB, 256 * KIB, 1024 * KIB)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 
 
 def report(claims: Sequence[dict[str, Any]], path: Path | None, **measured: Any) -> None:

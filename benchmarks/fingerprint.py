@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 
 CLASSES = 1000
 MOST_FOLDER_S = 3.0

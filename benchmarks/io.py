@@ -21,12 +21,12 @@ from benchmarks.share.tables import claims_table
 from rich.console import Console
 from rich.progress import Progress
 
-from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Settings, sizes
 from penstock.bench.io.report import WIDTH, table
 from penstock.bench.io.run import run
 from penstock.errors import BadSetting, PenstockError
-from penstock.measure.machine import describe
+from penstock.io.advice.measurement import Measurement
+from penstock.runs.machine import describe
 
 SMALL, LARGE = 4 << 10, 1 << 20
 POSIX, DIRECT = ("posix",), ("direct", "uring")

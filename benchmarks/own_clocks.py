@@ -23,8 +23,8 @@ from benchmarks.children import ENVIRONMENT
 from benchmarks.claim import claim
 
 import penstock
-from penstock.measure.machine import describe
 from penstock.runs.figures import run_figures
+from penstock.runs.machine import describe
 from penstock.runs.store import Store
 
 TOGETHER = 2

@@ -31,16 +31,16 @@ from rich.table import Table
 from penstock.bench.io import page_cache
 from penstock.bench.io.loop import Loop, places, stride
 from penstock.bench.io.loop import measure as loop_measured
+from penstock.bench.measure.interval import Interval
+from penstock.bench.measure.pool import ProcessPool
 from penstock.contracts import Cursor, SourceBlock
 from penstock.io.files import file_system
 from penstock.io.memory import host_memory
 from penstock.io.open import open_reader
-from penstock.measure.interval import Interval
-from penstock.measure.machine import describe
-from penstock.measure.pool import ProcessPool
 from penstock.memory.host_ring import WritableHostRing
-from penstock.packing.packing import pack
+from penstock.runs.machine import describe
 from penstock.sources.packed.format import HEADER_BYTES
+from penstock.sources.packed.packing import pack
 
 ARMS = ("raw", "raw, huge pages", "packed", "packed, no checksums")
 FEED = "packed"

@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 from benchmarks.claim import claim
 
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file

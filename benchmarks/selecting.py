@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks.claim import claim
 
 import penstock
-from penstock.demo.synthetic import cached_images
-from penstock.measure.machine import describe
+from penstock.bench.demo.synthetic import cached_images
+from penstock.runs.machine import describe
 
 SAMPLES = 2048
 EPOCHS = 3

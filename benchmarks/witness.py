@@ -23,10 +23,10 @@ from benchmarks.share.jpeg import Jpegs, files_in
 
 import penstock
 from penstock.autosharing.proof import Proof
-from penstock.demo.synthetic import cached_images
+from penstock.bench.demo.synthetic import cached_images
+from penstock.bench.measure.family import family
 from penstock.linux.forked_call import ForkedCall
-from penstock.measure.family import family
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 
 SAMPLES, BATCH, WORKERS = 4096, 64, 2
 

@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.demo.images import Crops, ImageFolder, find_images, prepare_worker
-from penstock.demo.model import small_network
-from penstock.demo.synthetic import cached_images
+from penstock.bench.demo.images import Crops, ImageFolder, find_images, prepare_worker
+from penstock.bench.demo.model import small_network
+from penstock.bench.demo.synthetic import cached_images
 
 WORKERS = len(os.sched_getaffinity(0))
 

@@ -26,7 +26,7 @@ from tests.forked import Forked, ForkServer
 
 import penstock
 from penstock.feed.feeder import beginning
-from penstock.measure.gpus import nvml
+from penstock.gpus.nvml import nvml
 
 VERBS = [
     f"penstock.cli.{path.stem}"
@@ -142,7 +142,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ForkServer]]:
     """Processes that fork others: with numpy, with torch too, and with the command line."""
-    numpy = ["penstock.feed.launch.process", "penstock.feed.launch.share", "pytest", "sources"]
+    numpy = ["penstock.feed.launch.process", "penstock.feed.launch.shared", "pytest", "sources"]
     modules = {"numpy": numpy, "torch": [*numpy, "torch.utils.data"], "command": VERBS}
     faults = Path(__file__).parent / "faults"
     servers = {name: ForkServer(tmp_path_factory.mktemp("ended"), modules[name], faults) for name in modules}

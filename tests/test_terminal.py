@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.terminal import console, prepare_output, printable, printable_lines
+from penstock.basics.terminal import console, prepare_output, printable, printable_lines
 
 
 @given(st.text())

@@ -18,8 +18,8 @@ from statistics import median
 import msgspec
 from benchmarks.claim import claim
 
-from penstock.demo.synthetic import cached_images
-from penstock.measure.machine import describe
+from penstock.bench.demo.synthetic import cached_images
+from penstock.runs.machine import describe
 
 TOGETHER = 4
 SCRIPT = Path(__file__).with_name("script.py")

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from penstock.demo.images import Crops, find_images, prepare_worker
-from penstock.demo.model import small_network
+from penstock.bench.demo.images import Crops, find_images, prepare_worker
+from penstock.bench.demo.model import small_network
 
 
 def main() -> None:

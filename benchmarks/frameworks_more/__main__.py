@@ -24,7 +24,7 @@ import msgspec
 import psutil
 
 from penstock.feed.launch import feeds
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 
 SCRIPTS = Path(__file__).with_name("scripts")
 IMAGES, EPOCHS, WITHOUT_MOSAIC, STEPS = 12, 8, 2, 24

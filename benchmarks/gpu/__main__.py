@@ -29,10 +29,10 @@ from benchmarks.share.workload import Workload, jpegs, synthetic
 from rich.console import Console
 from rich.progress import Progress
 
+from penstock.bench.measure.pool import ProcessPool
 from penstock.errors import PenstockError
 from penstock.feed.settings import bytes_from
-from penstock.measure.machine import describe
-from penstock.measure.pool import ProcessPool
+from penstock.runs.machine import describe
 
 
 def main(

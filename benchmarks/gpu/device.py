@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from benchmarks.share.blocks import Blocks
 
-from penstock.measure.loop import Batches
+from penstock.bench.measure.loop import Batches
 
 _UNDER_WAY = 2
 _CLASSES = 1000

@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu.crossing import counting_gpu
 from benchmarks.share.blocks import Blocks
 
-from penstock.measure.loop import say
+from penstock.bench.measure.loop import say
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import aligned
 

@@ -185,7 +185,7 @@ def described() -> tuple[dict[str, Any], str]:
     try:
         import msgspec
 
-        from penstock.measure.machine import describe
+        from penstock.runs.machine import describe
     except ImportError as error:
         return {"python": platform.python_version()}, f"{error}; WHEELS= names a folder with wheels"
     machine: dict[str, Any] = msgspec.to_builtins(describe())

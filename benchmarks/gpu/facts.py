@@ -123,7 +123,7 @@ def counting() -> dict[str, Any]:
     """Compare GPM's PCIe figure and the older counter over a copy of known size."""
     import pynvml
 
-    from penstock.measure.gpm import meter_of
+    from penstock.gpus.gpm import meter_of
 
     torch = _begun()
     meter = meter_of("cuda:0")

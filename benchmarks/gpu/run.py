@@ -14,9 +14,9 @@ from benchmarks.share.result import Result, measure
 from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload
 
-from penstock.measure.gpm import Activity, meter_of
-from penstock.measure.interval import Interval, Watch
-from penstock.measure.pool import Member, MemberFailed, ProcessPool
+from penstock.bench.measure.interval import Interval, Watch
+from penstock.bench.measure.pool import Member, MemberFailed, ProcessPool
+from penstock.gpus.gpm import Activity, meter_of
 
 ARMS = ("separate", "host ring", "GPU ring", "tensorsocket")
 _ANSWER_S = 15.0

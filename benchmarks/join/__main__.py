@@ -19,7 +19,7 @@ from benchmarks.join.starts import claims_of_breaks, claims_of_starts, shrunk
 from rich.console import Console
 from rich.table import Table
 
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 
 
 def main(

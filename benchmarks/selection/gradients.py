@@ -21,7 +21,7 @@ from benchmarks.selection.pools import network
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.scoring.gradients import SampleGradients
+from penstock.select.gradients import SampleGradients
 
 SAMPLES = 256
 BATCH_SIZES = (64, 128, 256)

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.scoring.task import cross_entropy
+from penstock.select.task import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from texts import NETWORKS, NOTHING, POOLS, Texts

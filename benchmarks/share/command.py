@@ -12,10 +12,10 @@ from benchmarks.share.plan import Settings
 from benchmarks.share.run import Report, run
 from benchmarks.share.tables import tables
 
+from penstock.basics.packages import require
+from penstock.basics.terminal import console
+from penstock.bench.measure.progress import progress
 from penstock.bench.saving import check_writable, saved
-from penstock.measure.progress import progress
-from penstock.packages import require
-from penstock.terminal import console
 
 
 def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:

@@ -16,10 +16,10 @@ from benchmarks.share.feeding import Feeding
 from benchmarks.share.trainers import start_feeder, start_trainers
 from benchmarks.share.workload import Workload
 
+from penstock.bench.measure.pool import START_S, ProcessPool
 from penstock.errors import PenstockError
 from penstock.feed.settings import bytes_from
-from penstock.measure.pool import START_S, ProcessPool
-from penstock.measure.processes import pss_bytes, window_pss_bytes, with_descendants
+from penstock.linux.processes import pss_bytes, window_pss_bytes, with_descendants
 
 CROWD = 64
 CROWD_SAMPLES = 16_384

@@ -11,7 +11,7 @@ from benchmarks.share.jpeg import SEGMENTS
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.measure.loop import heard_lines, keep_output_for_answers, say
+from penstock.bench.measure.loop import heard_lines, keep_output_for_answers, say
 
 
 class Feeding(msgspec.Struct, frozen=True):

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 from benchmarks.share.workload import Workload
 
+from penstock.bench.measure.interval import Interval
 from penstock.errors import BadSetting
-from penstock.measure.interval import Interval
 
 MOST_TRAINERS = 64
 

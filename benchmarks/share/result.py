@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.measure.interval import Interval, Watch
-from penstock.measure.pool import Member
-from penstock.measure.rates import Unfinished, measured
+from penstock.bench.measure.interval import Interval, Watch
+from penstock.bench.measure.pool import Member
+from penstock.bench.measure.rates import Unfinished, measured
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from benchmarks.share.blocks import ROWS, Blocks
 
+from penstock.bench.measure.loop import say
 from penstock.contracts import SourceBlock
 from penstock.feed.feeder.writer import BlockWriter
-from penstock.measure.loop import say
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.room import aligned
 

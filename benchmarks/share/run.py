@@ -16,11 +16,11 @@ from benchmarks.share.result import Result, measure
 from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload, jpegs, synthetic
 
+from penstock.basics.packages import require
+from penstock.bench.measure.pool import Member, MemberFailed, ProcessPool
+from penstock.bench.measure.progress import Tell
 from penstock.errors import BadSetting, PenstockError
-from penstock.measure.machine import Machine, describe
-from penstock.measure.pool import Member, MemberFailed, ProcessPool
-from penstock.measure.progress import Tell
-from penstock.packages import require
+from penstock.runs.machine import Machine, describe
 
 
 class Report(msgspec.Struct, kw_only=True):

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from penstock.terminal import printable
+from penstock.basics.terminal import printable
 
 ARMS = {
     "alone": "DataLoader alone",

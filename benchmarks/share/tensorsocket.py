@@ -16,8 +16,8 @@ from benchmarks.share.result import Result, measure
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.measure.interval import Interval, Watch
-from penstock.measure.pool import ONE_THREAD, Member, MemberFailed, ProcessPool
+from penstock.bench.measure.interval import Interval, Watch
+from penstock.bench.measure.pool import ONE_THREAD, Member, MemberFailed, ProcessPool
 
 SCRIPTS = ROOT / "benchmarks" / "peers" / "tensorsocket"
 PYTHON = ROOT / ".venv-tensorsocket" / "bin" / "python"

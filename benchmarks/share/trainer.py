@@ -12,7 +12,7 @@ from benchmarks.share.blocks import Blocks
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.measure.loop import Batches, serve
+from penstock.bench.measure.loop import Batches, serve
 
 
 def open_source(order: dict[str, Any]) -> Batches:

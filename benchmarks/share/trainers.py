@@ -8,7 +8,7 @@ import msgspec
 from benchmarks.children import ENVIRONMENT, command
 from benchmarks.share.feeding import Feeding
 
-from penstock.measure.pool import START_S, Member, ProcessPool
+from penstock.bench.measure.pool import START_S, Member, ProcessPool
 
 
 def start_trainers(pool: ProcessPool, count: int) -> list[Member]:

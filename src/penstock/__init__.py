@@ -23,6 +23,7 @@ from penstock._version import __version__ as __version__
 if TYPE_CHECKING:
     from penstock import select as select
     from penstock.autosharing.marks import autoshare as autoshare
+    from penstock.autosharing.share import share as share
     from penstock.errors import BadSetting as BadSetting
     from penstock.errors import BlockChanged as BlockChanged
     from penstock.errors import BlockTooLarge as BlockTooLarge
@@ -54,18 +55,17 @@ if TYPE_CHECKING:
     from penstock.feed.launch.attach import attach as attach
     from penstock.feed.launch.feeds import feeds as feeds
     from penstock.feed.launch.feeds import stop as stop
-    from penstock.feed.launch.share import share as share
     from penstock.feed.trainer.loader import Loader as Loader
     from penstock.io.cache.cache import Cache as Cache
-    from penstock.packing.packing import pack as pack
-    from penstock.runs.inside import log as log
-    from penstock.runs.inside import run as run
-    from penstock.selection.sampler import SelectionSampler as SelectionSampler
-    from penstock.selection.selection import Selection as Selection
+    from penstock.runs.inside.run import log as log
+    from penstock.runs.inside.run import run as run
     from penstock.sources.arrays import ArraySource as ArraySource
     from penstock.sources.images.source import ImageSource as ImageSource
     from penstock.sources.packed import PackedSource as PackedSource
+    from penstock.sources.packed.packing import pack as pack
     from penstock.sources.tokens import TokenSource as TokenSource
+    from penstock.subsets.sampler import SelectionSampler as SelectionSampler
+    from penstock.subsets.selection import Selection as Selection
 
 
 _ERRORS = (
@@ -106,14 +106,14 @@ _HOMES = {
     "attach": "penstock.feed.launch.attach",
     "autoshare": "penstock.autosharing.marks",
     "PackedSource": "penstock.sources.packed",
-    "Selection": "penstock.selection.selection",
-    "SelectionSampler": "penstock.selection.sampler",
+    "Selection": "penstock.subsets.selection",
+    "SelectionSampler": "penstock.subsets.sampler",
     "TokenSource": "penstock.sources.tokens",
     "feeds": "penstock.feed.launch.feeds",
-    "log": "penstock.runs.inside",
-    "pack": "penstock.packing.packing",
-    "run": "penstock.runs.inside",
-    "share": "penstock.feed.launch.share",
+    "log": "penstock.runs.inside.run",
+    "pack": "penstock.sources.packed.packing",
+    "run": "penstock.runs.inside.run",
+    "share": "penstock.autosharing.share",
     "stop": "penstock.feed.launch.feeds",
     **dict.fromkeys(_ERRORS, "penstock.errors"),
 }
@@ -128,7 +128,7 @@ def __getattr__(name: str) -> Any:
     with _importing:
         value = getattr(import_module(_HOMES[name]), name)
         if name in _LOADERS and "PENSTOCK_RUN_ID" in os.environ:
-            import_module("penstock.runs.inside").watch_waits()
+            import_module("penstock.runs.inside.run").watch_waits()
     globals()[name] = value
     return value
 

@@ -16,14 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.basics.terminal import console
+from penstock.bench.measure.spread import Spread
 from penstock.bench.share.plan import Case, Settings, cases, split
 from penstock.bench.share.report import Comparison, Report, Result, compared, sentence
 from penstock.bench.share.source import Loader, alone, described
 from penstock.bench.share.table import shown
 from penstock.errors import BadSetting
-from penstock.measure.machine import describe
-from penstock.measure.spread import Spread
-from penstock.terminal import console
+from penstock.runs.machine import describe
 
 _PATIENCE_S = 300
 """Each run starts many processes, and other tests run at the same time."""

@@ -20,7 +20,6 @@ import numpy as np
 import psutil
 import pytest
 
-from penstock.advice.measurement import Measurement
 from penstock.bench.io import child, page_cache
 from penstock.bench.io.latency import Latencies
 from penstock.bench.io.loop import Loop, measure, places
@@ -30,6 +29,7 @@ from penstock.bench.io.run import Report, run
 from penstock.bench.io.target import target
 from penstock.contracts import Completed, Extents
 from penstock.errors import BadSetting, ReadFailed
+from penstock.io.advice.measurement import Measurement
 from penstock.io.files import file_system
 
 FILE_BYTES = 4 << 20

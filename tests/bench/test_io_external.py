@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.advice.measurement import Measurement
 from penstock.bench.io.external import TOOLS, installed
 from penstock.bench.io.external.bam import Bam
 from penstock.bench.io.external.fio import ENGINES, Fio
@@ -25,6 +24,7 @@ from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.run import run
 from penstock.bench.io.target import Target
+from penstock.io.advice.measurement import Measurement
 
 RECORDED = Path(__file__).parent / "recorded"
 FILE = Target("/data/a:b", "/data/a:b", 1 << 30)

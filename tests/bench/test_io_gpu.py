@@ -11,13 +11,13 @@ from tests.fakes.gpu import FakeGpu
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.io.nvme.test_nvme_device import FakeDriver
 
-from penstock.advice.measurement import Measurement
 from penstock.bench.io import child, multiprocessors
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.report import medians
+from penstock.gpus.gpm import Meter
+from penstock.io.advice.measurement import Measurement
 from penstock.io.nvme import gpu_threads as device
 from penstock.io.nvme.gpu_threads import most_busy_share
-from penstock.measure.gpm import Meter
 
 MULTIPROCESSORS = 132
 

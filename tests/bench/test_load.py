@@ -16,7 +16,7 @@ import penstock
 from penstock.bench.load import run
 from penstock.bench.load.command import shown
 from penstock.bench.load.run import Measured, Report, Settings
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 from penstock.sources.images.choose import decoder
 
 

@@ -19,9 +19,9 @@ from benchmarks.share.run import Report, run
 from benchmarks.share.tables import tables
 from benchmarks.share.workload import jpegs, synthetic
 
+from penstock.basics.terminal import console
 from penstock.errors import BadSetting
-from penstock.measure.machine import describe
-from penstock.terminal import console
+from penstock.runs.machine import describe
 
 pytestmark = pytest.mark.whole
 

@@ -15,8 +15,8 @@ from benchmarks.share.result import Result
 from tests.benchmarks.reports import report_of
 from tests.fakes.nvml.fake_gpus import FakeGpus
 
-from penstock.measure.gpm import Activity, Meter
-from penstock.measure.gpus import nvml
+from penstock.gpus.gpm import Activity, Meter
+from penstock.gpus.nvml import nvml
 
 pytestmark = pytest.mark.whole
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.advice.measurement import Measurement
-from penstock.advice.saved import saved_rows
 from penstock.cli import advise as verb
+from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.saved import saved_rows
 
 # mech, depth, threads; then MB/s and CPU-s for each GiB at 4 KiB, 64 KiB, 1 MiB: a virtual disk, two cores.
 RECORDED = [

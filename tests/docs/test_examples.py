@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.demo.synthetic import make_images
+from penstock.bench.demo.synthetic import make_images
 
 pytestmark = pytest.mark.whole
 

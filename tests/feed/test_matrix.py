@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 import penstock
-from penstock.packing.packing import pack
+from penstock.sources.packed.packing import pack
 
 SEED = 11
 SIZE = 107

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import penstock
 from penstock import Selection
-from penstock.packing.packing import pack
+from penstock.sources.packed.packing import pack
 
 
 def source(kind: str, folder: Path) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock import waits
 from penstock.feed import wire
-from penstock.measure import waits
 
 
 def arrays() -> penstock.ArraySource:

@@ -18,7 +18,7 @@ from tests.forked import eventually
 pytest.importorskip("pynvml")
 
 from penstock.errors import PenstockError
-from penstock.measure.gpus import visible_gpus
+from penstock.gpus.nvml import visible_gpus
 from penstock.runs.modes.control import PROGRAM, clients
 from penstock.runs.modes.mps import unusable
 

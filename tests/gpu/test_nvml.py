@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from penstock.measure.gpus import devices, gpu_processes, gpus, visible_gpus
+from penstock.gpus.nvml import devices, gpu_processes, gpus, visible_gpus
 from penstock.runs.listeners.contract import Sample, Tick, Tree, WatchedRun
 from penstock.runs.listeners.energy import EnergyListener
 from penstock.runs.listeners.gpm import GpmListener

@@ -43,7 +43,9 @@ for batch in DataLoader(Numbers(), 8, shuffle=True):
 """
 
 
-@pytest.mark.parametrize("module", ["typing", "re", "ctypes", "penstock.cli.app", "typer", "penstock.terminal"])
+@pytest.mark.parametrize(
+    "module", ["typing", "re", "ctypes", "penstock.cli.app", "typer", "penstock.basics.terminal"]
+)
 @pytest.mark.parametrize("words", [["demo"], ["feed", "f.py:f"], ["run", "--share", "train.py"]])
 def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(
     tmp_path: Path, words: list[str], module: str
@@ -67,7 +69,7 @@ def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(
     "module",
     [
         "torch.distributed",
-        "penstock.inject.hook",
+        "penstock.runs.inside.loaders",
         "penstock.autosharing.guard",
         "penstock.feed.wire",
         "the first batch",

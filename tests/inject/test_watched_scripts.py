@@ -146,9 +146,9 @@ def test_a_script_that_can_neither_import_penstock_nor_start_a_thread_goes_on(
 ):
     found = watched(
         """
-sys.modules["penstock.runs.inside"] = None
+sys.modules["penstock.runs.inside.run"] = None
 assert len(list(DataLoader(Rows(), 4))) == 3
-del sys.modules["penstock.runs.inside"]
+del sys.modules["penstock.runs.inside.run"]
 threading.stack_size(1 << 46)
 assert len(list(DataLoader(Rows(), 5))) == 2
 """

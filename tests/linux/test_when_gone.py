@@ -12,7 +12,7 @@ import pytest
 
 from penstock.linux.descriptors import Descriptors
 from penstock.linux.when_gone import in_python, when_gone
-from penstock.measure.waits import Iteration
+from penstock.waits import Iteration
 
 
 class Thing:
@@ -87,6 +87,6 @@ def test_an_iteration_that_was_broken_off_as_it_was_made_goes_without_a_word(mon
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("penstock.measure.waits._Figures", interrupted)
+    monkeypatch.setattr("penstock.waits._Figures", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Iteration(object())

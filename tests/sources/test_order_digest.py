@@ -22,8 +22,8 @@ from torch.utils.data import (
 )
 
 import penstock
-from penstock.packing.packing import pack
 from penstock.sources.adapt import adapt
+from penstock.sources.packed.packing import pack
 
 ROWS = {"id": np.arange(60)}
 DATA = Drawing(60)

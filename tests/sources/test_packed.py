@@ -22,19 +22,19 @@ from tests.examples import examples
 from tests.fakes.gpu import FakeGpu
 
 import penstock
-from penstock.advice.measurement import Measurement
-from penstock.advice.saved import save
 from penstock.contracts import ByteArray, Completed, Cursor, Extents, Opened, Reader
 from penstock.errors import PackDamaged, ReaderUnavailable
+from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.saved import save
 from penstock.io.open import FILE_MECHANISMS, open_reader
 from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
-from penstock.packing.packing import pack
 from penstock.sources.packed import PackedSource, check
 from penstock.sources.packed.format import HEADER_BYTES
+from penstock.sources.packed.packing import pack
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.source import SourceContract
 

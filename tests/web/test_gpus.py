@@ -11,7 +11,7 @@ from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.web.seeded import group
 
-from penstock.measure.gpus import nvml
+from penstock.gpus.nvml import nvml
 from penstock.web.gpus import Gpus
 
 SM_ACTIVE = {"2": 81.0}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.web.seeded import group
 
-from penstock.measure.machine import describe
+from penstock.runs.machine import describe
 from penstock.runs.store import Store
-from penstock.scoring.header import ScoresHeader
-from penstock.scoring.identity import DataIdentity
-from penstock.scoring.meter import Cost
-from penstock.scoring.used import note_used, used_by
+from penstock.select.header import ScoresHeader
+from penstock.select.identity import DataIdentity
+from penstock.select.meter import Cost
+from penstock.select.used import note_used, used_by
 
 
 def reached(cpu_s: float, accuracy: float) -> dict[str, list[float]]:

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.share.blocks import ROWS
 from tensorsocket import TensorConsumer
 
-from penstock.measure.loop import Batches, serve
+from penstock.bench.measure.loop import Batches, serve
 
 
 def open_source(order: dict[str, Any]) -> Batches:

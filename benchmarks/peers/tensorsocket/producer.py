@@ -15,7 +15,7 @@ from benchmarks.share.jpeg import make_loader
 from tensorsocket import TensorProducer
 from tensorsocket.producer import TensorPool
 
-from penstock.measure.loop import heard_lines, say
+from penstock.bench.measure.loop import heard_lines, say
 
 BLOCKS_PER_PASS = 1024
 

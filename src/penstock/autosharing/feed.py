@@ -11,7 +11,7 @@ from penstock.autosharing.proof import Proof
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.translate import Recipe
 from penstock.autosharing.verdict import Declined, Plan
-from penstock.feed.launch.share import shared
+from penstock.feed.launch.shared import shared
 from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.code import Fingerprint

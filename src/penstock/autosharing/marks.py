@@ -8,9 +8,10 @@ from importlib import import_module
 from typing import Any
 
 from penstock.autosharing import guard
+from penstock.autosharing.hook import share_all
 from penstock.autosharing.options import ShareOptions
+from penstock.basics.sizes import whole_number
 from penstock.inject import hook
-from penstock.sizes import whole_number
 
 _MODULES = {
     "torch.utils.data.dataloader": "DataLoader",
@@ -65,5 +66,4 @@ def _hook() -> None:
     for module, kind in _MODULES.items():
         if module in sys.modules:
             hook.hook(getattr(sys.modules[module], kind))
-    if hook.share not in hook.GUARDS:
-        hook.GUARDS.insert(0, hook.share)
+    share_all()

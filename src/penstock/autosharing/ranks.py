@@ -14,9 +14,9 @@ import msgspec
 
 from penstock.autosharing.say import difference
 from penstock.autosharing.verdict import Declined
+from penstock.basics.terminal import say
 from penstock.fingerprint.code import Fingerprint
 from penstock.sources.torch.compat import default_store
-from penstock.terminal import say
 
 PATIENCE_S = 8.0
 """Less than 10 s: a rank that does not come may wait for this one, at a barrier."""

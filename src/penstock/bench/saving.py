@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from penstock.basics.packages import require
+from penstock.basics.terminal import printable
 from penstock.errors import BadSetting
-from penstock.packages import require
-from penstock.terminal import printable
 
 _PICTURES = (".png", ".svg", ".pdf")
 

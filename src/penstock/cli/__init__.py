@@ -26,10 +26,10 @@ def main() -> None:
 
 
 def _run() -> None:
+    from penstock.basics.terminal import prepare_output
     from penstock.cli.app import app
     from penstock.errors import BadSetting, PackageMissing, PenstockError, SourceError
     from penstock.feed.launch.function import FunctionFailed
-    from penstock.terminal import prepare_output
 
     prepare_output()
     try:
@@ -53,7 +53,7 @@ def _run() -> None:
 def _tell(error: Exception, traceback_text: str = "") -> None:
     from rich.text import Text
 
-    from penstock.terminal import console, printable_lines
+    from penstock.basics.terminal import console, printable_lines
 
     stderr = console(stderr=True)
     if traceback_text and traceback_text not in str(error):

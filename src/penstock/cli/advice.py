@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from penstock.advice.advice import Advice
-from penstock.advice.requirement import Reason, Requirement, Setting
-from penstock.sizes import size_text
+from penstock.basics.sizes import size_text
+from penstock.io.advice.advice import Advice
+from penstock.io.advice.requirement import Reason, Requirement, Setting
 
 
 def advice_shown(advice: Advice, origin: str) -> RenderableType:

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting, FeederSilent, FeedNotFound
-from penstock.sizes import size_from
 
 if TYPE_CHECKING:
-    from penstock.advice.measurement import Measurement
     from penstock.feed.statistics import FeederStatistics
+    from penstock.io.advice.measurement import Measurement
 
 _FULL = 0.5
 """A feed whose window is fuller than this is paced by its trainers."""
@@ -60,9 +60,9 @@ def advise(
         return
     import psutil
 
-    from penstock.advice.advice import advise as choose
-    from penstock.advice.requirement import Requirement
-    from penstock.advice.saved import Benchmark, read_benchmark
+    from penstock.io.advice.advice import advise as choose
+    from penstock.io.advice.requirement import Requirement
+    from penstock.io.advice.saved import Benchmark, read_benchmark
 
     rate_bytes_per_s = None if rate is None else _rate(rate)
     sample_bytes = None if sample is None else _size("--sample", sample)
@@ -166,7 +166,7 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
 
 def _quick(directory: Path) -> list[Measurement]:
     """Run a short benchmark of a directory's file system, and keep it for ``reader="auto"``."""
-    from penstock.advice.saved import save, saved_at
+    from penstock.io.advice.saved import save, saved_at
 
     if not directory.is_dir():
         raise BadSetting(f"--on {directory}: there is no such directory")

@@ -6,12 +6,12 @@ import tempfile
 
 from rich.table import Table
 
+from penstock.basics.sizes import size_text
+from penstock.basics.terminal import console, printable
 from penstock.cli.cache import cache_of
 from penstock.contracts import Cursor
 from penstock.io.cache.cache import Cache
-from penstock.sizes import size_text
 from penstock.sources.images.source import ImageSource
-from penstock.terminal import console, printable
 
 _MEASURED = 512
 _ROOM_FOR_ALL = "1000TB"

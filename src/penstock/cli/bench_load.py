@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.terminal import console
+from penstock.basics.terminal import console
 
 
 def load(
@@ -32,11 +32,11 @@ def load(
 
     Penstock's ImageSource, torch's DataLoader with several decoders, tf.data, DALI and SPDL: what is installed.
     """
+    from penstock.basics.sizes import whole_number
     from penstock.bench.load.arms import ARMS
     from penstock.bench.load.command import load_command
     from penstock.bench.load.run import Settings
     from penstock.linux.cores import cores
-    from penstock.sizes import whole_number
 
     settings = Settings(
         folder=folder,

@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from penstock.basics.sizes import size_text
+from penstock.basics.terminal import console, printable
 from penstock.cli.command import Command, Group
 from penstock.errors import BadSetting
-from penstock.sizes import size_text
-from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
     from penstock.io.cache.cache import Cache

@@ -27,6 +27,6 @@ def demo(
 
     With ``--data``, they are trained once more from one feed of an ``ImageSource``.
     """
-    from penstock.demo.session import run
+    from penstock.bench.demo.session import run
 
     run(data, trainers, epochs, images or None, report)

@@ -11,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.basics.terminal import console, printable
 from penstock.doctor.checks import examine
 from penstock.doctor.finding import Finding
-from penstock.terminal import console, printable
 
 _MARKS = {"works": ("✓", "green"), "limited": ("!", "yellow"), "fails": ("✗", "red")}
 _WHAT_WIDTH = 14

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from penstock.basics.sizes import size_text
+from penstock.basics.terminal import console, printable
 from penstock.cli import INTERRUPTED
 from penstock.cli.cache import cache_of
 from penstock.errors import BadSetting
 from penstock.feed.launch.function import call, function_at
 from penstock.feed.settings import DEFAULT_WINDOW
-from penstock.sizes import size_text
 from penstock.sources.adapt import PACKED
 from penstock.sources.seeds import seed_process
-from penstock.terminal import console, printable
 
 if TYPE_CHECKING:
     from penstock.sources.images.source import ImageSource

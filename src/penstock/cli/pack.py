@@ -19,8 +19,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting, PackDamaged
-from penstock.sizes import size_text
 
 _INTERRUPTED = 130
 """Exit status after Ctrl-C, by shell convention: 128 plus the number of SIGINT."""
@@ -60,7 +60,7 @@ def pack(
 def _pack(source: str, folder: Path, seed: int) -> None:
     from penstock.feed.launch.function import call, function_at
     from penstock.fingerprint.code import fingerprint_of
-    from penstock.packing.packing import pack as pack_source
+    from penstock.sources.packed.packing import pack as pack_source
 
     console = Console()
     make = function_at(source)
@@ -85,7 +85,7 @@ def _pack(source: str, folder: Path, seed: int) -> None:
 
 def _begun(folder: Path) -> str:
     """Say how far an interrupted packing has come."""
-    from penstock.packing.packing import rows_begun
+    from penstock.sources.packed.packing import rows_begun
 
     rows, samples = rows_begun(folder)
     if not rows:

@@ -134,9 +134,9 @@ def run(
     ] = False,
 ) -> None:
     """Run a script or a command, and keep what it was, what it printed and how it ended."""
+    from penstock.basics.sizes import size_from
     from penstock.runs.command_line import SPECS, listeners_from, seconds_from
     from penstock.runs.spec.gpus import Gpus
-    from penstock.sizes import size_from
 
     if carbon_intensity is not None:
         os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
@@ -295,8 +295,8 @@ def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None
 def _exit_code(ended: list[RunRecord]) -> int:
     """Show how runs ended; return the exit code of the first that did not finish, else 0."""
     if len(ended) > 1:
+        from penstock.basics.terminal import console
         from penstock.cli.runs_table import ended_table
-        from penstock.terminal import console
 
         console().print(ended_table(ended), soft_wrap=True)
     elif ended[0].status not in ("finished", "failed") or ended[0].reason.startswith("died of "):

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.basics.sizes import size_from, size_text
 from penstock.cli.command import Command, Group
 from penstock.cli.runs_compare import compare
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
@@ -20,7 +21,6 @@ from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES, RunRecord
 from penstock.runs.store import Store
 from penstock.runs.store.store import Removed
-from penstock.sizes import size_from, size_text
 
 app = typer.Typer(cls=Group, help="What has become of runs.", no_args_is_help=True)
 
@@ -58,8 +58,8 @@ def ls(
     if as_json:
         print_json([_fields(run) for run in found])
         return
+    from penstock.basics.terminal import console
     from penstock.cli.runs_table import runs_table
-    from penstock.terminal import console
 
     console().print(runs_table(found), soft_wrap=True)
 
@@ -98,8 +98,8 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
             }
         )
         return
+    from penstock.basics.terminal import console
     from penstock.cli.runs_table import run_page
-    from penstock.terminal import console
 
     console().print(run_page(run, environment, series, folder, figures, advice), soft_wrap=True)
 
@@ -208,7 +208,7 @@ def _fields(run: RunRecord) -> dict[str, Any]:
 
 
 def _tell_removed(removed: list[Removed], dry_run: bool = False) -> None:
-    from penstock.terminal import printable
+    from penstock.basics.terminal import printable
 
     for run, nbytes in removed:
         typer.echo(f"{run.id}  {printable(run.name)} of {printable(run.group)}, {run.status}, {size_text(nbytes)}")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.basics.terminal import say
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.errors import NoSuchRun
 from penstock.runs.store import Store
-from penstock.terminal import say
 
 if TYPE_CHECKING:
     from penstock.runs.record import RunRecord
@@ -34,8 +34,8 @@ def compare(
     if as_json:
         print_json(comparison)
         return
+    from penstock.basics.terminal import console
     from penstock.cli.runs_table import comparison_page
-    from penstock.terminal import console
 
     console().print(comparison_page(comparison), soft_wrap=True)
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from rich.console import ConsoleDimensions, RenderableType
 
+from penstock.basics.terminal import console
 from penstock.cli.runs_table import brief_table, live_table
 from penstock.runs.glance import RECENT_S, Glance, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Store
 from penstock.runs.store.recent import Recent
-from penstock.terminal import console
 
 _LINES_BESIDE = 3  # of headings, and of how many runs are not shown
 

@@ -13,12 +13,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.basics.terminal import printable
 from penstock.runs.advice import MUCH_WAITING, Advice
 from penstock.runs.compare import Comparison, GroupFigures
 from penstock.runs.figures import RunFigures
 from penstock.runs.glance import Glance
 from penstock.runs.record import RunRecord
-from penstock.terminal import printable
 
 _STYLES = {"running": "bold cyan", "finished": "green", "waiting": "dim"}
 

@@ -19,8 +19,8 @@ def top(
     """Show the runs that go on, live, until Ctrl-C: CPU, memory, wait for data, what they log."""
     from rich.live import Live
 
+    from penstock.basics.terminal import console
     from penstock.cli.runs_live import Looks
-    from penstock.terminal import console
 
     real_number("--interval", interval, 0.1, 86_400)
     shown = console()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.basics.terminal import console, say
 from penstock.cli.command import Command, Group
 from penstock.cli.runs_options import AsJson, StoreFolder, print_json
 from penstock.errors import BadSetting
-from penstock.scoring.meter import WATTS
-from penstock.terminal import console, say
+from penstock.select.meter import WATTS
 
 if TYPE_CHECKING:
-    from penstock.scoring.task import Task
+    from penstock.select.task import Task
 
 app = typer.Typer(cls=Group, help="Score samples, and learn whether selecting pays.", no_args_is_help=True)
 
@@ -45,15 +45,15 @@ def score(
     replace: Annotated[bool, typer.Option("--replace", help="Scores of this name are replaced.")] = False,
 ) -> None:
     """Score the samples of a task."""
+    from penstock.basics.packages import require
     from penstock.cli.select_table import scores_page
     from penstock.feed.launch.function import users_code
-    from penstock.packages import require
-    from penstock.scoring.meter import metered
-    from penstock.scoring.scores import path_of, room_for
+    from penstock.select.meter import metered
+    from penstock.select.scores import path_of, room_for
 
     require("penstock select score", "torch,columns", "torch", "pyarrow")
-    from penstock.scoring.kept import keeping
-    from penstock.scoring.score import method_of, scored
+    from penstock.select.kept import keeping
+    from penstock.select.scoring import method_of, scored
 
     given = dict(_setting(each) for each in settings or ())
     scorer = method_of(method, given)
@@ -79,7 +79,7 @@ def score(
 def show(scores: _Scores, as_json: AsJson = False) -> None:
     """Show what scores were computed from, what they cost, and how they are spread."""
     from penstock.cli.select_table import scores_page
-    from penstock.scoring.scores import Scores
+    from penstock.select.scores import Scores
 
     read = Scores.read(scores)
     if as_json:
@@ -96,7 +96,7 @@ def compare(
 ) -> None:
     """Compare scores of one data set: whether they rank alike, and how far their top tenths to halves overlap."""
     from penstock.cli.select_table import comparison_table
-    from penstock.scoring.scores import Scores
+    from penstock.select.scores import Scores
 
     if len(scores) < 2:
         raise BadSetting("give two or more scores to compare")
@@ -124,8 +124,8 @@ def cost(
     """Tell after how many runs a selection has paid, in minutes and in energy, at which accuracy."""
     from penstock.cli.select_table import cost_page
     from penstock.runs.store import Store
-    from penstock.scoring.pays import check_selected, cost_of, cost_of_full
-    from penstock.scoring.scores import Scores
+    from penstock.select.pays import check_selected, cost_of, cost_of_full
+    from penstock.select.scores import Scores
 
     header = Scores.read(scores).header
     with Store.open(store) as opened:
@@ -144,12 +144,12 @@ def bench(
     store: StoreFolder = None,
 ) -> None:
     """Compare methods: accuracy against cost, selection included. What has run already is not run again."""
-    from penstock.packages import require
+    from penstock.basics.packages import require
 
     require("penstock select bench", "torch,columns,runs,demo", "torch", "pyarrow", "yaml", "matplotlib")
     from penstock.runs.store import Store
-    from penstock.scoring.bench.command import compare_methods
-    from penstock.scoring.bench.spec import read_spec
+    from penstock.select.bench.command import compare_methods
+    from penstock.select.bench.spec import read_spec
 
     comparison = read_spec(spec)
     with Store.open(store) as opened:
@@ -158,7 +158,7 @@ def bench(
 
 def _task(where: str, seed: int) -> Task:
     from penstock.feed.launch.function import call, function_at
-    from penstock.scoring.task import Task
+    from penstock.select.task import Task
 
     make: Callable[..., Any] = function_at(where)
     takes_seed = "seed" in inspect.signature(make).parameters

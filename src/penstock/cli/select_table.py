@@ -9,11 +9,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from penstock.scoring.choose import overlap, top
-from penstock.scoring.header import ScoresHeader
-from penstock.scoring.pays import ESTIMATED_WH, RunsCost, balances
-from penstock.scoring.scores import Scores
-from penstock.terminal import printable
+from penstock.basics.terminal import printable
+from penstock.select.choose import overlap, top
+from penstock.select.header import ScoresHeader
+from penstock.select.pays import ESTIMATED_WH, RunsCost, balances
+from penstock.select.scores import Scores
 
 _BINS = 8
 _BAR = 24

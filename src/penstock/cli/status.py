@@ -21,7 +21,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found), indent=2))
         return
+    from penstock.basics.terminal import console
     from penstock.cli.table import feeds_table
-    from penstock.terminal import console
 
     console().print(feeds_table(found), soft_wrap=True)

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.basics.sizes import size_text
+from penstock.basics.terminal import printable
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.sizes import size_text
-from penstock.terminal import printable
 
 _HEADINGS = ("\ntrainer", "\nbatch", "\nepoch", "\ncursor", "lag,\nsamples", "held,\nMiB", "held\nback, s")
 _JUDGED_SAMPLES = 1000

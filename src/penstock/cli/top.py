@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
+from penstock.basics.terminal import console
 from penstock.cli.table import feeds_table
 from penstock.feed.launch.feeds import feeds
 from penstock.feed.settings import real_number
-from penstock.terminal import console
 
 
 def top(

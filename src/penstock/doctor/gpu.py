@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.doctor.finding import Finding
 from penstock.errors import GpuMissing
 from penstock.feed.statistics import FeederStatistics
-from penstock.measure.gpus import Gpu, gpus, nvml, told, visible_gpus
+from penstock.gpus.nvml import Gpu, gpus, nvml, told, visible_gpus
 from penstock.runs.modes.mps import unusable
 
 _COMPUTE_MODES = {0: "shared", 2: "prohibited", 3: "exclusive to one process"}

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.basics.sizes import size_from, whole_number
 from penstock.errors import BadSetting
 from penstock.linux.memory_limit import memory_limit_bytes
-from penstock.sizes import size_from, whole_number
 
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0

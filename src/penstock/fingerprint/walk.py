@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from penstock.basics.tracebacks import raised
 from penstock.errors import Untravelled
 from penstock.fingerprint.code import MODULE, MOST_PARTS, SHORT, Part
 from penstock.fingerprint.content import digest_of_array, joined
 from penstock.fingerprint.data import may_name_data
 from penstock.fingerprint.owners import is_users, text_of
 from penstock.fingerprint.reach import NOT_DATA, Reach
-from penstock.tracebacks import raised
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _ALSO_PLAIN = (np.number, np.bool_, np.character, np.datetime64, PurePath)

@@ -7,35 +7,16 @@ The loaders themselves stay what they are: frameworks take them apart and build 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
-
-from penstock.inject import SHARE
-from penstock.inject.watch import watch
-from penstock.linux.fork import importing
-from penstock.terminal import say
 
 Guard = Callable[[Any, Callable[[], Any]], Any]
 """Given a loader and what makes its iterator, returns that iterator, or one that stands in its place."""
 
 
-def share(loader: Any, make: Callable[[], Any]) -> Any:
-    """Have a loader's iterator read a feed, if that can be."""
-    try:
-        with importing:
-            guard: Guard = import_module("penstock.autosharing.guard").guard
-    except Exception as error:
-        say(f"nothing is shared: {type(error).__name__}: {error}")
-        GUARDS.remove(share)
-        return make()
-    return guard(loader, make)
-
-
-GUARDS: list[Guard] = [*([share] if SHARE in os.environ else []), watch]
-"""The last of them is asked first: what it counts as waiting begins at the script's own ``iter()``."""
+GUARDS: list[Guard] = []
+"""The last is asked first: what it counts as waiting begins at the script's own ``iter()``."""
 
 
 def hook(loader_class: type) -> None:

@@ -7,6 +7,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from penstock.basics.sizes import whole_number
 from penstock.contracts import ByteArray, DeviceBytes, Gpu, Reader
 from penstock.errors import BadSetting
 from penstock.io.gds import GdsQueue
@@ -16,7 +17,6 @@ from penstock.io.reader import QueueReader
 from penstock.io.threads import ThreadQueue
 from penstock.io.to_device import DeviceReader, PinnedReader
 from penstock.io.uring import UringQueue
-from penstock.sizes import whole_number
 
 MECHANISMS = ("posix", "direct", "uring", "object", "gds", "gpu")
 FILE_MECHANISMS = ("posix", "direct", "uring", "gpu")

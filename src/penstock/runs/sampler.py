@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun
 from penstock.runs.listeners.find import listener_names, make_listener
@@ -25,7 +26,6 @@ from penstock.runs.messages import Begin, End, Rate
 from penstock.runs.record import ENDED
 from penstock.runs.schedule import Schedule
 from penstock.runs.store import SeriesWriter, Store, points_file
-from penstock.terminal import say
 
 WRITER = "sampler"
 

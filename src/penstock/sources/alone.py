@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from penstock.basics.packages import data_loader_worker, initialized_distributed
 from penstock.contracts import Cursor, Ids, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting
-from penstock.packages import data_loader_worker, initialized_distributed
 from penstock.sources.order import Ordered
 from penstock.sources.sharding import batches, next_slice
 from penstock.tree import build, describe

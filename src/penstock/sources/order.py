@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.basics.sizes import random_seed, whole_number
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Tree, Wanted
 from penstock.errors import BadSetting
-from penstock.sizes import random_seed, whole_number
 
 _PARTITION, _CYCLE = 0, 1
 Base = Callable[[int], Ids]

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.basics.sizes import whole_number
 from penstock.errors import BadSetting
-from penstock.sizes import whole_number
 
 
 class RankSlice(NamedTuple):

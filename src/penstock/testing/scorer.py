@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
-from penstock.scoring.score import score
-from penstock.scoring.scorer import Scorer
-from penstock.scoring.task import Task
+from penstock.select.scorer import Scorer
+from penstock.select.scoring import score
+from penstock.select.task import Task
 
 
 class ScorerContract(ABC):

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import ByteArray, DeviceBytes, Tree
 from penstock.errors import UnsupportedLeaf
-from penstock.tracebacks import users_stacklevel
 from penstock.tree.layout import MAPPING, Array, Branch, Constant, Node, Scalar, Strings, field_names
 
 

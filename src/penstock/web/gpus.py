@@ -8,9 +8,9 @@ from contextlib import suppress
 import msgspec
 
 from penstock.errors import GpuMissing, NoSuchRun
+from penstock.gpus.gpm import Gpms
+from penstock.gpus.nvml import Gpu, gpu_processes, gpus, nvml, told, users_hidden
 from penstock.linux.process import lineage, start_ticks
-from penstock.measure.gpm import Gpms
-from penstock.measure.gpus import Gpu, gpu_processes, gpus, nvml, told, users_hidden
 from penstock.runs.listeners.gpu import readings
 from penstock.runs.store import Store
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from penstock.runs.store import Store
-from penstock.scoring.meter import WATTS
-from penstock.scoring.pays import ESTIMATED_WH, Saving, balances, savings
+from penstock.select.meter import WATTS
+from penstock.select.pays import ESTIMATED_WH, Saving, balances, savings
 
 
 def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:

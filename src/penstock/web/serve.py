@@ -8,8 +8,8 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from penstock.basics.packages import require
 from penstock.errors import BadSetting
-from penstock.packages import require
 from penstock.runs.store import Store
 
 _TRIED_PORTS = 20

@@ -17,8 +17,8 @@ from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.placement import place
 from penstock.memory.room import Room
-from penstock.selection.selection import Selection
 from penstock.sources.order import Planned, planned
+from penstock.subsets.selection import Selection
 from penstock.tree.layout import Constant
 
 Part = frozenset[int]

@@ -15,8 +15,8 @@ from torch.utils.data import default_collate
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from penstock import BadSetting, select
-from penstock.scoring.gradients import SampleGradients
-from penstock.scoring.task import cross_entropy
+from penstock.select.gradients import SampleGradients
+from penstock.select.task import cross_entropy
 
 KIND, FOLDER = sys.argv[1], Path(sys.argv[2])
 WORDS, RATE, EPOCHS = 30, 0.01, 2

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.nvml.by_number import by_number
 from tests.fakes.nvml.fake_gpus import FakeGpus
 
-from penstock.measure.gpus import nvml
+from penstock.gpus.nvml import nvml
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
 from penstock.runs.listeners.gpm import GpmListener
 from penstock.runs.listeners.gpu import GpuListener

@@ -11,12 +11,12 @@ from contextlib import ExitStack
 
 import msgspec
 
-from penstock.advice.measurement import Measurement
 from penstock.bench.io.loop import Loop, measure, places, stride
 from penstock.bench.io.multiprocessors import Multiprocessors
 from penstock.bench.io.plan import ONE_THREAD, Case
 from penstock.contracts import Gpu, Reader
 from penstock.errors import PenstockError, ReadFailed
+from penstock.io.advice.measurement import Measurement
 from penstock.io.memory import host_memory
 
 _PR_SET_PDEATHSIG = 1

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.text import Text
 
+from penstock.basics.terminal import console, printable
 from penstock.bench.io.plan import Settings
 from penstock.bench.io.report import WIDTH, as_csv, as_json, table
 from penstock.bench.io.run import Report, run
+from penstock.bench.measure.progress import progress
 from penstock.bench.saving import check_picture, check_writable, saved
 from penstock.errors import ReaderUnavailable
-from penstock.measure.progress import progress
-from penstock.terminal import console, printable
 
 
 def io_command(settings: Settings, path: str, json: Path | None, csv: Path | None, plot: Path | None) -> Report:

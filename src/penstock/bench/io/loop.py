@@ -14,7 +14,7 @@ from penstock.contracts import Extents, Numbers, Reader
 from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
-    from penstock.measure.interval import Watch
+    from penstock.bench.measure.interval import Watch
 
 _PART = 4
 """The loop waits for one part in so many of the reads that no thread has in hand, then begins as many anew."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.gpus.gpm import meter_of
 from penstock.io.nvme.gpu_threads import most_busy_share
-from penstock.measure.gpm import meter_of
 
 
 class Busy(NamedTuple):

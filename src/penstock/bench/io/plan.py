@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.advice.measurement import Measurement
+from penstock.basics.sizes import size_from, size_text
 from penstock.errors import BadSetting
+from penstock.io.advice.measurement import Measurement
 from penstock.io.open import MAX_DEPTH, MAX_THREADS, MECHANISMS
-from penstock.sizes import size_from, size_text
 
 PATTERNS = ("random", "sequential")
 EXTERNAL = ("fio", "gdsio", "spdk", "bam")

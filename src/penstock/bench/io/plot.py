@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from penstock.advice.measurement import Measurement
+from penstock.basics.sizes import size_text
 from penstock.bench.io.page_cache import BUFFERED
 from penstock.bench.io.report import medians
-from penstock.sizes import size_text
+from penstock.io.advice.measurement import Measurement
 
 _COLORS = {
     "posix": "#616e7c",

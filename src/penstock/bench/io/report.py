@@ -14,8 +14,8 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from penstock.advice.measurement import Measurement
-from penstock.sizes import size_text
+from penstock.basics.sizes import size_text
+from penstock.io.advice.measurement import Measurement
 
 WIDTH = 104
 """Least width of the table: narrower terminals wrap its lines, but figures are never cut."""

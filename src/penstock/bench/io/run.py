@@ -8,19 +8,19 @@ from typing import NamedTuple
 import msgspec
 import psutil
 
-from penstock.advice.measurement import Measurement
+from penstock.basics.sizes import size_text
 from penstock.bench.io import page_cache
 from penstock.bench.io.child import Order
 from penstock.bench.io.external import Installed, installed
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import MeasurementFailed, answer
 from penstock.bench.io.target import Target, is_url, target
+from penstock.bench.measure.progress import Tell
 from penstock.errors import BadSetting
+from penstock.io.advice.measurement import Measurement
 from penstock.io.disk_names import disk_path
 from penstock.io.files import DIRECT_ALIGNMENT
-from penstock.measure.machine import Machine, describe
-from penstock.measure.progress import Tell
-from penstock.sizes import size_text
+from penstock.runs.machine import Machine, describe
 
 """Told of progress: (cases done, cases in all, what comes now)."""
 

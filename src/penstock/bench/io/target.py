@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting
 from penstock.io.disk_names import disk_path
 from penstock.io.files import open_file
-from penstock.sizes import size_text
 
 _PIECE_BYTES = 16 << 20
 

@@ -11,12 +11,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from penstock.basics.terminal import printable
 from penstock.bench.load.arms import ARMS
 from penstock.bench.load.run import Report, Settings, measure
 from penstock.bench.saving import check_writable, saved
 from penstock.errors import BadSetting
-from penstock.measure.machine import describe
-from penstock.terminal import printable
+from penstock.runs.machine import describe
 
 
 def load_command(

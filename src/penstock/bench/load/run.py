@@ -13,7 +13,7 @@ import msgspec
 from penstock.bench.load import arms
 from penstock.bench.load.arms import ARMS
 from penstock.errors import BadSetting
-from penstock.measure.machine import Machine
+from penstock.runs.machine import Machine
 
 _START_S = 120.0
 _PROBE = "import sys\nfrom importlib.util import find_spec\nfor name in sys.argv[1:]: assert find_spec(name)"

@@ -9,13 +9,13 @@ from types import FrameType
 
 import msgspec
 
+from penstock.basics.terminal import console
+from penstock.bench.measure.progress import progress
 from penstock.bench.saving import check_picture, check_writable, saved
 from penstock.bench.share.plan import Settings
 from penstock.bench.share.report import Report
 from penstock.bench.share.run import run
 from penstock.bench.share.table import shown
-from penstock.measure.progress import progress
-from penstock.terminal import console
 
 
 def share_command(settings: Settings, where: str, json: Path | None, plot: Path | None) -> Report:

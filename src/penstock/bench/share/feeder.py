@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from penstock.bench.measure.loop import failure, heard_lines, keep_output_for_answers, say
 from penstock.bench.share.source import made
 from penstock.errors import PenstockError
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.launch.attach import attach
 from penstock.feed.launch.process import serve
-from penstock.measure.loop import failure, heard_lines, keep_output_for_answers, say
 
 
 class Feeding(msgspec.Struct, frozen=True):

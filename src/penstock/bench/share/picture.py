@@ -12,10 +12,10 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from penstock.bench.measure.spread import Spread
 from penstock.bench.share.plan import Arm
 from penstock.bench.share.report import Report, Result
 from penstock.bench.share.table import notes, short
-from penstock.measure.spread import Spread
 
 _INK, _FAINT, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
 _LINES: tuple[tuple[Arm, str, str, str], ...] = (

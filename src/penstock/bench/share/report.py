@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from penstock.bench.measure.spread import Spread
 from penstock.bench.share.plan import Arm, Settings
 from penstock.bench.share.source import Loader
-from penstock.measure.machine import Machine
-from penstock.measure.spread import Spread
+from penstock.runs.machine import Machine
 
 _SAME = 0.05
 _KEEPS_UP = 0.9

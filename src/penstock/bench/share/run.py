@@ -13,6 +13,11 @@ from typing import Any
 import msgspec
 
 from penstock import errors
+from penstock.bench.measure.family import family
+from penstock.bench.measure.interval import Interval
+from penstock.bench.measure.pool import START_S, Member, MemberFailed, ProcessPool
+from penstock.bench.measure.progress import Tell
+from penstock.bench.measure.rates import Unfinished, measured
 from penstock.bench.share.feeder import Feeding
 from penstock.bench.share.plan import Case, Settings, cases
 from penstock.bench.share.report import Report, Result, compared, sentence
@@ -20,12 +25,7 @@ from penstock.bench.share.source import Loader
 from penstock.errors import PenstockError, SourceError
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.launch.function import FunctionFailed
-from penstock.measure.family import family
-from penstock.measure.interval import Interval
-from penstock.measure.machine import describe
-from penstock.measure.pool import START_S, Member, MemberFailed, ProcessPool
-from penstock.measure.progress import Tell
-from penstock.measure.rates import Unfinished, measured
+from penstock.runs.machine import describe
 
 _PATIENCE_S = 600.0  # a loader may look at its files for minutes
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
+from penstock.basics.tracebacks import users_traceback
+from penstock.bench.measure.loop import Batches
 from penstock.contracts import Cursor, SourceBlock
 from penstock.errors import PenstockError, SourceError
 from penstock.feed.launch.function import call, function_at
-from penstock.measure.loop import Batches
 from penstock.sources.adapt import adapt
 from penstock.sources.seeds import seed_process
-from penstock.tracebacks import users_traceback
 from penstock.tree import first_rows
 
 

@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from penstock.basics.terminal import printable
+from penstock.bench.measure.spread import Spread
 from penstock.bench.share.plan import Arm
 from penstock.bench.share.report import Report, Result
-from penstock.measure.spread import Spread
-from penstock.terminal import printable
 
 _WIDTH = 80
 _ARMS: tuple[tuple[Arm, str], ...] = (

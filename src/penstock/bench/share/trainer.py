@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.bench.measure.loop import Batches, serve
 from penstock.bench.share.source import alone, described
 from penstock.feed.launch.attach import attach
-from penstock.measure.loop import Batches, serve
 from penstock.tree import first_rows
 
 

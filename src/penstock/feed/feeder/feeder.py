@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 
 import msgspec
 
+from penstock.basics.tracebacks import users_traceback
 from penstock.contracts import Cursor, Gpu, Joints, SourceBlock, Tree, WritableRing
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
@@ -37,7 +38,6 @@ from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
 from penstock.memory.unused_pages import UnusedPages
 from penstock.sources.adapt import adapt
 from penstock.sources.seeds import own_random_numbers, rows_seed
-from penstock.tracebacks import users_traceback
 
 
 class Feeder:

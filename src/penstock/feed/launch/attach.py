@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+from penstock.basics.sizes import whole_number
 from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, FeedNotFound
 from penstock.feed import wire
@@ -18,9 +19,8 @@ from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.framework import Framework, check_framework
 from penstock.feed.trainer.loader import Loader
 from penstock.memory.cuda import is_host
-from penstock.selection.policy import selected_at
-from penstock.sizes import whole_number
 from penstock.sources.sharding import rank_of
+from penstock.subsets.policy import selected_at
 
 _RETRY_S = 0.05
 _MOST_WAIT_S = 1e6  # longest timeout that the system takes

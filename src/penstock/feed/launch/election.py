@@ -14,6 +14,8 @@ from multiprocessing.connection import wait
 import msgspec
 
 from penstock import errors
+from penstock.basics.packages import import_path
+from penstock.basics.terminal import say
 from penstock.errors import FeedNotFound, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
@@ -23,8 +25,6 @@ from penstock.feed.trainer.error_texts import silent
 from penstock.inject import without_injection
 from penstock.linux.descriptors import opened
 from penstock.linux.fork import close_in_children
-from penstock.packages import import_path
-from penstock.terminal import say
 
 _RETRY_S = 0.02
 _MOST_STARTS = 3

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import psutil
 
+from penstock.basics.sizes import whole_number
 from penstock.errors import FeederSilent, FeedNotFound, ProtocolError, Refused
 from penstock.feed import wire
 from penstock.feed.asking import ANSWER_S, answer_to, feeds
 from penstock.feed.endpoint import Endpoint, checked_name
 from penstock.feed.trainer.error_texts import silent, unknown
 from penstock.fingerprint.code import Fingerprint
-from penstock.sizes import whole_number
 
 __all__ = ["Ended", "feeds", "made_of", "move", "stop"]
 

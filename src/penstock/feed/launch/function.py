@@ -12,9 +12,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from penstock.basics.packages import require
+from penstock.basics.tracebacks import users_traceback
 from penstock.errors import BadSetting, PenstockError
-from penstock.packages import require
-from penstock.tracebacks import users_traceback
 
 
 class FunctionFailed(Exception):

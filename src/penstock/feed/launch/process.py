@@ -13,6 +13,7 @@ from types import FrameType
 
 import msgspec
 
+from penstock.basics.tracebacks import users_traceback
 from penstock.errors import PenstockError
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
@@ -24,7 +25,6 @@ from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children
 from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
-from penstock.tracebacks import users_traceback
 
 _GRACE_S = 2.0
 _LAST_GRACE_S = 15.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from penstock.basics.sizes import whole_number
 from penstock.errors import BadSetting
 from penstock.feed.endpoint import checked_name
-from penstock.sizes import whole_number
 
 _SUFFIX = "PENSTOCK_FEED_SUFFIX"
 _WORKERS = "PENSTOCK_FEED_WORKERS"

@@ -13,9 +13,9 @@ from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.received import ReceivedBlock
 from penstock.feed.trainer.rows import RowStream, Standing
-from penstock.selection.policy import Policy
-from penstock.selection.selection import Selection
 from penstock.sources.sharding import batches
+from penstock.subsets.policy import Policy
+from penstock.subsets.selection import Selection
 
 
 class LoaderOptions(NamedTuple):

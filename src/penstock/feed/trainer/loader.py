@@ -32,8 +32,8 @@ from penstock.feed.trainer.witness import Comparison
 from penstock.fingerprint.making import LeavesOf
 from penstock.linux.when_gone import in_python, when_gone
 from penstock.memory.cuda import gpu_of
-from penstock.selection.policy import selected_at
 from penstock.sources.sharding import batches
+from penstock.subsets.policy import selected_at
 
 _STATE_VERSION = 2
 

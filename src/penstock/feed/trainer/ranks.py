@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 
-from penstock.packages import data_loader_worker, initialized_distributed
-from penstock.tracebacks import users_stacklevel
+from penstock.basics.packages import data_loader_worker, initialized_distributed
+from penstock.basics.tracebacks import users_stacklevel
 
 
 def group_of_ranks() -> str:

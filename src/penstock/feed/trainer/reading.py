@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Tree, last_read
 from penstock.errors import BadSetting, FeedEnded, LoaderClosed
 from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
 from penstock.feed.trainer.connection import Connection
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
-from penstock.measure.waits import Iteration
-from penstock.terminal import say
+from penstock.waits import Iteration
 
 
 class Reading:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from penstock.basics.terminal import say
+from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import Cursor, Ids, Known, Ring, last_read
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
@@ -25,8 +27,6 @@ from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.selected import Selected
 from penstock.linux.when_gone import Living
 from penstock.sources.order import digest
-from penstock.terminal import say
-from penstock.tracebacks import users_stacklevel
 
 Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], Connection]
 """Finds a feeder, or under ``share`` starts one (in the place of the one that said this welcome, if any)."""

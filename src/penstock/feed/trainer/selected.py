@@ -12,7 +12,7 @@ from penstock.feed.named_rows import decode_ids
 from penstock.feed.trainer.received import Mine, ReceivedBlock
 from penstock.linux.descriptors import opened
 from penstock.linux.fork import close_in_children
-from penstock.selection.selection import Selection
+from penstock.subsets.selection import Selection
 
 
 class Selected:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from penstock.basics.terminal import say
 from penstock.feed.settings import GATHER_S
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.terminal import say
 
 _REPEATED_AFTER_S = 10.0
 _MORE = ("more trainer", "more trainers")

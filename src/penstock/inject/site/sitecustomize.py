@@ -45,7 +45,7 @@ class _Finder:
             def exec_module(module: "ModuleType") -> None:
                 del loader.exec_module
                 try:
-                    from penstock.tracebacks import leave_out_of_interrupts
+                    from penstock.basics.tracebacks import leave_out_of_interrupts
 
                     leave_out_of_interrupts()
                 except Exception:  # it is told below
@@ -59,9 +59,9 @@ class _Finder:
 
 def _hook(module: "ModuleType", name: str) -> None:
     try:
-        from penstock.inject.hook import hook
+        from penstock.runs.inside.loaders import hooked
 
-        hook(getattr(module, name))
+        hooked(getattr(module, name))
     except Exception as error:
         _tell(error, f" of {module.__name__}")
 

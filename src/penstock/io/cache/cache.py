@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
 
+from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder, reads_direct
 from penstock.io.cache.tiers import Files, Layout
-from penstock.sizes import size_from
 
 KEEPS = ("auto", "bytes", "pixels")
 

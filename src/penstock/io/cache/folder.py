@@ -22,11 +22,11 @@ from typing import NamedTuple
 import msgspec
 import psutil
 
+from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting
 from penstock.fingerprint.data import path_text
 from penstock.io.cache.keys import hash64
 from penstock.io.cache.slab import Room, Slab
-from penstock.sizes import size_text
 
 _FORMAT = 1
 _NAME = re.compile(r"penstock-[0-9a-f]{16}-[a-z]+")

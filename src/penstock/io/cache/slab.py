@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.basics.crc32 import crc32
 from penstock.contracts import ByteArray, Ids
-from penstock.crc32 import crc32
 from penstock.io.cache.keys import Keys
 from penstock.io.cache.pieces import Pieces
 from penstock.io.files import DIRECT_ALIGNMENT, direct_aligned

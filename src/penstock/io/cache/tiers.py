@@ -11,12 +11,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from penstock.basics.sizes import size_text
 from penstock.contracts import ByteArray
 from penstock.io.cache.folder import CacheFolder, open_to_read
 from penstock.io.cache.keys import Keys, owners, parts_of
 from penstock.io.cache.slab import Item, Room, Slab
 from penstock.linux.fork import close_in_children
-from penstock.sizes import size_text
 
 _BATCH_BYTES = 4 << 20
 _MOST_BYTES = 1 << 30

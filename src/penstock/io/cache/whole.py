@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
+from penstock.basics.sizes import size_text
+from penstock.basics.terminal import console, printable, say
 from penstock.contracts import ByteArray, Numbers
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
@@ -20,8 +22,6 @@ from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item, Slab
 from penstock.io.cache.tiers import Layout
 from penstock.linux.fork import close_in_children
-from penstock.sizes import size_text
-from penstock.terminal import console, printable, say
 
 PIECE_BYTES = 8 << 20
 """A file is fetched, and compared with checksums, in pieces of this size."""

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import devices
-from penstock.measure.machine import describe
+from penstock.gpus.nvml import devices
 from penstock.runs.launch.kept_run import environment_of
 from penstock.runs.launch.secrets import masked, masked_variables, masked_words
+from penstock.runs.machine import describe
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
 
+from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.runs.launch.kept_run import KeptRun
@@ -21,7 +22,6 @@ from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
 from penstock.runs.modes.mode import Mode, TimeSlices, opened
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
-from penstock.terminal import say
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_TERMINAL = (False, False, False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import devices, gpu_processes, nvml, told, users_hidden
+from penstock.gpus.nvml import devices, gpu_processes, nvml, told, users_hidden
 from penstock.runs.listeners.contract import Sample, Tick, Values
 
 POWERCAP = Path("/sys/class/powercap")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpm import MIB, Gpms
-from penstock.measure.gpus import devices, instances, nvml, told
+from penstock.gpus.gpm import MIB, Gpms
+from penstock.gpus.nvml import devices, instances, nvml, told
 from penstock.runs.listeners.contract import Sample, Tick, Values
 
 _METRICS = {

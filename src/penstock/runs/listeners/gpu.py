@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import GpuMissing
-from penstock.measure.gpus import devices, gpu_processes, instances, nvml, told, users_hidden
+from penstock.gpus.nvml import devices, gpu_processes, instances, nvml, told, users_hidden
 from penstock.runs.listeners.contract import Sample, Tick, Values
 
 _THROTTLED = {

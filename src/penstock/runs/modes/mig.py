@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
-from penstock.measure.gpus import Gpu, answer, gpu_processes, instances, nvml, told, visible_gpus
+from penstock.gpus.nvml import Gpu, answer, gpu_processes, instances, nvml, told, visible_gpus
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
-from penstock.terminal import say
 
 _TRIES, _PAUSE_S = 10, 0.5
 """Memory of a process that was killed is still in use for a moment."""

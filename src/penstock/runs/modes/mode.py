@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Protocol
 
-from penstock.measure.gpus import Gpu
+from penstock.gpus.nvml import Gpu
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
+from penstock.gpus.nvml import Gpu, gpu_processes, nvml, told, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
-from penstock.measure.gpus import Gpu, gpu_processes, nvml, told, users_hidden, visible_gpus
 from penstock.runs.modes.control import PROGRAM, clients
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord

@@ -9,11 +9,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.runs.push.beside import later
 from penstock.runs.record import ENDED
 from penstock.runs.store import Store
-from penstock.terminal import say
 
 _EVERY_S = 5.0
 _PART = 20

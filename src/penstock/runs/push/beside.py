@@ -9,8 +9,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.packages import require
-from penstock.terminal import say
+from penstock.basics.packages import require
+from penstock.basics.terminal import say
 
 _PATIENCE_S = 15.0
 

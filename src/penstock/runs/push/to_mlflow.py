@@ -13,13 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from penstock.basics.terminal import say
 from penstock.errors import PushFailed
 from penstock.runs.launch.secrets import masked
 from penstock.runs.push.metrics import Metric, metrics_of, unique_names
 from penstock.runs.push.pushed import Notes, Pushed
 from penstock.runs.record import ENDED, RunRecord, Status
 from penstock.runs.store import Store
-from penstock.terminal import say
 
 MOST_FILES_BYTES = 1 << 30
 """Bytes of a run's own files beyond which none of them is pushed."""

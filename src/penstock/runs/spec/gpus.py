@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 
 from penstock.errors import BadSetting, GpuMissing
-from penstock.measure.gpus import Gpu, visible_gpus
+from penstock.gpus.nvml import Gpu, visible_gpus
 from penstock.runs.command_line import check_mode
 from penstock.runs.modes.mode import check
 from penstock.runs.plan import GroupPlan

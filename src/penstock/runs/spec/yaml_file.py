@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.autosharing.options import ShareOptions
+from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.runs.command_line import check_listeners, seconds_from
 from penstock.runs.plan import GroupPlan, RunPlan
@@ -19,7 +20,6 @@ from penstock.runs.spec.command import named, runs_of
 from penstock.runs.spec.gpus import Gpus
 from penstock.runs.spec.grid import values_from
 from penstock.runs.spec.yaml_text import YamlText, read_yaml
-from penstock.sizes import size_from
 
 Text = str | list[str]
 

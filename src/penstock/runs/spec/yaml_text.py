@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.basics.packages import require
 from penstock.errors import BadSetting
-from penstock.packages import require
 
 _DEEPEST = 20
 

@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from penstock.basics.packages import require
 from penstock.errors import BadSetting
-from penstock.packages import require
 from penstock.runs.record import RunRecord
 from penstock.runs.store.series import Series
 from penstock.runs.store.store import Store

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from penstock.crc32 import crc32
+from penstock.basics.crc32 import crc32
 from penstock.errors import BadSetting, StoreUnusable
 from penstock.runs.store.columns import (
     Column,

@@ -11,9 +11,10 @@ import cv2
 import numpy as np
 import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 
-from penstock.advice.caching import CacheChoice, ImageCosts, choose_kept
+from penstock.basics.terminal import say
 from penstock.contracts import Place, Records
 from penstock.errors import BadSetting, PenstockError
+from penstock.io.advice.caching import CacheChoice, ImageCosts, choose_kept
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
 from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, Counts, Layout, kept_bytes, memory_files
@@ -24,7 +25,6 @@ from penstock.sources.images.whole import size_of
 from penstock.sources.images.worker import Costs, Prepared
 from penstock.sources.order import permutation
 from penstock.sources.records.read import is_remote, read
-from penstock.terminal import say
 
 _DECODERS = f"OpenCV {cv2.__version__}, simplejpeg {simplejpeg.__version__}"
 """What whole images are decoded by, whose versions may differ in pixels; regions are equal to whole images."""

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.basics.terminal import printable, say
 from penstock.contracts import Records
 from penstock.errors import BadSetting
-from penstock.terminal import printable, say
 
 _SHOWN = 3
 _MOST_CLASSES = 10_000_000

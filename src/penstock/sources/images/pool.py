@@ -19,10 +19,10 @@ from typing import Any, Generic, TypeVar
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
+from penstock.basics.packages import import_path
 from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.linux.exit_status import in_words
 from penstock.linux.fork import close_in_children
-from penstock.packages import import_path
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.advice.caching import CacheChoice, ImageCosts
+from penstock.basics.packages import require
+from penstock.basics.sizes import whole_number
 from penstock.contracts import NO_JOINTS, Cursor, Joints, Records, SourceBlock, Wanted
 from penstock.errors import BadSetting
+from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.tiers import Counts
 from penstock.linux.cores import cores
 from penstock.memory.slots import Slots
-from penstock.packages import require
-from penstock.sizes import whole_number
 from penstock.sources.alone import Alone
 from penstock.sources.images.labels import labels_of
 from penstock.sources.order import digest, planned

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Records, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError, Untravelled
 from penstock.linux.descriptors import opened
@@ -26,7 +27,6 @@ from penstock.sources.images.keeping import Keeping
 from penstock.sources.images.pool import WorkerPool
 from penstock.sources.images.worker import Bad, Memory, Prepared, Recipe, Task
 from penstock.sources.order import Planned
-from penstock.terminal import say
 from penstock.tree import Array, array_nodes, build, describe, leaf_from_bytes
 
 NO_LABEL = -100

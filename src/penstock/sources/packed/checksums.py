@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.basics.crc32 import crc32
 from penstock.contracts import ByteArray
-from penstock.crc32 import crc32
 from penstock.errors import PackDamaged, ReadFailed
 from penstock.sources.packed.format import (
     HEADER_BYTES,

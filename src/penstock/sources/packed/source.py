@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.advice.reader_choice import choose_reader
-from penstock.advice.saved import saved_rows
+from penstock.basics.sizes import size_text, whole_number
 from penstock.contracts import NO_JOINTS, ByteArray, Cursor, Joints, Reader, SourceBlock, Wanted
 from penstock.errors import BadSetting, ReaderUnavailable, Untravelled
+from penstock.io.advice.reader_choice import choose_reader
+from penstock.io.advice.saved import saved_rows
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
 from penstock.io.cache.tiers import Admitted, Counts, Files, Tiers, memory_files
@@ -22,7 +23,6 @@ from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots
-from penstock.sizes import size_text, whole_number
 from penstock.sources.alone import UNTRAVELLED
 from penstock.sources.order import Ordered, digest, planned
 from penstock.sources.packed.files import PackedFiles

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from penstock.basics.packages import require
+from penstock.basics.sizes import size_text
 from penstock.contracts import Numbers, Place
 from penstock.errors import BadSetting, ReadFailed, Untravelled
 from penstock.fingerprint.data import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.slab import Slab
 from penstock.io.cache.whole import WholeFile, slab_of
-from penstock.packages import require
-from penstock.sizes import size_text
 from penstock.sources.alone import UNTRAVELLED
 from penstock.sources.records.read import check_once, is_remote, objects_like, read, version_of
 from penstock.sources.tokens import megatron

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from typing import NamedTuple
 
-from penstock.advice.measurement import Measurement
 from penstock.bench.io.external.bam import Bam
 from penstock.bench.io.external.fio import Fio
 from penstock.bench.io.external.gdsio import Gdsio
@@ -14,6 +13,7 @@ from penstock.bench.io.external.tool import Tool
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import answer
 from penstock.bench.io.target import Target
+from penstock.io.advice.measurement import Measurement
 
 TOOLS: tuple[Tool, ...] = (Fio(), Gdsio(), Spdk(), Bam())
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
+from penstock.io.advice.measurement import Measurement
 
 _DRIVERS = ("vfio-pci", "uio_pci_generic")
 _NVME_CLASS = "0x010802"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from penstock.advice.measurement import Measurement
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer
 from penstock.bench.io.target import Target
+from penstock.io.advice.measurement import Measurement
 
 
 class Tool(Protocol):

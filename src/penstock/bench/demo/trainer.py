@@ -1,0 +1,142 @@
+"""A trainer process of the demo: ``python -m penstock.bench.demo.trainer``.
+
+It reads its job from standard input and reports on standard output. All arms
+run this; what differs is in ``open_loader``.
+"""
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from penstock.autosharing.share import share
+from penstock.bench.demo.images import CROP_AREA, CROP_RATIO, LABELS, BadImage, Crops, Labelled, prepare_worker
+from penstock.bench.demo.job import Event, Job
+from penstock.bench.demo.model import small_network
+from penstock.sources.images.source import ImageSource
+
+_REPORT_EVERY_S = 0.25
+_LINGER_S = 1.0
+_FEED_BATCH_PIXELS = 1 << 17  # pixels of a batch of the feed's loader, of which each trainer cuts its batches
+_BAD_IMAGE = re.compile(rf"{BadImage.__name__}: (.+)")
+
+
+def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: int) -> DataLoader[Any]:
+    """Make the loader of one trainer, or of the feed for all."""
+    return DataLoader(
+        Crops(images, crop_px),  # pyright: ignore[reportArgumentType]
+        batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=True,
+        worker_init_fn=prepare_worker,
+    )
+
+
+def make_source(folder: str, crop_px: int, batch_size: int, workers: int) -> ImageSource:
+    """Make what reads and decodes for the feed in place of a ``DataLoader``."""
+    return ImageSource(
+        folder,
+        labels=f"{folder}/{LABELS}",
+        size=crop_px,
+        scale=CROP_AREA,
+        ratio=CROP_RATIO,
+        shrink="area",
+        batch_size=batch_size,
+        workers=workers,
+    )
+
+
+def open_loader(job: Job) -> Any:
+    """Open this trainer's own ``DataLoader``, or the feed."""
+    size = job.run.batch_size
+    if job.feed is None:
+        return make_loader(job.train, job.crop_px, size, job.workers)
+    feed_size = _FEED_BATCH_PIXELS // job.crop_px**2
+    make = partial(make_loader, job.train, job.crop_px, feed_size, job.workers)
+    if job.folder is not None:
+        make = partial(make_source, job.folder, job.crop_px, feed_size, job.workers)
+    return share(make, job.feed, batch_size=size, framework="torch", window=job.window, linger=_LINGER_S)
+
+
+def train(job: Job, device: str) -> None:
+    """Train the job's model for its epochs, reporting as it goes."""
+    torch.manual_seed(job.seed)
+    model = small_network(job.run.width, job.classes, job.crop_px).to(device)
+    loader = open_loader(job)
+    device_name = torch.cuda.get_device_name() if device == "cuda" else device
+    sharing = "" if job.feed is None else loader.statistics().sharing
+    steps = job.epochs * -(-len(job.train) // job.run.batch_size)
+    optimizer = torch.optim.AdamW(model.parameters(), job.run.learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.run.learning_rate, total_steps=steps)
+    images_seen = 0
+    waited_s = reported_s = 0.0
+    loss = torch.zeros(())
+    for epoch in range(job.epochs):
+        asked_s = time.monotonic()
+        for images, labels in loader:
+            now_s = time.monotonic()
+            waited_s += now_s - asked_s
+            images_seen += len(labels)
+            if now_s - reported_s >= _REPORT_EVERY_S:
+                reported_s = now_s
+                report(Event("progress", now_s, images_seen, epoch, loss.item(), waited_s, sharing, device_name))
+            loss = nn.functional.cross_entropy(model(as_input(images, device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            asked_s = time.monotonic()
+    report(
+        Event("trained", time.monotonic(), images_seen, job.epochs, loss.item(), waited_s, sharing, device_name)
+    )
+    if job.feed is not None:
+        loader.close()
+
+
+def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
+    """Turn uint8 pixels, colours first or last, into floats in [-1, 1], colours first, on the device."""
+    if images.shape[-1] == 3:
+        images = images.permute(0, 3, 1, 2)
+    return images.to(device, non_blocking=True).float().div_(127.5).sub_(1.0)
+
+
+def report(event: Event) -> None:
+    """Send a report to the demo."""
+    sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Do the job that standard input describes."""
+    torch.set_num_threads(1)
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    report(Event("ready", time.monotonic()))
+    if not sys.stdin.buffer.readline():  # the demo is gone
+        return
+    try:
+        train(job, device)
+    except BrokenPipeError:  # the demo is gone
+        os._exit(1)
+    except Exception as error:
+        # An error of a loader's worker comes as text, with the worker's traceback.
+        found = _BAD_IMAGE.findall(f"{type(error).__name__}: {error}\n{getattr(error, 'traceback_text', '')}")
+        message = found[-1] if found else f"{type(error).__name__}: {error}"
+        report(Event("failed", time.monotonic(), message=message, bad_data=bool(found)))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

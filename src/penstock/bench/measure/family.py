@@ -1,0 +1,99 @@
+"""Measures what a set of processes costs: CPU time to the last, and memory while they live."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from penstock.linux.processes import cpu_s, pss_bytes
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_END_WITHIN_S = 20.0
+
+
+class Family:
+    """The descendants of this process that were started since this was made.
+
+    Inside ``family()`` a descendant whose parent ends becomes this process's
+    child, so a feeder that outlives the trainer that started it is accounted
+    for to its end.
+
+    Attributes:
+        peak_pss_bytes: Most memory that all held at one time; a shared page counts once.
+        peak_processes: Most processes at one time.
+    """
+
+    def __init__(self) -> None:
+        self._self = psutil.Process()
+        self._others = {child.pid for child in self._self.children(recursive=True)}
+        self._ended_cpu_s = 0.0
+        self.peak_pss_bytes = 0
+        self.peak_processes = 0
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of all of them until now."""
+        return self._ended_cpu_s + cpu_s(self._living())
+
+    def sample_memory(self) -> None:
+        """Sample the memory that they hold now."""
+        living = self._living()
+        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(map(pss_bytes, living)))
+        self.peak_processes = max(self.peak_processes, len(living))
+
+    def reap(self) -> dict[int, int]:
+        """Account for those that have ended; return their exit statuses by pid."""
+        ended: dict[int, int] = {}
+        for process in self._self.children():
+            if process.pid in self._others:
+                continue
+            with suppress(ChildProcessError):
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    self._ended_cpu_s += usage.ru_utime + usage.ru_stime
+                    ended[pid] = os.waitstatus_to_exitcode(status)
+        return ended
+
+    def terminate(self) -> None:
+        """Ask all of them to end."""
+        for process in self._living():
+            with suppress(psutil.Error):
+                process.terminate()
+
+    def end(self) -> None:
+        """Wait until none of them is left; what does not end by itself is killed."""
+        deadline = time.monotonic() + _END_WITHIN_S
+        while living := self._living():
+            self.reap()
+            if time.monotonic() >= deadline:
+                for process in living:
+                    with suppress(psutil.Error):
+                        process.kill()
+            time.sleep(0.02)
+
+    def _living(self) -> list[psutil.Process]:
+        return [process for process in self._self.children(recursive=True) if process.pid not in self._others]
+
+
+@contextmanager
+def family() -> Generator[Family]:
+    """Account for the processes that are started inside; at its end none is left."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "the kernel does not let this process account for its descendants")
+    members = Family()
+    try:
+        yield members
+    except BaseException:
+        members.terminate()
+        raise
+    finally:
+        members.end()
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)

@@ -1,0 +1,133 @@
+"""Measures trainers over one interval of time: rates, CPU time, memory."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from penstock.bench.measure.interval import Interval, Watch
+from penstock.bench.measure.pool import Member, MemberFailed
+from penstock.linux.processes import cpu_s, pss_bytes, with_descendants
+
+_SETTLE_S = 0.4
+_ANSWER_S = 60.0
+
+
+class Unfinished(MemberFailed):
+    """Raised when trainers did not finish an interval; the message says how many batches each has had."""
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """What trainers took in one interval.
+
+    Attributes:
+        samples_per_s: Samples per second of each trainer.
+        batches_per_s: Batches per second of each trainer.
+        trainer_us_per_batch: CPU time per batch of a trainer's own process.
+        feeder_cpu_s: CPU time of feeders, children included, per 1,000 samples delivered to all together.
+        trainers_cpu_s: CPU time of trainers, children included, per 1,000 samples delivered to all together.
+        latency_us: (median, 99th percentile) from publishing to receipt; None if not known.
+        pss_bytes: Memory of all processes together at the interval's end; a shared page counts once.
+        copied_bytes_per_batch: Bytes that a trainer itself copied to its device; 0 if not counted.
+    """
+
+    samples_per_s: tuple[float, ...]
+    batches_per_s: tuple[float, ...]
+    trainer_us_per_batch: float
+    feeder_cpu_s: float
+    trainers_cpu_s: float
+    latency_us: tuple[float, float] | None
+    pss_bytes: int
+    copied_bytes_per_batch: float
+
+
+def measured(
+    members: Sequence[Member],
+    orders: Sequence[dict[str, Any]],
+    interval: Interval,
+    feeders: Sequence[int] = (),
+    watches: Sequence[Watch] = (),
+) -> Rates:
+    """Let each member take batches as its order says, and measure them.
+
+    Args:
+        feeders: Pids of processes that load for the members.
+
+    Raises:
+        Unfinished: a member was not warm in time, or had no batches in the interval.
+        MemberFailed: a process died or failed.
+    """
+    deadline = time.monotonic() + interval.limit_s
+    for member, order in zip(members, orders, strict=True):
+        member.tell({"do": "take", "warm_up": interval.warm_up, "step_s": interval.step_s, **order})
+    try:
+        for member in members:
+            member.hear_of("ready", deadline)
+    except MemberFailed:
+        if time.monotonic() < deadline:
+            raise
+        raise _unfinished([_progress(member) for member in members], interval.limit_s) from None
+    start = time.monotonic() + _SETTLE_S
+    stop = start + interval.seconds
+    for member in members:
+        member.tell({"do": "measure", "start": start, "stop": stop, "fixed": interval.fixed})
+    trainers = [member.pid for member in members]
+    time.sleep(max(0.0, start - time.monotonic()))
+    for watch in watches:
+        watch.begin()
+    feeder_cpu, trainer_cpu, began = _cpu_s(feeders), _cpu_s(trainers), time.monotonic()
+    time.sleep(max(0.0, stop - time.monotonic()))
+    feeder_cpu, trainer_cpu = _cpu_s(feeders) - feeder_cpu, _cpu_s(trainers) - trainer_cpu
+    seconds = time.monotonic() - began
+    for watch in watches:
+        watch.end()
+    answers = [member.hear_of("finished", stop + _ANSWER_S) for member in members]
+    memory = sum(map(pss_bytes, with_descendants([*feeders, *trainers])))
+    for member in members:
+        member.tell({"do": "stop"})
+    if not all(answer["finished"] for answer in answers):
+        raise _unfinished([answer["taken"] for answer in answers], interval.seconds)
+    if not interval.fixed:
+        for member in members:
+            member.hear_of("closed", time.monotonic() + _ANSWER_S)
+    samples_per_s = tuple(answer["samples"] / answer["seconds"] for answer in answers)
+    thousands = sum(samples_per_s) * seconds / 1000
+    return Rates(
+        samples_per_s=samples_per_s,
+        batches_per_s=tuple(answer["batches"] / answer["seconds"] for answer in answers),
+        trainer_us_per_batch=1e6 * float(np.mean([a["cpu_s"] / a["batches"] for a in answers])),
+        feeder_cpu_s=feeder_cpu / thousands,
+        trainers_cpu_s=trainer_cpu / thousands,
+        latency_us=_latency(answers),
+        pss_bytes=memory,
+        copied_bytes_per_batch=float(np.mean([a.get("copied_bytes", 0) / a["batches"] for a in answers])),
+    )
+
+
+def _cpu_s(pids: Sequence[int]) -> float:
+    return cpu_s(with_descendants(pids))
+
+
+def _latency(answers: list[dict[str, Any]]) -> tuple[float, float] | None:
+    samples = [latency for answer in answers for latency in answer["latencies_s"]]
+    if not samples:
+        return None
+    return float(np.median(samples)) * 1e6, float(np.percentile(samples, 99)) * 1e6
+
+
+def _progress(member: Member) -> int:
+    """Ask a member that was not warm in time how many batches it has had."""
+    member.tell({"do": "measure", "start": math.inf, "stop": time.monotonic()})
+    try:
+        return int(member.hear_of("taken", time.monotonic() + _ANSWER_S)["taken"])
+    except MemberFailed:
+        return 0
+
+
+def _unfinished(taken: list[int], seconds: float) -> Unfinished:
+    return Unfinished(f"did not finish in {seconds:.0f} s: {', '.join(map(str, taken))} batches")

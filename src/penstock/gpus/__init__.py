@@ -1,0 +1,1 @@
+"""What a GPU says of itself, by NVML and its performance monitoring."""

@@ -1,0 +1,199 @@
+"""Predicts what each measured setting would do for a need, also at sizes that were not measured.
+
+Between two sizes a read's time and CPU time are interpolated linearly. Below the
+smallest size a read takes the time of that size; above the largest, bytes come at
+the rate of that size.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+from penstock.errors import BadSetting
+from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.requirement import MEASURED, Reason, Requirement, Setting
+from penstock.io.files import DIRECT_ALIGNMENT
+from penstock.io.queue import CPU_SERVED
+
+_ANY_SIZE = frozenset({"posix", "object"})
+"""Mechanisms that read exactly what is asked for; others read whole pages."""
+
+_SAME_PLACE = {"host": ("host", "pinned"), **dict.fromkeys(("cuda", "cuda:0"), ("cuda", "cuda:0"))}
+
+
+class Expected(NamedTuple):
+    """Settings for a need, and remarks on rows that were left out."""
+
+    choices: list[Setting]
+    reasons: list[Reason]
+
+
+class _Way(NamedTuple):
+    mech: str
+    qd: int
+    threads: int
+    dest: str
+    cold: bool
+    copy_included: bool
+
+
+class _Read(NamedTuple):
+    us: float
+    cpu_us: float
+
+
+def predict(rows: Iterable[Measurement], need: Requirement) -> Expected:
+    """Predict what every setting that may serve this need would do.
+
+    Raises:
+        BadSetting: no row is about this need.
+    """
+    usable, reasons = _usable(list(rows), need)
+    settings: dict[_Way, list[Measurement]] = defaultdict(list)
+    for row in usable:
+        cold = row.cold or row.mech != "posix"  # others bypass the page cache
+        settings[_Way(row.mech, row.qd, row.threads, row.dest, cold, row.copy_included)].append(row)
+    choices = [choice for setting, of_it in settings.items() for choice in _choices(setting, of_it, need)]
+    return Expected(choices, reasons)
+
+
+def _choices(setting: _Way, rows: list[Measurement], need: Requirement) -> list[Setting]:
+    by_size: dict[int, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        by_size[row.bs_bytes].append(row)
+    reads = {
+        size: _Read(median(1e6 / row.iops for row in same), median(row.cpu_us_per_op for row in same))
+        for size, same in sorted(by_size.items())
+    }
+    shares = [row.sm_share for row in rows if row.sm_share is not None]
+    # A sequential reader chooses its read size, so the measured ones will do.
+    sizes = [need.sample_bytes] if need.access == "random" else list(reads)
+    return [_choice(setting, reads, size, need, max(shares, default=None), rows[0].path_taken) for size in sizes]
+
+
+def _choice(
+    setting: _Way,
+    reads: dict[int, _Read],
+    asked: int,
+    need: Requirement,
+    sm_share: float | None,
+    path_taken: str,
+) -> Setting:
+    unit = 1 if setting.mech in _ANY_SIZE else DIRECT_ALIGNMENT
+    nbytes = -(-asked // unit) * unit
+    read, used = _at(reads, nbytes)
+    full_mb_s = asked / read.us
+    cpu_bound = 1.0 if need.cores is None else min(1.0, need.cores * read.us / max(read.cpu_us, 1e-9))
+    mb_s = full_mb_s * cpu_bound
+    wanted = mb_s if need.rate_mb_s is None else min(mb_s, need.rate_mb_s)
+    basis: Literal["measured", "interpolated", "extrapolated"]
+    basis = "interpolated" if len(used) > 1 else "measured" if used == (nbytes,) else "extrapolated"
+    return Setting(
+        mech=setting.mech,
+        qd=setting.qd,
+        threads=setting.threads,
+        bs_bytes=nbytes,
+        dest=setting.dest,
+        mb_s=mb_s,
+        full_mb_s=full_mb_s,
+        cpu_us_per_read=read.cpu_us,
+        cpu_s_per_gib=read.cpu_us / asked * 2**30 / 1e6,
+        cores=wanted * read.cpu_us / asked,
+        sm_share=sm_share,
+        basis=basis,
+        measured_bytes=used,
+        cold=setting.cold,
+        path_taken=path_taken,
+    )
+
+
+def _at(reads: dict[int, _Read], nbytes: int) -> tuple[_Read, tuple[int, ...]]:
+    """Return a read of this size, and the sizes that it is inferred from."""
+    sizes = list(reads)
+    i = bisect_left(sizes, nbytes)
+    if i == len(sizes):
+        last = sizes[-1]
+        return _Read(reads[last].us * nbytes / last, reads[last].cpu_us * nbytes / last), (last,)
+    above = sizes[i]
+    if i == 0 or above == nbytes:
+        return reads[above], (above,)
+    below = sizes[i - 1]
+    part = (nbytes - below) / (above - below)
+    (us, cpu_us), (more_us, more_cpu_us) = reads[below], reads[above]
+    return _Read(us + part * (more_us - us), cpu_us + part * (more_cpu_us - cpu_us)), (below, above)
+
+
+def _usable(rows: list[Measurement], need: Requirement) -> tuple[list[Measurement], list[Reason]]:
+    """Return the rows that are about this need, and why others were left out."""
+    ours = [row for row in rows if ":" not in row.mech]  # "fio:io_uring" is another tool's
+    real = [row for row in ours if CPU_SERVED not in row.path_taken]
+    works = [row for row in real if row.iops > 0 and row.mb_s > 0]
+    reasons = _failures(real, works, need)
+    if len(real) < len(ours):
+        reasons.append(Reason("gpu was served by the CPU, as files are for tests: left out", MEASURED))
+    found = [row for row in works if row.dest in _SAME_PLACE.get(need.dest, (need.dest,))]
+    if not found and need.dest != "host":
+        found = [row for row in works if row.dest in _SAME_PLACE["host"]]
+        if found:
+            reasons.append(
+                Reason(f"no row reads into {need.dest}: these read into host memory, without the copy", MEASURED)
+            )
+    there = found
+    found = [row for row in there if row.pattern == need.access]
+    if not found and need.access == "sequential":
+        found = there
+        reasons.append(Reason("no row reads sequentially: random reads stand in, and are no faster", MEASURED))
+    there = found
+    found = [row for row in there if row.cold or row.mech != "posix" or need.fits_memory]
+    if len(found) < len(there):
+        fits = "as the data do not fit there" if need.dataset_bytes else "unless --dataset says that the data fit"
+        reasons.append(Reason(f"posix was measured from the page cache: left out, {fits}", MEASURED))
+    there = found
+    found = [row for row in there if need.gpu_share is None or _share(row) <= need.gpu_share]
+    if len(found) < len(there):
+        least = min(_share(row) for row in there if _share(row) > (need.gpu_share or 0))
+        share = "an unknown part" if least == float("inf") else f"at least {least:.0%}"
+        reasons.append(
+            Reason(
+                f"settings that take {share} of the GPU, more than {need.gpu_share:.0%}, are left out", MEASURED
+            )
+        )
+    if not found:
+        raise BadSetting(_nothing(rows, works, need, reasons))
+    return found, reasons
+
+
+def _share(row: Measurement) -> float:
+    if row.sm_share is None:
+        return 0.0 if row.gpu_threads is None else float("inf")
+    return row.sm_share
+
+
+def _failures(ours: list[Measurement], works: Sequence[Measurement], need: Requirement) -> list[Reason]:
+    """Say which mechanisms do not work here, and which were not measured to the need's destination."""
+    working = {row.mech for row in works}
+    tried: dict[str, list[Measurement]] = defaultdict(list)
+    for row in ours:
+        if row.mech not in working:
+            tried[row.mech].append(row)
+    reasons: list[Reason] = []
+    for mech, rows in sorted(tried.items()):
+        there = [row for row in rows if row.dest in _SAME_PLACE.get(need.dest, (need.dest,))]
+        if there:
+            text = f"{mech} to {there[0].dest} does not work here: {there[0].note or 'it moved nothing'}"
+        else:
+            how = f"penstock bench io --mech {mech} --dest {need.dest}"
+            text = f"{mech} was not measured to {need.dest}: {how} does that"
+        reasons.append(Reason(text, MEASURED))
+    return reasons
+
+
+def _nothing(rows: list[Measurement], works: list[Measurement], need: Requirement, reasons: list[Reason]) -> str:
+    has = sorted({f"{row.mech} {row.pattern} to {row.dest}" for row in works})
+    what = f"no row of the benchmark is about {need.access} reads to {need.dest} with what may be spent"
+    said = "".join(f"; {reason.text}" for reason in reasons)
+    return f"{what}; of {len(rows)} rows those that worked are: {', '.join(has) or 'none'}{said}"

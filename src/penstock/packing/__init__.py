@@ -1,1 +1,0 @@
-"""``penstock pack``: write a source's records to packed files."""

@@ -1,0 +1,1 @@
+"""What of a run happens inside its script: values it logs, waits that are recorded, steps that are profiled."""

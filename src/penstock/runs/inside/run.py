@@ -1,0 +1,238 @@
+"""What a training script can ask and tell: its run, and its metrics. Outside a run, nothing happens."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock import waits
+from penstock.errors import BadSetting, PenstockError
+from penstock.runs.measured import is_measured
+
+if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENSTOCK_STORE")):
+    # In a run at once, where forks wait for it (linux/fork.py).
+    from penstock.runs.store import SeriesWriter
+
+_EVERY_S = 0.5
+_MOST_WAITING = 100_000
+_MOST_SAID = 20
+_PATIENCE_S = 5.0
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The run that a process belongs to.
+
+    Attributes:
+        id: Its key in the store.
+        name: What people call it.
+        index: Its place in its group, from 0.
+        parameters: What a grid filled in, by name, as text.
+        folder: Folder for its own output.
+    """
+
+    id: str
+    name: str
+    index: int
+    parameters: dict[str, str]
+    folder: Path
+
+
+def run() -> Run | None:
+    """Return the run that this process belongs to, or None if ``penstock run`` did not start it."""
+    if (store := _store()) is None:
+        return None
+    id, index = os.environ["PENSTOCK_RUN_ID"], os.environ.get("PENSTOCK_RUN_INDEX", "")
+    return Run(
+        id=id,
+        name=os.environ.get("PENSTOCK_RUN_NAME", id),
+        index=int(index) if index.isdecimal() else 0,
+        parameters=json.loads(os.environ.get("PENSTOCK_RUN_PARAMETERS", "{}")),
+        folder=Path(os.environ.get("PENSTOCK_RUN_FOLDER") or store / id / "files"),
+    )
+
+
+def log(**values: object) -> None:
+    """Keep numbers of this moment in the series of the run: ``penstock.log(step=100, loss=loss)``.
+
+    A value is a number, or an array or tensor of one; NaN is kept. Whatever
+    is no number, or has a name like a path, is left out, and stderr says so
+    once. Points reach the store within a second. A call never fails and never
+    waits for the disk; the value of a GPU's tensor is waited for, as by
+    ``item()``. Threads and forked children may call it. Outside a run,
+    nothing happens.
+
+    Args:
+        values: Numbers, by the names of their series.
+    """
+    recorder = _here.recorder
+    if recorder is None and not _here.is_outside:
+        recorder = _here.begin()
+    if recorder is not None:
+        recorder.add(values)
+
+
+def watch_waits() -> None:
+    """Keep where the time of this process's loops goes, and its forked children's, in series of their run."""
+    waits.report(_here.begin)
+    if "PENSTOCK_PROFILE_STEPS" in os.environ and _store():
+        from penstock.runs.inside.profile import begin
+
+        begin()
+
+
+def _store() -> Path | None:
+    folder = os.environ.get("PENSTOCK_STORE")
+    return Path(folder) if folder and os.environ.get("PENSTOCK_RUN_ID") else None
+
+
+class _Recorder:
+    """Takes points from any thread, and writes them from one of its own.
+
+    Args:
+        run_folder: The run's folder in the store.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder = run_folder
+        # Not by the process alone: what it counted before an exec, or another of its number, is another counter.
+        self._name = f"script-{os.getpid()}-{os.urandom(4).hex()}"
+        self._waiting: deque[tuple[float, dict[str, float]]] = deque()  # appends need no lock, in signals neither
+        self._writer: SeriesWriter | None = None
+        self.writing = threading.Lock()
+        self._said: set[str] = set()
+        self._is_over = not threading.main_thread().is_alive()  # in an exit handler, where threads are too late
+        if not self._is_over:
+            try:
+                threading.Thread(target=self._keep_writing, name="penstock-log", daemon=True).start()
+            except RuntimeError as error:
+                self._say("thread", f"{error}: what is logged is written only when the process ends")
+            atexit.register(self._end)
+            if multiprocessing := sys.modules.get("multiprocessing.util"):  # whose children skip atexit
+                multiprocessing.Finalize(None, self._end, exitpriority=0)
+
+    def add(self, values: dict[str, Any]) -> None:
+        for name, value in list(values.items()):
+            if is_measured(name):
+                del values[name]
+                self._say(name, f"{name!r} is left out: Penstock measures {name.partition('.')[0]}.… itself")
+            elif type(value) is not float:
+                number = values[name] = _number(value)
+                if number is None:
+                    del values[name]
+                    self._say(name, f"{name!r} is no number but {type(value).__name__}, and is left out")
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((time.time(), values))
+        else:
+            self._say("", f"more than {_MOST_WAITING:,} calls wait for the disk; some are left out")
+        if self._is_over:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits; what the disk does not take is lost, and said."""
+        if not self.writing.acquire(timeout=_PATIENCE_S):
+            return
+        try:
+            self._append()
+            try:
+                self._waiting.extend(waits.points())
+            except Exception as error:
+                self._say("waits", f"what loops wait for cannot be told: {type(error).__name__}: {error}")
+            self._append()
+            if self._writer:
+                self._writer.flush()
+        except PenstockError as error:
+            self._say("", f"{error}")
+        finally:
+            self.writing.release()
+
+    def leave(self, nothing_is_half_written: bool) -> None:
+        """In a forked child: let go of everything. What waits is the parent's to write."""
+        atexit.unregister(self._end)
+        self._waiting.clear()
+        if nothing_is_half_written and self._writer:
+            self._writer.close()
+
+    def _append(self) -> None:
+        if self._waiting and self._writer is None:
+            from penstock.runs.store import SeriesWriter, points_file
+
+            self._writer = SeriesWriter(points_file(self._run_folder, self._name))
+        while self._waiting and self._writer:
+            time_s, values = self._waiting.popleft()
+            for name, value in values.items():
+                try:
+                    self._writer.add(name, value, time_s)
+                except BadSetting as error:
+                    self._say(name, f"{error}; it is left out")
+
+    def _keep_writing(self) -> None:
+        while not self._is_over:
+            time.sleep(_EVERY_S)
+            self.write()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self.write()
+        if self._writer and self._writer.dropped:
+            self._say("dropped", f"the disk did not take {self._writer.dropped:,} points; they are lost")
+
+    def _say(self, what: str, sentence: str) -> None:
+        if what not in self._said and len(self._said) <= _MOST_SAID:
+            self._said.add(what)
+            if len(self._said) > _MOST_SAID:
+                sentence = "what else is left out is not told"
+            with suppress(Exception):
+                print(f"penstock.log: {sentence}", file=sys.stderr, flush=True)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        if hasattr(value, "item"):
+            value = value.item()
+        return float(value) if hasattr(value, "__float__") or hasattr(value, "__index__") else None
+    except Exception:
+        return None
+
+
+class _Here:
+    """What this process has of its run; nothing of that is half written when it forks."""
+
+    recorder: _Recorder | None = None
+    is_outside = False
+    _beginning = threading.RLock()
+    _is_held = False
+
+    def begin(self) -> _Recorder | None:
+        with self._beginning:
+            store = _store()
+            self.is_outside = store is None
+            if store is not None and self.recorder is None:
+                self.recorder = _Recorder(store / os.environ["PENSTOCK_RUN_ID"])
+            return self.recorder
+
+    def hold(self) -> None:
+        self._is_held = self.recorder is not None and self.recorder.writing.acquire(timeout=_PATIENCE_S)
+
+    def release(self) -> None:
+        if self.recorder and self._is_held:
+            self.recorder.writing.release()
+
+    def leave(self) -> None:
+        if self.recorder:
+            self.recorder.leave(self._is_held)
+        self.recorder = None
+        self._beginning = threading.RLock()
+
+
+_here = _Here()
+os.register_at_fork(before=_here.hold, after_in_parent=_here.release, after_in_child=_here.leave)

@@ -1,1 +1,0 @@
-"""Which samples are worth training on: scores of samples, what they cost, and whether selecting pays."""

@@ -1,0 +1,54 @@
+"""Which samples to train on: scores of samples, choices by them, and policies for each epoch.
+
+Names are loaded when first used: only scoring needs torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.select.choose import diverse as diverse
+    from penstock.select.choose import overlap as overlap
+    from penstock.select.choose import stratified as stratified
+    from penstock.select.choose import top as top
+    from penstock.select.losses import ReportedLosses as ReportedLosses
+    from penstock.select.of_run import TrainingPlan as TrainingPlan
+    from penstock.select.of_run import plan_of_run as plan_of_run
+    from penstock.select.scorer import Scored as Scored
+    from penstock.select.scorer import Scorer as Scorer
+    from penstock.select.scores import Scores as Scores
+    from penstock.select.scoring import score as score
+    from penstock.select.task import Task as Task
+    from penstock.subsets.infobatch import InfoBatch as InfoBatch
+    from penstock.subsets.policy import AnnealToFull as AnnealToFull
+    from penstock.subsets.policy import Fixed as Fixed
+    from penstock.subsets.policy import Policy as Policy
+    from penstock.subsets.policy import RandomSubsets as RandomSubsets
+    from penstock.subsets.policy import TemperatureSampling as TemperatureSampling
+
+_HOMES = {
+    **dict.fromkeys(("diverse", "overlap", "stratified", "top"), "penstock.select.choose"),
+    "ReportedLosses": "penstock.select.losses",
+    **dict.fromkeys(("TrainingPlan", "plan_of_run"), "penstock.select.of_run"),
+    "score": "penstock.select.scoring",
+    **dict.fromkeys(("Scored", "Scorer"), "penstock.select.scorer"),
+    "Scores": "penstock.select.scores",
+    "Task": "penstock.select.task",
+    "InfoBatch": "penstock.subsets.infobatch",
+    **dict.fromkeys(
+        ("AnnealToFull", "Fixed", "Policy", "RandomSubsets", "TemperatureSampling"), "penstock.subsets.policy"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock.select' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*_HOMES]

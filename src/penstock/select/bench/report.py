@@ -1,0 +1,164 @@
+"""What a comparison says: accuracy against cost, selection included, and when a selection has paid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+from penstock.bench.measure.spread import Spread
+from penstock.errors import BadSetting
+from penstock.runs.machine import Machine
+from penstock.select.bench.run import Outcome, Results, Trial, arms_of, label
+from penstock.select.bench.spec import UNSCORED, Spec
+from penstock.select.meter import Cost
+from penstock.select.pays import Balance
+
+RUNS = (1, 5, 20)
+"""Numbers of runs that share a selection."""
+_NOTHING = Outcome("", 0.0, 0.0, 0.0, None)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm over several seeds.
+
+    Attributes:
+        metric: What was reached.
+        figures: The same, by seed.
+        scoring_cpu_s: CPU time of scoring, once.
+        training_cpu_s: CPU time of a training.
+        scoring_s, training_s: Time on the clock.
+        scoring_wh, training_wh: Energy: measured, or CPU time times the stated power.
+        cost: CPU time of selection and training relative to full's, seed by seed, if so many runs share the
+            selection: the median.
+        pays_after: Runs after which the selection has paid in CPU time; None if never, 0 if there is none.
+    """
+
+    label: str
+    arm: int
+    fraction: float
+    seeds: int
+    metric: Spread
+    figures: dict[int, float]
+    scoring_cpu_s: float
+    training_cpu_s: float
+    scoring_s: float
+    training_s: float
+    scoring_wh: float
+    training_wh: float
+    cost: dict[int, float]
+    pays_after: int | None
+
+
+class Report(msgspec.Struct):
+    """What is saved.
+
+    Attributes:
+        name, metric: Of the spec.
+        machine: What it ran on.
+        budget: Part of full's CPU time that the choice may cost. If nothing with scores is within, the choice is
+            the cheapest.
+        chosen: Name of the arm that was chosen; empty without fresh seeds.
+        on_seeds: All arms, on the seeds that the choice was made on.
+        on_fresh_seeds: The choice and its baselines, on others.
+        against: By how much the choice is above each baseline, seed by seed.
+    """
+
+    name: str
+    metric: str
+    machine: Machine
+    budget: float
+    chosen: str
+    on_seeds: list[Row]
+    on_fresh_seeds: list[Row]
+    against: dict[str, Spread]
+
+
+def rows_of(results: Results, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> list[Row]:
+    """Return the rows of arms, each compared with full on the same seeds."""
+    full = _outcomes(results, *full_of(results.spec), seeds)
+    return [_row(results, arm, fraction, seeds, full) for arm, fraction in arms]
+
+
+def full_of(spec: Spec) -> tuple[int, float]:
+    """Return the arm that trains on all samples.
+
+    Raises:
+        BadSetting: there is none.
+    """
+    for arm, fraction in arms_of(spec):
+        if spec.arms[arm].method == "full" and fraction == 1:
+            return arm, fraction
+    raise BadSetting("arms: full with fraction 1 must be there: the others are compared with it")
+
+
+def choose(results: Results) -> tuple[int, float]:
+    """Return the scored arm with the best median within the budget; the cheapest one if none is within.
+
+    Raises:
+        BadSetting: no arm has scores.
+    """
+    spec = results.spec
+    scored = [each for each in arms_of(spec) if spec.arms[each[0]].method not in UNSCORED]
+    rows = rows_of(results, scored, spec.seeds)
+    if not rows:
+        raise BadSetting("arms: none has scores, so that there is nothing to choose: leave out fresh_seeds")
+    within = [row for row in rows if row.cost[1] <= spec.budget]
+    best = max(within, key=lambda row: row.metric.median) if within else min(rows, key=lambda row: row.cost[1])
+    return best.arm, best.fraction
+
+
+def baselines_of(spec: Spec, fraction: float, cost: float) -> list[tuple[int, float]]:
+    """Return what a choice is compared to: InfoBatch, random at its fraction, RS2 and less of full at its cost."""
+    places = {arm.method: place for place, arm in reversed(list(enumerate(spec.arms)))}
+    at_cost = min(1.0, round(cost, 2))
+    return [
+        (places["random"], fraction),
+        (places["rs2"], at_cost),
+        (places["full"], at_cost),
+        (places["infobatch"], 1.0),
+    ]
+
+
+def paired(one: Row, other: Row) -> Spread:
+    """Return by how much one arm is above another, seed by seed."""
+    return Spread.of([figure - other.figures[seed] for seed, figure in one.figures.items()])
+
+
+def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full: Sequence[Outcome]) -> Row:
+    spec = results.spec
+    has_scores = spec.arms[arm].method not in UNSCORED
+    scored = _outcomes(results, arm, 0.0, seeds) if has_scores else [_NOTHING] * len(seeds)
+    trained = _outcomes(results, arm, fraction, seeds)
+    figures = {seed: each.metric or 0.0 for seed, each in zip(seeds, trained, strict=True)}
+    costs = list(zip(trained, scored, full, strict=True))
+    (its, its_s, its_wh), (mine, mine_s, mine_wh) = (
+        (
+            median(each.cpu_s for each in outcomes),
+            median(each.seconds for each in outcomes),
+            median(Cost(each.seconds, each.cpu_s, each.wh).wh_at(spec.watts) for each in outcomes),
+        )
+        for outcomes in (scored, trained)
+    )
+    paid = Balance(its, median(each.cpu_s for each in full), mine).pays_after if has_scores else 0
+    return Row(
+        label=label(spec, arm, fraction),
+        arm=arm,
+        fraction=fraction,
+        seeds=len(seeds),
+        metric=Spread.of([*figures.values()]),
+        figures=figures,
+        scoring_cpu_s=its,
+        training_cpu_s=mine,
+        scoring_s=its_s,
+        training_s=mine_s,
+        scoring_wh=its_wh,
+        training_wh=mine_wh,
+        cost={n: median((own.cpu_s + its.cpu_s / n) / all_.cpu_s for own, its, all_ in costs) for n in RUNS},
+        pays_after=paid,
+    )
+
+
+def _outcomes(results: Results, arm: int, fraction: float, seeds: Sequence[int]) -> list[Outcome]:
+    return [results.outcomes[Trial(arm, fraction, seed).key(results.spec)] for seed in seeds]

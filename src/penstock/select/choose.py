@@ -1,0 +1,205 @@
+"""Chooses samples by their scores: the best, the best of each class or target, or different ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from itertools import cycle
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.basics.tracebacks import users_stacklevel
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.select.scores import Scores
+from penstock.subsets.policy import count_of, pool_of
+from penstock.subsets.selection import Selection
+
+Rows = npt.NDArray[np.int64]
+_CHUNK = 4096
+_DIGITS = 5
+
+
+def top(scores: Scores, fraction: float, *, target: str | None = None) -> Selection:
+    """Choose the best samples. Ties fall to the lower id.
+
+    Args:
+        scores: Scores.
+        fraction: Part of the scored samples, above 0, at most 1.
+        target: The target whose scores count; if None and there are several, they take the best left in turn.
+
+    Raises:
+        BadSetting: the fraction keeps nothing, or there is no such target.
+    """
+    take = count_of(fraction, len(_scores(scores)))
+    worth = scores.worth
+    if target is not None:
+        if target not in scores.header.targets:
+            raise BadSetting(f"target={target!r}: these scores have {', '.join(scores.header.targets) or 'none'}")
+        worth = worth[:, [scores.header.targets.index(target)]]
+    return _selected(scores, _in_turn(worth, take))
+
+
+def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Selection:
+    """Choose the best samples of each class, so that classes keep their parts of the data.
+
+    Args:
+        scores: Scores.
+        fraction: Part of the scored samples, and nearly of each class, above 0, at most 1. Each class keeps one.
+        groups: The class of each scored sample, in order of the ids, shape ``(n,)``.
+
+    Raises:
+        BadSetting: the fraction keeps less than one of each class, or there is not one class for each sample.
+    """
+    take = count_of(fraction, len(_scores(scores)))
+    try:
+        given = np.asarray(groups)
+    except ValueError:
+        raise BadSetting(f"groups: a {type(groups).__name__}: give the class of each sample, (n,)") from None
+    if missing := int(np.count_nonzero((given != given) | (given == np.array(None)))):  # noqa: PLR0124  (NaN)
+        raise BadSetting(f"groups: {missing:,} of {given.size:,} are NaN or None, and no class")
+    if given.shape != (len(scores),):
+        raise BadSetting(f"groups: shape {given.shape}, for {len(scores):,} scored samples: one class each")
+    classes, sizes = np.unique(given, return_counts=True)
+    if take < len(classes):
+        raise BadSetting(f"fraction={fraction} keeps {take:,} samples, and there are {len(classes):,} classes")
+    chosen = list[Rows]()
+    for group, count in zip(classes, _parts(sizes, take), strict=True):
+        rows = np.flatnonzero(given == group)
+        chosen.append(rows[_in_turn(scores.worth[rows], count)])
+    return _selected(scores, np.concatenate(chosen))
+
+
+def _scores(given: Scores) -> Scores:
+    if not isinstance(given, Scores):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadSetting(f"scores: a {type(given).__name__}; give Scores, such as Scores.read(name, data)")
+    return given
+
+
+def _parts(sizes: npt.NDArray[np.int64], take: int) -> list[int]:
+    """Divide a number of samples among classes by their sizes, to the largest remainders, one at least each."""
+    exact = sizes * (take / sizes.sum())
+    counts = np.maximum(1, np.floor(exact).astype(np.int64))
+    while counts.sum() != take:
+        step = 1 if counts.sum() < take else -1
+        may = counts < sizes if step > 0 else counts > 1
+        counts[np.where(may, step * (exact - counts), -np.inf).argmax()] += step
+    return counts.tolist()
+
+
+def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center", seed: int = 0) -> Selection:
+    """Choose samples that differ: of near-duplicates, one.
+
+    Args:
+        embeddings: A vector for each sample of the data set, shape ``(n, d)``.
+        fraction: Part of the samples, above 0, at most 1.
+        by: "k-center" takes the sample that is farthest from those taken, again and again (Sener & Savarese,
+            1708.00489); "facility-location" the one that adds most to how near each sample is to one that was
+            taken (Mirzasoleiman et al., 1906.01827), which leaves outliers out. Both are greedy.
+        seed: Random seed of the first sample.
+
+    Raises:
+        BadSetting: these are no vectors, or the fraction keeps nothing.
+    """
+    vectors = np.asarray(embeddings, np.float32)
+    if vectors.ndim != 2:
+        raise BadSetting(f"embeddings: shape {vectors.shape}: give numbers, (samples, length)")
+    if (bad := np.flatnonzero(~np.isfinite(vectors).all(1))).size:
+        raise BadSetting(
+            f"embeddings: {len(bad):,} of {len(vectors):,} are not finite, the first is id {bad[0]:,}"
+        )
+    take = count_of(fraction, len(vectors))
+    if by not in ("k-center", "facility-location"):
+        raise BadSetting(f"by={by!r}: it must be 'k-center' or 'facility-location'")
+    rows = k_center(vectors, take, seed)[0] if by == "k-center" else _facility_location(vectors, take)
+    return pool_of(len(vectors)).part(rows)
+
+
+def overlap(one: Selection, other: Selection) -> float:
+    """Return the part of the smaller selection that is in the other one, from 0 to 1.
+
+    Args:
+        one: A selection.
+        other: Another one, of the same data set.
+    """
+    return len(np.intersect1d(one.ids, other.ids)) / min(len(one), len(other))
+
+
+def _in_turn(worth: npt.NDArray[np.float32], take: int) -> Rows:
+    """Return the best rows; of several targets, each takes the best that is left in turn."""
+    orders = np.argsort(-worth, axis=0, kind="stable")
+    if orders.shape[1] == 1:
+        return orders[:take, 0]
+    targets = [iter(order) for order in orders.T.tolist()]
+    taken: dict[int, None] = {}
+    for target in cycle(targets):
+        if len(taken) == take:
+            return np.array([*taken])
+        taken[next(row for row in target if row not in taken)] = None
+    raise AssertionError("cycle ends never")
+
+
+def _selected(scores: Scores, rows: Rows) -> Selection:
+    ids: Ids = scores.ids[rows]
+    if scores.classes is not None and (lost := np.setdiff1d(scores.classes, scores.classes[rows])).size:
+        more = f", and of {len(lost) - 1:,} more" if len(lost) > 1 else ""
+        warnings.warn(
+            f"these {len(rows):,} of {len(scores):,} samples by {scores.header.method} hold none of class "
+            f"{lost[0]} ({np.count_nonzero(scores.classes == lost[0]):,} samples){more}: stratified(scores, "
+            "fraction, labels) keeps a part of each",
+            stacklevel=users_stacklevel(),
+        )
+    weights = None if (scores.weights == 1).all() else scores.weights[rows]
+    if len(scores) < scores.header.data.samples:
+        return Selection(ids, weights)
+    mask = np.zeros(len(scores), np.bool_)
+    mask[ids] = True
+    return Selection(mask, None if weights is None else scores.weights[mask])
+
+
+def k_center(
+    vectors: npt.NDArray[np.float32], take: int, seed: int, progress: Callable[[str, int, int], None] | None = None
+) -> tuple[Rows, npt.NDArray[np.float32]]:
+    """Return rows in the greedy order: each is the farthest from those before it, the first is drawn.
+
+    Beside them the square of each row's distance from the nearest of them; -inf for those. It is a part of the
+    longest vector's square, to 5 digits, since the last bits depend on the processor; equal ones fall to the lower
+    row.
+    """
+    first = int(np.random.default_rng(seed).integers(len(vectors)))
+    vectors = vectors / max(float(np.linalg.norm(vectors, axis=1).max()), 1e-12)
+    squares = np.einsum("nd,nd->n", vectors, vectors)
+    distances = np.full(len(vectors), np.inf, np.float32)
+    rows = np.empty(take, np.int64)
+    for i in range(take):
+        rows[i] = first if i == 0 else int(distances.argmax())
+        row = rows[i]
+        now = squares + squares[row] - 2 * (vectors @ vectors[row])
+        np.minimum(distances, now.round(_DIGITS), out=distances)
+        distances[row] = -np.inf
+        if progress:
+            progress("put in order", i + 1, take)
+    return rows, distances
+
+
+def _facility_location(vectors: npt.NDArray[np.float32], take: int) -> Rows:
+    """Lazy greedy (Minoux, 1978): gains only fall, so the old ones bound the new. They count to 5 digits."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    nearest = np.full(len(unit), -1.0, np.float32)
+    gains = np.empty(len(unit))
+    for start in range(0, len(unit), _CHUNK):
+        part = unit @ unit[start : start + _CHUNK].T
+        gains[start : start + _CHUNK] = np.maximum(part + 1.0, 0).sum(0, dtype=np.float64).round(_DIGITS)
+    rows = list[int]()
+    while len(rows) < take:
+        while True:
+            row = int(gains.argmax())
+            gain = float(np.maximum(unit @ unit[row] - nearest, 0).sum(dtype=np.float64).round(_DIGITS))
+            gains[row] = gain
+            if gain >= gains.max():
+                break
+        rows.append(row)
+        gains[row] = -np.inf
+        np.maximum(nearest, unit @ unit[row], out=nearest)
+    return np.array(rows)

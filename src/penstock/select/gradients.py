@@ -1,0 +1,225 @@
+"""Gradients of single samples, exact and many at a time."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from penstock.errors import BadSetting
+from penstock.select.operations import Layout, Use, Uses
+
+_MEMORY_BYTES = 8 << 20  # fits the caches of CPUs; of 4 to 16 MiB none was faster
+_SAME = 5e-3  # of numbers of 32 bits, as GPUs multiply them
+_ROUGHLY = 5e-2  # of 16 bits
+_NOTHING = 1e-6  # of the longest gradient
+_MANY = 5
+
+
+class RowGradients(NamedTuple):
+    """Gradients of single samples, of some rows of a parameter: shape ``(n, rows, *parameter.shape[1:])``."""
+
+    parameter: str
+    rows: slice
+    gradients: Tensor
+
+
+class SampleGradients:
+    """Each sample's gradient of a model's trained parameters, a few rows of a parameter at a time.
+
+    The gradient of a parameter is computed from what it meets in each of its uses, and of the gradient at what
+    that gives: one backward pass gives the latter for all samples at once. Uses add up. Where the samples are, and
+    that none has a part in another's loss, a second backward pass shows, in which each sample has another weight;
+    what these gradients then must add up to is compared with torch's own. Parameters for which that fails are
+    left out: those that meet operations without a formula (LSTM, transposed convolutions), and those before an
+    operation that mixes samples.
+
+    They come in one small memory: gradients of many samples and large layers are never held, and
+    pages that the kernel hands out anew would cost more than the products.
+
+    Source: Goodfellow, Efficient Per-Example Gradient Computations (1510.01799); Rochette et al. (1912.06015) for
+    convolutions.
+
+    Args:
+        model: In evaluation mode, on one device.
+        losses: Computes the losses of some samples, shape ``(n,)``, to see what the model does.
+        samples: How many these are.
+
+    Raises:
+        BadSetting: no parameter can be compared.
+
+    Attributes:
+        parameters: Those that are compared, by name; of tied ones, the first.
+        left_out: The names of the others that are trained.
+    """
+
+    def __init__(self, model: nn.Module, losses: Callable[[], Tensor], samples: int) -> None:
+        self._trained = {
+            name: each for name, each in model.named_parameters() if each.requires_grad and each.numel()
+        }
+        if not self._trained:
+            raise BadSetting(f"{type(model).__name__} has no parameter that is trained")
+        self._names = {id(each): name for name, each in self._trained.items()}
+        self._layouts = dict[tuple[object, ...], list[Layout | None]]()
+        device = next(iter(self._trained.values())).device
+        self._memory = torch.empty(_MEMORY_BYTES, dtype=torch.uint8, device=device)
+        self.parameters, self.left_out = dict(self._trained), list[str]()
+        _, self.left_out = self._seen(losses, samples)
+        for name in self.left_out:
+            del self.parameters[name]
+        if not self.parameters:
+            raise BadSetting(
+                f"{type(model).__name__}: {self.says()}. A sample's loss depends on others of its batch, "
+                "or none is used as those of linear layers, convolutions, embeddings, norms and attention are"
+            )
+
+    @property
+    def length(self) -> int:
+        """How many numbers are compared."""
+        return sum(each.numel() for each in self.parameters.values())
+
+    def says(self) -> str:
+        """Return how much of the model is compared, and what is left out."""
+        total = sum(each.numel() for each in self._trained.values())
+        more = f" and {len(self.left_out) - _MANY} more" if len(self.left_out) > _MANY else ""
+        left_out = f"; left out: {', '.join(self.left_out[:_MANY])}{more}" if self.left_out else ""
+        return f"compares {self.length:,} of {total:,} parameters{left_out}"
+
+    def by_rows(self, losses: Callable[[], Tensor], samples: int) -> Generator[RowGradients]:
+        """Yield gradients in the order of parameters and rows; each is valid until the next is asked for.
+
+        Args:
+            losses: Computes the losses, shape ``(n,)``.
+            samples: How many these are, n.
+
+        Raises:
+            BadSetting: a parameter has no gradients of single samples here, though it had them before, or what it
+                meets was changed in place.
+        """
+        batch, wrong = self._seen(losses, samples)
+        if wrong:
+            raise BadSetting(
+                f"gradients of single samples can be told of {wrong[0]} in some batches only: let the model do "
+                "the same with each, or freeze this parameter"
+            )
+        yield from self._rows(batch)
+
+    def _rows(self, batch: _Batch) -> Generator[RowGradients]:
+        for name, parameter in self.parameters.items():
+            shape = parameter.shape or (1,)
+            memory = self._memory.view(parameter.dtype)
+            rows = max(1, len(memory) // (batch.samples * math.prod(shape[1:])))
+            for here in (slice(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)):
+                its = (batch.samples, here.stop - here.start, *shape[1:])
+                size = math.prod(its)
+                gradients = (memory[:size] if size <= len(memory) else parameter.detach().new_empty(size)).view(
+                    its
+                )
+                gradients.zero_()
+                for use, grad, layout in batch.uses:
+                    if use.of is parameter:
+                        use.adds(gradients, here, grad, layout)
+                if name in batch.others:
+                    gradients += batch.others[name].view(batch.samples, *shape)[:, here]
+                yield RowGradients(name, here, gradients)
+
+    def _seen(self, losses: Callable[[], Tensor], samples: int) -> tuple[_Batch, list[str]]:
+        """Return what a batch does, and which parameters' gradients cannot be told of that."""
+        with Uses(self._trained.values(), samples) as seen:
+            each = losses()
+        uses = [use for use in seen.found if self._names.get(id(use.of)) not in self.left_out]
+        for use in uses:
+            use.check(self._names.get(id(use.of), "what is computed of parameters"))
+        edges = [use.edge for use in uses]
+        grads = _grads(each.sum(), edges)
+        key = (samples == 1, *((self._names.get(id(use.of)), use.operation) for use in uses))
+        layouts = self._layouts.get(key)
+        if layouts is not None and all(
+            layout is None or layout in Layout.possible(use.shape, samples, use.axes)
+            for use, layout in zip(uses, layouts, strict=True)
+        ):
+            return self._batch(samples, uses, grads, layouts), []
+        draws = torch.Generator("cpu").manual_seed(0)
+        weights = ((-2.0) ** (torch.randperm(samples, generator=draws) % 7 - 3)).to(each)
+        weighted = _grads((each * weights).sum(), [*edges, *self.parameters.values()])
+        fitting = [
+            None if grad is None or other is None else _layouts(use, grad, other, weights)
+            for use, grad, other in zip(uses, grads, weighted, strict=False)
+        ]
+        layouts = [found[0] if found else None for found in fitting]
+        if all(found is not None and len(found) < 2 for found in fitting):
+            self._layouts[key] = layouts
+        batch = self._batch(samples, uses, grads, layouts)
+        known = {id(use.of) for use in uses}
+        unknown = {id(use.of) for use, found in zip(uses, fitting, strict=True) if found == []}
+        wrong = self._off(batch, weights, dict(zip(self.parameters, weighted[len(edges) :], strict=True)))
+        return batch, [
+            name
+            for name, each in self.parameters.items()
+            if name in wrong or id(each) in unknown or (id(each) not in known and name not in batch.others)
+        ]
+
+    def _batch(
+        self, samples: int, uses: list[Use], grads: Sequence[Tensor | None], layouts: list[Layout | None]
+    ) -> _Batch:
+        found = _Batch(samples, [], {})
+        for use, grad, layout in zip(uses, grads, layouts, strict=True):
+            if grad is None or layout is None:
+                continue
+            name = self._names.get(id(use.of))
+            if name is not None:
+                found.uses.append((use, grad, layout))
+                continue
+            shape = use.of.shape or (1,)
+            its = use.of.new_zeros(samples, *shape).detach()
+            use.adds(its, slice(0, shape[0]), grad, layout)
+            through = _grads(use.of, [*self.parameters.values()], its.view(samples, *use.of.shape))
+            for name, each in zip(self.parameters, through, strict=True):
+                if each is not None:
+                    found.others[name] = found.others[name] + each if name in found.others else each
+        return found
+
+    def _off(self, batch: _Batch, weights: Tensor, expected: dict[str, Tensor | None]) -> set[str]:
+        """Return the parameters whose weighted gradients do not add up to what they must."""
+        off, long = dict.fromkeys(self.parameters, 0.0), dict.fromkeys(self.parameters, 0.0)
+        for name, rows, gradients in self._rows(batch):
+            each = gradients.flatten(1).double() * weights.double()[:, None]
+            whole = expected[name]
+            whole = torch.zeros_like(self.parameters[name]) if whole is None else whole
+            part = whole.view(-1, *gradients.shape[2:])[rows].flatten().double()
+            off[name] += float((each.sum(0) - part).square().sum())
+            long[name] += float(each.square().sum() + part.square().sum())
+        same = _ROUGHLY if any(grad.dtype.itemsize < 4 for _, grad, _ in batch.uses) else _SAME
+        least = _NOTHING * max(long.values()) ** 0.5
+        return {name for name in off if off[name] ** 0.5 > max(least, same * long[name] ** 0.5)}
+
+
+class _Batch(NamedTuple):
+    """Samples, the uses that reach their losses, and gradients by what is computed of parameters, by name."""
+
+    samples: int
+    uses: list[tuple[Use, Tensor, Layout]]
+    others: dict[str, Tensor]
+
+
+def _layouts(use: Use, grad: Tensor, weighted: Tensor, weights: Tensor) -> list[Layout]:
+    """Return where the samples may be: each one's gradient is multiplied by its weight there."""
+    found = list[Layout]()
+    for layout in Layout.possible(use.shape, len(weights), use.axes):
+        before, after = (layout.split(each, len(weights)).flatten(1).float() for each in (grad, weighted))
+        if (after - before * weights[:, None]).norm() <= _SAME * after.norm():
+            found.append(layout)
+    return found
+
+
+def _grads(of: Tensor, inputs: Sequence[Any], given: Tensor | None = None) -> list[Tensor | None]:
+    """Return gradients at tensors or edges, None where there are none; of several if several are given."""
+    if not inputs:
+        return []
+    several = given is not None
+    return [*torch.autograd.grad(of, inputs, given, True, is_grads_batched=several, allow_unused=True)]

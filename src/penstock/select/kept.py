@@ -1,0 +1,128 @@
+"""Partial results of a scoring, kept in a folder: one that was interrupted goes on from them."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TypeVar, cast
+
+import msgspec
+import torch
+
+from penstock.errors import BadSetting
+from penstock.linux.held_folder import held
+from penstock.select.meter import Cost, Meter
+from penstock.select.training import Checkpoint, Moments
+
+_COST, _OF = "cost.json", "of.json"
+_Found = TypeVar("_Found")
+_now: ContextVar[Kept | None] = ContextVar("kept", default=None)
+
+
+class Kept:
+    """A folder of the steps of one scoring that are done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.before = Cost(0.0, 0.0, 0.0)
+        self.meter: Meter | None = None
+
+    def begin(self, of: dict[str, str], meter: Meter, *, anew: bool) -> None:
+        """Begin a scoring, or go on with it.
+
+        Args:
+            of: What it is of, by name.
+            meter: Measures it.
+            anew: Whether steps of another one are deleted.
+
+        Raises:
+            BadSetting: the folder holds steps of another one.
+        """
+        if (path := self.folder / _OF).exists():
+            then = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+            differs = [name for name in of if then.get(name) != of[name]]
+            if differs and anew:
+                for each in os.listdir(self.folder):
+                    (self.folder / each).unlink()
+            elif differs:
+                raise BadSetting(
+                    f"{self.folder} holds steps of another scoring, which was interrupted: another "
+                    f"{', another '.join(differs)}. Delete it, or give another place"
+                )
+            else:
+                self.before = msgspec.json.decode((self.folder / _COST).read_bytes(), type=Cost)
+        elif others := sorted(os.listdir(self.folder)):
+            raise BadSetting(f"{self.folder} holds {others[0]}, and no steps of a scoring: give another folder")
+        self.meter = meter
+        self.note_cost()
+        _write(path, msgspec.json.encode(of))
+
+    @property
+    def holds_steps(self) -> bool:
+        """Whether a step is done."""
+        return any(self.folder.glob("*.pt"))
+
+    def note_cost(self) -> None:
+        """Note what all has cost so far."""
+        if self.meter is not None:
+            _write(self.folder / _COST, msgspec.json.encode(self.before + self.meter.cost))
+
+    def end(self, *, saved: bool = False) -> None:
+        """Note the cost; remove a folder without steps, or of scores that are saved."""
+        self.note_cost()
+        if saved or (self.meter and not self.holds_steps):
+            for each in os.listdir(self.folder) if saved else (_COST, _OF):
+                (self.folder / each).unlink(missing_ok=True)
+        with suppress(OSError):  # something is in it
+            self.folder.rmdir()
+        self.meter = None
+
+
+def step(name: str, compute: Callable[[], _Found]) -> _Found:
+    """Return what a step of the scoring that goes on now finds: computed, or as it was kept.
+
+    Args:
+        name: Name of the step, without ``/``.
+        compute: Computes it: tensors, numbers, checkpoints, and containers of them.
+    """
+    kept = _now.get()
+    if kept is None or kept.meter is None:
+        return compute()
+    path = kept.folder / f"{name}.pt"
+    if path.exists():
+        with torch.serialization.safe_globals([Checkpoint, Moments]):
+            return cast("_Found", torch.load(path, weights_only=True))
+    found = compute()
+    written = path.with_suffix(".part")
+    torch.save(found, written)
+    written.replace(path)
+    kept.note_cost()
+    return found
+
+
+@contextmanager
+def keeping(folder: Path) -> Generator[Kept]:
+    """Keep the steps of the scoring inside in a folder, which is made if need be, and held for this process alone.
+
+    Raises:
+        BadSetting: it cannot be made, or another process scores there.
+    """
+    with held(folder, "partial results", "scoring in"):
+        kept = Kept(folder)
+        token = _now.set(kept)
+        try:
+            yield kept
+        finally:
+            _now.reset(token)
+            kept.end()
+
+
+def _write(path: Path, content: bytes) -> None:
+    written = path.with_suffix(".part")
+    written.write_bytes(content)
+    written.replace(path)

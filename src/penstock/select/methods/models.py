@@ -1,0 +1,98 @@
+"""Models that score: from checkpoints of the user's, else trained for as long as a method asks."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.select.kept import step
+from penstock.select.scorer import Progress
+from penstock.select.task import Batch, Task
+from penstock.select.training import Checkpoint, digest_of, read_checkpoint, train
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+"""A setting that is a number of things, at least one."""
+Epochs = Annotated[int, msgspec.Meta(ge=0)]
+"""Epochs of a training; 0 for a model that is made trained."""
+
+
+def one_trained(
+    task: Task, make: Callable[[], nn.Module], epochs: int, seed: int, progress: Progress
+) -> nn.Module:
+    """Return the model of a method that compares by one: the checkpoint's, or one that is trained.
+
+    Raises:
+        BadSetting: there are several checkpoints.
+    """
+    if len(task.checkpoints) > 1:
+        raise BadSetting(
+            f"checkpoints: this method compares by one model, and {len(task.checkpoints)} are given; less and "
+            "el2n take several"
+        )
+    return next(trained(task, make, 1, epochs, seed, progress))
+
+
+def trained(
+    task: Task, make: Callable[[], nn.Module], models: int, epochs: int, seed: int, progress: Progress
+) -> Iterator[nn.Module]:
+    """Yield models at the end of their training, in evaluation mode: of each checkpoint, or of so many seeds."""
+    if task.checkpoints:
+        for path in task.checkpoints:
+            model = made(task, make, seed)
+            yield read_checkpoint(path, model).into(model)
+        return
+    for i in range(models):
+        what = f"train model {i + 1} of {models}" if models > 1 else "train a model"
+        model = made(task, make, seed + i)
+        found = _epochs(task, model, epochs, seed + i, None, progress, what) if epochs else []
+        yield found[-1].into(model) if found else model.eval()
+
+
+def checkpoints(
+    task: Task, model: nn.Module, epochs: int, seed: int, ids: Ids | None, progress: Progress
+) -> list[Checkpoint]:
+    """Return the user's checkpoints, or one of each epoch of a training."""
+    if task.checkpoints:
+        return [read_checkpoint(path, model) for path in task.checkpoints]
+    return _epochs(task, model, epochs, seed, ids, progress, "train a model")
+
+
+def _epochs(
+    task: Task, model: nn.Module, epochs: int, seed: int, ids: Ids | None, progress: Progress, what: str
+) -> list[Checkpoint]:
+    """Return a checkpoint of each epoch of a training: a step that is kept, by the model's first parameters."""
+    total, trained = epochs * (task.samples if ids is None else len(ids)), 0
+
+    def report(batch: Batch, _: Tensor) -> None:
+        nonlocal trained
+        trained += len(batch.ids)
+        progress(what, trained, total)
+
+    progress(what, 0, total)
+    return step(
+        f"model {digest_of(model)}",
+        lambda: train(task, model, epochs=epochs, seed=seed, ids=ids, report=report),
+    )
+
+
+def told(batches: Iterator[Batch], what: str, samples: int, progress: Progress) -> Iterator[Batch]:
+    """Yield batches, and tell how many samples have been used."""
+    used = 0
+    for batch in batches:
+        yield batch
+        used += len(batch.ids)
+        progress(what, used, samples)
+
+
+def made(task: Task, make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Make a model whose first parameters follow from the seed."""
+    torch.manual_seed(seed)
+    return make().to(task.device)

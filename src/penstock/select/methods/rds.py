@@ -1,0 +1,182 @@
+"""RDS+: samples whose embeddings are nearest to those of a target's."""
+
+# torch describes its types in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from penstock.errors import BadSetting
+from penstock.select.diverged import check_finite
+from penstock.select.header import Direction
+from penstock.select.kept import step
+from penstock.select.last_layer import last_linear
+from penstock.select.methods.models import Epochs, one_trained, told
+from penstock.select.scorer import Progress, Scored
+from penstock.select.scores import Scores
+from penstock.select.task import Batch, Task
+from penstock.select.training import digest_of
+
+Vectors = npt.NDArray[np.float32]
+_LESS_THAN_HALF = 0.49
+_DIGITS = 5
+_AHEAD = 2  # times a target sample's part: what is ordered at once, since others take some of it first
+
+
+class Rds(msgspec.Struct, frozen=True):
+    """How early a sample is taken if each of a target's samples takes the nearest that is left, in turn.
+
+    Near is by the cosine of embeddings, from one forward pass: what the last linear layer is given; of a text, the
+    mean over its positions, with weights that rise with the position. They are kept, and score other targets
+    without another pass.
+
+    Source: Ivison et al., Large-Scale Data Selection for Instruction Tuning (2503.01807).
+
+    Attributes:
+        epochs: Epochs that the model is trained for first; 0 for a model that ``make_model`` makes trained.
+        centred: Whether the mean embedding of the data is subtracted first.
+    """
+
+    epochs: Epochs = 1
+    centred: bool = True
+    name = "rds"
+    version = "2"
+    direction: ClassVar[Direction] = "high"
+
+    def score(self, task: Task, seed: int, progress: Progress) -> Scored:
+        """Score each sample for each target."""
+        targets = task.targets
+        model = one_trained(task, task.make_model, self.epochs, seed, progress)
+        embeddings = _of_index(task.index, digest_of(model), task) if task.index else None
+        if embeddings is None:
+            embeddings = of_all(task, model, progress)
+        wanted = {name: embedded(task, model, task.validation_batches(name)) for name in targets}
+        values = np.stack([nearest(embeddings, wanted[name], centred=self.centred) for name in targets], 1)
+        return Scored(values, tuple(filter(None, targets)), digest_of(model), embeddings)
+
+
+def _of_index(index: Scores, checkpoint: str, task: Task) -> Vectors:
+    """Return the embeddings that scores hold.
+
+    Raises:
+        BadSetting: they hold none, or those of other samples or another model.
+    """
+    if index.embeddings is None or len(index) != task.samples:
+        raise BadSetting(f"index: {index!r} has no embeddings of {task.samples:,} samples; those of rds have")
+    if differs := index.header.data.difference(task.identity()):
+        raise BadSetting(f"index: its embeddings are of other data: {differs}")
+    if index.header.checkpoint != checkpoint:
+        raise BadSetting(
+            f"index: its embeddings are by parameters {index.header.checkpoint}, and the model has {checkpoint}: "
+            "give the same model, by checkpoints= or the seed, or leave the index out"
+        )
+    return index.embeddings
+
+
+def of_all(task: Task, model: nn.Module, progress: Progress) -> Vectors:
+    """Return the embedding of each sample of the data, shape ``(n, d)``: a step that is kept."""
+
+    def compute() -> Tensor:
+        batches = told(task.batches(), "embeddings", task.samples, progress)
+        return torch.from_numpy(embedded(task, model, batches, task.samples))
+
+    return step(f"embeddings {digest_of(model)}", compute).numpy()
+
+
+def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: int | None = None) -> Vectors:
+    """Return embeddings, shape ``(n, d)``, in the order of the batches, or of so many samples by their ids."""
+    ids, found = list[npt.NDArray[np.int64]](), list[Vectors]()
+    with torch.no_grad():
+        if task.embed is not None:
+            for batch in batches:
+                ids.append(batch.ids)
+                found.append(_checked(task.embed(model, batch.content), batch))
+        else:
+            with last_linear(model) as given:
+                for batch in batches:
+                    task.outputs(model, batch)
+                    ids.append(batch.ids)
+                    found.append(_checked(pooled(given(), task.mask_of(batch)), batch))
+    joined = np.concatenate(found)
+    if samples is None:
+        return joined
+    embeddings = np.empty((samples, joined.shape[1]), np.float32)
+    embeddings[np.concatenate(ids)] = joined
+    return embeddings
+
+
+def _checked(embeddings: Tensor, batch: Batch) -> Vectors:
+    check_finite("embeddings", embeddings, batch)
+    return embeddings.float().cpu().numpy()
+
+
+def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over positions, if there are some, with weights 1, 2, 3, ..., shape ``(n, d)``.
+
+    Args:
+        hidden: Shape ``(n, d)``, or ``(n, length, d)``.
+        mask: Which positions count, shape ``(n, length)``.
+
+    Raises:
+        BadSetting: there are positions, and nobody says which of them count.
+    """
+    if hidden.dim() == 2:
+        return hidden
+    if mask is None or mask.shape != hidden.shape[:2]:
+        said = "nobody says" if mask is None else f"a mask of shape {tuple(mask.shape)} says"
+        raise BadSetting(
+            f"embeddings of shape {tuple(hidden.shape)}: {said} which positions are text, and which padding: "
+            "Task(mask=function of a batch), ones if there is no padding, or embed="
+        )
+    weights = mask.to(hidden).cumsum(1) * mask.to(hidden)
+    return torch.einsum("nld,nl->nd", hidden, weights / weights.sum(1, keepdim=True).clamp(min=1))
+
+
+def nearest(embeddings: Vectors, wanted: Vectors, *, centred: bool = True) -> npt.NDArray[np.float32]:
+    """Return, for each sample, the round in which one of the target's samples takes it: from 0 on, downwards.
+
+    In a round each target sample, in order, takes the nearest that none has taken; so no sample is taken twice. Of
+    those of one round, the nearer ones come first: less than 1 is added to a score by its cosine. Cosines are
+    compared to 5 digits, and of equal ones the lower id is taken: the last bits depend on the processor.
+
+    Args:
+        embeddings: Of the samples, shape ``(n, d)``.
+        wanted: Of the target's, shape ``(m, d)``.
+        centred: Whether the samples' mean is subtracted from both.
+    """
+    mean = embeddings.mean(0) if centred else 0.0
+    samples, targets = _unit(embeddings - mean), _unit(wanted - mean)
+    found = np.full(len(samples), np.nan, np.float32)
+    at_once = min(len(samples), _AHEAD * -(-len(samples) // len(targets)))
+    queues = [list[tuple[int, float]]() for _ in targets]
+    for turn in range(len(samples)):
+        queue = queues[turn % len(targets)]
+        while True:
+            if not queue:
+                queue += reversed(_nearest_left(samples, targets[turn % len(targets)], np.isnan(found), at_once))
+            row, cosine = queue.pop()
+            if np.isnan(found[row]):
+                break
+        found[row] = (cosine + 1) * _LESS_THAN_HALF - turn // len(targets)
+    return found
+
+
+def _nearest_left(
+    samples: Vectors, target: npt.NDArray[np.float32], left: npt.NDArray[np.bool_], count: int
+) -> list[tuple[int, float]]:
+    """Return so many of the rows that are left, the nearest first, with their cosines."""
+    rows = np.flatnonzero(left)
+    cosines = (samples @ target)[rows].clip(-1, 1).round(_DIGITS)
+    order = np.argsort(-cosines, kind="stable")[:count]
+    return list(zip(rows[order].tolist(), cosines[order].tolist(), strict=True))
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -1,0 +1,271 @@
+"""Scores: a number for each sample, kept with what they were computed from and what that cost."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock._version import __version__
+from penstock.basics.packages import require
+from penstock.basics.tracebacks import users_stacklevel
+from penstock.contracts import Ids
+from penstock.errors import BadSetting
+from penstock.runs.store.folder import chosen_folder
+from penstock.select.header import FORMAT, ScoresHeader
+from penstock.select.identity import identity_of
+from penstock.select.used import note_used
+
+_HEADER = b"penstock.scores"
+_CLASS, _EMBEDDING = "class", "embedding"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+
+class Scores:
+    """A score for each of some samples, or one for each of several targets.
+
+    Args:
+        ids: Ids of the samples, rising, shape ``(n,)``.
+        values: Their scores, shape ``(n,)``, or ``(n, targets)``.
+        header: What they were computed from; ``ids_digest`` is filled in.
+        weights: A weight for each sample, shape ``(n,)``; 1 unless given.
+        embeddings: An embedding of each sample, shape ``(n, d)``, if the method computed some.
+        classes: The class of each sample, shape ``(n,)``, where there are some: a choice that loses one warns.
+
+    Attributes:
+        ids: As given, int64.
+        values: As given, float32, shape ``(n, max(1, targets))``.
+        weights: As given, float32.
+        embeddings: As given, float32: the index that ``Task(index=...)`` scores other targets with.
+        classes: As given.
+        header: As given, with the digest of the ids.
+
+    Raises:
+        BadSetting: shapes differ, or a score is not a number.
+    """
+
+    def __init__(
+        self,
+        ids: Ids,
+        values: npt.ArrayLike,
+        header: ScoresHeader,
+        weights: npt.ArrayLike | None = None,
+        embeddings: npt.NDArray[np.float32] | None = None,
+        classes: Ids | None = None,
+    ) -> None:
+        self.ids = np.asarray(ids, np.int64)
+        given = np.asarray(values, np.float32)
+        columns = max(1, len(header.targets))
+        if given.size != len(self.ids) * columns or given.shape[:1] != self.ids.shape:
+            raise BadSetting(
+                f"scores of shape {given.shape} for {len(self.ids):,} samples and {columns} "
+                f"target{'s' * (columns > 1)}"
+            )
+        if (np.diff(self.ids) <= 0).any() or (self.ids[:1] < 0).any():
+            raise BadSetting("ids: they must rise, from 0 or more, each once")
+        self.values = given.reshape(len(self.ids), columns)
+        if not np.isfinite(self.values).all():
+            rows = np.flatnonzero(~np.isfinite(self.values).all(1))
+            raise BadSetting(
+                f"scores by {header.method}: {len(rows):,} of {len(self.ids):,} samples have none that is a "
+                f"number, the first is id {self.ids[rows[0]]:,}. Has the model diverged, or does a sample hold "
+                "what is no number?"
+            )
+        ones = np.ones(len(self.ids), np.float32)
+        self.weights = ones if weights is None else np.asarray(weights, np.float32)
+        if self.weights.shape != ones.shape:
+            raise BadSetting(f"weights of shape {self.weights.shape}, for {len(self.ids):,} samples")
+        self.embeddings = embeddings
+        self.classes = classes
+        self.header = msgspec.structs.replace(header, ids_digest=_digest(self.ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"<penstock.select.Scores of {len(self):,} samples by {self.header.method}>"
+
+    @property
+    def worth(self) -> npt.NDArray[np.float32]:
+        """The scores such that higher ones are worth more, shape ``(n, max(1, targets))``."""
+        return self.values if self.header.direction == "high" else -self.values
+
+    def check(self, data: Any) -> Self:
+        """Return these scores, if they are of a data set.
+
+        All samples are read and compared, where that takes seconds. A warning says what could not be compared:
+        images that are augmented, or all but 64 samples.
+
+        Args:
+            data: A map-style data set.
+
+        Raises:
+            BadSetting: they are of another one; the message says what differs.
+        """
+        now = identity_of(data)
+        if differs := self.header.data.difference(now):
+            raise BadSetting(
+                f"these scores by {self.header.method} are of other data: {differs}. Score this data set, or "
+                "train on that one"
+            )
+        if uncompared := self.header.data.uncompared(now):
+            warnings.warn(
+                f"these scores by {self.header.method} may be of other data: {uncompared}",
+                stacklevel=users_stacklevel(),
+            )
+        return self
+
+    def save(self, where: str | os.PathLike[str]) -> Path:
+        """Write them to a Parquet file.
+
+        Args:
+            where: A path that ends in ``.parquet``, or a name, such as ``tweets/less``, under which every
+                process of this user finds them.
+
+        Raises:
+            BadSetting: the name is none, or the file cannot be written.
+            PackageMissing: pyarrow is not installed.
+        """
+        require("a file of scores", "columns", "pyarrow")
+        pyarrow: Any = import_module("pyarrow")
+        parquet: Any = import_module("pyarrow.parquet")
+        path = path_of(where)
+        room_for(path)
+        columns: dict[str, Any] = {"id": self.ids, "weight": self.weights}
+        columns |= {name: self.values[:, i] for i, name in enumerate(_columns(self.header.targets))}
+        if self.classes is not None:
+            columns[_CLASS] = self.classes
+        if self.embeddings is not None:
+            flat = pyarrow.array(self.embeddings.reshape(-1))
+            columns[_EMBEDDING] = pyarrow.FixedSizeListArray.from_arrays(flat, self.embeddings.shape[1])
+        table = pyarrow.table(columns).replace_schema_metadata({_HEADER: msgspec.json.encode(self.header)})
+        written = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            parquet.write_table(table, written)
+            written.replace(path)
+        except OSError as error:
+            raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from None
+        finally:
+            written.unlink(missing_ok=True)
+        return path
+
+    @classmethod
+    def read(cls, where: str | os.PathLike[str], data: Any = None) -> Self:
+        """Read what ``save`` wrote. A run of ``penstock run`` notes it, so that the page shows what that brings.
+
+        Args:
+            where: Path or name.
+            data: The data set that they are used for; unless given, nobody looks whether it is theirs.
+
+        Raises:
+            BadSetting: there is no such file, it holds no scores, or they are of other data.
+            PackageMissing: pyarrow is not installed.
+        """
+        require("a file of scores", "columns", "pyarrow")
+        pyarrow: Any = import_module("pyarrow")
+        parquet: Any = import_module("pyarrow.parquet")
+        path = path_of(where)
+        try:
+            table = parquet.read_table(path, partitioning=None)
+        except FileNotFoundError:
+            raise BadSetting(_missing(where, path)) from None
+        except (OSError, pyarrow.ArrowInvalid) as error:
+            raise BadSetting(f"{path} is no Parquet file: {error}") from None
+        try:
+            metadata: dict[bytes, bytes] = table.schema.metadata or {}
+            header = msgspec.json.decode(metadata[_HEADER], type=ScoresHeader)
+            columns = {name: table[name].to_numpy() for name in ("id", "weight", *_columns(header.targets))}
+        except (KeyError, msgspec.DecodeError):
+            raise BadSetting(f"{path} holds no scores: penstock select score writes such files") from None
+        if header.format == 1 and not header.data.content:
+            raise BadSetting(
+                f"{path} has scores by an earlier Penstock of a feed, whose images may have other ids now (those "
+                "of ImageFolder): score them again"
+            )
+        if header.format not in (1, FORMAT):
+            raise BadSetting(f"{path} has format {header.format}, and penstock {__version__} reads {FORMAT}")
+        ids, weights = columns.pop("id"), columns.pop("weight")
+        if _digest(ids) != header.ids_digest:
+            raise BadSetting(
+                f"{path}: its rows are not those that were scored: {len(ids):,} ids, or their order, differ"
+            )
+        embeddings = None
+        if _EMBEDDING in table.column_names:
+            flat = table[_EMBEDDING].combine_chunks().flatten().to_numpy()
+            embeddings = flat.reshape(len(ids), -1)
+        classes = table[_CLASS].to_numpy() if _CLASS in table.column_names else None
+        scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights, embeddings, classes)
+        if data is not None:
+            scores.check(data)
+        note_used(path.stem if path == Path(where) else os.fspath(where), header)
+        return scores
+
+
+def path_of(where: str | os.PathLike[str]) -> Path:
+    """Return the file of scores that a path or a name means.
+
+    Raises:
+        BadSetting: it is neither.
+    """
+    text = os.fspath(where)
+    if text.endswith(".parquet"):
+        return Path(text)
+    if not _NAME.fullmatch(text):
+        raise BadSetting(
+            f"{text!r} is no name of scores (letters, digits, - _ . and /), and no path of a .parquet file"
+        )
+    return folder() / f"{text}.parquet"
+
+
+def room_for(path: Path) -> None:
+    """Make the folder of a file of scores, unless it is there.
+
+    Raises:
+        BadSetting: it cannot be made, or not be written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be written: {path.parent}: {error.strerror}") from None
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise BadSetting(f"{path} cannot be written: this user may not write to {path.parent}")
+
+
+def folder() -> Path:
+    """Return where named scores lie: ``$PENSTOCK_SCORES``, else ``penstock/scores`` in the user's data."""
+    return chosen_folder("PENSTOCK_SCORES", "scores")
+
+
+def names() -> list[str]:
+    """Return the names of all scores that are kept by name."""
+    return sorted(path.relative_to(folder()).with_suffix("").as_posix() for path in folder().rglob("*.parquet"))
+
+
+def _missing(where: str | os.PathLike[str], path: Path) -> str:
+    kept = names()
+    if (text := os.fspath(where)).endswith(".parquet"):
+        name = text.removesuffix(".parquet")
+        return f"there is no file {path}" + (f"; there are scores of name {name}" if name in kept else "")
+    has = (
+        f"there are {', '.join(kept[:5])}{f' and {len(kept) - 5} more' if len(kept) > 5 else ''}"
+        if kept
+        else "none are kept"
+    )
+    return f"there are no scores of name {os.fspath(where)!r}: {has}"
+
+
+def _columns(targets: Sequence[str]) -> list[str]:
+    return [f"score.{target}" for target in targets] or ["score"]
+
+
+def _digest(ids: Ids) -> str:
+    return hashlib.sha256(np.ascontiguousarray(ids, np.int64).tobytes()).hexdigest()[:16]

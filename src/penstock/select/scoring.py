@@ -1,0 +1,165 @@
+"""Scores the samples of a task by a method, and keeps what that cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from penstock.basics.terminal import console, say
+from penstock.bench.measure.progress import progress as shown_progress
+from penstock.contracts import Ids
+from penstock.errors import BadSetting, PenstockError, Untravelled
+from penstock.feed.trainer.loader import Loader
+from penstock.runs.machine import describe
+from penstock.select.header import ScoresHeader
+from penstock.select.kept import Kept, keeping
+from penstock.select.meter import Meter, metered
+from penstock.select.methods.diverse import Diverse
+from penstock.select.methods.el2n import El2n
+from penstock.select.methods.less import Less
+from penstock.select.methods.rds import Rds
+from penstock.select.methods.sketch import Sketch
+from penstock.select.scorer import Progress, Scored, Scorer
+from penstock.select.scores import Scores
+from penstock.select.task import Task
+from penstock.sources.seeds import own_random_numbers
+
+METHODS: dict[str, type[msgspec.Struct]] = {
+    "diverse": Diverse,
+    "el2n": El2n,
+    "less": Less,
+    "rds": Rds,
+    "sketch": Sketch,
+}
+"""Methods of Penstock's own, by name; the attributes of each are its settings."""
+
+
+def score(
+    task: Task,
+    method: str | Scorer,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+    keep: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Scores:
+    """Score each sample of a task's data.
+
+    Args:
+        task: Data and model.
+        method: ``"diverse"``, ``"el2n"``, ``"less"``, ``"rds"``, ``"sketch"``, or a Scorer of your own.
+        seed: Random seed of all that is random.
+        progress: Told what is done, how many steps of it, and of how many; unless given, a terminal shows a bar.
+        keep: Folder in which each step that is done is kept, such as a trained model, so that a scoring that was
+            interrupted goes on from there if it is begun again; delete it once the scores are saved.
+        settings: Attributes of the method, by name; as text, too.
+
+    Returns:
+        The scores, with what they cost.
+
+    Raises:
+        BadSetting: there is no such method or setting, the task lacks what the method needs, or another process
+            keeps its steps in the folder, or another scoring did.
+    """
+    if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadSetting(f"task: a {type(task).__name__}: give a penstock.select.Task")
+    scorer = method_of(method, settings)
+    with nullcontext() if keep is None else keeping(Path(keep)) as kept, metered() as meter:
+        return scored(task, scorer, seed, progress, meter, kept)
+
+
+def scored(
+    task: Task,
+    scorer: Scorer,
+    seed: int,
+    progress: Progress | None,
+    meter: Meter,
+    kept: Kept | None,
+    *,
+    anew: bool = False,
+) -> Scores:
+    """Score each sample, as ``score`` does; what it costs is what the meter has counted until then.
+
+    Steps of another scoring that were kept are refused, or, if ``anew``, deleted.
+    """
+    if isinstance(task.data, Loader):
+        meter.count_feeder(task.data.statistics().feeder_pid)
+    settings = {name: str(getattr(scorer, name)) for name in getattr(scorer, "__struct_fields__", ())}
+    told = _bar() if progress is None else nullcontext(progress)
+    with told as tell, own_random_numbers(seed), _selection_kept(task.data):
+        data = task.identity()
+        if kept is not None:
+            of = {"data": str(data), "method": f"{scorer.name} {scorer.version}", "settings": str(settings)}
+            try:
+                kept.begin(of | {"seed": str(seed), "task": task.fingerprint()}, meter, anew=anew)
+            except Untravelled as error:
+                say(f"no steps of this scoring are kept, since it cannot be told from others: {error}")
+        found = scorer.score(task, seed, tell)
+    if not isinstance(found, Scored):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadSetting(f"{scorer.name}: score() returned a {type(found).__name__}, and no select.Scored")
+    if isinstance(task.data, Loader):
+        meter.count_feeder(task.data.statistics().feeder_pid)  # another one, if the first has ended
+    header = ScoresHeader(
+        data=data,
+        ids_digest="",
+        method=scorer.name,
+        method_version=scorer.version,
+        settings=settings,
+        checkpoint=found.checkpoint,
+        seed=seed,
+        direction=scorer.direction,
+        targets=found.targets,
+        cost=meter.cost if kept is None else kept.before + meter.cost,
+        machine=describe(),
+    )
+    ids: Ids = np.arange(task.samples)
+    return Scores(ids, found.values, header, embeddings=found.embeddings, classes=task.classes())
+
+
+def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:
+    """Return the method of a name, with its settings.
+
+    Raises:
+        BadSetting: there is none, or it has no such setting.
+    """
+    if not isinstance(method, str):
+        if isinstance(method, type):
+            raise BadSetting(f"{method.__name__} is a class: give a Scorer made of it, {method.__name__}()")
+        if settings:
+            raise BadSetting(f"{', '.join(settings)}: settings belong to methods by name; set them in your Scorer")
+        return method
+    if method not in METHODS:
+        raise BadSetting(f"there is no method {method!r}; there are {', '.join(METHODS)}")
+    kind = METHODS[method]
+    if unknown := sorted(set(settings) - set(kind.__struct_fields__)):
+        raise BadSetting(f"{method} has no setting {unknown[0]}; it has {', '.join(kind.__struct_fields__)}")
+    try:
+        return cast("Scorer", msgspec.convert(settings, kind, strict=False))
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        raise BadSetting(f"{method}: {where.rstrip('`')}: {what[:1].lower()}{what[1:]}") from None
+
+
+@contextmanager
+def _selection_kept(data: Any) -> Generator[None]:
+    """Let a feed's Loader select afterwards what it selected before."""
+    before = data.selected if isinstance(data, Loader) else None
+    try:
+        yield
+    finally:
+        if isinstance(data, Loader):
+            with suppress(PenstockError):  # a feed that has ended selects nothing
+                data.select(before)
+
+
+@contextmanager
+def _bar() -> Generator[Progress]:
+    """Show progress on a terminal."""
+    with shown_progress(console(stderr=True)) as tell:
+        yield lambda what, done, total: tell(done, total, what)

@@ -1,0 +1,154 @@
+"""A sampler gives each selected sample once an epoch, to one rank or to several, and goes on where it stood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from penstock import BadSetting, SelectionSampler
+from penstock.subsets.infobatch import InfoBatch
+from penstock.subsets.policy import AnnealToFull, RandomSubsets
+
+SOME = [3, 14, 15, 92, 65, 35, 89]
+
+
+def test_a_loader_gives_the_selected_samples_in_another_order_each_epoch() -> None:
+    sampler: Any = SelectionSampler(SOME, seed=1)
+    loader = DataLoader(range(100), 2, sampler=sampler)  # type: ignore[arg-type]
+    epochs = [[i for batch in loader for i in batch.tolist()] for _ in range(4)]
+    assert len(loader) == 4 and all(sorted(epoch) == sorted(SOME) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    again = SelectionSampler(SOME, seed=1)
+    again.set_epoch(2)
+    assert list(again) == epochs[2] and list(again) == epochs[3]
+    assert list(SelectionSampler(SOME, seed=2)) != epochs[0]
+    assert list(SelectionSampler(SOME, shuffle=False)) == sorted(SOME)
+
+
+@given(count=st.integers(1, 40), world=st.integers(1, 6), drop=st.booleans(), epoch=st.integers(0, 3))
+@settings(max_examples=examples(100))
+def test_ranks_get_what_torch_deals_them(count: int, world: int, drop: bool, epoch: int) -> None:
+    if drop and count < world:
+        with pytest.raises(BadSetting, match="fill no batch of 1: select more, or leave out drop_last"):
+            SelectionSampler(range(count), num_replicas=world, drop_last=True)
+        return
+    for rank in range(world):
+        mine = SelectionSampler(range(count), shuffle=False, rank=rank, num_replicas=world, drop_last=drop)
+        torchs = DistributedSampler(range(count), world, rank, shuffle=False, drop_last=drop)  # type: ignore[arg-type]
+        assert list(mine) == list(torchs) and len(mine) == len(torchs)
+        mixed = SelectionSampler(range(count), seed=5, rank=rank, num_replicas=world, drop_last=drop)
+        mixed.set_epoch(epoch)
+        assert len(list(mixed)) == len(mixed)
+
+
+def test_ranks_shuffle_alike_and_have_nothing_in_common() -> None:
+    ranks = [SelectionSampler(range(12), seed=3, rank=rank, num_replicas=3) for rank in range(3)]
+    for _ in range(2):
+        assert sorted(id for rank in ranks for id in rank) == list(range(12))
+
+
+@given(given_before=st.integers(0, 7), told=st.booleans())
+@settings(max_examples=examples(30))
+def test_a_saved_iteration_goes_on_behind_what_it_gave(given_before: int, told: bool) -> None:
+    before = SelectionSampler(SOME, seed=1)
+    first = list(before)
+    if told:
+        before.set_epoch(1)
+    iterator = iter(before)
+    second = [next(iterator) for _ in range(given_before)]
+    after = SelectionSampler(SOME, seed=1)
+    after.load_state_dict(before.state_dict())
+    if told:
+        after.set_epoch(1)
+    rest = list(after)
+    if given_before == len(SOME) and not told:
+        assert sorted(rest) == sorted(SOME) and rest not in (first, second)
+    elif given_before < len(SOME) and not (given_before == 0 and not told):
+        assert sorted(second + rest) == sorted(SOME)
+
+
+def test_a_state_of_another_selection_is_refused() -> None:
+    state = SelectionSampler(SOME).state_dict()
+    with pytest.raises(BadSetting, match="this state was saved with selection="):
+        SelectionSampler([1, 2]).load_state_dict(state)
+    with pytest.raises(BadSetting, match="seed"):
+        SelectionSampler(SOME, seed=1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("wrong", [{"rank": 2, "num_replicas": 2}, {"num_replicas": 0}, {"seed": 0.5}])
+def test_arguments_that_make_no_sense_are_refused(wrong: Any) -> None:
+    with pytest.raises(BadSetting, match=next(iter(wrong))):
+        SelectionSampler(SOME, **wrong)
+
+
+@pytest.mark.parametrize(
+    "other", [{"seed": 1}, {"shuffle": False}, {"num_replicas": 4}, {"num_replicas": 2, "drop_last": True}]
+)
+def test_a_state_of_another_order_or_of_other_ranks_is_refused(other: Any) -> None:
+    state = SelectionSampler(range(100), num_replicas=2).state_dict()
+    with pytest.raises(BadSetting, match="this state was saved with"):
+        SelectionSampler(range(100), **{"num_replicas": 2, **other}).load_state_dict(state)
+
+
+def test_ids_that_do_not_exist_and_less_than_a_batch_are_refused_before_they_are_read() -> None:
+    with pytest.raises(BadSetting, match=r"id 100 is not in a data set of 100 samples \(0 to 99\)"):
+        SelectionSampler([3, 100], samples=100)
+    with pytest.raises(BadSetting, match="some of 3 samples, and the data set has 100"):
+        SelectionSampler(np.array([True, False, True]), samples=100)
+    said = "63 samples, 32 for each of 2 ranks, fill no batch of 33: select more, or take smaller batches"
+    with pytest.raises(BadSetting, match=said):
+        SelectionSampler(range(63), samples=100, num_replicas=2, batch_size=33)
+    with pytest.raises(BadSetting, match="samples='100': it must be a whole number"):
+        SelectionSampler(range(3), samples="100")  # type: ignore[arg-type]
+    data = TensorDataset(torch.arange(100))
+    sampler = SelectionSampler(range(63), samples=len(data), num_replicas=2, batch_size=32)
+    assert len(DataLoader(data, batch_size=32, sampler=sampler, drop_last=True)) == 1
+
+
+def test_an_epoch_of_a_policy_is_refused_when_it_begins() -> None:
+    sampler = SelectionSampler(AnnealToFull(RandomSubsets(range(80), 0.5), 100, epochs=2, last=0.5), samples=80)
+    assert len(list(sampler)) == 40
+    with pytest.raises(BadSetting, match="some of 100 samples, and the data set has 80"):
+        list(sampler)
+    policy = InfoBatch(40, epochs=8)
+    sampler = SelectionSampler(policy, batch_size=32)
+    policy.report(sorted(sampler), (np.arange(40) >= 38).astype(float))
+    with pytest.raises(BadSetting, match="21 samples fill no batch of 32"):
+        list(sampler)
+
+
+def test_a_loaded_state_is_not_given_up_in_silence() -> None:
+    sampler = SelectionSampler(range(40), seed=1)
+    ids = iter(sampler)
+    for _ in range(12):
+        next(ids)
+    state = sampler.state_dict()
+    with pytest.warns(
+        UserWarning, match=r"set_epoch\(3\) gives up the state that was loaded, 12 of 40 samples into"
+    ):
+        loaded(state).set_epoch(3)
+    again = loaded(state)
+    again.set_epoch(0)
+    assert len(list(again)) == 28
+    next_one = loaded(state | {"given": 40})
+    next_one.set_epoch(1)
+    assert len(list(next_one)) == 40
+
+
+def loaded(state: dict[str, Any]) -> SelectionSampler:
+    sampler = SelectionSampler(range(40), seed=1)
+    sampler.load_state_dict(state)
+    return sampler
+
+
+@pytest.mark.parametrize("state", [None, 5, {}, {"epoch": 1, "given": 3}])
+def test_what_is_no_state_is_one_error(state: Any) -> None:
+    with pytest.raises(BadSetting, match="does not come from a SelectionSampler"):
+        SelectionSampler(range(100)).load_state_dict(state)
