@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.inject import injected, without_injection
+from penstock.runs.inside import SITE
 
 DATALOADER = """
 class DataLoader:
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def python(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str, inject: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
         environment = {**CLEAN, "PYTHONPATH": f"{folder}:{SOURCE}"}
-        environment = {**(injected(environment) if inject else environment), **more}
+        environment = {**(injected(environment, SITE) if inject else environment), **more}
         process = subprocess.run(
             [sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True, check=False
         )
@@ -171,7 +172,7 @@ def test_loaders_of_fastai_are_declined_in_one_line(python, folder: Path):
 
 def test_the_environment_is_as_it_was_once_the_injection_is_taken_out():
     for before in ({}, {"PYTHONPATH": "/a:/b", "HOME": "/h"}, {"PYTHONPATH": ""}, {"PYTHONPATH": "/a::/b"}):
-        assert without_injection(injected(before)) == {
+        assert without_injection(injected(before, SITE)) == {
             name: value for name, value in before.items() if name != "PYTHONPATH" or value
         }
-        assert injected(injected(before)) == injected(before)
+        assert injected(injected(before, SITE), SITE) == injected(before, SITE)

@@ -211,7 +211,7 @@ def test_the_feeder_of_share_is_not_hooked(watched: Callable[..., dict[str, list
 import penstock
 def make():
     from torch.utils.data import DataLoader
-    variables = [os.environ.get("PENSTOCK_INJECT"), "inject/site" in os.environ["PYTHONPATH"]]
+    variables = [os.environ.get("PENSTOCK_INJECT"), "inside/site" in os.environ["PYTHONPATH"]]
     print(DataLoader._get_iterator.__module__, *variables, file=open("feeder", "w"))
     return DataLoader(Rows(), 4)
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from penstock.errors import PenstockError
 
-OURS = str(Path(__file__).parent) + os.sep
+OURS = str(Path(__file__).parents[1]) + os.sep
 """What the files of Penstock's own code begin with."""
 _NOT_USERS = (OURS, "<frozen importlib")
 

@@ -6,29 +6,31 @@ import os
 import sys
 from collections.abc import Mapping
 
-_SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 _VARIABLE = "PENSTOCK_INJECT"
+_SITE = "PENSTOCK_SITE"
+"""The folder that was put first in ``PYTHONPATH``."""
 SHARE = "PENSTOCK_SHARE"
 """How the loaders of a run are shared, if they are."""
 TOGETHER = "PENSTOCK_TOGETHER"
 """Number of runs that share and start together."""
 FEEDER = "PENSTOCK_FEEDER"
 """Set in a feeder and in its workers, whose loaders are never shared."""
-_VARIABLES = (_VARIABLE, SHARE, TOGETHER)
+_VARIABLES = (_VARIABLE, _SITE, SHARE, TOGETHER)
 
 
-def injected(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program whose loaders are hooked, and of all that it starts."""
+def injected(environment: Mapping[str, str], site: str) -> dict[str, str]:
+    """Return the environment of a program, and of all that it starts, with the ``sitecustomize`` of a folder."""
     clean = without_injection(environment)
-    path = os.pathsep.join(filter(None, (_SITE, clean.get("PYTHONPATH"))))
-    return {**clean, "PYTHONPATH": path, _VARIABLE: f"{sys.hexversion:x}:{sys.prefix}"}
+    path = os.pathsep.join(filter(None, (site, clean.get("PYTHONPATH"))))
+    return {**clean, "PYTHONPATH": path, _VARIABLE: f"{sys.hexversion:x}:{sys.prefix}", _SITE: site}
 
 
 def without_injection(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program that Penstock starts for itself."""
     clean = {name: value for name, value in environment.items() if name not in _VARIABLES}
-    if _SITE in (entries := clean.get("PYTHONPATH", "").split(os.pathsep)):
-        clean["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry != _SITE)
+    site = environment.get(_SITE)
+    if site in (entries := clean.get("PYTHONPATH", "").split(os.pathsep)):
+        clean["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry != site)
         if not clean["PYTHONPATH"]:
             del clean["PYTHONPATH"]
     return clean

@@ -28,7 +28,7 @@ from penstock.errors import BadSetting
 
 pytestmark = pytest.mark.whole
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 @pytest.fixture(scope="module")

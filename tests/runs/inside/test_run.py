@@ -320,7 +320,7 @@ def test_a_process_that_replaces_its_program_counts_on(script: Script) -> None:
     text = """
 import os, sys
 from penstock.waits import Iteration
-from penstock.runs import inside
+from penstock.runs.inside import run as inside
 inside.watch_waits()
 iteration = Iteration(inside)
 for _ in range(int(sys.argv[1])):

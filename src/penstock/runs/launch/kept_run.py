@@ -17,6 +17,7 @@ from typing import Any
 import penstock.runs.keeper
 from penstock.autosharing.options import to_environment
 from penstock.inject import injected, without_injection
+from penstock.runs.inside import SITE
 from penstock.runs.keeper.order import Order
 from penstock.runs.profilers import STEPS, command_of, steps_of
 from penstock.runs.record import RunRecord
@@ -153,9 +154,10 @@ def environment_of(record: RunRecord, store: Store, variables: Mapping[str, str]
         for name, value in plan.parameters.items()
     }
     steps = steps_of(plan)
+    is_injected = plan.watch_dataloader or steps or plan.share
     return {
         "PYTHONUNBUFFERED": "1",  # what it prints is seen, and kept, when it is printed
-        **(injected if plan.watch_dataloader or steps or plan.share else without_injection)(os.environ),
+        **(injected(os.environ, SITE) if is_injected else without_injection(os.environ)),
         **(to_environment(plan.share) if plan.share else {}),
         **({STEPS: steps} if steps else {}),
         **({"CUDA_VISIBLE_DEVICES": ",".join(plan.devices)} if plan.devices else {}),
