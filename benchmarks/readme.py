@@ -13,7 +13,7 @@ from statistics import median
 from claim import claim
 
 RESULTS = Path(__file__).parent / "results"
-IN_README = ("jpeg-together-4", "jpeg-each-8", "jpeg-cpu-8", "memory-window")
+IN_README = ("jpeg-together-4", "jpeg-each-8")
 """Names of the claims beside the demo's row."""
 
 
@@ -50,8 +50,6 @@ def readme() -> None:
         f"\nAll {len(judged)} targets, of which {missed or 'none'} {'was' if missed < 2 else 'were'} missed, "
         "and how they are measured: [docs/benchmarks.md](docs/benchmarks.md)."
     )
-    what = "[What sharing your own loader would bring](docs/how-to/bench-share.md)"
-    print(f"{what}: `penstock bench share FILE.py:make_loader`.")
 
 
 def page() -> None:
@@ -70,10 +68,8 @@ def page() -> None:
     print(f"{WHY_FASTER}\n")
     print_claims(share["claims"])
     print("\n![Trainers on one feed](../benchmarks/results/share.png)\n")
-    print("## Reading\n")
-    print("The disk is a virtual one whose speed varies by itself, so ratios are taken within a repeat.\n")
-    print_claims(reading_claims())
-    print("\n![Throughput against CPU cost of each mechanism](../benchmarks/results/io.png)\n")
+    joining()
+    reading()
     print("## Scripts as they are\n")
     shared = read("autosharing")
     machine = shared["machine"]
@@ -112,6 +108,25 @@ def page() -> None:
     print_claims(shown["claims"])
 
 
+def reading() -> None:
+    print("\n## Reading\n")
+    print("The disk is a virtual one whose speed varies by itself, so ratios are taken within a repeat.\n")
+    print_claims(reading_claims())
+    print("\n![Throughput against CPU cost of each mechanism](../benchmarks/results/io.png)\n")
+
+
+def joining() -> None:
+    joins = read("join")
+    machine = joins["machine"]
+    print("## Joining late\n")
+    print(
+        f"Scripts started by hand, and loops that break off, on {machine['cores']} cores of an {machine['cpu']},"
+    )
+    print(f"{machine['date'][:10]}: `python -m benchmarks.join`.")
+    print("[Decision 24](decisions/0024-joints.md) gives the reasons of what was missed.\n")
+    print_claims(joins["claims"])
+
+
 OF_REGIONS = {
     "tf.data": ("tf.data", 1.2),
     "pillow": ("DataLoader and Pillow", 2.0),
@@ -147,7 +162,7 @@ def of_runs() -> list[dict]:
 def every_claim() -> list[dict]:
     sharing = [*read("share")["claims"], *read("autosharing")["claims"], *fingerprint_claims(read("fingerprint"))]
     sources = [*load_claims(), *read("tokens")["claims"], *read("records")["claims"], *read("cache")["claims"]]
-    runs = [*of_runs(), *read("page")["claims"]]
+    runs = [*of_runs(), *read("page")["claims"], *read("join")["claims"]]
     return [*sharing, *reading_claims(), *read("selecting")["claims"], *sources, *runs]
 
 

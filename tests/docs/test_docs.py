@@ -1,4 +1,4 @@
-"""The pages are true: their code runs, their links lead somewhere, and the README's map is the disk's."""
+"""The pages are true: their code runs, their links lead somewhere, and the map is the disk's."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run_code(page: Path, folder: Path) -> None:
 
 
 # A feeder that share() starts waits half a minute for other trainers; the test need not.
-QUICK = "import penstock\nfrom penstock.feed.launch import share as _share\n_share.DEFAULT_LINGER_S = 0.5\n"
+QUICK = "import penstock\nfrom penstock.feed.launch import shared as _share\n_share.DEFAULT_LINGER_S = 0.5\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -68,9 +68,9 @@ def test_the_links_of_a_page_lead_somewhere(page: Path):
     assert not missing
 
 
-def test_the_map_of_the_readme_is_that_of_the_disk():
-    readme = (ROOT / "README.md").read_text()
-    first_cells = re.findall(r"^\| (`[^|]+`) \|", readme[readme.index("## Map") :], re.MULTILINE)
+def test_the_map_is_that_of_the_disk():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    first_cells = re.findall(r"^\| (`[^|]+`) \|", page[page.index("## Map") :], re.MULTILINE)
     mapped = {found for cell in first_cells for path in re.findall(r"`([^`]+)`", cell) for found in places(path)}
     tracked = subprocess.run(
         ["git", "ls-files", "src/penstock"], cwd=ROOT, capture_output=True, text=True, check=True
