@@ -1,6 +1,6 @@
 """Counts the files of Penstock that one batch of JPEGs passes, from the file on disk to the training loop.
 
-``python -m benchmarks.batch_path`` feeds some images, and lists the files in which a function is called once or more
+``python -m benchmarks.batch_path`` feeds some images, and lists the files in which a function is called once
 for each batch: in the feeder, its workers and the trainer.
 """
 

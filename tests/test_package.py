@@ -80,13 +80,13 @@ for name in dir(penstock.select):
     assert getattr(penstock.select, name).__module__.startswith("penstock."), name
 penstock.log(loss=1.0)
 penstock.autoshare()
-assert penstock.run() is None
-used = "Selection SelectionSampler autoshare log run pack Feeder PackedSource attach Loader feeds stop".split()
-used += "select share ArraySource Cache ImageSource TokenSource __version__".split()
+assert penstock.current_run() is None and penstock.run is penstock.current_run
+used = "Selection SelectionSampler autoshare log current_run pack Feeder PackedSource".split()
+used += "attach Loader feeds stop PenstockError select errors share ArraySource Cache ImageSource TokenSource __version__".split()
 assert isinstance(penstock.__version__, str)
-for name in set(dir(penstock)) - set(used):
-    error = getattr(penstock, name)("what")
-    assert isinstance(error, penstock.PenstockError) and str(error) == "what", name
+assert set(used) == set(dir(penstock))
+for name in ("BadSetting", "FeederLost"):
+    assert getattr(penstock, name) is getattr(penstock.errors, name)
 """
 
 

@@ -21,44 +21,19 @@ from typing import TYPE_CHECKING, Any
 from penstock._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from penstock import errors as errors
     from penstock import select as select
     from penstock.autosharing.marks import autoshare as autoshare
     from penstock.autosharing.share import share as share
-    from penstock.errors import BadSetting as BadSetting
-    from penstock.errors import BlockChanged as BlockChanged
-    from penstock.errors import BlockTooLarge as BlockTooLarge
-    from penstock.errors import DeviceUnavailable as DeviceUnavailable
-    from penstock.errors import DirectoryUnusable as DirectoryUnusable
-    from penstock.errors import FeedEnded as FeedEnded
-    from penstock.errors import FeederLost as FeederLost
-    from penstock.errors import FeederSilent as FeederSilent
-    from penstock.errors import FeedExists as FeedExists
-    from penstock.errors import FeedNotFound as FeedNotFound
-    from penstock.errors import FeedStopped as FeedStopped
-    from penstock.errors import ForkedLoader as ForkedLoader
-    from penstock.errors import InsecureDirectory as InsecureDirectory
-    from penstock.errors import LoaderClosed as LoaderClosed
-    from penstock.errors import PackDamaged as PackDamaged
-    from penstock.errors import PackStopped as PackStopped
     from penstock.errors import PenstockError as PenstockError
-    from penstock.errors import ProtocolError as ProtocolError
-    from penstock.errors import ReaderUnavailable as ReaderUnavailable
-    from penstock.errors import ReadFailed as ReadFailed
-    from penstock.errors import Refused as Refused
-    from penstock.errors import SettingsDiffer as SettingsDiffer
-    from penstock.errors import SourceError as SourceError
-    from penstock.errors import TrainerEvicted as TrainerEvicted
-    from penstock.errors import UnsupportedLeaf as UnsupportedLeaf
-    from penstock.errors import VersionMismatch as VersionMismatch
-    from penstock.errors import WindowHeld as WindowHeld
     from penstock.feed.feeder.feeder import Feeder as Feeder
     from penstock.feed.launch.attach import attach as attach
     from penstock.feed.launch.feeds import feeds as feeds
     from penstock.feed.launch.feeds import stop as stop
     from penstock.feed.trainer.loader import Loader as Loader
     from penstock.io.cache.cache import Cache as Cache
+    from penstock.runs.inside.run import current_run as current_run
     from penstock.runs.inside.run import log as log
-    from penstock.runs.inside.run import run as run
     from penstock.sources.arrays import ArraySource as ArraySource
     from penstock.sources.images.source import ImageSource as ImageSource
     from penstock.sources.packed import PackedSource as PackedSource
@@ -68,35 +43,6 @@ if TYPE_CHECKING:
     from penstock.subsets.selection import Selection as Selection
 
 
-_ERRORS = (
-    "BadSetting",
-    "BlockChanged",
-    "BlockTooLarge",
-    "DeviceUnavailable",
-    "DirectoryUnusable",
-    "FeedEnded",
-    "FeedExists",
-    "FeedNotFound",
-    "FeedStopped",
-    "FeederLost",
-    "FeederSilent",
-    "ForkedLoader",
-    "InsecureDirectory",
-    "LoaderClosed",
-    "PackDamaged",
-    "PackStopped",
-    "PenstockError",
-    "ProtocolError",
-    "ReadFailed",
-    "ReaderUnavailable",
-    "Refused",
-    "SettingsDiffer",
-    "SourceError",
-    "TrainerEvicted",
-    "UnsupportedLeaf",
-    "VersionMismatch",
-    "WindowHeld",
-)
 _HOMES = {
     "ArraySource": "penstock.sources.arrays",
     "Cache": "penstock.io.cache.cache",
@@ -110,21 +56,24 @@ _HOMES = {
     "SelectionSampler": "penstock.subsets.sampler",
     "TokenSource": "penstock.sources.tokens",
     "feeds": "penstock.feed.launch.feeds",
+    "current_run": "penstock.runs.inside.run",
     "log": "penstock.runs.inside.run",
     "pack": "penstock.sources.packed.packing",
-    "run": "penstock.runs.inside.run",
     "share": "penstock.autosharing.share",
     "stop": "penstock.feed.launch.feeds",
-    **dict.fromkeys(_ERRORS, "penstock.errors"),
+    "PenstockError": "penstock.errors",
 }
+_MODULES = ("errors", "select")
 _LOADERS = {"Loader", "attach", "share"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "select":
-        return import_module("penstock.select")
+    if name in _MODULES:
+        return import_module(f"penstock.{name}")
+    if name == "run":  # its name in 0.1.0
+        name = "current_run"
     if name not in _HOMES:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        return _error(name)
     with _importing:
         value = getattr(import_module(_HOMES[name]), name)
         if name in _LOADERS and "PENSTOCK_RUN_ID" in os.environ:
@@ -133,5 +82,13 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def _error(name: str) -> type:
+    """Return an error by its name: errors were names of this module in 0.1.0."""
+    found = getattr(import_module("penstock.errors"), name, None)
+    if not isinstance(found, type) or found.__module__ != "penstock.errors":
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    return found
+
+
 def __dir__() -> list[str]:
-    return ["__version__", "select", *_HOMES]
+    return ["__version__", *_MODULES, *_HOMES]

@@ -43,6 +43,9 @@ def autoshare(
 
     Raises:
         BadSetting: ``workers`` is no whole number.
+
+    Examples:
+        >>> penstock.autoshare("my-data", only="ImageFolder")
     """
     if workers is not None:
         workers = whole_number("workers", workers, 0, 10_000)

@@ -161,6 +161,13 @@ def share(
 
     Warns:
         UserWarning: a file that ``make_loader`` names has changed since the feed began.
+
+    Examples:
+        >>> def make_loader():
+        ...     return penstock.ArraySource({"id": np.arange(100)}, batch_size=20)
+        >>> with penstock.share(make_loader, "numbers", batch_size=30, linger=0.1) as loader:
+        ...     [len(batch["id"]) for batch in loader]
+        [30, 30, 30, 10]
     """
     arguments = locals().copy()
     torch: Any = sys.modules.get("torch")

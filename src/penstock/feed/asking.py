@@ -26,6 +26,13 @@ def feeds(answer_s: float = ANSWER_S) -> list[FeederStatistics]:
     Raises:
         InsecureDirectory: others could enter the directory of the sockets.
         DirectoryUnusable: that directory cannot be made or read.
+
+    Examples:
+        >>> feeder = penstock.Feeder(penstock.ArraySource(np.arange(100)), "numbers", linger=60)
+        >>> threading.Thread(target=feeder.run).start()
+        >>> [feed.name for feed in penstock.feeds()]
+        ['numbers']
+        >>> feeder.close()
     """
     found = [known for endpoint in endpoints() if (known := statistics_of(endpoint, answer_s)) is not None]
     return sorted(found, key=lambda statistics: statistics.name)

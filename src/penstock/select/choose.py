@@ -31,6 +31,12 @@ def top(scores: Scores, fraction: float, *, target: str | None = None) -> Select
 
     Raises:
         BadSetting: the fraction keeps nothing, or there is no such target.
+
+    Examples:
+        >>> reported = penstock.select.ReportedLosses(4)
+        >>> reported.report([0, 1, 2, 3], [0.5, 0.1, 0.9, 0.3])
+        >>> penstock.select.top(reported.scores(direction="high"), 0.5).ids.tolist()
+        [0, 2]
     """
     take = count_of(fraction, len(_scores(scores)))
     worth = scores.worth
@@ -51,6 +57,12 @@ def stratified(scores: Scores, fraction: float, groups: npt.ArrayLike) -> Select
 
     Raises:
         BadSetting: the fraction keeps less than one of each class, or there is not one class for each sample.
+
+    Examples:
+        >>> reported = penstock.select.ReportedLosses(4)
+        >>> reported.report([0, 1, 2, 3], [0.5, 0.9, 0.1, 0.3])
+        >>> penstock.select.stratified(reported.scores(direction="high"), 0.5, [0, 0, 1, 1]).ids.tolist()
+        [1, 3]
     """
     take = count_of(fraction, len(_scores(scores)))
     try:
@@ -101,6 +113,12 @@ def diverse(embeddings: npt.ArrayLike, fraction: float, *, by: str = "k-center",
 
     Raises:
         BadSetting: these are no vectors, or the fraction keeps nothing.
+
+    Examples:
+        >>> near_duplicates = np.array([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]])
+        >>> chosen = penstock.select.diverse(near_duplicates, 0.5).ids
+        >>> sorted(int(id) // 2 for id in chosen)
+        [0, 1]
     """
     vectors = np.asarray(embeddings, np.float32)
     if vectors.ndim != 2:
@@ -122,6 +140,10 @@ def overlap(one: Selection, other: Selection) -> float:
     Args:
         one: A selection.
         other: Another one, of the same data set.
+
+    Examples:
+        >>> penstock.select.overlap(penstock.Selection([1, 2, 3, 4]), penstock.Selection([3, 4, 5]))
+        0.6666666666666666
     """
     return len(np.intersect1d(one.ids, other.ids)) / min(len(one), len(other))
 

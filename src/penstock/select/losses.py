@@ -31,6 +31,13 @@ class ReportedLosses:
 
     Attributes:
         counts: How often each sample was reported, shape ``(samples,)``.
+
+    Examples:
+        >>> reported = penstock.select.ReportedLosses(3)
+        >>> reported.report([0, 1, 2], [0.5, 0.25, 1.0])
+        >>> reported.report([0], [0.25])
+        >>> reported.scores().values[:, 0].tolist()
+        [0.375, 0.25, 1.0]
     """
 
     def __init__(self, samples: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import BadSetting
-from penstock.runs.inside.run import run
+from penstock.runs.inside.run import current_run
 from penstock.select.choose import stratified, top
 from penstock.select.scores import Scores
 from penstock.select.used import note_asked
@@ -28,6 +28,12 @@ class TrainingPlan(NamedTuple):
         seed: Random seed of the training.
         choosing: Whether method and fraction are chosen by what the run logs: let it evaluate other samples than
             those that it trains on, and than the tests', which fresh seeds alone may see.
+
+    Examples:
+        >>> plan = penstock.select.plan_of_run(1000, 10)
+        >>> sampler = penstock.SelectionSampler(plan.policy)
+        >>> len(sampler)
+        1000
     """
 
     policy: Policy
@@ -50,8 +56,13 @@ def plan_of_run(
 
     Raises:
         BadSetting: the scores are of other data, or ``labels`` are needed.
+
+    Examples:
+        >>> plan = penstock.select.plan_of_run(1000, 10)
+        >>> plan.epochs, len(plan.policy.selection(0).ids)
+        (10, 1000)
     """
-    here = run()
+    here = current_run()
     if here is None or f"{ASKED}method" not in here.parameters:
         return TrainingPlan(Fixed(np.ones(samples, np.bool_)), epochs, seed)
     note_asked()

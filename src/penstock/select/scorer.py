@@ -23,6 +23,10 @@ class Scored(NamedTuple):
         targets: Names of the targets; empty for one score a sample.
         checkpoint: Digest of the parameters that scored; empty if none did.
         embeddings: An embedding of each sample, shape ``(samples, d)``, if the method computes some.
+
+    Examples:
+        >>> penstock.select.Scored(np.zeros(10, np.float32), checkpoint="").values.shape
+        (10,)
     """
 
     values: npt.NDArray[np.float32]
@@ -39,6 +43,13 @@ class Scorer(Protocol):
         name: Its name.
         version: Changes whenever its scores do.
         direction: Which scores are worth more.
+
+    Examples:
+        >>> class ByNumber:
+        ...     name, version, direction = "by-number", "1", "high"
+        ...
+        ...     def score(self, task, seed, progress):
+        ...         return penstock.select.Scored(np.arange(len(task.dataset), dtype=np.float32))
     """
 
     @property

@@ -51,6 +51,13 @@ class Scores:
 
     Raises:
         BadSetting: shapes differ, or a score is not a number.
+
+    Examples:
+        >>> reported = penstock.select.ReportedLosses(3)
+        >>> reported.report([0, 1, 2], [0.5, 0.25, 1.0])
+        >>> path = reported.scores().save(Path("losses.parquet").resolve())
+        >>> penstock.select.Scores.read(path).ids.tolist()
+        [0, 1, 2]
     """
 
     def __init__(

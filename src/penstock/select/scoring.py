@@ -66,6 +66,13 @@ def score(
     Raises:
         BadSetting: there is no such method or setting, the task lacks what the method needs, or another process
             keeps its steps in the folder, or another scoring did.
+
+    Examples:
+        >>> import torch
+        >>> data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.arange(64) % 2)
+        >>> task = penstock.select.Task(data=data, make_model=lambda: torch.nn.Linear(8, 2))
+        >>> penstock.select.score(task, "el2n", epochs=1).values.shape
+        (64, 1)
     """
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadSetting(f"task: a {type(task).__name__}: give a penstock.select.Task")

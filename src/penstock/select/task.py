@@ -134,6 +134,13 @@ class Task:
         device: Where models compute.
         collate: Makes a batch of samples, as the ``DataLoader``'s ``collate_fn`` does.
         index: Scores by ``rds`` of the same data and model: their embeddings are used again for other targets.
+
+    Examples:
+        >>> import torch
+        >>> data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.arange(64) % 2)
+        >>> task = penstock.select.Task(data=data, make_model=lambda: torch.nn.Linear(8, 2))
+        >>> task.samples
+        64
     """
 
     data: Any

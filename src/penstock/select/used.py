@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.runs.inside.run import run
+from penstock.runs.inside.run import current_run
 from penstock.select.header import ScoresHeader
 
 _PREFIX = "scores-"
@@ -17,7 +17,7 @@ _ASKED = "training-plan-asked"
 
 def note_used(name: str, header: ScoresHeader) -> None:
     """Note in the files of the run that this process belongs to which scores it has read; outside, nothing."""
-    here = run()
+    here = current_run()
     if here is None:
         return
     noted = here.folder / f"{_PREFIX}{name.replace('/', '-')}.json"
@@ -29,7 +29,7 @@ def note_used(name: str, header: ScoresHeader) -> None:
 
 def note_asked() -> None:
     """Note in the files of the run that this process belongs to that it has asked what to train on."""
-    here = run()
+    here = current_run()
     if here is not None:
         (here.folder / _ASKED).touch()
 

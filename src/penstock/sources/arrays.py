@@ -29,6 +29,12 @@ class ArraySource(Ordered):
     Raises:
         BadSetting: ``batch_size`` is below 1.
         UnsupportedLeaf: the arrays differ in rows, or a leaf cannot travel.
+
+    Examples:
+        >>> source = penstock.ArraySource({"id": np.arange(100)}, batch_size=20)
+        >>> with penstock.share(lambda: source, "numbers", linger=0.1) as loader:
+        ...     sorted(id for batch in loader for id in batch["id"].tolist()) == list(range(100))
+        True
     """
 
     def __init__(

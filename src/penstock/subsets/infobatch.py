@@ -40,6 +40,12 @@ class InfoBatch(Policy):
 
     Raises:
         BadSetting: a value is out of its range.
+
+    Examples:
+        >>> policy = penstock.select.InfoBatch(1000, epochs=10, ratio=0.5)
+        >>> policy.report(np.arange(1000), np.where(np.arange(1000) < 600, 0.1, 2.0))  # 600 are below the mean
+        >>> 600 < len(policy.selection(1).ids) < 800
+        True
     """
 
     def __init__(

@@ -21,6 +21,15 @@ class Policy:
     Attributes:
         digest: Digest of what decides it, without what was reported.
         fixed: Whether it selects the same in each epoch.
+
+    Examples:
+        >>> class EveryOther(penstock.select.Policy):
+        ...     digest = "every other of 10"
+        ...
+        ...     def selection(self, epoch):
+        ...         return penstock.Selection(range(epoch % 2, 10, 2))
+        >>> EveryOther().selection(1).ids.tolist()
+        [1, 3, 5, 7, 9]
     """
 
     digest: str
@@ -65,6 +74,10 @@ class Fixed(Policy):
 
     Raises:
         BadSetting: it is none.
+
+    Examples:
+        >>> penstock.select.Fixed([1, 2, 3]).selection(epoch=7).ids.tolist()
+        [1, 2, 3]
     """
 
     def __init__(self, samples: Any) -> None:
@@ -93,6 +106,12 @@ class RandomSubsets(Policy):
 
     Raises:
         BadSetting: ``samples`` is no selection, or the fraction keeps none of them.
+
+    Examples:
+        >>> policy = penstock.select.RandomSubsets(1000, 0.5)
+        >>> first, second = policy.selection(0), policy.selection(1)
+        >>> len(first.ids), penstock.select.overlap(first, second)
+        (500, 0.0)
     """
 
     def __init__(self, samples: Any, fraction: float, *, seed: int = 0, fresh: bool = True) -> None:
@@ -127,6 +146,11 @@ class TemperatureSampling(Policy):
 
     Raises:
         BadSetting: a value is out of its range, or a score is missing or not finite.
+
+    Examples:
+        >>> policy = penstock.select.TemperatureSampling(1000, np.arange(1000), 0.1, temperature=0.01)
+        >>> bool(policy.selection(0).ids.min() >= 890)
+        True
     """
 
     def __init__(
@@ -163,6 +187,12 @@ class AnnealToFull(Policy):
 
     Raises:
         BadSetting: a value is out of its range.
+
+    Examples:
+        >>> half = penstock.select.RandomSubsets(1000, 0.5)
+        >>> policy = penstock.select.AnnealToFull(half, 1000, epochs=8, last=0.25)
+        >>> [len(policy.selection(epoch).ids) for epoch in range(8)]
+        [500, 500, 500, 500, 500, 500, 1000, 1000]
     """
 
     def __init__(self, policy: Policy, samples: Any, *, epochs: int, last: float = 0.125) -> None:

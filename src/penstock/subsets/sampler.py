@@ -40,6 +40,11 @@ class SelectionSampler:
 
     Raises:
         BadSetting: a value makes no sense, or the first epoch is refused; later ones are when they begin.
+
+    Examples:
+        >>> sampler = penstock.SelectionSampler([7, 3, 5], shuffle=False)
+        >>> list(sampler), len(sampler)
+        ([3, 5, 7], 3)
     """
 
     def __init__(

@@ -36,6 +36,12 @@ class Selection:
 
     Raises:
         BadSetting: they are no ids or mask, none is selected, or one is there twice; or the weights do not fit.
+
+    Examples:
+        >>> penstock.Selection([7, 3, 5]).ids.tolist()
+        [3, 5, 7]
+        >>> penstock.Selection(np.arange(6) % 2 == 0).ids.tolist()
+        [0, 2, 4]
     """
 
     def __init__(

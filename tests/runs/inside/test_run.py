@@ -71,7 +71,7 @@ def test_what_is_logged_is_in_the_series_of_the_run(script: Script):
 def test_the_run_tells_about_itself(script: Script):
     script.run(
         "from pathlib import Path\n"
-        "run = penstock.run()\n"
+        "run = penstock.current_run()\n"
         f"assert run.id == {script.id!r} and run.index == 3 and run.name == 'lr=0.1'\n"
         "assert run.parameters == {'lr': '0.1', 'Width': '8'} and run.folder == Path('/its/files')"
     )
@@ -80,7 +80,7 @@ def test_the_run_tells_about_itself(script: Script):
 @pytest.mark.parametrize("missing", ["PENSTOCK_STORE", "PENSTOCK_RUN_ID"])
 def test_outside_a_run_nothing_happens(script: Script, missing: str):
     script.run(
-        "assert penstock.run() is None\n"
+        "assert penstock.current_run() is None\n"
         "penstock.log(loss='no number', **{'a/b': 1})\n"
         "import threading; assert threading.active_count() == 1\n"
         "assert 'penstock.runs.store' not in sys.modules",
@@ -255,7 +255,7 @@ def test_a_store_that_is_gone_or_full_fails_no_script(script: Script):
 
 
 def test_here_is_no_run():
-    assert penstock.run() is None
+    assert penstock.current_run() is None
 
 
 def test_how_long_a_script_waits_for_data_is_kept(script: Script) -> None:

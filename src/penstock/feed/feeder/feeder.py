@@ -84,6 +84,13 @@ class Feeder:
         InsecureDirectory: others could enter the directory of the sockets.
         DirectoryUnusable: that directory cannot be made or written to.
         DeviceUnavailable: this machine has no such GPU, or no room for the window on it.
+
+    Examples:
+        >>> feeder = penstock.Feeder(penstock.ArraySource(np.arange(100)), "numbers", epochs=1)
+        >>> threading.Thread(target=feeder.run).start()
+        >>> with penstock.attach("numbers", batch_size=30, framework="numpy") as loader:
+        ...     [len(batch) for batch in loader]
+        [30, 30, 30, 10]
     """
 
     def __init__(

@@ -85,6 +85,13 @@ def attach(
         FeederSilent: the feeder is stopped, or too busy to answer.
         ProtocolError: what the feeder says makes no sense.
         Refused: the feeder does not admit this trainer; ``VersionMismatch`` if it runs another protocol.
+
+    Examples:
+        >>> feeder = penstock.Feeder(penstock.ArraySource(np.arange(100)), "numbers", epochs=1)
+        >>> threading.Thread(target=feeder.run).start()
+        >>> with penstock.attach("numbers", batch_size=50) as loader:
+        ...     len(loader), sum(len(batch) for batch in loader)
+        (2, 100)
     """
 
     real_number("wait_s", wait_s, 0, math.inf)

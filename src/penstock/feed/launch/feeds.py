@@ -55,6 +55,12 @@ def stop(name: str) -> Ended:
         FeedNotFound: no feed has this name; the message lists those that run.
         FeederSilent: the feeder has answered and not ended within 10 s, because its source does not return; or
             it does not answer, and no process of this user holds its lock.
+
+    Examples:
+        >>> feeder = penstock.Feeder(penstock.ArraySource(np.arange(100)), "numbers", linger=60)
+        >>> threading.Thread(target=feeder.run).start()
+        >>> penstock.stop("numbers").signals
+        ()
     """
     endpoint = Endpoint(name)
     owner = endpoint.owner()

@@ -55,6 +55,18 @@ class Loader:
     ``SourceError`` when the source failed, ``TrainerEvicted`` when this trainer held
     the feed back for too long, ``WindowHeld`` when its own views leave no room, and
     ``FeedEnded`` after the last epoch.
+
+    Examples:
+        >>> feeder = penstock.Feeder(penstock.ArraySource(np.arange(100)), "numbers")
+        >>> threading.Thread(target=feeder.run).start()
+        >>> with penstock.attach("numbers", batch_size=25) as loader:
+        ...     batches = iter(loader)
+        ...     first, state = next(batches), loader.state_dict()
+        ...     second = next(batches)
+        ...     loader.load_state_dict(state)
+        ...     bool((next(iter(loader)) == second).all())
+        True
+        >>> feeder.close()
     """
 
     def __init__(

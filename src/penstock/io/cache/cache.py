@@ -34,6 +34,10 @@ class Cache:
 
     Raises:
         BadSetting: the folder cannot be used, or an argument is out of range.
+
+    Examples:
+        >>> cache = penstock.Cache("cache", "1GiB", memory="100MiB", keep="pixels")
+        >>> source = penstock.ImageSource("photos", size=32, batch_size=2, cache=cache)
     """
 
     def __init__(

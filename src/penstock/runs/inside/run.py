@@ -47,8 +47,13 @@ class Run(msgspec.Struct, frozen=True):
     folder: Path
 
 
-def run() -> Run | None:
-    """Return the run that this process belongs to, or None if ``penstock run`` did not start it."""
+def current_run() -> Run | None:
+    """Return the run that this process belongs to, or None if ``penstock run`` did not start it.
+
+    Examples:
+        >>> penstock.current_run() is None  # nothing started this process
+        True
+    """
     if (store := _store()) is None:
         return None
     id, index = os.environ["PENSTOCK_RUN_ID"], os.environ.get("PENSTOCK_RUN_INDEX", "")
@@ -73,6 +78,9 @@ def log(**values: object) -> None:
 
     Args:
         values: Numbers, by the names of their series.
+
+    Examples:
+        >>> penstock.log(step=100, loss=0.25)
     """
     recorder = _here.recorder
     if recorder is None and not _here.is_outside:

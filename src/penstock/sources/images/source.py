@@ -82,6 +82,14 @@ class ImageSource(Alone):
     Raises:
         BadSetting: there is no such folder, or an argument is out of range.
         PackageMissing: simplejpeg or OpenCV is not installed; the message says how.
+
+    Examples:
+        >>> source = penstock.ImageSource("photos", size=32, batch_size=2, workers=1)
+        >>> [(images.shape, sorted(labels.tolist())) for images, labels in source]
+        [((2, 32, 32, 3), [0, 1])]
+        >>> list(source.classes)
+        ['cats', 'dogs']
+        >>> source.close()
     """
 
     def __init__(

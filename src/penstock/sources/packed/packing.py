@@ -58,6 +58,11 @@ def pack(
         SourceError: the source raised, or its blocks vary in shape.
         PackDamaged: something is missing of what was packed before an interruption.
         PackStopped: the disk is full, or fails.
+
+    Examples:
+        >>> manifest = penstock.pack(penstock.ArraySource({"id": np.arange(100)}, batch_size=20), "packed")
+        >>> manifest.rows
+        100
     """
     folder = folder_at(folder)
     random_seed(seed)

@@ -61,6 +61,14 @@ class PackedSource(Ordered):
         BadSetting: the folder holds no packed data set, or an argument is out of range.
         PackDamaged: a file is missing, or its size is not the one that was packed.
         ReaderUnavailable: this machine cannot read so; the message says why.
+
+    Examples:
+        >>> penstock.pack(penstock.ArraySource({"id": np.arange(100)}, batch_size=20), "packed").rows
+        100
+        >>> source = penstock.PackedSource("packed", batch_size=50, reader="posix")
+        >>> with penstock.share(lambda: source, "packed", linger=0.1) as loader:
+        ...     [len(batch["id"]) for batch in loader]
+        [50, 50]
     """
 
     def __init__(

@@ -64,6 +64,12 @@ class TokenSource(Alone):
 
     Raises:
         BadSetting: there are no such files, they are no files of tokens, or an argument is out of range.
+
+    Examples:
+        >>> np.arange(1001, dtype=np.uint16).tofile("train.bin")
+        >>> source = penstock.TokenSource("train.bin", length=100, batch_size=5)
+        >>> [batch.shape for batch in source]
+        [(5, 101), (5, 101)]
     """
 
     def __init__(
