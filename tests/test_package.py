@@ -82,7 +82,8 @@ penstock.log(loss=1.0)
 penstock.autoshare()
 assert penstock.current_run() is None and penstock.run is penstock.current_run
 used = "Selection SelectionSampler autoshare log current_run pack Feeder PackedSource".split()
-used += "attach Loader feeds stop PenstockError select errors share ArraySource Cache ImageSource TokenSource __version__".split()
+used += "attach Loader feeds stop PenstockError select errors share ArraySource".split()
+used += "Cache ImageSource TokenSource __version__".split()
 assert isinstance(penstock.__version__, str)
 assert set(used) == set(dir(penstock))
 for name in ("BadSetting", "FeederLost"):
