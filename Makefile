@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 # torch's threads would spin for each other, and take the others' turns away: one each.
 # What is compiled is kept, whatever the environment says: each target would compile all tests anew, in each process.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal -n $(shell expr $$(nproc) + 2)
+QUICK := not soak and not whole and not page and not mlflow and not frameworks
 DOCS := $(VENV)/.docs
 PAGE := $(VENV)/.page
 MLFLOW := $(VENV)/.mlflow
@@ -20,13 +21,13 @@ PART ?= all
 OUT ?= build/gpu
 ON_PATH := PYTHONPATH=$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: demo test test-whole test-page test-mlflow test-frameworks test-frameworks-more lint docs test-docs bench soak gpu gpu-report clean
+.PHONY: demo test test-processors test-busy test-whole test-page test-mlflow test-frameworks test-frameworks-more lint docs test-docs bench soak gpu gpu-report clean
 
 demo: $(READY)
 	$(BIN)/penstock demo
 
 test: $(READY)
-	$(PYTEST) -m "not soak and not whole and not page and not mlflow and not frameworks"
+	$(PYTEST) -m "$(QUICK)"
 
 test-whole: $(READY)
 	$(PYTEST) -m "whole and not soak"
@@ -63,6 +64,17 @@ bench: $(READY)
 
 soak: $(READY)
 	$(PYTEST) -m "soak or hypothesis" --hypothesis-profile soak --timeout 1800 --override-ini faulthandler_timeout=0
+	$(MAKE) test-processors test-busy
+
+# Processors without AVX-512, and without AVX2, for NumPy and torch.
+test-processors: $(READY)
+	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" ATEN_CPU_CAPABILITY=avx2 $(PYTEST) -m "$(QUICK)"
+	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" ATEN_CPU_CAPABILITY=default $(PYTEST) -m "$(QUICK)"
+
+# Ten times in a row, beside a process that computes all the while.
+test-busy: $(READY)
+	for time in $$(seq 10); do timeout 3600 sh -c 'while :; do :; done' & busy=$$!; \
+	  $(PYTEST) -m "$(QUICK)"; ended=$$?; kill $$busy; [ $$ended = 0 ] || exit $$ended; done
 
 gpu:
 	$(ON_PATH) $(PYTHON) -m benchmarks.gpu.evidence --part $(PART) --out $(OUT) $(if $(WHEELS),--wheels $(WHEELS))
