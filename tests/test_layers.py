@@ -1,59 +1,43 @@
-"""What the import linter cannot see: modules that are named by strings."""
+"""What the import linter cannot see: circles of rooms, and modules that are named by strings."""
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks.house import circles, code_lines, modules_of, upward_strings
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "penstock"
 
 
-def layers() -> dict[str, int]:
-    """Return how high each room stands, as the import linter has it."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    written = settings["tool"]["importlinter"]["contracts"][0]["layers"]
-    return {room: -at for at, rooms in enumerate(written) for room in re.split(r" [:|] ", rooms)}
-
-
-def modules_named_in(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for name in re.findall(r"^penstock(?:\.\w+)+$", node.value):
-                if is_module(name):
-                    yield name
-
-
-def is_module(name: str) -> bool:
-    path = SOURCE.joinpath(*name.split(".")[1:])
-    return path.is_dir() or path.with_suffix(".py").is_file()
-
-
-def points_upwards(room: str, named: str) -> bool:
-    heights = layers()
-    return heights[named.split(".")[1]] > heights[room]
+def test_no_rooms_import_each_other_in_a_circle():
+    assert not circles(modules_of(SOURCE))
 
 
 def test_no_string_names_a_module_of_a_higher_layer():
-    found = [
-        (str(path.relative_to(SOURCE)), name)
-        for path in SOURCE.rglob("*.py")
-        if path != SOURCE / "__init__.py"
-        for name in modules_named_in(path.read_text())
-        if points_upwards(path.relative_to(SOURCE).parts[0].removesuffix(".py"), name)
-    ]
-    assert not found
+    assert not upward_strings(modules_of(SOURCE), ROOT)
 
 
-def test_a_string_that_names_a_higher_layer_is_found():
-    text = "from importlib import import_module\n\nimport_module('penstock.autosharing.guard').guard"
-    (name,) = modules_named_in(text)
-    assert points_upwards("inject", name) and points_upwards("feed", name) and not points_upwards("runs", name)
+def test_a_circle_and_a_string_are_found():
+    by_string = "from importlib import import_module\nimport_module('penstock.runs.sampler')"
+    modules = {
+        "penstock.feed.wire": by_string,
+        "penstock.runs.sampler": "from penstock.autosharing import guard",
+        "penstock.autosharing.guard": "def guard():\n    from penstock.feed import wire",
+        "penstock.errors": "",
+    }
+    assert circles(modules) == [["autosharing", "feed", "runs"]]
+    assert upward_strings(modules, ROOT) == 1
 
 
 def test_every_room_has_a_layer():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = {room for rooms in settings["contracts"][0]["layers"] for room in re.split(r" [:|] ", rooms)}
     rooms = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    assert rooms - {"__init__"} == set(layers())
+    assert rooms - {"__init__"} == layers
+
+
+def test_lines_of_code_are_neither_blank_nor_comments_nor_docstrings():
+    assert code_lines('"""What\nit is."""\n\n# why\nx = (\n    1\n)  # one\n\n\ndef f():\n    "No."\n') == 4

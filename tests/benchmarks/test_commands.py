@@ -14,7 +14,7 @@ from benchmarks import children
 
 pytestmark = pytest.mark.whole
 
-COMMANDS = ["share", "gpu", "io", "advise", "packed", "accuracy", "join", "listeners", "fingerprint"]
+COMMANDS = ["house", "batch_path", "share", "gpu", "io", "advise", "packed", "accuracy", "join", "listeners", "fingerprint"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
