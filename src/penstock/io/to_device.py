@@ -10,8 +10,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Completed, DeviceBytes, Event, Extents, Gpu, Opened, Reader
 from penstock.errors import BadSetting, PinningRefused, ReadFailed
-from penstock.io.memory import host_memory
-from penstock.io.reader import check
+from penstock.io.reader import check, host_memory
 
 _PAGE_BYTES = 4096
 

@@ -1,7 +1,6 @@
 """What a process asks of the kernel about its descendants, its parent and its signals.
 
-Imports little: a run's keeper starts in some tens of milliseconds.
-"""
+Imports little: a run's keeper starts in some tens of milliseconds."""
 
 from __future__ import annotations
 
@@ -187,3 +186,8 @@ def command_line(pid: int) -> bytes:
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         return file.read()
     return b""
+
+
+def in_words(status: int) -> str:
+    """Describe an exit status other than 0, as ``subprocess`` gives it."""
+    return f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from penstock.errors import BadSetting
-from penstock.linux.held_folder import held
+from penstock.linux.files import held
 from penstock.select.meter import Cost, Meter
 from penstock.select.training import Checkpoint, Moments
 

@@ -10,11 +10,11 @@ from penstock.tree.layout import (
     array_nodes,
     difference,
     leaf_names,
+    leaf_sizes,
     same_but_for_shapes,
 )
 from penstock.tree.parts import Parts, bytes_of, describe, first_rows, tensor_bytes
 from penstock.tree.rebuild import build, device_leaf, leaf_from_bytes, strings_from_bytes
-from penstock.tree.sizes import leaf_sizes
 
 __all__ = [
     "Array",

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.contracts import Place
-from penstock.io.cache import pieces
-from penstock.io.cache.pieces import Pieces
+from penstock.io.cache import keys as pieces
+from penstock.io.cache.keys import Pieces
 from penstock.io.cache.tiers import Admitted, Layout, Tiers
 from penstock.sources.images.cached import BYTES as BYTES_KIND
 from penstock.sources.images.cached import CachedBlock

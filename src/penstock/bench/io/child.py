@@ -16,8 +16,8 @@ from penstock.bench.io.multiprocessors import Multiprocessors
 from penstock.bench.io.plan import ONE_THREAD, Case
 from penstock.contracts import Gpu, Reader
 from penstock.errors import PenstockError, ReadFailed
-from penstock.io.advice.measurement import Measurement
-from penstock.io.memory import host_memory
+from penstock.io.advice.measurements import Measurement
+from penstock.io.reader import host_memory
 
 _PR_SET_PDEATHSIG = 1
 

@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from penstock.basics.crc32 import crc32
 from penstock.contracts import ByteArray, Ids
-from penstock.io.cache.keys import Keys
-from penstock.io.cache.pieces import Pieces
+from penstock.io.cache.keys import Keys, Pieces
 from penstock.io.files import DIRECT_ALIGNMENT, direct_aligned
 
 _FRAME = struct.Struct("<4sII")

@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme.queue_memory import Array, QueueMemory
-from penstock.linux.cache_folder import cache_folder
+from penstock.linux.files import cache_folder
 
 HEADER = Path(__file__).with_name("queues.cuh")
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC")

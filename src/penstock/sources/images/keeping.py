@@ -19,7 +19,7 @@ from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
 from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, Counts, Layout, kept_bytes, memory_files
 from penstock.io.files import DIRECT_ALIGNMENT
-from penstock.linux.cores import cores
+from penstock.linux.cgroups import cores
 from penstock.sources.images.cached import BYTES, PIXELS
 from penstock.sources.images.whole import size_of
 from penstock.sources.images.worker import Costs, Prepared

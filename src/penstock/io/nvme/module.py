@@ -3,14 +3,21 @@
 Requests and their layout: github.com/enfiskutensykkel/ssd-gpu-dma, src/linux/ioctl.h,
 which github.com/ZaidQureshi/bam has kept. The module maps whole pages of memory,
 and gives the bus address of each.
+
+It takes them with get_user_pages, which the kernel does not count as pinned for I/O. After a
+fork, private pages are shared with the child until one of the two writes; if this process does,
+it gets a copy, and the disk goes on writing into the child's pages. Pages that a child does not
+get at all (madvise(2), MADV_DONTFORK, as in libibverbs) stay this process's.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,9 +27,8 @@ import numpy as np
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
-from penstock.io.disk_names import devices
+from penstock.io.files import devices
 from penstock.io.nvme.queue_memory import PAGE_BYTES, Array
-from penstock.linux.fork_memory import give_to_children, keep_from_children
 
 MAP_REQUEST = struct.Struct("QQQ")
 """Address of the memory, number of its pages, and address to which their bus addresses are written."""
@@ -126,7 +132,7 @@ class LibnvmModule:
             raise ReaderUnavailable(
                 f"{self.path}: a disk reads into whole pages, and these {memory.nbytes:,} bytes begin at byte "
                 f"{start % PAGE_BYTES} of one and end at byte {(start + memory.nbytes) % PAGE_BYTES}",
-                "take memory of penstock.io.memory.host_memory, a multiple of 4096 bytes",
+                "take memory of penstock.io.reader.host_memory, a multiple of 4096 bytes",
             )
         table = np.full(pages, _NOT_MAPPED, np.uint64)
         try:
@@ -188,3 +194,42 @@ def _refusal(path: str, error: OSError) -> ReaderUnavailable:
     if error.errno == errno.EWOULDBLOCK:
         return ReaderUnavailable(f"{path} is read by another reader already, and a disk has one", "close that")
     return ReaderUnavailable(f"{path} cannot be opened: {error.strerror} (errno {error.errno})", _SEE_LOG)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def keep_from_children(memory: ByteArray) -> bool:
+    """Keep these pages from children; return whether a child would have got them.
+
+    Shared memory is left as it is: there is only one copy of it.
+    """
+    if not _would_be_copied(memory):
+        return False
+    _advise(memory, mmap.MADV_DONTFORK)
+    return True
+
+
+def give_to_children(memory: ByteArray) -> None:
+    """Let children get these pages again, when no disk writes there any more."""
+    _advise(memory, mmap.MADV_DOFORK)
+
+
+def _would_be_copied(memory: ByteArray) -> bool:
+    """Whether any of it is private, and not kept from children yet (``VmFlags``, proc(5))."""
+    start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
+    private = False
+    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
+        for line in smaps:
+            if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ...([ps]) ", line):
+                private = int(bounds[1], 16) < stop and int(bounds[2], 16) > start and bounds[3] == "p"
+            elif private and line.startswith("VmFlags:") and "dc" not in line.split():
+                return True
+    return False
+
+
+def _advise(memory: ByteArray, advice: int) -> None:
+    if _libc.madvise(memory.ctypes.data, memory.nbytes, advice):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

@@ -1,20 +1,23 @@
-"""Descriptors and files that are opened and closed so that no exception comes between that and the note of it.
+"""Files: opened and closed so that no exception comes between that and the note of it, locked, written whole.
 
 Ctrl-C is raised between two calls. A descriptor that is open, and that nobody has noted yet, would stay open; a
-number that is noted, and closed already, may be that of another file when it is closed again.
-"""
+number that is noted, and closed already, may be that of another file when it is closed again."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from io import FileIO
 from itertools import chain, tee
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
+from penstock.errors import BadSetting
 from penstock.linux.when_gone import when_gone
 
 _DESCRIPTOR = struct.Struct("i")
@@ -56,3 +59,32 @@ class Descriptors:
         kept = len(self._fds)
         self._fds.extend(opening)
         return self._fds[kept:]
+
+
+@contextmanager
+def held(folder: Path, of: str, doing: str) -> Generator[None]:
+    """Hold a folder of something for this process alone; it is made if need be, and who holds it may remove it.
+
+    Raises:
+        BadSetting: it cannot be made; or another process holds it, which is "comparing in" it, or the like.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadSetting(f"{folder} cannot be a folder of {of}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(fd), folder.stat()):
+                raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError):  # it is being held, or was until now
+            raise BadSetting(f"another process is {doing} {folder}: wait for it, or give another name") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def cache_folder() -> Path:
+    """Return the folder, which may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
