@@ -62,6 +62,28 @@ class Descriptors:
 
 
 @contextmanager
+def written_whole(path: Path) -> Generator[Path]:
+    """Give a name to write a file under, which takes its place at the end, or is removed if that fails."""
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield half
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Generator[int]:
+    """Hold a file, or a folder (``os.O_RDONLY``), for this process alone, once nobody else does."""
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
 def held(folder: Path, of: str, doing: str) -> Generator[None]:
     """Hold a folder of something for this process alone; it is made if need be, and who holds it may remove it.
 

@@ -10,9 +10,12 @@ import pwd
 import signal
 import struct
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import psutil
 
 _ENDED = (b"Z", b"X")
 """States of a thread that has ended, and may still have to be waited for."""
@@ -20,6 +23,7 @@ _FIRST_NAMESPACE = "pid:[4026531836]"
 """The first namespace of processes (PROC_PID_INIT_INO of Linux)."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _SIGINFO_BYTES = 128
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,15 +44,18 @@ def numbers_are_the_machines() -> bool:
     return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose parent ends."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(*, adopt: bool = True) -> bool:
+    """Become the parent of every descendant whose parent ends, or no more; return whether it was so before."""
+    before = ctypes.c_int()
+    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+    return bool(before.value)
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent, of pid ``parent``, ends."""
+def die_with_parent(parent: int | None) -> None:
+    """Have the kernel kill this process when its parent ends; ``parent`` is its pid, None if that is not known."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before prctl
+    if parent not in (None, os.getppid()):  # it ended before prctl
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -132,6 +139,30 @@ def descendants(of: int, without: bytes = b"") -> list[int]:
         parents = [pid for pid in below if not (without and without in command_line(pid))]
         found += parents
     return [pid for pid in found if pid not in ended]
+
+
+def with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
+    """List those of these processes that live, and all their descendants."""
+    import psutil
+
+    found: list[psutil.Process] = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU time of processes until now, with that of their children that have ended."""
+    import psutil
+
+    total_s = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s
 
 
 def kill_descendants(without: bytes = b"") -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import BadSetting
 from penstock.io.files import open_file
-from penstock.linux.files import cache_folder
+from penstock.linux.files import cache_folder, written_whole
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,11 +135,6 @@ def save(rows: list[Measurement], data: str | Path) -> Path:
     """Keep what was measured on ``data``'s file system, replacing what was kept; return the path."""
     path = saved_at(data)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}")
-    try:
-        part.write_bytes(msgspec.json.encode(rows))
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with written_whole(path) as half:
+        half.write_bytes(msgspec.json.encode(rows))
     return path

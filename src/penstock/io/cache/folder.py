@@ -27,6 +27,7 @@ from penstock.errors import BadSetting
 from penstock.fingerprint.data import path_text
 from penstock.io.cache.keys import hash64
 from penstock.io.cache.slab import Room, Slab
+from penstock.linux.files import written_whole
 
 _FORMAT = 1
 _NAME = re.compile(r"penstock-[0-9a-f]{16}-[a-z]+")
@@ -185,11 +186,9 @@ class CacheFolder:
             with suppress(PermissionError):  # another user's, who has done so
                 path.chmod(0o2770)
         if not (path / _ABOUT).exists():
-            half = path / f"{_ABOUT}.{os.getpid()}"
-            fd = self._descriptor(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.write(fd, msgspec.json.encode(about))
-            os.close(fd)
-            half.replace(path / _ABOUT)
+            with written_whole(path / _ABOUT) as half:
+                os.close(self._descriptor(half, os.O_WRONLY | os.O_CREAT))
+                half.write_bytes(msgspec.json.encode(about))
 
     def _descriptor(self, path: Path, flags: int) -> int:
         fd = os.open(path, flags, 0o660 if self._shared else 0o600)
