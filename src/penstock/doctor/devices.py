@@ -16,7 +16,7 @@ import numpy as np
 from penstock.contracts import ByteArray, Extents
 from penstock.errors import GpuMissing, PenstockError, ReaderUnavailable
 from penstock.feed.statistics import FeederStatistics
-from penstock.gpus.nvml import Gpu, gpus, nvml, told, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, gpus, nvml, told, visible_gpus
 from penstock.io import gds
 from penstock.io.files import devices, file_system
 from penstock.io.nvme import module
@@ -61,7 +61,7 @@ def driver() -> Iterator[Finding]:
             yield Finding("MIG", "works", "this user may make and remove instances (--allow-mig-changes)")
 
 
-def _device(gpu: Gpu, migs: list[Gpu]) -> Finding:
+def _device(gpu: NvmlGpu, migs: list[NvmlGpu]) -> Finding:
     known = nvml()
     what, device = f"GPU {gpu.index} of the machine", told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if device is None:

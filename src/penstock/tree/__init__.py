@@ -13,7 +13,7 @@ from penstock.tree.layout import (
     leaf_sizes,
     same_but_for_shapes,
 )
-from penstock.tree.parts import Parts, bytes_of, describe, first_rows, tensor_bytes
+from penstock.tree.parts import Described, bytes_of, describe, first_rows, tensor_bytes
 from penstock.tree.rebuild import build, device_leaf, leaf_from_bytes, strings_from_bytes
 
 __all__ = [

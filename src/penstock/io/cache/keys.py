@@ -64,7 +64,7 @@ _AHEAD = 16
 """Reads of one process that a disk works on at once."""
 
 
-class Pieces:
+class ReadAhead:
     """Reads pieces of a file.
 
     Args:
