@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import cast
 
@@ -30,22 +30,30 @@ def host_memory(nbytes: int) -> ByteArray:
     return np.frombuffer(mapping, np.uint8)
 
 
+def smaps_of(memory: ByteArray) -> Iterator[tuple[bool, str]]:
+    """Yield what the kernel says of the mappings that hold memory: whether they are shared, and each line."""
+    start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
+    inside = shared = False
+    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
+        for line in smaps:
+            if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ...([ps]) ", line):
+                inside = int(bounds[1], 16) < stop and int(bounds[2], 16) > start
+                shared = bounds[3] == "s"
+            elif inside:
+                yield shared, line
+
+
 def lies_on_huge_pages(memory: ByteArray) -> bool | None:
     """Whether most of the resident pages are huge (``/proc/PID/smaps``, proc(5)); None if none is resident.
 
     The kernel walks this process's pages for it, which takes milliseconds.
     """
-    start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
     huge = present = 0
-    inside = False
-    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
-        for line in smaps:
-            if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-                inside = int(bounds[1], 16) < stop and int(bounds[2], 16) > start
-            elif inside and line.startswith("Rss:"):
-                present += int(line.split()[1])
-            elif inside and line.startswith(("AnonHugePages:", "ShmemPmdMapped:")):
-                huge += int(line.split()[1])
+    for _, line in smaps_of(memory):
+        if line.startswith("Rss:"):
+            present += int(line.split()[1])
+        elif line.startswith(("AnonHugePages:", "ShmemPmdMapped:")):
+            huge += int(line.split()[1])
     return 2 * huge > present if present else None
 
 

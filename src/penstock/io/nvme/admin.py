@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme.module import Module
+from penstock.io.nvme.module import LibnvmModule
 from penstock.io.nvme.queue_memory import COMMAND, COMPLETION, PAGE_BYTES, SUCCESS, Array, code_of, status_text
 
 # In words of 32 bits.
@@ -85,7 +85,7 @@ class Admin:
         ReaderUnavailable: the disk cannot be driven here. All methods raise it if the disk refuses.
     """
 
-    def __init__(self, module: Module, limit_s: float = _LIMIT_S) -> None:
+    def __init__(self, module: LibnvmModule, limit_s: float = _LIMIT_S) -> None:
         self._path, self._limit_s = module.path, limit_s
         self._registers = module.registers(mmap.PAGESIZE)
         self.capabilities = told = capabilities(self._registers)

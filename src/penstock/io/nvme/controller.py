@@ -14,7 +14,7 @@ from penstock.errors import ReaderUnavailable
 from penstock.io.files import disk_path
 from penstock.io.nvme import admin as at
 from penstock.io.nvme.admin import Admin
-from penstock.io.nvme.module import Module
+from penstock.io.nvme.module import LibnvmModule
 from penstock.io.nvme.queue_memory import MAX_QUEUES, MAX_READ_BYTES, PAGE_BYTES, Array, Doorbells, QueueMemory
 
 _MODEL, _MDTS, _NN = slice(24, 64), 77, 516
@@ -94,7 +94,7 @@ class DiskController:
     """
 
     def __init__(
-        self, module: Module, nsid: int, *, depth: int, queues: int, patience_s: float = _PATIENCE_S
+        self, module: LibnvmModule, nsid: int, *, depth: int, queues: int, patience_s: float = _PATIENCE_S
     ) -> None:
         self.depth = depth
         self._module, self._patience_s = module, patience_s

@@ -17,11 +17,9 @@ import errno
 import fcntl
 import mmap
 import os
-import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Protocol
 
 import numpy as np
 
@@ -29,6 +27,7 @@ from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
 from penstock.io.files import devices
 from penstock.io.nvme.queue_memory import PAGE_BYTES, Array
+from penstock.io.reader import smaps_of
 
 MAP_REQUEST = struct.Struct("QQQ")
 """Address of the memory, number of its pages, and address to which their bus addresses are written."""
@@ -48,40 +47,6 @@ NVM_UNMAP_MEMORY = _request(3, UNMAP_REQUEST)
 
 _NOT_MAPPED = 2**64 - 1
 _SEE_LOG = "the kernel's log may tell more: dmesg"
-
-
-class Module(Protocol):
-    """A disk, as the kernel module gives it to one process."""
-
-    @property
-    def path(self) -> str: ...
-
-    def registers(self, nbytes: int) -> Array:
-        """Map the disk's first registers (BAR 0), in whole pages, as words of 32 bits.
-
-        Raises:
-            ReaderUnavailable: they cannot be mapped.
-        """
-        ...
-
-    def map_host(self, memory: ByteArray) -> Array:
-        """Let the disk write to host memory, which stays in place until ``close``.
-
-        Returns:
-            The bus address of each page of 4096 bytes.
-
-        Raises:
-            ReaderUnavailable: the memory is not made of whole pages, or the module refuses.
-        """
-        ...
-
-    def close(self, *, unmap: bool = True) -> None:
-        """Undo the mappings, and close the disk.
-
-        Args:
-            unmap: False if the disk may still write: its pages then stay taken until the module is unloaded.
-        """
-        ...
 
 
 class LibnvmModule:
@@ -116,6 +81,11 @@ class LibnvmModule:
         self._mapped: dict[int, ByteArray] = {}  # by address, kept until the disk cannot write there
 
     def registers(self, nbytes: int) -> Array:
+        """Map the disk's first registers (BAR 0), in whole pages, as words of 32 bits.
+
+        Raises:
+            ReaderUnavailable: they cannot be mapped.
+        """
         nbytes = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
         try:
             return np.frombuffer(mmap.mmap(self._fd, nbytes), np.uint32)
@@ -127,6 +97,14 @@ class LibnvmModule:
             ) from None
 
     def map_host(self, memory: ByteArray) -> Array:
+        """Let the disk write to host memory, which stays in place until ``close``.
+
+        Returns:
+            The bus address of each page of 4096 bytes.
+
+        Raises:
+            ReaderUnavailable: the memory is not made of whole pages, or the module refuses.
+        """
         start, pages = memory.ctypes.data, memory.nbytes // PAGE_BYTES
         if start % PAGE_BYTES or memory.nbytes % PAGE_BYTES:
             raise ReaderUnavailable(
@@ -154,6 +132,11 @@ class LibnvmModule:
         return table
 
     def close(self, *, unmap: bool = True) -> None:
+        """Undo the mappings, and close the disk.
+
+        Args:
+            unmap: False if the disk may still write: its pages then stay taken until the module is unloaded.
+        """
         with self._undo:
             if unmap:
                 # Upwards: to the module an address also names a mapping that begins up to 64 KiB before it.
@@ -218,15 +201,8 @@ def give_to_children(memory: ByteArray) -> None:
 
 def _would_be_copied(memory: ByteArray) -> bool:
     """Whether any of it is private, and not kept from children yet (``VmFlags``, proc(5))."""
-    start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
-    private = False
-    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
-        for line in smaps:
-            if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ...([ps]) ", line):
-                private = int(bounds[1], 16) < stop and int(bounds[2], 16) > start and bounds[3] == "p"
-            elif private and line.startswith("VmFlags:") and "dc" not in line.split():
-                return True
-    return False
+    lines = smaps_of(memory)
+    return any(not shared and line.startswith("VmFlags:") and "dc" not in line.split() for shared, line in lines)
 
 
 def _advise(memory: ByteArray, advice: int) -> None:
