@@ -24,8 +24,8 @@ from rich.table import Table
 from penstock.bench.io.plan import Settings
 from penstock.bench.io.run import run
 from penstock.io.advice.advice import advise
-from penstock.io.advice.measurement import Measurement
-from penstock.io.advice.requirement import Requirement
+from penstock.io.advice.measurements import Measurement
+from penstock.io.advice.prediction import Requirement
 from penstock.runs.machine import describe
 
 KIB = 1 << 10

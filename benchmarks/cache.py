@@ -29,8 +29,8 @@ from rich.console import Console
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.io.memory import host_memory
 from penstock.io.open import open_reader
+from penstock.io.reader import host_memory
 from penstock.testing.reader import extents_of, read_all
 
 REPEATS = 5

@@ -25,7 +25,7 @@ from penstock.bench.io.plan import Settings, sizes
 from penstock.bench.io.report import WIDTH, table
 from penstock.bench.io.run import run
 from penstock.errors import BadSetting, PenstockError
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 from penstock.runs.machine import describe
 
 SMALL, LARGE = 4 << 10, 1 << 20

@@ -35,8 +35,8 @@ from penstock.bench.measure.interval import Interval
 from penstock.bench.measure.pool import ProcessPool
 from penstock.contracts import Cursor, SourceBlock
 from penstock.io.files import file_system
-from penstock.io.memory import host_memory
 from penstock.io.open import open_reader
+from penstock.io.reader import host_memory
 from penstock.memory.host_ring import WritableHostRing
 from penstock.runs.machine import describe
 from penstock.sources.packed.format import HEADER_BYTES

@@ -19,7 +19,7 @@ from benchmarks.share.workload import Workload
 from penstock.bench.measure.pool import START_S, ProcessPool
 from penstock.errors import PenstockError
 from penstock.feed.settings import bytes_from
-from penstock.linux.processes import pss_bytes, window_pss_bytes, with_descendants
+from penstock.linux.process import pss_bytes, with_descendants
 
 CROWD = 64
 CROWD_SAMPLES = 16_384
@@ -92,8 +92,9 @@ class _Memory(NamedTuple):
 
 def _memory(pid: int) -> _Memory:
     processes = with_descendants([pid])
-    ring_bytes = sum(map(window_pss_bytes, processes))
-    return _Memory(ring_bytes, sum(map(pss_bytes, processes)) - ring_bytes)
+    maps = [each for process in processes for each in process.memory_maps()]
+    ring_bytes = sum(each.pss for each in maps if "memfd:penstock-ring" in each.path)
+    return _Memory(ring_bytes, sum(pss_bytes(process.pid) for process in processes) - ring_bytes)
 
 
 class CrowdResult(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from penstock.bench.io.run import Report, run
 from penstock.bench.io.target import target
 from penstock.contracts import Completed, Extents
 from penstock.errors import BadSetting, ReadFailed
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 from penstock.io.files import file_system
 
 FILE_BYTES = 4 << 20

@@ -24,7 +24,7 @@ from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.run import run
 from penstock.bench.io.target import Target
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 RECORDED = Path(__file__).parent / "recorded"
 FILE = Target("/data/a:b", "/data/a:b", 1 << 30)

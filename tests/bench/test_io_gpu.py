@@ -15,7 +15,7 @@ from penstock.bench.io import child, multiprocessors
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.report import medians
 from penstock.gpus.gpm import Meter
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 from penstock.io.nvme import gpu_threads as device
 from penstock.io.nvme.gpu_threads import most_busy_share
 

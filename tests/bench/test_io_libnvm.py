@@ -15,7 +15,7 @@ SHORT = Settings(bs_bytes=(4096, 65536), qd=(8,), threads=(2,), runtime_s=0.1, w
 
 FAKE = """
 from penstock.io.open import open_reader
-from penstock.io.nvme.libnvm import module
+from penstock.io.nvme import module
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
 disk = FakeDisk({1: bytes(1 << 20)}).__enter__()
 module.LibnvmModule = lambda path: FakeModule(disk, path)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from penstock.bench.measure.pool import MemberFailed, ProcessPool
-from penstock.linux.processes import cpu_s, pss_bytes, window_pss_bytes, with_descendants
+from penstock.linux.process import cpu_s, pss_bytes, with_descendants
 from penstock.memory.host_ring import WritableHostRing
 
 SOON_S = 60.0
@@ -79,18 +79,16 @@ def test_cpu_time_of_children_counts_also_when_they_have_ended(tmp_path: Path):
         assert cpu_s(with_descendants([member.pid])) >= 0.5 - 4 / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_window_s_memory_is_told_from_the_rest():
-    process = psutil.Process()
-    before = pss_bytes(process)
+def test_the_memory_of_a_window_counts():
+    before = pss_bytes(os.getpid())
     ring = WritableHostRing.create(32 << 20)
     ring.write(0, np.ones(ring.capacity_bytes, np.uint8))
-    assert 32 << 20 <= window_pss_bytes(process) <= pss_bytes(process)
-    assert pss_bytes(process) > before
+    assert pss_bytes(os.getpid()) >= before + (30 << 20)
     ring.close()
 
 
 def test_what_has_ended_costs_nothing():
     ended = psutil.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert (pss_bytes(ended), window_pss_bytes(ended), cpu_s([ended])) == (0, 0, 0)
+    assert (pss_bytes(ended.pid), cpu_s([ended])) == (0, 0)
     assert with_descendants([ended.pid]) == []

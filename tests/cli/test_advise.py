@@ -13,8 +13,7 @@ import pytest
 
 import penstock
 from penstock.cli import advise as verb
-from penstock.io.advice.measurement import Measurement
-from penstock.io.advice.saved import saved_rows
+from penstock.io.advice.measurements import Measurement, saved_rows
 
 # mech, depth, threads; then MB/s and CPU-s for each GiB at 4 KiB, 64 KiB, 1 MiB: a virtual disk, two cores.
 RECORDED = [

@@ -17,7 +17,7 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 
 import penstock
 from penstock.doctor.checks import pinned_ring
-from penstock.doctor.gpu import driver, mode_mps, mps, seen_devices
+from penstock.doctor.devices import driver, mode_mps, mps, seen_devices
 from penstock.feed.statistics import FeederStatistics
 
 FIRST, SECOND = "GPU-6f1d2c3b-0000", "GPU-a0b1c2d3-9999"

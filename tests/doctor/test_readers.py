@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.fakes.nvme_disk import FakeDisk, FakeModule
 
-from penstock.doctor import readers as probe
+from penstock.doctor import devices as probe
 from penstock.errors import ReaderUnavailable
 from penstock.io import open as mechanisms
-from penstock.io.nvme.libnvm import module
-from penstock.io.nvme.libnvm.registers import CC, CSTS, FATAL, OFF_THE_BUS
+from penstock.io.nvme import module
+from penstock.io.nvme.admin import CC, CSTS, FATAL, OFF_THE_BUS
 from penstock.io.open import MECHANISMS
-from penstock.io.threads import ThreadQueue
+from penstock.io.queue import ThreadQueue
 
 
 def test_every_mechanism_is_tried_and_no_file_stays(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ import torch
 
 from penstock.contracts import ByteArray, DeviceBytes, Event
 from penstock.errors import DeviceUnavailable, PinningRefused
-from penstock.memory.array_lifetimes import when_dead
-from penstock.memory.host_ring import HostRing, WritableHostRing
+from penstock.memory.host_ring import HostRing, WritableHostRing, when_dead
 
 POISON = 0xDB
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.fakes.nvme_bus import Bus
 from tests.fakes.nvme_queues import CompletionQueue, SubmissionQueue
 
-from penstock.io.nvme.libnvm.admin import (
+from penstock.io.nvme.admin import (
     CREATE_CQ,
     CREATE_SQ,
     DELETE_CQ,

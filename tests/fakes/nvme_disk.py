@@ -16,8 +16,8 @@ from tests.fakes.nvme_queues import CompletionQueue, DoorbellInvalid, Submission
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
+from penstock.io.nvme import admin as at
 from penstock.io.nvme import queue_memory as layout
-from penstock.io.nvme.libnvm import registers as at
 from penstock.io.nvme.queue_memory import Array
 
 _REGISTER_BYTES = 1 << 16
@@ -201,7 +201,7 @@ class FakeDisk:
 
 
 class FakeModule:
-    """What ``penstock.io.nvme.libnvm.module.LibnvmModule`` is for a disk of the kernel's, for a ``FakeDisk``.
+    """What ``penstock.io.nvme.module.LibnvmModule`` is for a disk of the kernel's, for a ``FakeDisk``.
 
     Args:
         path: Under which the disk goes.

@@ -15,8 +15,7 @@ from cuda.bindings import cufile
 
 from penstock.errors import BadSetting, ReaderUnavailable
 from penstock.io import gds
-from penstock.io.gds import probe
-from penstock.io.gds_probe import way
+from penstock.io.gds import probe, way
 from penstock.io.open import open_reader
 from penstock.testing.reader import new_memory
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.io.memory import host_memory, lies_on_huge_pages
 from penstock.io.open import open_reader
+from penstock.io.reader import host_memory, lies_on_huge_pages
 from penstock.memory.host_ring import WritableHostRing
 
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")

@@ -19,9 +19,8 @@ from penstock.contracts import ByteArray, Reader
 from penstock.errors import BadSetting, ReaderUnavailable, ReadFailed
 from penstock.io.files import direct_alignment
 from penstock.io.open import FILE_MECHANISMS, MECHANISMS, open_reader
-from penstock.io.queue import Queue, Reads, Results
+from penstock.io.queue import Queue, Reads, Results, ThreadQueue
 from penstock.io.reader import QueueReader
-from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import FILE_BYTES, MEMORY_BYTES, ReaderContract, extents_of, new_memory, read_all

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.linux.cgroup_tree import cgroup_tree
 
-from penstock.linux.cores import cores
+from penstock.linux.cgroups import cores
 
 MACHINE = len(os.sched_getaffinity(0))
 

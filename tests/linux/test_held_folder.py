@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadSetting
-from penstock.linux.held_folder import held
+from penstock.linux.files import held
 
 
 def test_a_folder_is_made_and_held_until_the_end_of_the_block(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from tests.linux.cgroup_tree import cgroup_tree
 
-from penstock.linux.memory_limit import memory_limit_bytes
+from penstock.linux.cgroups import memory_limit_bytes
 
 MACHINE = psutil.virtual_memory().total
 

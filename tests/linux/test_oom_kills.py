@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.linux.oom_kills import oom_kills
+from penstock.linux.cgroups import oom_kills
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.linux.descriptors import Descriptors
+from penstock.linux.files import Descriptors
 from penstock.linux.when_gone import in_python, when_gone
 from penstock.waits import Iteration
 

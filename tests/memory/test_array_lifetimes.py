@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from penstock.memory.array_lifetimes import Recycler, when_dead
+from penstock.memory.host_ring import Recycler, when_dead
 
 LARGE = Recycler.SMALL_BYTES + 4096
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.examples import examples
 
-from penstock.memory.placement import place
 from penstock.memory.room import ALIGNMENT, Room, aligned
+from penstock.memory.slots import place
 from penstock.tree.layout import Constant
 
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.examples import examples
 
-from penstock.memory.host_ring import WritableHostRing
+from penstock.memory.host_ring import LOOK_S, UnusedPages, WritableHostRing
 from penstock.memory.room import Room
-from penstock.memory.unused_pages import LOOK_S, UnusedPages
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ import pytest
 from penstock import BadSetting
 from penstock.bench.measure.spread import Spread
 from penstock.cli.select_table import _ranks
-from penstock.linux.held_folder import held
+from penstock.linux.files import held
 from penstock.runs.store import Store
 from penstock.select.bench.command import shown
 from penstock.select.bench.report import Report, Row, baselines_of, choose, full_of, paired, rows_of

@@ -24,11 +24,10 @@ from tests.fakes.gpu import FakeGpu
 import penstock
 from penstock.contracts import ByteArray, Completed, Cursor, Extents, Opened, Reader
 from penstock.errors import PackDamaged, ReaderUnavailable
-from penstock.io.advice.measurement import Measurement
-from penstock.io.advice.saved import save
+from penstock.io.advice.measurements import Measurement, save
 from penstock.io.open import FILE_MECHANISMS, open_reader
+from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader
-from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from penstock.basics.sizes import size_text
 from penstock.io.advice.advice import Advice
-from penstock.io.advice.requirement import Reason, Requirement, Setting
+from penstock.io.advice.prediction import Reason, Requirement, Setting
 
 
 def advice_shown(advice: Advice, origin: str) -> RenderableType:

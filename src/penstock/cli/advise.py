@@ -15,7 +15,7 @@ from penstock.errors import BadSetting, FeederSilent, FeedNotFound
 
 if TYPE_CHECKING:
     from penstock.feed.statistics import FeederStatistics
-    from penstock.io.advice.measurement import Measurement
+    from penstock.io.advice.measurements import Measurement
 
 _FULL = 0.5
 """A feed whose window is fuller than this is paced by its trainers."""
@@ -61,8 +61,8 @@ def advise(
     import psutil
 
     from penstock.io.advice.advice import advise as choose
-    from penstock.io.advice.requirement import Requirement
-    from penstock.io.advice.saved import Benchmark, read_benchmark
+    from penstock.io.advice.measurements import Benchmark, read_benchmark
+    from penstock.io.advice.prediction import Requirement
 
     rate_bytes_per_s = None if rate is None else _rate(rate)
     sample_bytes = None if sample is None else _size("--sample", sample)
@@ -166,7 +166,7 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
 
 def _quick(directory: Path) -> list[Measurement]:
     """Run a short benchmark of a directory's file system, and keep it for ``reader="auto"``."""
-    from penstock.io.advice.saved import save, saved_at
+    from penstock.io.advice.measurements import save, saved_at
 
     if not directory.is_dir():
         raise BadSetting(f"--on {directory}: there is no such directory")

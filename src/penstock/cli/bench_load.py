@@ -36,7 +36,7 @@ def load(
     from penstock.bench.load.arms import ARMS
     from penstock.bench.load.command import load_command
     from penstock.bench.load.run import Settings
-    from penstock.linux.cores import cores
+    from penstock.linux.cgroups import cores
 
     settings = Settings(
         folder=folder,

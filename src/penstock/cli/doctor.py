@@ -13,7 +13,7 @@ from rich.text import Text
 
 from penstock.basics.terminal import console, printable
 from penstock.doctor.checks import examine
-from penstock.doctor.finding import Finding
+from penstock.doctor.devices import Finding
 
 _MARKS = {"works": ("✓", "green"), "limited": ("!", "yellow"), "fails": ("✗", "red")}
 _WHAT_WIDTH = 14

@@ -1,40 +1,29 @@
 """The seams of Penstock, one Protocol each; ``penstock.testing`` ships a test suite for each."""
 
-from penstock.contracts.arrays import ByteArray, Ids
-from penstock.contracts.gpu import DeviceBytes, Event, Gpu
-from penstock.contracts.images import Decoder, Region
-from penstock.contracts.joints import MOST_CHANGES, MOST_JOINTS, NO_JOINTS, Joints, Known, last_read
-from penstock.contracts.reader import Completed, Extents, Numbers, Opened, Reader
-from penstock.contracts.records import Place, Records
-from penstock.contracts.ring import Ring, WritableRing
-from penstock.contracts.source import Cursor, Source, SourceBlock, Tree, Wanted
-
-__all__ = [
-    "MOST_CHANGES",
-    "MOST_JOINTS",
-    "NO_JOINTS",
-    "ByteArray",
-    "Completed",
-    "Cursor",
-    "Decoder",
-    "DeviceBytes",
-    "Event",
-    "Extents",
-    "Gpu",
-    "Ids",
-    "Joints",
-    "Known",
-    "Numbers",
-    "Opened",
-    "Place",
-    "Reader",
-    "Records",
-    "Region",
-    "Ring",
-    "Source",
-    "SourceBlock",
-    "Tree",
-    "Wanted",
-    "WritableRing",
-    "last_read",
-]
+from penstock.contracts.memory import ByteArray as ByteArray
+from penstock.contracts.memory import DeviceBytes as DeviceBytes
+from penstock.contracts.memory import Event as Event
+from penstock.contracts.memory import Gpu as Gpu
+from penstock.contracts.memory import Ids as Ids
+from penstock.contracts.memory import Ring as Ring
+from penstock.contracts.memory import WritableRing as WritableRing
+from penstock.contracts.reader import Completed as Completed
+from penstock.contracts.reader import Extents as Extents
+from penstock.contracts.reader import Numbers as Numbers
+from penstock.contracts.reader import Opened as Opened
+from penstock.contracts.reader import Reader as Reader
+from penstock.contracts.records import Decoder as Decoder
+from penstock.contracts.records import Place as Place
+from penstock.contracts.records import Records as Records
+from penstock.contracts.records import Region as Region
+from penstock.contracts.source import MOST_CHANGES as MOST_CHANGES
+from penstock.contracts.source import MOST_JOINTS as MOST_JOINTS
+from penstock.contracts.source import NO_JOINTS as NO_JOINTS
+from penstock.contracts.source import Cursor as Cursor
+from penstock.contracts.source import Joints as Joints
+from penstock.contracts.source import Known as Known
+from penstock.contracts.source import Source as Source
+from penstock.contracts.source import SourceBlock as SourceBlock
+from penstock.contracts.source import Tree as Tree
+from penstock.contracts.source import Wanted as Wanted
+from penstock.contracts.source import last_read as last_read

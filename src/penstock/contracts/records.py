@@ -1,11 +1,11 @@
-"""Data sets of files or objects: where each sample lies."""
+"""Data sets of files or objects: where each sample lies, which part of an image is wanted, what decodes it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.contracts.arrays import Ids
+from penstock.contracts.memory import ByteArray, Ids
 
 
 class Place(NamedTuple):
@@ -61,5 +61,39 @@ class Records(Protocol):
 
         Raises:
             ReadFailed: what holds them was written to or replaced.
+        """
+        ...
+
+
+class Region(NamedTuple):
+    """A part of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class Decoder(Protocol):
+    """Decodes JPEGs; equal bytes and regions give equal pixels from every decoder. Only one thread uses it."""
+
+    @property
+    def name(self) -> str:
+        """What decodes, with its version, for a person."""
+        ...
+
+    def size(self, encoded: bytes) -> tuple[int, int]:
+        """Return height and width, which the header says.
+
+        Raises:
+            ValueError: it is no JPEG that can be decoded.
+        """
+        ...
+
+    def decode(self, encoded: bytes, region: Region) -> ByteArray:
+        """Return a region's pixels, rows x columns x RGB, which may be reused by the next call.
+
+        Raises:
+            ValueError: it cannot be decoded.
         """
         ...

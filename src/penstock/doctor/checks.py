@@ -17,17 +17,16 @@ import numpy as np
 import psutil
 
 from penstock.contracts import Gpu, WritableRing
-from penstock.doctor import gpu as doctor_gpu
-from penstock.doctor.finding import Finding
-from penstock.doctor.readers import probe
+from penstock.doctor import devices as doctor_gpu
+from penstock.doctor.devices import Finding, probe
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError, PinningRefused
 from penstock.feed.directory import directory
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.launch.attach import attach
 from penstock.feed.launch.feeds import feeds
 from penstock.feed.settings import DEFAULT_WINDOW, bytes_from
-from penstock.io.memory import lies_on_huge_pages
-from penstock.linux.memory_limit import memory_limit_bytes
+from penstock.io.reader import lies_on_huge_pages
+from penstock.linux.cgroups import memory_limit_bytes
 from penstock.memory.cuda import CudaGpu, uuid_of
 from penstock.memory.gpu_ring import DeviceRing, WritableDeviceRing
 from penstock.memory.host_ring import HostRing, WritableHostRing

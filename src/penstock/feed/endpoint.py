@@ -23,7 +23,7 @@ import psutil
 
 from penstock.errors import BadSetting, DirectoryUnusable, FeedExists, InsecureDirectory
 from penstock.feed.directory import directory, entered, usable
-from penstock.linux.descriptors import opened
+from penstock.linux.files import opened
 from penstock.linux.fork import close_in_children, fill_standard_descriptors
 
 MAX_NAME_CHARACTERS = 1000

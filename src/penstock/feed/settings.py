@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.basics.sizes import size_from, whole_number
 from penstock.errors import BadSetting
-from penstock.linux.memory_limit import memory_limit_bytes
+from penstock.linux.cgroups import memory_limit_bytes
 
 DEFAULT_WINDOW = "512MiB"
 DEFAULT_LINGER_S = 30.0

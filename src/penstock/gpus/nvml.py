@@ -16,7 +16,7 @@ from penstock.errors import GpuMissing
 from penstock.linux.process import numbers_are_the_machines
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class NvmlGpu(msgspec.Struct, frozen=True):
     """A GPU, or one instance of a GPU in MIG mode.
 
     Attributes:
@@ -85,14 +85,14 @@ def answer(call: Callable[..., Any], *args: Any) -> Any:
         raise GpuMissing(f"NVML cannot be used: {call.__name__}: {error}") from None
 
 
-def gpus() -> list[tuple[Gpu, list[Gpu]]]:
+def gpus() -> list[tuple[NvmlGpu, list[NvmlGpu]]]:
     """List the machine's GPUs, each with its MIG instances; a GPU that is lost is left out.
 
     Raises:
         GpuMissing: NVML cannot be used.
     """
     known = nvml()
-    found: list[tuple[Gpu, list[Gpu]]] = []
+    found: list[tuple[NvmlGpu, list[NvmlGpu]]] = []
     for index in range(answer(known.nvmlDeviceGetCount)):
         if (handle := told(known.nvmlDeviceGetHandleByIndex, index)) and (gpu := told(_described, handle, index)):
             migs = [told(_described, mig.handle, index, gpu.uuid) for mig in instances(handle)]
@@ -100,7 +100,7 @@ def gpus() -> list[tuple[Gpu, list[Gpu]]]:
     return found
 
 
-def visible_gpus(environment: Mapping[str, str]) -> list[Gpu]:
+def visible_gpus(environment: Mapping[str, str]) -> list[NvmlGpu]:
     """List the GPUs that CUDA shows a process; instances in place of a GPU in MIG mode.
 
     An index counts in NVML's order, which is that of the PCI bus. CUDA's is so too unless the models differ and
@@ -117,7 +117,7 @@ def visible_gpus(environment: Mapping[str, str]) -> list[Gpu]:
     given = environment.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return [each for gpu, migs in machine for each in _shown(gpu, migs)]
-    found: list[Gpu] = []
+    found: list[NvmlGpu] = []
     for name in given.split(","):
         named = _named(name.strip(), machine)
         if not named or named[0] in found:
@@ -126,7 +126,7 @@ def visible_gpus(environment: Mapping[str, str]) -> list[Gpu]:
     return found
 
 
-def _named(name: str, machine: list[tuple[Gpu, list[Gpu]]]) -> list[Gpu]:
+def _named(name: str, machine: list[tuple[NvmlGpu, list[NvmlGpu]]]) -> list[NvmlGpu]:
     if name.isdecimal():
         return [each for gpu, migs in machine if gpu.index == int(name) for each in _shown(gpu, migs)]
     if not name.upper().startswith(("GPU-", "MIG-")):
@@ -136,7 +136,7 @@ def _named(name: str, machine: list[tuple[Gpu, list[Gpu]]]) -> list[Gpu]:
     return fitting[0] if len(fitting) == 1 else []
 
 
-def _shown(unit: Gpu, migs: list[Gpu]) -> list[Gpu]:
+def _shown(unit: NvmlGpu, migs: list[NvmlGpu]) -> list[NvmlGpu]:
     return migs if migs and not unit.parent else [unit]
 
 
@@ -191,7 +191,7 @@ def users_hidden() -> str:
     return "this container numbers its processes itself, NVML as the host does; docker run --pid=host shows them"
 
 
-def _described(handle: Any, index: int, parent: str = "") -> Gpu:
+def _described(handle: Any, index: int, parent: str = "") -> NvmlGpu:
     known = nvml()
     name, uuid = known.nvmlDeviceGetName(handle), known.nvmlDeviceGetUUID(handle)
-    return Gpu(index, uuid, name, known.nvmlDeviceGetMemoryInfo(handle).total, parent)
+    return NvmlGpu(index, uuid, name, known.nvmlDeviceGetMemoryInfo(handle).total, parent)

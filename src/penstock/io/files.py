@@ -1,4 +1,7 @@
-"""Opening files for the mechanisms that read through the kernel's file systems."""
+"""Opening files for the mechanisms that read through the kernel, and names of disks that the kernel does not have.
+
+Disks under BaM's kernel module are ``/dev/libnvm0``, and ``/dev/libnvm0n2`` for another namespace.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,54 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import stat
 import struct
+from glob import glob
+from typing import NamedTuple
 
 import psutil
 
 from penstock.errors import ReaderUnavailable
-from penstock.io.disk_names import refuse_disk
+
+_PATH = re.compile(r"(/dev/libnvm\d+)(?:n([1-9]\d*))?")
+
+
+class DiskPath(NamedTuple):
+    """A namespace of a disk.
+
+    Attributes:
+        device: The kernel module's file.
+        nsid: Number of the namespace, from 1; the module has no files for namespaces, only Penstock names them.
+    """
+
+    device: str
+    nsid: int
+
+
+def disk_path(path: str) -> DiskPath | None:
+    """Parse the path of a disk under the module; None for another path."""
+    named = _PATH.fullmatch(path)
+    return DiskPath(named[1], int(named[2] or 1)) if named else None
+
+
+def devices() -> list[str]:
+    """List the disks that the module has taken from the kernel's own driver."""
+    return sorted(path for path in glob("/dev/libnvm*") if disk_path(path))
+
+
+def refuse_disk(path: str) -> None:
+    """Refuse a disk under the module.
+
+    Raises:
+        ReaderUnavailable: the path names such a disk.
+    """
+    if disk_path(path):
+        raise ReaderUnavailable(
+            f"{path} is a disk under BaM's kernel module: the kernel has no blocks and no files of it",
+            "read it with mech='gpu'",
+        )
+
 
 DIRECT_ALIGNMENT = 4096
 """An alignment that suits O_DIRECT on every disk: Linux mounts none with larger logical blocks."""

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.contracts import Opened
-from penstock.io.blocking import BlockingQueue
 from penstock.io.object_store import PAST_THE_END, ObjectStores, etag_of, status_of, version_text
+from penstock.io.queue import BlockingQueue
 
 MAX_REQUESTS = 256
 

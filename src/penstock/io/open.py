@@ -13,8 +13,8 @@ from penstock.errors import BadSetting
 from penstock.io.gds import GdsQueue
 from penstock.io.nvme.first_path import GpuOfFirstPath
 from penstock.io.object import ObjectQueue
+from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader
-from penstock.io.threads import ThreadQueue
 from penstock.io.to_device import DeviceReader, PinnedReader
 from penstock.io.uring import UringQueue
 

@@ -1,20 +1,61 @@
-"""A reader on top of a mechanism's queue: extents come whole, at any alignment, or fail one by one."""
+"""A reader on top of a mechanism's queue: extents come whole, at any alignment, or fail one by one.
+
+A disk gets a list of the pieces of memory to write, and scattered pages are separate pieces: a read of 1 MiB into
+pages of 4 KiB has 256 of them, more than many disks take at once. On huge pages it has one
+(docs/decisions/0009-readers.md)."""
 
 from __future__ import annotations
 
 import errno
 import mmap
 import os
+import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import cast
 
 import numpy as np
 
 from penstock.contracts import ByteArray, Completed, DeviceBytes, Extents, Numbers, Opened
 from penstock.errors import BadSetting, ReadFailed
-from penstock.io.memory import lies_on_huge_pages
 from penstock.io.queue import Queue, Reads, Results
+
+
+def host_memory(nbytes: int) -> ByteArray:
+    """Allocate zeroed memory, on huge pages where the kernel has some to give."""
+    mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapping, np.uint8)
+
+
+def smaps_of(memory: ByteArray) -> Iterator[tuple[bool, str]]:
+    """Yield what the kernel says of the mappings that hold memory: whether they are shared, and each line."""
+    start, stop = memory.ctypes.data, memory.ctypes.data + memory.nbytes
+    inside = shared = False
+    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
+        for line in smaps:
+            if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ...([ps]) ", line):
+                inside = int(bounds[1], 16) < stop and int(bounds[2], 16) > start
+                shared = bounds[3] == "s"
+            elif inside:
+                yield shared, line
+
+
+def lies_on_huge_pages(memory: ByteArray) -> bool | None:
+    """Whether most of the resident pages are huge (``/proc/PID/smaps``, proc(5)); None if none is resident.
+
+    The kernel walks this process's pages for it, which takes milliseconds.
+    """
+    huge = present = 0
+    for _, line in smaps_of(memory):
+        if line.startswith("Rss:"):
+            present += int(line.split()[1])
+        elif line.startswith(("AnonHugePages:", "ShmemPmdMapped:")):
+            huge += int(line.split()[1])
+    return 2 * huge > present if present else None
+
 
 _AGAIN = frozenset({errno.EINTR, errno.EAGAIN})
 

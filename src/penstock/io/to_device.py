@@ -10,8 +10,8 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Completed, DeviceBytes, Event, Extents, Gpu, Opened, Reader
 from penstock.errors import BadSetting, PinningRefused, ReadFailed
-from penstock.io.memory import host_memory
-from penstock.io.reader import check
+from penstock.io.reader import check, host_memory
+from penstock.memory.room import Room
 
 _PAGE_BYTES = 4096
 
@@ -77,8 +77,8 @@ class DeviceReader:
         self, gpu: Gpu, memory: DeviceBytes, staging_bytes: int, make: Callable[[ByteArray], Reader]
     ) -> None:
         self._gpu, self._memory = gpu, memory
-        self._room = _Room(staging_bytes)
-        self._staging = host_memory(self._room.nbytes)
+        self._room = Room(_whole_pages(staging_bytes))
+        self._staging = host_memory(self._room.capacity_bytes)
         self._reader = PinnedReader(gpu, self._staging, make)
         self.mech, self.depth = self._reader.mech, self._reader.depth
         self._begun = 0
@@ -94,14 +94,15 @@ class DeviceReader:
 
     def submit(self, extents: Extents) -> int:
         check(extents, self._memory.nbytes)
-        if len(extents.nbytes) and extents.nbytes.max() > self._room.nbytes:
+        room_bytes = self._room.capacity_bytes
+        if len(extents.nbytes) and extents.nbytes.max() > room_bytes:
             raise BadSetting(
-                f"an extent of {extents.nbytes.max():,} bytes does not fit the {self._room.nbytes:,} bytes of "
+                f"an extent of {extents.nbytes.max():,} bytes does not fit the {room_bytes:,} bytes of "
                 "staging memory; give a larger staging_bytes, or smaller extents"
             )
         starts: list[int] = []
         for nbytes in extents.nbytes[: self.depth - len(self._staged)].tolist():
-            if (start := self._room.take(nbytes)) is None:
+            if (start := self._room.reserve(_whole_pages(nbytes))) is None:
                 break
             starts.append(start)
         if not starts:
@@ -160,7 +161,7 @@ class DeviceReader:
 
     def _free(self, number: int) -> int:
         staged = self._staged.pop(number)
-        self._room.give(staged.start)
+        self._room.release(staged.start)
         return staged.tag
 
 
@@ -173,34 +174,5 @@ class _Staged(NamedTuple):
     to: int
 
 
-class _Room:
-    """The free room in staging memory: a ring of whole pages, freed oldest first."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
-        self._spans: deque[tuple[int, int]] = deque()
-        self._given: set[int] = set()
-
-    def take(self, nbytes: int) -> int | None:
-        """Take room for ``nbytes``; None if there is none."""
-        size = -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
-        if not self._spans:
-            start = 0
-        else:
-            oldest, newest = self._spans[0][0], self._spans[-1][1]
-            if newest <= oldest:
-                start, end = newest, oldest
-            elif self.nbytes - newest >= size:
-                start, end = newest, self.nbytes
-            else:
-                start, end = 0, oldest
-            if end - start < size:
-                return None
-        self._spans.append((start, start + size))
-        return start
-
-    def give(self, start: int) -> None:
-        """Give room back; it is reused once all room taken before it is given back too."""
-        self._given.add(start)
-        while self._spans and self._spans[0][0] in self._given:
-            self._given.remove(self._spans.popleft()[0])
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES

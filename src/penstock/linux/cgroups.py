@@ -1,8 +1,13 @@
-"""The cgroups of this process (a container, a batch job), of both versions."""
+"""What this process's cgroups (a container, a batch job) allow it: cores and memory; both versions of cgroups.
+
+Imports only Python's own modules: so does a run's keeper.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 MOUNTED = Path("/sys/fs/cgroup")
@@ -28,3 +33,74 @@ def cgroup_folders(
                 own = Path(path.lstrip("/"))
                 for group in (own, *own.parents):
                     yield (1 if each else 2), cgroups / each / group
+
+
+_CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def machine_cpu_s() -> float:
+    """Return the CPU time that the machine has used since it started: all but idle, waiting and stolen time."""
+    with open("/proc/stat", "rb") as file:
+        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) * _CLOCK_TICK_S
+
+
+def cores(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> float:
+    """Return the cores that this process may run on, or the part of them that its cgroups' quotas allow.
+
+    Args:
+        cgroups: Where cgroups are mounted.
+        membership: The kernel's list of this process's cgroups.
+    """
+    limits = [float(len(os.sched_getaffinity(0)))]
+    for cgroup_version, folder in cgroup_folders("cpu", cgroups, membership):
+        with suppress(OSError, ValueError):  # not seen here, or "max"
+            if cgroup_version == 2:
+                quota, period = map(int, (folder / "cpu.max").read_text().split())
+            else:
+                quota = int((folder / "cpu.cfs_quota_us").read_text())
+                period = int((folder / "cpu.cfs_period_us").read_text())
+            if quota > 0:  # version 1 says -1 for none
+                limits.append(quota / period)
+    return min(limits)
+
+
+_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
+
+
+def memory_limit_bytes(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
+    """Return the machine's memory, or what this process's cgroups (a container, a batch job) allow of it.
+
+    Args:
+        cgroups: Where cgroups are mounted.
+        membership: The kernel's list of this process's cgroups.
+    """
+    import psutil
+
+    limits = [psutil.virtual_memory().total]
+    for cgroup_version, folder in cgroup_folders("memory", cgroups, membership):
+        with suppress(OSError, ValueError):  # not seen here, or "max"
+            limits.append(int((folder / _FILES[cgroup_version]).read_text()))
+    return min(limits)
+
+
+_COUNTERS = {1: "memory.oom_control", 2: "memory.events"}
+
+
+def oom_kills(cgroups: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
+    """Count the processes that the kernel's OOM killer ended in this process's cgroups, and in those above them.
+
+    Args:
+        cgroups: Where cgroups are mounted.
+        membership: The kernel's list of this process's cgroups.
+    """
+    folders = cgroup_folders("memory", cgroups, membership)
+    return sum(_count(folder / _COUNTERS[cgroup_version]) for cgroup_version, folder in folders)
+
+
+def _count(file: Path) -> int:
+    with suppress(OSError, ValueError):  # a cgroup above a container's is not seen in it
+        for line in file.read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

@@ -1,7 +1,6 @@
 """What a process asks of the kernel about its descendants, its parent and its signals.
 
-Imports little: a run's keeper starts in some tens of milliseconds.
-"""
+Imports little: a run's keeper starts in some tens of milliseconds."""
 
 from __future__ import annotations
 
@@ -11,9 +10,12 @@ import pwd
 import signal
 import struct
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import psutil
 
 _ENDED = (b"Z", b"X")
 """States of a thread that has ended, and may still have to be waited for."""
@@ -21,6 +23,7 @@ _FIRST_NAMESPACE = "pid:[4026531836]"
 """The first namespace of processes (PROC_PID_INIT_INO of Linux)."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _SIGINFO_BYTES = 128
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,15 +44,18 @@ def numbers_are_the_machines() -> bool:
     return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose parent ends."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(*, adopt: bool = True) -> bool:
+    """Become the parent of every descendant whose parent ends, or no more; return whether it was so before."""
+    before = ctypes.c_int()
+    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+    return bool(before.value)
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent, of pid ``parent``, ends."""
+def die_with_parent(parent: int | None) -> None:
+    """Have the kernel kill this process when its parent ends; ``parent`` is its pid, None if that is not known."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before prctl
+    if parent not in (None, os.getppid()):  # it ended before prctl
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -135,6 +141,30 @@ def descendants(of: int, without: bytes = b"") -> list[int]:
     return [pid for pid in found if pid not in ended]
 
 
+def with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
+    """List those of these processes that live, and all their descendants."""
+    import psutil
+
+    found: list[psutil.Process] = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU time of processes until now, with that of their children that have ended."""
+    import psutil
+
+    total_s = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s
+
+
 def kill_descendants(without: bytes = b"") -> None:
     """Kill and reap all ``descendants`` of this process, which adopts orphans."""
     looks = 2  # one look may miss what was forked during it, by a process that has ended since
@@ -187,3 +217,8 @@ def command_line(pid: int) -> bytes:
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         return file.read()
     return b""
+
+
+def in_words(status: int) -> str:
+    """Describe an exit status other than 0, as ``subprocess`` gives it."""
+    return f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

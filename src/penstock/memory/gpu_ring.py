@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, DeviceBytes, Gpu
 from penstock.errors import PinningRefused
-from penstock.linux.descriptors import Descriptors
+from penstock.linux.files import Descriptors
 from penstock.memory.host_ring import WritableHostRing
 
 

@@ -1,4 +1,8 @@
-"""A ring in host memory: an anonymous file (memfd), freed with the last process that maps it."""
+"""Bytes on the host: private buffers that are reused, and a ring in an anonymous file (memfd), which is shared.
+
+The ring is freed with the last process that maps it. A loan of its bytes ends when nothing refers to the view that
+was lent any more (``when_dead``). ``UnusedPages`` gives the pages at the ring's end back to the kernel.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
@@ -14,8 +19,57 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Gpu
 from penstock.errors import PinningRefused
-from penstock.linux.descriptors import opened
-from penstock.memory.array_lifetimes import when_dead
+from penstock.linux.files import opened
+from penstock.linux.when_gone import in_python, when_gone
+from penstock.memory.room import ALIGNMENT, Room
+
+
+def when_dead(array: ByteArray, call: Callable[[], None]) -> None:
+    """Call ``call`` once nothing refers to ``array`` or to any view or tensor built on it.
+
+    The call may come in any thread, in the middle of any statement, and twice.
+    """
+    when_gone(array, in_python(call))
+
+
+class Recycler:
+    """Hands out byte arrays and takes their memory back when they die.
+
+    Freshly mapped pages cost several times the copy into them, so memory of
+    dead batches is reused for new ones. Small arrays come from the allocator,
+    which recycles them itself.
+
+    Args:
+        keep: Most free buffers that wait for reuse.
+    """
+
+    SMALL_BYTES = 64 << 10
+
+    def __init__(self, keep: int = 8) -> None:
+        self._free: deque[ByteArray] = deque(maxlen=keep)
+
+    def take(self, nbytes: int) -> ByteArray:
+        """Return a writable array of ``nbytes`` with arbitrary content; the caller owns it."""
+        if nbytes <= self.SMALL_BYTES:
+            return np.empty(nbytes, np.uint8)
+        memory = self._fitting(nbytes)
+        # A memoryview between the two stops NumPy from shortening the chain of
+        # bases: every view of `lent` keeps `lent` itself alive.
+        lent = np.frombuffer(memory.data, np.uint8, count=nbytes)
+        when_gone(lent, map(self._free.append, (memory,)))
+        return lent
+
+    def _fitting(self, nbytes: int) -> ByteArray:
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.popleft()
+            except IndexError:  # a batch that died in another thread pushed it out
+                break
+            if nbytes <= memory.nbytes <= 2 * nbytes + self.SMALL_BYTES:
+                return memory
+            self._free.append(memory)
+        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        return memory[-memory.ctypes.data % ALIGNMENT :][:nbytes]  # JAX copies unaligned arrays
 
 
 class _Span:
@@ -176,3 +230,56 @@ class WritableHostRing(HostRing):
     def close(self) -> None:
         super().close()
         self._file.close()
+
+
+LOOK_S = 10.0
+"""Pages are given back when they have not been used for one to two such intervals."""
+_LEAST_BYTES = 16 << 20
+_AT_ONCE_BYTES = 64 << 20  # some milliseconds, during which the feed waits
+_ALIGNMENT = 2 << 20  # huge pages stay whole
+
+
+class UnusedPages:
+    """Gives back a ring's end once trainers have come closer together and no longer use it.
+
+    First fit reserves the lowest bytes, so what is not needed is the end. Whoever
+    calls this holds the lock that guards the room. Where a ring's pages may be
+    registered, all of them stay: a GPU would go on reading those that were given back.
+
+    Args:
+        room: What is reserved.
+        ring: Where it is reserved.
+    """
+
+    def __init__(self, room: Room, ring: WritableHostRing) -> None:
+        self._room = room
+        self._ring = ring
+        self._written = 0  # nothing beyond has been written since its pages were given back
+        self._peak = 0  # of the last interval
+        self._next_look_s = 0.0
+
+    def keep(self) -> None:
+        """Give no page back from now on: somebody may register the ring."""
+        self._ring.registered = True
+
+    def timeout_s(self, now: float) -> float | None:
+        """Return the seconds until ``give_back`` should be called; None while there is nothing to give back."""
+        unused = max(self._written, self._room.peak) - self._room.top
+        if unused < _LEAST_BYTES + _ALIGNMENT or self._ring.registered:
+            return None
+        return max(0.0, self._next_look_s - now)
+
+    def give_back(self, now: float) -> None:
+        """Give back what has not been used for a while, if it is time to look."""
+        if now < self._next_look_s:
+            return
+        self._next_look_s = now + LOOK_S
+        recent = max(self._peak, self._room.peak)
+        self._written = max(self._written, recent)
+        self._peak = self._room.peak
+        self._room.forget_peak()
+        start = -(-recent // _ALIGNMENT) * _ALIGNMENT
+        if self._written - start >= _LEAST_BYTES and not self._ring.registered:
+            start = max(start, (self._written - _AT_ONCE_BYTES) // _ALIGNMENT * _ALIGNMENT)
+            self._ring.give_back(start)
+            self._written = start

@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from penstock.errors import BadSetting
-from penstock.linux.held_folder import held
+from penstock.linux.files import held, written_whole
 from penstock.select.meter import Cost, Meter
 from penstock.select.training import Checkpoint, Moments
 
@@ -98,9 +98,8 @@ def step(name: str, compute: Callable[[], _Found]) -> _Found:
         with torch.serialization.safe_globals([Checkpoint, Moments]):
             return cast("_Found", torch.load(path, weights_only=True))
     found = compute()
-    written = path.with_suffix(".part")
-    torch.save(found, written)
-    written.replace(path)
+    with written_whole(path) as half:
+        torch.save(found, half)
     kept.note_cost()
     return found
 
@@ -123,6 +122,5 @@ def keeping(folder: Path) -> Generator[Kept]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    written = path.with_suffix(".part")
-    written.write_bytes(content)
-    written.replace(path)
+    with written_whole(path) as half:
+        half.write_bytes(content)

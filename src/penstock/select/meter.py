@@ -14,8 +14,8 @@ import psutil
 
 from penstock.errors import GpuMissing
 from penstock.gpus.nvml import devices
-from penstock.linux.processes import cpu_s as cpu_s_of
-from penstock.linux.processes import with_descendants
+from penstock.linux.process import cpu_s as cpu_s_of
+from penstock.linux.process import with_descendants
 from penstock.runs.listeners.energy import GpuCounter, rapl_missing, rapl_zones
 
 J_PER_WH = 3600.0

@@ -20,6 +20,7 @@ from penstock.basics.packages import require
 from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
+from penstock.linux.files import written_whole
 from penstock.runs.store.folder import chosen_folder
 from penstock.select.header import FORMAT, ScoresHeader
 from penstock.select.identity import identity_of
@@ -155,14 +156,11 @@ class Scores:
             flat = pyarrow.array(self.embeddings.reshape(-1))
             columns[_EMBEDDING] = pyarrow.FixedSizeListArray.from_arrays(flat, self.embeddings.shape[1])
         table = pyarrow.table(columns).replace_schema_metadata({_HEADER: msgspec.json.encode(self.header)})
-        written = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            parquet.write_table(table, written)
-            written.replace(path)
+            with written_whole(path) as half:
+                parquet.write_table(table, half)
         except OSError as error:
             raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from None
-        finally:
-            written.unlink(missing_ok=True)
         return path
 
     @classmethod

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from penstock.linux.files import written_whole
 from penstock.runs.inside.run import current_run
 from penstock.select.header import ScoresHeader
 
@@ -21,10 +21,8 @@ def note_used(name: str, header: ScoresHeader) -> None:
     if here is None:
         return
     noted = here.folder / f"{_PREFIX}{name.replace('/', '-')}.json"
-    written = noted.with_name(f"{noted.name}.{os.getpid()}.part")
-    with suppress(OSError):  # a run is not to fail for a note
-        written.write_bytes(msgspec.json.format(msgspec.json.encode(header)))
-        written.replace(noted)
+    with suppress(OSError), written_whole(noted) as half:  # a run is not to fail for a note
+        half.write_bytes(msgspec.json.format(msgspec.json.encode(header)))
 
 
 def note_asked() -> None:

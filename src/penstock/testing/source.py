@@ -1,4 +1,7 @@
-"""The contract of every source: number its samples, keep to its segments, and open anywhere."""
+"""The contract of every source: number its samples, keep to its segments, and open anywhere.
+
+Long, as each promise to a feeder is one test of it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,27 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, Source, SourceBlock, Tree, Wanted
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots, SlotSource
-from penstock.testing.slots import read_back
-from penstock.tree import describe
+from penstock.tree import Strings, array_nodes, build, describe, leaf_from_bytes, strings_from_bytes
+
+
+def read_back(filled: Filled, slots: Slots) -> Tree:
+    """Copy the tree that was left in a slot."""
+    memory = slots.memory(filled.slot).copy()
+    leaves: list[Any] = []
+    layout = filled.placement.layout
+    for node, part in zip(array_nodes(layout), filled.placement.leaves_in(memory), strict=True):
+        if isinstance(node, Strings):
+            leaves.append(strings_from_bytes(node, msgspec.msgpack.decode(part.tobytes())))
+        else:
+            leaves.append(leaf_from_bytes(node, part, filled.rows))
+    return build(layout, leaves)
 
 
 class SourceContract(ABC):

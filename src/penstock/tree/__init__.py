@@ -1,40 +1,22 @@
 """A block's tree of arrays: taken apart into leaves, described, and rebuilt with its types."""
 
-from penstock.tree.layout import (
-    Array,
-    Branch,
-    Constant,
-    Node,
-    Scalar,
-    Strings,
-    array_nodes,
-    difference,
-    leaf_names,
-    same_but_for_shapes,
-)
-from penstock.tree.parts import Parts, bytes_of, describe, first_rows, tensor_bytes
-from penstock.tree.rebuild import build, device_leaf, leaf_from_bytes, strings_from_bytes
-from penstock.tree.sizes import leaf_sizes
-
-__all__ = [
-    "Array",
-    "Branch",
-    "Constant",
-    "Node",
-    "Parts",
-    "Scalar",
-    "Strings",
-    "array_nodes",
-    "build",
-    "bytes_of",
-    "describe",
-    "device_leaf",
-    "difference",
-    "first_rows",
-    "leaf_from_bytes",
-    "leaf_names",
-    "leaf_sizes",
-    "same_but_for_shapes",
-    "strings_from_bytes",
-    "tensor_bytes",
-]
+from penstock.tree.layout import Array as Array
+from penstock.tree.layout import Branch as Branch
+from penstock.tree.layout import Constant as Constant
+from penstock.tree.layout import Node as Node
+from penstock.tree.layout import Scalar as Scalar
+from penstock.tree.layout import Strings as Strings
+from penstock.tree.layout import array_nodes as array_nodes
+from penstock.tree.layout import difference as difference
+from penstock.tree.layout import leaf_names as leaf_names
+from penstock.tree.layout import leaf_sizes as leaf_sizes
+from penstock.tree.layout import same_but_for_shapes as same_but_for_shapes
+from penstock.tree.parts import Described as Described
+from penstock.tree.parts import bytes_of as bytes_of
+from penstock.tree.parts import describe as describe
+from penstock.tree.parts import first_rows as first_rows
+from penstock.tree.parts import tensor_bytes as tensor_bytes
+from penstock.tree.rebuild import build as build
+from penstock.tree.rebuild import device_leaf as device_leaf
+from penstock.tree.rebuild import leaf_from_bytes as leaf_from_bytes
+from penstock.tree.rebuild import strings_from_bytes as strings_from_bytes

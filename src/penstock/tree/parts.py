@@ -28,7 +28,7 @@ from penstock.tree.layout import (
 )
 
 
-class Parts(NamedTuple):
+class Described(NamedTuple):
     """A tree taken apart: its description, its rows, and one leaf for each Array and Strings node."""
 
     layout: Node
@@ -36,7 +36,7 @@ class Parts(NamedTuple):
     leaves: list[Any]
 
 
-def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Parts:
+def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Described:
     """Take a block apart.
 
     Args:
@@ -56,7 +56,7 @@ def describe(tree: Tree, *, whole: bool = False, anywhere: bool = False) -> Part
         layout = _describe(tree, "", _Rules(None if whole else rows, anywhere), leaves, 0)
     except RecursionError:
         raise _too_deep("") from None
-    return Parts(layout, rows, leaves)
+    return Described(layout, rows, leaves)
 
 
 def bytes_of(node: Array | Strings, leaf: Any) -> ByteArray:

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.errors import GpuMissing, NoSuchRun
 from penstock.gpus.gpm import Gpms
-from penstock.gpus.nvml import Gpu, gpu_processes, gpus, nvml, told, users_hidden
+from penstock.gpus.nvml import NvmlGpu, gpu_processes, gpus, nvml, told, users_hidden
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.listeners.gpu import readings
 from penstock.runs.store import Store
@@ -97,7 +97,9 @@ class Gpus:
         return found
 
 
-def _card(gpu: Gpu, migs: list[Gpu], keepers: Mapping[int, str], active: Mapping[str, list[float | None]]) -> Card:
+def _card(
+    gpu: NvmlGpu, migs: list[NvmlGpu], keepers: Mapping[int, str], active: Mapping[str, list[float | None]]
+) -> Card:
     handle = told(nvml().nvmlDeviceGetHandleByUUID, gpu.uuid)
     return Card(
         index=gpu.index,
@@ -107,7 +109,7 @@ def _card(gpu: Gpu, migs: list[Gpu], keepers: Mapping[int, str], active: Mapping
     )
 
 
-def _unit(gpu: Gpu, keepers: Mapping[int, str], sm_active_percent: float | None) -> Unit:
+def _unit(gpu: NvmlGpu, keepers: Mapping[int, str], sm_active_percent: float | None) -> Unit:
     known = nvml()
     handle = told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
     memory = handle and told(known.nvmlDeviceGetMemoryInfo, handle)

@@ -21,8 +21,8 @@ from tests.examples import examples
 from penstock.contracts import Cursor
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
-from penstock.memory.placement import Placement
 from penstock.memory.room import ALIGNMENT, Room, aligned
+from penstock.memory.slots import Placement
 from penstock.tree.layout import Constant
 
 

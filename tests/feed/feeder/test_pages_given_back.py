@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.gpu import FakeGpu
 
 import penstock
-from penstock.memory import unused_pages
+from penstock.memory import host_ring as unused_pages
 from penstock.sources.packed import PackedSource
 from penstock.sources.packed.packing import pack
 

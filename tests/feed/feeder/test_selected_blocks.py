@@ -15,8 +15,8 @@ from penstock.contracts import Cursor, Ids, SourceBlock
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import encode_ids, encode_kept
-from penstock.memory.placement import place
 from penstock.memory.room import Room
+from penstock.memory.slots import place
 from penstock.sources.order import Planned, planned
 from penstock.subsets.selection import Selection
 from penstock.tree.layout import Constant

@@ -12,7 +12,7 @@ import numpy as np
 
 import penstock
 from penstock.feed.trainer.framework import converted
-from penstock.memory.array_lifetimes import Recycler
+from penstock.memory.host_ring import Recycler
 
 SAMPLES, WIDTH, BATCH = 3000, 1500, 96
 

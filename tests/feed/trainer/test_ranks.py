@@ -16,8 +16,8 @@ import penstock
 from penstock.contracts import Cursor
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.subscriber import Subscriber
-from penstock.memory.placement import Placement
 from penstock.memory.room import Room
+from penstock.memory.slots import Placement
 from penstock.tree.layout import Constant
 
 

@@ -15,8 +15,8 @@ from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting
 from penstock.io.advice import Advice, Requirement, advise
 from penstock.io.advice.advice import SAME
-from penstock.io.advice.measurement import Measurement
-from penstock.io.advice.requirement import HEADROOM
+from penstock.io.advice.measurements import Measurement
+from penstock.io.advice.prediction import HEADROOM
 
 KIB = 1 << 10
 TAG = re.compile(r"measured here|published \(.+\)")

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.errors import BadSetting
 from penstock.io.advice import choose_reader
-from penstock.io.advice.measurement import Measurement
-from penstock.io.advice.saved import read_benchmark, save, saved_at, saved_rows
+from penstock.io.advice.measurements import Measurement, read_benchmark, save, saved_at, saved_rows
 
 KIB = 1 << 10
 

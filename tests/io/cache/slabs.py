@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.contracts import ByteArray
-from penstock.io.cache.slab import Item, Room, Slab
+from penstock.io.cache.slab import Allowance, Item, Slab
 
 ORIGIN = 7
 OPENED: list[Slab] = []
@@ -19,7 +19,7 @@ def opened(folder: Path, limit: int = 1 << 30) -> Slab:
     data, index, lock = (
         os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) for name in ("data", "index", "lock")
     )
-    return closed_later(Slab(data, index, lock, lambda _: Room(limit - os.fstat(data).st_size, "full")))
+    return closed_later(Slab(data, index, lock, lambda _: Allowance(limit - os.fstat(data).st_size, "full")))
 
 
 def closed_later(slab: Slab) -> Slab:

@@ -18,8 +18,8 @@ from penstock.io.cache.cache import Cache as CacheSettings
 from penstock.io.cache.reader import CachedReader
 from penstock.io.cache.tiers import Admitted, Files, Tiers, memory_files
 from penstock.io.open import open_reader
+from penstock.io.queue import ThreadQueue
 from penstock.io.reader import QueueReader
-from penstock.io.threads import ThreadQueue
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import ReaderContract, extents_of
 

@@ -17,7 +17,7 @@ from tests.io.cache.slabs import closed_later, content, items, read
 from penstock import BadSetting, Cache
 from penstock.io.cache.folder import CacheFolder
 from penstock.io.cache.slab import Slab
-from penstock.io.cache.tiers import Admitted, Layout, Tiers
+from penstock.io.cache.tiers import Admitted, CacheLayout, Tiers
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
@@ -175,7 +175,7 @@ def test_a_folder_that_may_only_be_read_is_read(tmp_path: Path) -> None:
         slab = opened(folder, "data")
         assert read(slab, 1) == content(1)
         assert slab.full == "it may only be read"
-        tiers = Tiers(Layout("data", "bytes", str(path), 1 << 20, shared=False))
+        tiers = Tiers(CacheLayout("data", "bytes", str(path), 1 << 20, shared=False))
         assert tiers.wanted(np.arange(4, dtype=np.uint64), Admitted(1.0, 1.0)) == [None] * 4
         assert folder.open("another", "bytes") is None
         (found,) = folder.data_sets()
@@ -249,7 +249,7 @@ def test_two_nodes_never_keep_the_same(tmp_path: Path) -> None:
     for name in names:
         others = {other: str(tmp_path / other) for other in names if other != name}
         tiers = Tiers(
-            Layout("data", "bytes", str(tmp_path / name), 1 << 20, shared=False, node=name, others=others)
+            CacheLayout("data", "bytes", str(tmp_path / name), 1 << 20, shared=False, node=name, others=others)
         )
         kept.append({i for i, tier in enumerate(tiers.wanted(keys, Admitted(0.0, 1.0))) if tier is not None})
         tiers.close()

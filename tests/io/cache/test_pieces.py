@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.contracts import Place
-from penstock.io.cache import pieces
-from penstock.io.cache.pieces import Pieces
-from penstock.io.cache.tiers import Admitted, Layout, Tiers
+from penstock.io.cache import keys as pieces
+from penstock.io.cache.keys import ReadAhead
+from penstock.io.cache.tiers import Admitted, CacheLayout, Tiers
 from penstock.sources.images.cached import BYTES as BYTES_KIND
 from penstock.sources.images.cached import CachedBlock
 
@@ -45,7 +45,7 @@ def place(i: int) -> tuple[int, int]:
     return i * SPAN, SIZES[i]
 
 
-def is_read(some: Pieces, i: int) -> bool:
+def is_read(some: ReadAhead, i: int) -> bool:
     found = some.read(*place(i))
     return found is not None and np.array_equal(found, BYTES[i * SPAN : i * SPAN + SIZES[i]])
 
@@ -61,7 +61,7 @@ def is_read(some: Pieces, i: int) -> bool:
 )
 def test_what_is_read_are_the_bytes_that_lie_there(fd: int, steps: list[tuple[str, list[int]]]) -> None:
     for direct in (True, False):
-        some = Pieces(fd, direct=direct)
+        some = ReadAhead(fd, direct=direct)
         for what, numbers in steps:
             if what == "expect":
                 some.expect(map(place, numbers))
@@ -80,7 +80,7 @@ def test_pieces_come_ahead_across_blocks_and_what_was_forgotten_keeps_none_back(
     monkeypatch.setattr(
         pieces, "_pread", lambda fd, memory, offset: (asked.append(offset // SPAN), pread(fd, memory, offset))[1]
     )
-    some = Pieces(fd, direct=True)
+    some = ReadAhead(fd, direct=True)
     some.expect(map(place, range(10)))
     some.expect(map(place, range(10, 48)))  # the next block's, before one of the first was read
     some.forget({i * SPAN for i in range(10)})
@@ -90,7 +90,7 @@ def test_pieces_come_ahead_across_blocks_and_what_was_forgotten_keeps_none_back(
 
 
 def test_a_piece_that_was_read_out_of_turn_is_not_read_again_and_takes_no_place(fd: int) -> None:
-    some = Pieces(fd, direct=True)
+    some = ReadAhead(fd, direct=True)
     some.expect(map(place, range(COUNT)))
     assert all(is_read(some, i) for i in reversed(range(COUNT)))
     assert not some._coming and not some._next
@@ -106,7 +106,7 @@ def test_an_image_that_is_read_where_it_lies_leaves_nothing_expected(
     files = [tmp_path / f"{i}.jpg" for i in range(30)]
     for i, file in enumerate(files):
         file.write_bytes(bytes([i]) * 5000)
-    tiers = Tiers(Layout(str(tmp_path), BYTES_KIND, str(tmp_path / "cache"), 10 << 20, False))
+    tiers = Tiers(CacheLayout(str(tmp_path), BYTES_KIND, str(tmp_path / "cache"), 10 << 20, False))
     places = [Place(str(file)) for file in files]
     for turn in range(3):
         if turn and stale:

@@ -17,8 +17,7 @@ from tests.io.fake_disks import BAD_BLOCK, DISK, queue_on, reader_on, settled
 
 from penstock.contracts import ByteArray, Extents, Opened, Reader
 from penstock.errors import BadSetting, ReaderUnavailable
-from penstock.io.memory import host_memory
-from penstock.io.nvme.libnvm.admin import (
+from penstock.io.nvme.admin import (
     CREATE_CQ,
     CREATE_SQ,
     DELETE_CQ,
@@ -27,7 +26,7 @@ from penstock.io.nvme.libnvm.admin import (
     SET_FEATURES,
 )
 from penstock.io.queue import Queue, Reads, Results
-from penstock.io.reader import QueueReader
+from penstock.io.reader import QueueReader, host_memory
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, UNTOUCHED, ReaderContract, extents_of, new_memory, read_all
 

@@ -14,15 +14,15 @@ from tests.fakes.nvme_disk import FakeDisk, FakeModule
 from tests.io.fake_disks import DISK, reader_on, settled
 
 from penstock.errors import ReaderUnavailable, ReadFailed
-from penstock.io.nvme.libnvm import module
-from penstock.io.nvme.libnvm.admin import (
+from penstock.io.nvme import module
+from penstock.io.nvme.admin import (
+    CC,
     CREATE_CQ,
     CREATE_SQ,
     IDENTIFY,
     SET_FEATURES,
     Admin,
 )
-from penstock.io.nvme.libnvm.registers import CC
 from penstock.io.open import open_reader
 from penstock.testing.reader import MEMORY_BYTES, extents_of, new_memory, read_all
 

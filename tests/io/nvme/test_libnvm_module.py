@@ -19,16 +19,16 @@ import pytest
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
-from penstock.io.disk_names import DiskPath, disk_path
-from penstock.io.memory import host_memory
-from penstock.io.nvme.libnvm import module
-from penstock.io.nvme.libnvm.module import (
+from penstock.io.files import DiskPath, disk_path
+from penstock.io.nvme import module
+from penstock.io.nvme.module import (
     MAP_REQUEST,
     NVM_MAP_HOST_MEMORY,
     NVM_UNMAP_MEMORY,
     UNMAP_REQUEST,
     LibnvmModule,
 )
+from penstock.io.reader import host_memory
 from penstock.testing.reader import new_memory
 
 # What github.com/enfiskutensykkel/ssd-gpu-dma declares in src/linux/ioctl.h, in our words.

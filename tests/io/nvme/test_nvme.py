@@ -24,9 +24,8 @@ from penstock.io.nvme.gpu_threads import DeviceThreads
 from penstock.io.nvme.queue import GpuQueue, queue_memory
 from penstock.io.nvme.queue_memory import QueueMemory
 from penstock.io.open import open_reader
-from penstock.io.queue import Queue, Reads, Results
+from penstock.io.queue import Queue, Reads, Results, ThreadQueue
 from penstock.io.reader import QueueReader
-from penstock.io.threads import ThreadQueue
 from penstock.io.uring import UringQueue
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.reader import MEMORY_BYTES, ReaderContract, extents_of, new_memory, read_all

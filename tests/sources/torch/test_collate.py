@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
 from penstock.sources.torch.collate import CollateIntoRing
-from penstock.testing.slots import read_back
+from penstock.testing.source import read_back
 from penstock.tree import describe
 
 SLOT = Slot(4096, 1 << 16)

@@ -18,7 +18,7 @@ from penstock.bench.demo.results import ArmResult, RunResult
 from penstock.bench.measure.family import Family, family
 from penstock.bench.measure.pool import ONE_THREAD, Member
 from penstock.errors import BadSetting, PenstockError
-from penstock.linux.cores import machine_cpu_s
+from penstock.linux.cgroups import machine_cpu_s
 
 OnEvent = Callable[[Job, Event], None]
 

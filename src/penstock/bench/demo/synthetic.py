@@ -19,7 +19,7 @@ import psutil
 import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
-from penstock.linux.cache_folder import cache_folder
+from penstock.linux.files import cache_folder
 
 F32 = NDArray[np.float32]
 

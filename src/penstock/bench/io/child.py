@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,10 +14,9 @@ from penstock.bench.io.multiprocessors import Multiprocessors
 from penstock.bench.io.plan import ONE_THREAD, Case
 from penstock.contracts import Gpu, Reader
 from penstock.errors import PenstockError, ReadFailed
-from penstock.io.advice.measurement import Measurement
-from penstock.io.memory import host_memory
-
-_PR_SET_PDEATHSIG = 1
+from penstock.io.advice.measurements import Measurement
+from penstock.io.reader import host_memory
+from penstock.linux.process import die_with_parent
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,8 +109,7 @@ def _reader(order: Order, gpu: Gpu | None, stack: ExitStack) -> Reader:
 
 def main() -> None:
     """Run the child process."""
-    # Die with the parent.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(None)
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     try:
         row = run(order)

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.basics.sizes import size_from, size_text
 from penstock.errors import BadSetting
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 from penstock.io.open import MAX_DEPTH, MAX_THREADS, MECHANISMS
 
 PATTERNS = ("random", "sequential")

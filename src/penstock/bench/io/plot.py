@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from penstock.basics.sizes import size_text
 from penstock.bench.io.page_cache import BUFFERED
 from penstock.bench.io.report import medians
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 _COLORS = {
     "posix": "#616e7c",

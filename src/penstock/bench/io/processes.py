@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.linux.exit_status import in_words
+from penstock.linux.process import in_words
 
 
 class MeasurementFailed(PenstockError):

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.sizes import size_text
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 WIDTH = 104
 """Least width of the table: narrower terminals wrap its lines, but figures are never cut."""

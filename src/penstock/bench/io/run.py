@@ -17,9 +17,8 @@ from penstock.bench.io.processes import MeasurementFailed, answer
 from penstock.bench.io.target import Target, is_url, target
 from penstock.bench.measure.progress import Tell
 from penstock.errors import BadSetting
-from penstock.io.advice.measurement import Measurement
-from penstock.io.disk_names import disk_path
-from penstock.io.files import DIRECT_ALIGNMENT
+from penstock.io.advice.measurements import Measurement
+from penstock.io.files import DIRECT_ALIGNMENT, disk_path
 from penstock.runs.machine import Machine, describe
 
 """Told of progress: (cases done, cases in all, what comes now)."""

@@ -15,8 +15,7 @@ import numpy as np
 
 from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting
-from penstock.io.disk_names import disk_path
-from penstock.io.files import open_file
+from penstock.io.files import disk_path, open_file
 
 _PIECE_BYTES = 16 << 20
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Generator
@@ -10,10 +9,8 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-from penstock.linux.processes import cpu_s, pss_bytes
+from penstock.linux.process import adopt_orphans, cpu_s, pss_bytes
 
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_GET_CHILD_SUBREAPER = 37
 _END_WITHIN_S = 20.0
 
 
@@ -43,7 +40,7 @@ class Family:
     def sample_memory(self) -> None:
         """Sample the memory that they hold now."""
         living = self._living()
-        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(map(pss_bytes, living)))
+        self.peak_pss_bytes = max(self.peak_pss_bytes, sum(pss_bytes(each.pid) for each in living))
         self.peak_processes = max(self.peak_processes, len(living))
 
     def reap(self) -> dict[int, int]:
@@ -83,11 +80,7 @@ class Family:
 @contextmanager
 def family() -> Generator[Family]:
     """Account for the processes that are started inside; at its end none is left."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    before = ctypes.c_int()
-    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "the kernel does not let this process account for its descendants")
+    before = adopt_orphans()
     members = Family()
     try:
         yield members
@@ -96,4 +89,4 @@ def family() -> Generator[Family]:
         raise
     finally:
         members.end()
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+        adopt_orphans(adopt=before)

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 import psutil
 
 from penstock.errors import PenstockError
-from penstock.linux.exit_status import in_words
+from penstock.linux.process import in_words
 
 START_S = 90.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.bench.measure.interval import Interval, Watch
 from penstock.bench.measure.pool import Member, MemberFailed
-from penstock.linux.processes import cpu_s, pss_bytes, with_descendants
+from penstock.linux.process import cpu_s, pss_bytes, with_descendants
 
 _SETTLE_S = 0.4
 _ANSWER_S = 60.0
@@ -87,7 +87,7 @@ def measured(
     for watch in watches:
         watch.end()
     answers = [member.hear_of("finished", stop + _ANSWER_S) for member in members]
-    memory = sum(map(pss_bytes, with_descendants([*feeders, *trainers])))
+    memory = sum(pss_bytes(each.pid) for each in with_descendants([*feeders, *trainers]))
     for member in members:
         member.tell({"do": "stop"})
     if not all(answer["finished"] for answer in answers):

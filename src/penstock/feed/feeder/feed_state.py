@@ -15,8 +15,8 @@ from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
 from penstock.feed.feeder.prefetch import blocks_ready
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import MOST_BLOCKS
-from penstock.memory.placement import Placement
 from penstock.memory.room import Room, aligned
+from penstock.memory.slots import Placement
 from penstock.subsets.bitmap import Mask
 
 

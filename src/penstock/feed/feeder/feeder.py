@@ -32,10 +32,9 @@ from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint
 from penstock.memory.cuda import gpu_of
 from penstock.memory.gpu_ring import WritableDeviceRing
-from penstock.memory.host_ring import WritableHostRing
+from penstock.memory.host_ring import UnusedPages, WritableHostRing
 from penstock.memory.room import Room
 from penstock.memory.slots import SizedSlotSource, Slots, SlotSource
-from penstock.memory.unused_pages import UnusedPages
 from penstock.sources.adapt import adapt
 from penstock.sources.seeds import own_random_numbers, rows_seed
 

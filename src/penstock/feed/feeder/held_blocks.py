@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.contracts import Cursor
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
-from penstock.memory.placement import Placement
 from penstock.memory.room import Room
+from penstock.memory.slots import Placement
 from penstock.subsets.bitmap import Bitmap
 
 

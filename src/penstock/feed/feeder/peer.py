@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from penstock.feed.endpoint import credentials
 from penstock.feed.wire import MAX_PACKET_BYTES
-from penstock.linux.descriptors import Descriptors
+from penstock.linux.files import Descriptors
 from penstock.linux.fork import close_in_children
 
 _MOST_QUEUED = 8192

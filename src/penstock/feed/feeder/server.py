@@ -31,8 +31,8 @@ from penstock.feed.feeder.trainer_statistics import trainer_statistics
 from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.memory.placement import EMPTY, Placement
-from penstock.memory.unused_pages import UnusedPages
+from penstock.memory.host_ring import UnusedPages
+from penstock.memory.slots import EMPTY, Placement
 from penstock.subsets.bitmap import Mask
 
 

@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.contracts import Cursor, SourceBlock
 from penstock.feed.named_rows import encode_ids, encode_kept
-from penstock.memory.placement import Placement, place
-from penstock.memory.slots import Filled, Slot, Slots
+from penstock.memory.slots import Filled, Placement, Slot, Slots, place
 from penstock.tree import Strings, array_nodes
 
 RING_SHARE = 4

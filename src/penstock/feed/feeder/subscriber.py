@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.contracts import Cursor, Known
 from penstock.feed.named_rows import decode_ids, decode_kept
-from penstock.memory.placement import Placement
+from penstock.memory.slots import Placement
 from penstock.subsets.bitmap import Bitmap
 
 _BEGINNING = Cursor(0, 0)

@@ -11,8 +11,7 @@ import msgspec
 from penstock.contracts import ByteArray, DeviceBytes, Gpu, SourceBlock, WritableRing
 from penstock.errors import BlockChanged, BlockTooLarge, SourceError, UnsupportedLeaf
 from penstock.feed.wire import MAX_PACKET_BYTES
-from penstock.memory.placement import EMPTY, Placement, place
-from penstock.memory.slots import Filled
+from penstock.memory.slots import EMPTY, Filled, Placement, place
 from penstock.tree import (
     Array,
     Node,

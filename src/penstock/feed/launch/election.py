@@ -23,7 +23,7 @@ from penstock.feed.launch.spec import FeederSpec, pickle_spec
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.error_texts import silent
 from penstock.inject import without_injection
-from penstock.linux.descriptors import opened
+from penstock.linux.files import opened
 from penstock.linux.fork import close_in_children
 
 _RETRY_S = 0.02

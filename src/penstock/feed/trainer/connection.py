@@ -30,7 +30,7 @@ from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.slowness import Reasons
 from penstock.feed.trainer.socket_errors import despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
-from penstock.linux.descriptors import Descriptors
+from penstock.linux.files import Descriptors
 from penstock.linux.fork import close_in_children
 from penstock.memory.host_ring import HostRing
 

@@ -13,9 +13,8 @@ from penstock.contracts import ByteArray, DeviceBytes, Event, Gpu, Ids, Ring
 from penstock.errors import DeviceUnavailable, PinningRefused
 from penstock.feed import wire
 from penstock.feed.trainer.holdings import Holdings
-from penstock.memory.array_lifetimes import Recycler
 from penstock.memory.gpu_ring import DeviceRing
-from penstock.memory.host_ring import HostRing
+from penstock.memory.host_ring import HostRing, Recycler
 from penstock.tree import Array, device_leaf, leaf_from_bytes
 
 Ready = Callable[[], None]

@@ -10,7 +10,7 @@ from penstock.errors import BadSetting
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.trainer.received import Mine, ReceivedBlock
-from penstock.linux.descriptors import opened
+from penstock.linux.files import opened
 from penstock.linux.fork import close_in_children
 from penstock.subsets.selection import Selection
 

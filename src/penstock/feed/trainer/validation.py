@@ -16,8 +16,8 @@ from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.feed.statistics import FeederStatistics
-from penstock.memory.placement import EMPTY, Placement
 from penstock.memory.room import ALIGNMENT
+from penstock.memory.slots import EMPTY, Placement
 from penstock.tree import Array, Node, Scalar, Strings, array_nodes, leaf_sizes
 
 MOST_RINGS = 2

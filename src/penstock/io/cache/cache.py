@@ -9,7 +9,7 @@ from typing import Literal, cast
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.io.cache.folder import CacheFolder, reads_direct
-from penstock.io.cache.tiers import Files, Layout
+from penstock.io.cache.tiers import CacheLayout, Files
 
 KEEPS = ("auto", "bytes", "pixels")
 
@@ -81,9 +81,9 @@ class Cache:
         """Whether the folder is read past the kernel's page cache, which it does not fit."""
         return reads_direct(self.limit)
 
-    def layout(self, root: str, kind: str, memory: Files | None) -> Layout:
+    def layout(self, root: str, kind: str, memory: Files | None) -> CacheLayout:
         """Return where samples of a data set are kept."""
-        return Layout(
+        return CacheLayout(
             root=root,
             kind=kind,
             folder=self.folder,

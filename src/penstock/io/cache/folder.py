@@ -26,7 +26,8 @@ from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting
 from penstock.fingerprint.data import path_text
 from penstock.io.cache.keys import hash64
-from penstock.io.cache.slab import Room, Slab
+from penstock.io.cache.slab import Allowance, Slab
+from penstock.linux.files import written_whole
 
 _FORMAT = 1
 _NAME = re.compile(r"penstock-[0-9a-f]{16}-[a-z]+")
@@ -146,12 +147,12 @@ class CacheFolder:
         lock = locks[0] if locks else None
         return Slab(data, index, lock, partial(self.room, path), direct, held, str(path / _DATA))
 
-    def room(self, own: Path, wanted: int) -> Room:
+    def room(self, own: Path, wanted: int) -> Allowance:
         """Make room by dropping data sets that nobody has open; to be called while the folder is locked."""
         try:
             sets = list(self.data_sets())
         except OSError as error:
-            return Room(0, f"its folder cannot be listed ({error.strerror})")
+            return Allowance(0, f"its folder cannot be listed ({error.strerror})")
         others = {each.path: each.nbytes for each in sorted(sets, key=lambda each: each.opened_s)}
         others.pop(own, None)
         free = self._limit - sum(each.nbytes for each in sets)
@@ -160,7 +161,7 @@ class CacheFolder:
                 free += nbytes
                 del others[path]
         beside = f", of which others have {size_text(sum(others.values()))}" if others else ""
-        return Room(max(0, free), f"its {size_text(self._limit)} are full{beside}")
+        return Allowance(max(0, free), f"its {size_text(self._limit)} are full{beside}")
 
     def data_sets(self) -> Iterator[DataSet]:
         """Yield the data sets that lie here."""
@@ -185,11 +186,9 @@ class CacheFolder:
             with suppress(PermissionError):  # another user's, who has done so
                 path.chmod(0o2770)
         if not (path / _ABOUT).exists():
-            half = path / f"{_ABOUT}.{os.getpid()}"
-            fd = self._descriptor(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.write(fd, msgspec.json.encode(about))
-            os.close(fd)
-            half.replace(path / _ABOUT)
+            with written_whole(path / _ABOUT) as half:
+                os.close(self._descriptor(half, os.O_WRONLY | os.O_CREAT))
+                half.write_bytes(msgspec.json.encode(about))
 
     def _descriptor(self, path: Path, flags: int) -> int:
         fd = os.open(path, flags, 0o660 if self._shared else 0o600)
@@ -261,7 +260,7 @@ def slab_to_read(path: Path) -> Slab | None:
             os.close(fd)
         return None
     held, data, index = opened
-    return Slab(data, index, None, lambda _: Room(0, ""), held=held)
+    return Slab(data, index, None, lambda _: Allowance(0, ""), held=held)
 
 
 def _path(folder: Path, root: str, kind: str) -> Path:

@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from penstock.basics.crc32 import crc32
 from penstock.contracts import ByteArray, Ids
-from penstock.io.cache.keys import Keys
-from penstock.io.cache.pieces import Pieces
+from penstock.io.cache.keys import Keys, ReadAhead
 from penstock.io.files import DIRECT_ALIGNMENT, direct_aligned
 
 _FRAME = struct.Struct("<4sII")
@@ -70,7 +69,7 @@ class Item(NamedTuple):
         return direct_aligned(self.nbytes)
 
 
-class Room(NamedTuple):
+class Allowance(NamedTuple):
     """How many bytes may be added, and if none, why."""
 
     nbytes: int
@@ -99,7 +98,7 @@ class Slab:
         data: int,
         index: int,
         lock: int | None,
-        room: Callable[[int], Room],
+        room: Callable[[int], Allowance],
         direct: int | None = None,
         held: int | None = None,
         path: str | None = None,
@@ -113,7 +112,7 @@ class Slab:
         self._rows = np.zeros(0, np.int64)  # record of each
         self._recent: dict[int, int] = {}  # those not sorted yet
         self._usable = np.ones(0, np.bool_)
-        self._pieces = Pieces(data if direct is None else direct, direct=direct is not None)
+        self._pieces = ReadAhead(data if direct is None else direct, direct=direct is not None)
         self.full = "" if lock is not None else "it may only be read"
         weakref.finalize(self, _close, self._fds)
         self.refresh()

@@ -15,7 +15,7 @@ from penstock.basics.sizes import size_text
 from penstock.contracts import ByteArray
 from penstock.io.cache.folder import CacheFolder, open_to_read
 from penstock.io.cache.keys import Keys, owners, parts_of
-from penstock.io.cache.slab import Item, Room, Slab
+from penstock.io.cache.slab import Allowance, Item, Slab
 from penstock.linux.fork import close_in_children
 
 _BATCH_BYTES = 4 << 20
@@ -34,7 +34,7 @@ class Files(NamedTuple):
     index_fd: int
 
 
-class Layout(msgspec.Struct, frozen=True):
+class CacheLayout(msgspec.Struct, frozen=True):
     """Where the samples of one data set are kept; it may be sent to other processes.
 
     Attributes:
@@ -67,7 +67,7 @@ class Admitted(NamedTuple):
     all: float
 
     @classmethod
-    def of(cls, layout: Layout, samples: int, sample_bytes: float) -> Admitted:
+    def of(cls, layout: CacheLayout, samples: int, sample_bytes: float) -> Admitted:
         """Return the parts that there is room for, and a little more, so that all of the room is used."""
         own = max(1.0, samples * sample_bytes / (1 + len(layout.others)))
         memory, both = layout.memory_bytes / own, (layout.memory_bytes + layout.limit) / own
@@ -135,7 +135,7 @@ class Tiers:
         counts: What became of samples since they were taken.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: CacheLayout) -> None:
         self._layout = layout
         folder = CacheFolder(layout.folder, layout.limit, shared=layout.shared)
         self._others = list(layout.others.values())
@@ -292,7 +292,7 @@ class Tiers:
         self._waiting_bytes[tier] = 0
 
 
-def kept_bytes(layout: Layout) -> int:
+def kept_bytes(layout: CacheLayout) -> int:
     """Return how many bytes a data set's slab in the folder has by now."""
     slab = open_to_read(layout.folder, layout.root, layout.kind)
     if slab is None:
@@ -307,13 +307,15 @@ def memory_files() -> Files:
     return Files(*(os.memfd_create(f"penstock-cache-{part}", os.MFD_CLOEXEC) for part in ("data", "index")))
 
 
-def _slab_in_memory(layout: Layout) -> Slab | None:
+def _slab_in_memory(layout: CacheLayout) -> Slab | None:
     if layout.memory is None:
         return None
     data, index = layout.memory
 
-    def room(wanted: int) -> Room:
-        return Room(layout.memory_bytes - os.fstat(data).st_size, f"its {size_text(layout.memory_bytes)} are full")
+    def room(wanted: int) -> Allowance:
+        return Allowance(
+            layout.memory_bytes - os.fstat(data).st_size, f"its {size_text(layout.memory_bytes)} are full"
+        )
 
     # A lock belongs to what was opened, and what is inherited was opened once for all processes.
     lock = os.open(f"/proc/self/fd/{index}", os.O_RDWR | os.O_CLOEXEC)

@@ -20,7 +20,7 @@ from penstock.fingerprint.data import FileVersion
 from penstock.io.cache.folder import CacheFolder
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item, Slab
-from penstock.io.cache.tiers import Layout
+from penstock.io.cache.tiers import CacheLayout
 from penstock.linux.fork import close_in_children
 
 PIECE_BYTES = 8 << 20
@@ -179,7 +179,7 @@ class WholeFile:
         ctypes.memmove(address, content, len(content))
 
 
-def slab_of(layout: Layout) -> Slab:
+def slab_of(layout: CacheLayout) -> Slab:
     """Open the slab of a data set whose files are kept whole.
 
     Raises:

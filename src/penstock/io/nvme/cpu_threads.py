@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 
 from penstock.errors import ReaderUnavailable
 from penstock.io.nvme.queue_memory import Array, QueueMemory
-from penstock.linux.cache_folder import cache_folder
+from penstock.linux.files import cache_folder, written_whole
 
 HEADER = Path(__file__).with_name("queues.cuh")
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC")
@@ -102,11 +101,9 @@ def library() -> Path:
     if not compiled.exists():
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                fresh = Path(scratch) / compiled.name
+            with written_whole(compiled) as fresh:  # others may be compiling too
                 command = [compiler, *_FLAGS, "-x", "c++", str(HEADER), "-o", str(fresh)]
                 subprocess.run(command, capture_output=True, check=True, text=True)
-                fresh.replace(compiled)  # atomic: others may be compiling too
         except subprocess.CalledProcessError as error:
             raise ReaderUnavailable(f"{compiler} cannot compile {HEADER.name}: {error.stderr}") from None
         except OSError as error:

@@ -7,13 +7,12 @@ from contextlib import ExitStack
 
 from penstock.contracts import ByteArray, Gpu, Opened
 from penstock.errors import ReaderUnavailable
-from penstock.io.disk_names import DiskPath, disk_path
-from penstock.io.files import DIRECT_ALIGNMENT
+from penstock.io.files import DIRECT_ALIGNMENT, DiskPath, disk_path
+from penstock.io.nvme import module
+from penstock.io.nvme.controller import DiskController
 from penstock.io.nvme.cpu_threads import HostThreads
 from penstock.io.nvme.emulated import EmulatedController
 from penstock.io.nvme.gpu_threads import DeviceThreads
-from penstock.io.nvme.libnvm import module
-from penstock.io.nvme.libnvm.controller import DiskController
 from penstock.io.nvme.queue import Controller, GpuQueue, queue_memory
 from penstock.io.nvme.queue_memory import MAX_QUEUES
 from penstock.io.queue import Reads, Results

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock import waits
 from penstock.basics.terminal import say
+from penstock.linux.files import written_whole
 
 _WARM_UP = 2
 
@@ -86,9 +87,8 @@ class _Window:
 
     def _keep(self, profiler: Any) -> None:
         path = self._folder / f"torch-{os.getpid()}.json"
-        half = path.with_name(f".{path.name}")
-        profiler.export_chrome_trace(str(half))
-        half.replace(path)
+        with written_whole(path) as half:
+            profiler.export_chrome_trace(str(half))
 
     def _stop(self, why: str) -> None:
         self._profiler = waits.on_batch = None

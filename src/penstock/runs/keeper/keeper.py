@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.linux.oom_kills import oom_kills
+from penstock.linux.cgroups import oom_kills
 from penstock.linux.process import descendants, read_signals, signals_as_file, survives, who
 from penstock.runs.keeper.command import resize, start
 from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link

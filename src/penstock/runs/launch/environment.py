@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.errors import GpuMissing
 from penstock.gpus.nvml import devices
+from penstock.linux.files import written_whole
 from penstock.runs.launch.kept_run import environment_of
 from penstock.runs.launch.secrets import masked, masked_variables, masked_words
 from penstock.runs.machine import describe
@@ -43,9 +44,10 @@ def describe_all(
     for record in records:
         with suppress(OSError):  # a full disk, or the run was removed: no reason to stop any
             kept = store.folder_of(record.id) / "environment.json"
-            half = kept.with_suffix(".half")
-            half.write_text(json.dumps(environment_record(record, store, variables(record)) | shared, indent=1))
-            half.rename(kept)
+            with written_whole(kept) as half:
+                half.write_text(
+                    json.dumps(environment_record(record, store, variables(record)) | shared, indent=1)
+                )
 
 
 @cache

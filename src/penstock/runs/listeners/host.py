@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from penstock.linux.cgroups import MEMBERSHIP, MOUNTED
-from penstock.linux.cores import cores
+from penstock.linux.cgroups import MEMBERSHIP, MOUNTED, cores
 from penstock.runs.listeners.contract import Listener, Sample, Tick, Values
 
 

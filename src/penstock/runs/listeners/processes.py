@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-from penstock.linux.cores import machine_cpu_s
+from penstock.linux.cgroups import machine_cpu_s
 from penstock.linux.process import has_ended, stat_fields, stat_of
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
-from penstock.gpus.nvml import Gpu, answer, gpu_processes, instances, nvml, told, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, answer, gpu_processes, instances, nvml, told, visible_gpus
 from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 
@@ -30,7 +30,7 @@ _TRIES, _PAUSE_S = 10, 0.5
 """Memory of a process that was killed is still in use for a moment."""
 
 
-def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
+def check(what: str, group: GroupPlan, gpus: Sequence[NvmlGpu]) -> None:
     """Check, before anything starts, that each run of a group can have an instance.
 
     Args:
@@ -110,20 +110,20 @@ def _profile(mode: str, place: int) -> str:
     return profiles[place if len(profiles) > 1 else 0]
 
 
-def _given(what: str, wanted: Sequence[tuple[RunPlan, str]], gpus: Sequence[Gpu]) -> list[Gpu]:
+def _given(what: str, wanted: Sequence[tuple[RunPlan, str]], gpus: Sequence[NvmlGpu]) -> list[NvmlGpu]:
     """Return, for each run and its profile, its instance; or the GPU on which one is to be made.
 
     Raises:
         BadSetting: that is not possible; the message begins with ``what``.
     """
-    whole = {gpu.parent or gpu.uuid: Gpu(gpu.index, gpu.parent or gpu.uuid, "", 0) for gpu in gpus}
+    whole = {gpu.parent or gpu.uuid: NvmlGpu(gpu.index, gpu.parent or gpu.uuid, "", 0) for gpu in gpus}
     there = {gpu.profile for gpu in gpus if gpu.parent}.union(*map(_profiles, whole))
     for _, profile in wanted:
         if profile not in there:
             listed = f"there are {', '.join(sorted(there))}" if there else "they have no MIG"
             raise BadSetting(f"{what}: the GPUs in sight have no MIG profile {profile!r}; {listed}")
     free = list(gpus)
-    given: dict[int, Gpu] = {}
+    given: dict[int, NvmlGpu] = {}
     for place in sorted(range(len(wanted)), key=lambda place: not wanted[place][0].devices):  # the choosy first
         run, profile = wanted[place]
         if gpu := next((gpu for gpu in free if gpu.profile == profile and _may_use(run, gpu)), None):
@@ -155,7 +155,7 @@ def _given(what: str, wanted: Sequence[tuple[RunPlan, str]], gpus: Sequence[Gpu]
     return [given[place] for place in range(len(wanted))]
 
 
-def _may_use(run: RunPlan, gpu: Gpu) -> bool:
+def _may_use(run: RunPlan, gpu: NvmlGpu) -> bool:
     return not run.devices or gpu.uuid in run.devices or gpu.parent in run.devices
 
 
@@ -168,7 +168,7 @@ def _profiles(uuid: str) -> dict[str, Any]:
     return {info.name.removeprefix("MIG ").strip(): info for info in found if info}
 
 
-def _room(gpu: Gpu, profile: str) -> tuple[int, str]:
+def _room(gpu: NvmlGpu, profile: str) -> tuple[int, str]:
     """Return how many more instances of a profile fit on a GPU, and words for that."""
     known = nvml()
     handle = answer(known.nvmlDeviceGetHandleByUUID, gpu.uuid)

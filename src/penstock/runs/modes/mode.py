@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Protocol
 
-from penstock.gpus.nvml import Gpu
+from penstock.gpus.nvml import NvmlGpu
 from penstock.runs.plan import GroupPlan
 from penstock.runs.record import RunRecord
 
@@ -57,7 +57,7 @@ class TimeSlices:
         pass
 
 
-def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
+def check(what: str, group: GroupPlan, gpus: Sequence[NvmlGpu]) -> None:
     """Check, before anything starts, that a group can run here in its mode.
 
     Args:
@@ -84,7 +84,7 @@ def opened(records: Sequence[RunRecord]) -> Generator[Mode]:
 
 def _kind(
     mode: str,
-) -> tuple[Callable[[str, GroupPlan, Sequence[Gpu]], None], Callable[[Sequence[RunRecord]], Mode]]:
+) -> tuple[Callable[[str, GroupPlan, Sequence[NvmlGpu]], None], Callable[[Sequence[RunRecord]], Mode]]:
     """Return what checks that a group can run in a mode, and what opens the mode."""
     if mode in ("alone", "plain"):
         return lambda what, group, gpus: None, lambda records: TimeSlices()

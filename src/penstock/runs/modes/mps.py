@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import BadSetting, DeviceUnavailable
-from penstock.gpus.nvml import Gpu, gpu_processes, nvml, told, users_hidden, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, gpu_processes, nvml, told, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
 from penstock.runs.modes.control import PROGRAM, clients
 from penstock.runs.plan import GroupPlan
@@ -28,7 +28,7 @@ _LONGEST = 60
 _LOOK_S = 1.0
 
 
-def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
+def check(what: str, group: GroupPlan, gpus: Sequence[NvmlGpu]) -> None:
     """Check, before anything starts, that the runs of a group can run under MPS.
 
     Args:
@@ -56,7 +56,7 @@ def check(what: str, group: GroupPlan, gpus: Sequence[Gpu]) -> None:
             raise BadSetting(f"{what}: MPS cannot run here: {why}")
 
 
-def unusable(gpus: Sequence[Gpu]) -> str:
+def unusable(gpus: Sequence[NvmlGpu]) -> str:
     """Say why no MPS daemon can serve these GPUs; empty if one can."""
     if not shutil.which(PROGRAM):
         return f"no {PROGRAM} on the PATH; it comes with NVIDIA's driver"

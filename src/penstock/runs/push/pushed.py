@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from penstock.linux.files import written_whole
 from penstock.runs.push.metrics import Metric
 
 
@@ -52,6 +52,5 @@ class Notes:
 
     def write(self, pushed: Pushed) -> None:
         self._all[self._place] = pushed
-        half = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        half.write_bytes(msgspec.json.encode(self._all))
-        half.replace(self._path)
+        with written_whole(self._path) as half:
+            half.write_bytes(msgspec.json.encode(self._all))

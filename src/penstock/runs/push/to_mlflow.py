@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 from penstock.basics.terminal import say
 from penstock.errors import PushFailed
+from penstock.linux.files import locked
 from penstock.runs.launch.secrets import masked
 from penstock.runs.push.metrics import Metric, metrics_of, unique_names
 from penstock.runs.push.pushed import Notes, Pushed
@@ -79,7 +79,7 @@ class Push:
         if not begun:
             return
         every = self._store.runs(begun[0].group_id)
-        with self._alone(every[0]), self._told():
+        with locked(self._store.folder_of(every[0].id), os.O_RDONLY), self._told():  # one process at a time
             name = self._experiment or every[0].group
             experiment = self._experiment_id(name)
             parent = self._parent(experiment, every) if len(every) > 1 else ""
@@ -91,16 +91,6 @@ class Push:
                 statuses = {_STATUS.get(run.status, "FAILED") for run in every}
                 status = next((each for each in ("FAILED", "KILLED") if each in statuses), "FINISHED")
                 self._client.set_terminated(parent, status, _ms(max(map(_end, every))))
-
-    @contextmanager
-    def _alone(self, first: RunRecord) -> Generator[None]:
-        """Let one process at a time push a group."""
-        fd = os.open(self._store.folder_of(first.id), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
 
     @contextmanager
     def _told(self) -> Generator[None]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 
 from penstock.errors import BadSetting, GpuMissing
-from penstock.gpus.nvml import Gpu, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, visible_gpus
 from penstock.runs.command_line import check_mode
 from penstock.runs.modes.mode import check
 from penstock.runs.plan import GroupPlan
@@ -100,7 +100,7 @@ class Gpus:
             self._asked[f"mode {group.mode} (plain instead)"] = None
         return msgspec.structs.replace(group, mode="plain" if needs_gpu else group.mode, listeners=kept)
 
-    def _seen(self, what: str) -> list[Gpu]:
+    def _seen(self, what: str) -> list[NvmlGpu]:
         try:
             if self._visible:
                 return self._visible
@@ -112,5 +112,5 @@ class Gpus:
         raise BadSetting(f"{what}: {why}; with --no-gpu, what needs a GPU is left out")
 
     @cached_property
-    def _visible(self) -> list[Gpu]:
+    def _visible(self) -> list[NvmlGpu]:
         return visible_gpus(os.environ)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from penstock.basics.packages import require
 from penstock.errors import BadSetting
+from penstock.linux.files import written_whole
 from penstock.runs.record import RunRecord
 from penstock.runs.store.series import Series
 from penstock.runs.store.store import Store
@@ -36,21 +36,16 @@ def export(store: Store, runs: Iterable[RunRecord], path: Path) -> int:
         raise BadSetting(f"{path}: an export ends in .csv or .parquet")
     if path.suffix == ".parquet":
         require("an export to Parquet", "columns", "pyarrow")
-    half = path.with_name(f".{path.name}.{os.getpid()}")
     parts = (
         ((run.id, run.name, run.group, name), each)
         for run in runs
         for name, each in sorted(store.series(run.id).items())
     )
     try:
-        try:
-            points = writers[path.suffix](half, parts)
-            half.replace(path)
-        finally:
-            half.unlink(missing_ok=True)
+        with written_whole(path) as half:
+            return writers[path.suffix](half, parts)
     except OSError as error:
         raise BadSetting(f"{path} cannot be written: {error.strerror or error}") from error
-    return points
 
 
 def _write_csv(path: Path, parts: Iterable[Part]) -> int:

@@ -7,7 +7,6 @@ compacted it was killed, counts from there on.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from collections import defaultdict
@@ -20,6 +19,7 @@ import numpy as np
 
 from penstock.basics.crc32 import crc32
 from penstock.errors import BadSetting, StoreUnusable
+from penstock.linux.files import locked
 from penstock.runs.store.columns import (
     Column,
     Floats,
@@ -81,9 +81,7 @@ def compact(folder: Path) -> None:
         StoreUnusable: the disk has no room, and all is as it was; or the compacted file is damaged.
     """
     with usable(folder), ExitStack() as locks:
-        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        locks.callback(os.close, here)
-        fcntl.flock(here, fcntl.LOCK_EX)
+        here = locks.enter_context(locked(folder, os.O_RDONLY))
         paths: list[Path] = []
         for path in sorted(folder.glob("*.points")):
             with suppress(BadSetting):

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import StoreUnusable
+from penstock.linux.files import written_whole
 from penstock.runs.store.folder import network_file_system, usable
 
 _BUSY_S = 30.0
@@ -107,11 +108,8 @@ def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Bring the database to the last version; a copy of what it was is kept beside it."""
     if 0 < version < len(STEPS):
         copy = path.with_name(f"{path.name}.version-{version}")
-        half = copy.with_name(copy.name + ".half")
-        half.unlink(missing_ok=True)
-        with closing(sqlite3.connect(half)) as target:
+        with written_whole(copy) as half, closing(sqlite3.connect(half)) as target:
             connection.backup(target)
-        half.replace(copy)
     with writing(connection):
         for step in STEPS[version:]:
             for statement in step.split(";"):

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.basics.terminal import printable
-from penstock.linux.held_folder import held
+from penstock.linux.files import held
 from penstock.runs.store import Store
 from penstock.select.bench.picture import save_picture
 from penstock.select.bench.report import RUNS, Report, Row, baselines_of, choose, full_of, paired, rows_of

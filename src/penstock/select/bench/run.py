@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadSetting
+from penstock.linux.files import written_whole
 from penstock.runs.figures import run_figures
 from penstock.runs.launch.launcher import Launcher
 from penstock.runs.launch.secrets import add_masked
@@ -124,9 +125,8 @@ class Bench:
 
     def save(self) -> None:
         """Write the file of results."""
-        written = self._folder / "results.json.part"
-        written.write_bytes(msgspec.json.format(msgspec.json.encode(self.results)) + b"\n")
-        written.replace(self._folder / "results.json")
+        with written_whole(self._folder / "results.json") as half:
+            half.write_bytes(msgspec.json.format(msgspec.json.encode(self.results)) + b"\n")
 
     def _run_together(self, trials: Sequence[Trial]) -> None:
         spec = self.results.spec

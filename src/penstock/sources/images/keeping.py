@@ -17,9 +17,9 @@ from penstock.errors import BadSetting, PenstockError
 from penstock.io.advice.caching import CacheChoice, ImageCosts, choose_kept
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.folder import read_rate
-from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, Counts, Layout, kept_bytes, memory_files
+from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, CacheLayout, Counts, kept_bytes, memory_files
 from penstock.io.files import DIRECT_ALIGNMENT
-from penstock.linux.cores import cores
+from penstock.linux.cgroups import cores
 from penstock.sources.images.cached import BYTES, PIXELS
 from penstock.sources.images.whole import size_of
 from penstock.sources.images.worker import Costs, Prepared
@@ -64,7 +64,7 @@ class Keeping:
         self._image_bytes: dict[str, float] = {BYTES: 0.0, PIXELS: 0.0}
         self._choice: CacheChoice | None = None
         self.counts = Counts()
-        self.layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, CacheLayout] = {}
         if cache is not None and (cache.keep != "auto" or decodes):
             self._kind = BYTES if decodes else cache.keep
 

@@ -21,8 +21,8 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from penstock.basics.packages import import_path
 from penstock.errors import BadSetting, ReadFailed, SourceError
-from penstock.linux.exit_status import in_words
 from penstock.linux.fork import close_in_children
+from penstock.linux.process import in_words
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

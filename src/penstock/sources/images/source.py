@@ -16,7 +16,7 @@ from penstock.errors import BadSetting
 from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.tiers import Counts
-from penstock.linux.cores import cores
+from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
 from penstock.sources.alone import Alone
 from penstock.sources.images.labels import labels_of

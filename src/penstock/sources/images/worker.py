@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.contracts import ByteArray, Ids, Place, Region
 from penstock.errors import ReadFailed, SourceError
-from penstock.io.cache.tiers import Admitted, Counts, Layout, Tiers
+from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
 from penstock.sources.images.cached import CachedBlock
 from penstock.sources.images.choose import decoder
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
@@ -137,7 +137,7 @@ class Preparer:
         layouts: Where images may be kept, by what is kept of them.
     """
 
-    def __init__(self, recipe: Recipe, memories: Sequence[Memory], layouts: Mapping[str, Layout]) -> None:
+    def __init__(self, recipe: Recipe, memories: Sequence[Memory], layouts: Mapping[str, CacheLayout]) -> None:
         cv2.setNumThreads(1)
         self._recipe = recipe
         self._decoder = decoder()

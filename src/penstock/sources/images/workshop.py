@@ -17,11 +17,10 @@ import numpy.typing as npt
 from penstock.basics.terminal import say
 from penstock.contracts import ByteArray, Records, SourceBlock, Tree
 from penstock.errors import BadSetting, SourceError, Untravelled
-from penstock.linux.descriptors import opened
+from penstock.linux.files import opened
 from penstock.linux.fork import close_in_children
-from penstock.memory.placement import Placement, place
 from penstock.memory.room import aligned
-from penstock.memory.slots import Filled, OwnSlots, Slot, Slots
+from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots, place
 from penstock.sources.alone import UNTRAVELLED
 from penstock.sources.images.keeping import Keeping
 from penstock.sources.images.pool import WorkerPool

@@ -13,7 +13,7 @@ from penstock.basics.sizes import random_seed, whole_number
 from penstock.basics.tracebacks import users_traceback
 from penstock.contracts import Cursor, Source, SourceBlock
 from penstock.errors import BadSetting, PackStopped, PenstockError, SourceError
-from penstock.linux.held_folder import held
+from penstock.linux.files import held
 from penstock.sources.adapt import adapt
 from penstock.sources.packed.format import JOURNAL, MANIFEST, Manifest, folder_at, read_manifest, read_set
 from penstock.sources.packed.sealed import FORMAT, read_page

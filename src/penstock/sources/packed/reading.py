@@ -9,8 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from penstock.contracts import ByteArray, Completed, Extents, Ids, Reader, SourceBlock
-from penstock.memory.placement import Placement
-from penstock.memory.slots import Filled, Slot
+from penstock.memory.slots import Filled, Placement, Slot
 from penstock.sources.order import Planned
 from penstock.sources.packed.files import PackedFiles
 from penstock.tree import Array, build, leaf_from_bytes

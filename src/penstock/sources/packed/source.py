@@ -12,14 +12,14 @@ import numpy as np
 from penstock.basics.sizes import size_text, whole_number
 from penstock.contracts import NO_JOINTS, ByteArray, Cursor, Joints, Reader, SourceBlock, Wanted
 from penstock.errors import BadSetting, ReaderUnavailable, Untravelled
-from penstock.io.advice.reader_choice import choose_reader
-from penstock.io.advice.saved import saved_rows
+from penstock.io.advice.advice import choose_reader
+from penstock.io.advice.measurements import saved_rows
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.reader import CachedReader
 from penstock.io.cache.tiers import Admitted, Counts, Files, Tiers, memory_files
 from penstock.io.files import direct_aligned
-from penstock.io.memory import host_memory
 from penstock.io.open import FILE_MECHANISMS, MAX_DEPTH, open_reader
+from penstock.io.reader import host_memory
 from penstock.linux.fork import close_in_children
 from penstock.memory.room import aligned
 from penstock.memory.slots import OwnSlots, Slots

@@ -29,7 +29,7 @@ from penstock.sources.packed.format import (
 )
 from penstock.sources.packed.plain import read_bytes
 from penstock.sources.packed.sealed import FORMAT, sealed
-from penstock.tree import Array, Node, Parts, Strings, array_nodes, bytes_of, describe, difference, leaf_names
+from penstock.tree import Array, Described, Node, Strings, array_nodes, bytes_of, describe, difference, leaf_names
 
 _NEW = f"{JOURNAL}.new"
 
@@ -158,7 +158,7 @@ class Writer:
             with suppress(OSError):  # a full disk has been reported
                 file.close()
 
-    def _described(self, block: SourceBlock) -> Parts:
+    def _described(self, block: SourceBlock) -> Described:
         parts = describe(block.tree)
         if parts.rows != block.rows:
             raise SourceError(f"the source made {parts.rows} rows of {block.rows} samples: each needs one")
@@ -170,7 +170,7 @@ class Writer:
             )
         return parts
 
-    def _begin(self, parts: Parts, samples: int | None) -> None:
+    def _begin(self, parts: Described, samples: int | None) -> None:
         layout = parts.layout
         if msgspec.json.decode(msgspec.json.encode(layout), type=Node) != layout:  # pyright: ignore[reportArgumentType]
             raise UnsupportedLeaf(

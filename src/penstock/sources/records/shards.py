@@ -18,7 +18,7 @@ import numpy as np
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.data import FileVersion
-from penstock.linux.cache_folder import cache_folder
+from penstock.linux.files import cache_folder, written_whole
 from penstock.sources.order import digest
 from penstock.sources.records.read import check_once, is_remote, objects_like, read, read_ahead, version_of
 from penstock.sources.records.tar import Member, members, walk
@@ -145,9 +145,8 @@ def _indexed(path: str, version: FileVersion, suffixes: tuple[str, ...]) -> _Ind
         index = _walked(path, version, suffixes)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-        half = cached.with_suffix(f".{os.getpid()}")
-        half.write_bytes(msgspec.msgpack.encode(index))
-        half.replace(cached)
+        with written_whole(cached) as half:
+            half.write_bytes(msgspec.msgpack.encode(index))
     except (OSError, UnicodeEncodeError):  # the next one walks through it again
         pass
     return index

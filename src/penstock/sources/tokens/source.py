@@ -14,9 +14,8 @@ from penstock.basics.sizes import random_seed, whole_number
 from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
-from penstock.memory.placement import place
 from penstock.memory.room import aligned
-from penstock.memory.slots import Filled, Slots
+from penstock.memory.slots import Filled, Slots, place
 from penstock.sources.alone import Alone
 from penstock.sources.order import Planned, digest, planned
 from penstock.sources.sharding import rank_of

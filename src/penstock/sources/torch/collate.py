@@ -12,9 +12,8 @@ import torch
 
 from penstock.contracts import ByteArray, Tree
 from penstock.errors import UnsupportedLeaf
-from penstock.memory.placement import Placement
 from penstock.memory.room import aligned
-from penstock.memory.slots import Filled, Slot, Slots
+from penstock.memory.slots import Filled, Placement, Slot, Slots
 from penstock.sources.torch.compat import collate, collate_fn_map, collate_tensor_fn, stacks_tensors
 from penstock.tree import array_nodes, bytes_of, describe
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,9 +15,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from penstock.linux.process import die_with_parent
 from penstock.sources.torch.compat import workers_of
 
-_PR_SET_PDEATHSIG = 1
 _DEATH_S = 2.0
 
 
@@ -40,9 +39,7 @@ class EndsWithItsParent:
         self._parent = None if method == "forkserver" else os.getpid()
 
     def __call__(self, worker: int) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if self._parent not in (None, os.getppid()):  # the parent died before prctl
-            os._exit(1)
+        die_with_parent(self._parent)
         if self._then is not None:
             self._then(worker)
 

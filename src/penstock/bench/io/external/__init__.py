@@ -13,7 +13,7 @@ from penstock.bench.io.external.tool import Tool
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import answer
 from penstock.bench.io.target import Target
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 TOOLS: tuple[Tool, ...] = (Fio(), Gdsio(), Spdk(), Bam())
 

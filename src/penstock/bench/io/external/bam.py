@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 _DEVICE = Path("/dev/libnvm0")
 _THREADS = 1 << 17

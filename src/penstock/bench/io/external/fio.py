@@ -10,7 +10,7 @@ from typing import Any
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 _LEAST_CPU_S = 0.02
 _TOO_LITTLE = "fio counts CPU time in whole milliseconds, and this took too few of them"

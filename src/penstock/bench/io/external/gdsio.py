@@ -10,7 +10,7 @@ from itertools import product
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 _TRANSFERS = {"GPUD": 0, "CPUONLY": 1, "CPU_GPU": 2}
 _LINE = re.compile(

@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer, MeasurementFailed
 from penstock.bench.io.target import Target
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 _DRIVERS = ("vfio-pci", "uio_pci_generic")
 _NVME_CLASS = "0x010802"

@@ -8,7 +8,7 @@ from typing import Protocol
 from penstock.bench.io.plan import Case, Settings
 from penstock.bench.io.processes import Answer
 from penstock.bench.io.target import Target
-from penstock.io.advice.measurement import Measurement
+from penstock.io.advice.measurements import Measurement
 
 
 class Tool(Protocol):

@@ -3,10 +3,16 @@
 Requests and their layout: github.com/enfiskutensykkel/ssd-gpu-dma, src/linux/ioctl.h,
 which github.com/ZaidQureshi/bam has kept. The module maps whole pages of memory,
 and gives the bus address of each.
+
+It takes them with get_user_pages, which the kernel does not count as pinned for I/O. After a
+fork, private pages are shared with the child until one of the two writes; if this process does,
+it gets a copy, and the disk goes on writing into the child's pages. Pages that a child does not
+get at all (madvise(2), MADV_DONTFORK, as in libibverbs) stay this process's.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -14,15 +20,14 @@ import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Protocol
 
 import numpy as np
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
-from penstock.io.disk_names import devices
+from penstock.io.files import devices
 from penstock.io.nvme.queue_memory import PAGE_BYTES, Array
-from penstock.linux.fork_memory import give_to_children, keep_from_children
+from penstock.io.reader import smaps_of
 
 MAP_REQUEST = struct.Struct("QQQ")
 """Address of the memory, number of its pages, and address to which their bus addresses are written."""
@@ -42,40 +47,6 @@ NVM_UNMAP_MEMORY = _request(3, UNMAP_REQUEST)
 
 _NOT_MAPPED = 2**64 - 1
 _SEE_LOG = "the kernel's log may tell more: dmesg"
-
-
-class Module(Protocol):
-    """A disk, as the kernel module gives it to one process."""
-
-    @property
-    def path(self) -> str: ...
-
-    def registers(self, nbytes: int) -> Array:
-        """Map the disk's first registers (BAR 0), in whole pages, as words of 32 bits.
-
-        Raises:
-            ReaderUnavailable: they cannot be mapped.
-        """
-        ...
-
-    def map_host(self, memory: ByteArray) -> Array:
-        """Let the disk write to host memory, which stays in place until ``close``.
-
-        Returns:
-            The bus address of each page of 4096 bytes.
-
-        Raises:
-            ReaderUnavailable: the memory is not made of whole pages, or the module refuses.
-        """
-        ...
-
-    def close(self, *, unmap: bool = True) -> None:
-        """Undo the mappings, and close the disk.
-
-        Args:
-            unmap: False if the disk may still write: its pages then stay taken until the module is unloaded.
-        """
-        ...
 
 
 class LibnvmModule:
@@ -110,6 +81,11 @@ class LibnvmModule:
         self._mapped: dict[int, ByteArray] = {}  # by address, kept until the disk cannot write there
 
     def registers(self, nbytes: int) -> Array:
+        """Map the disk's first registers (BAR 0), in whole pages, as words of 32 bits.
+
+        Raises:
+            ReaderUnavailable: they cannot be mapped.
+        """
         nbytes = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
         try:
             return np.frombuffer(mmap.mmap(self._fd, nbytes), np.uint32)
@@ -121,12 +97,20 @@ class LibnvmModule:
             ) from None
 
     def map_host(self, memory: ByteArray) -> Array:
+        """Let the disk write to host memory, which stays in place until ``close``.
+
+        Returns:
+            The bus address of each page of 4096 bytes.
+
+        Raises:
+            ReaderUnavailable: the memory is not made of whole pages, or the module refuses.
+        """
         start, pages = memory.ctypes.data, memory.nbytes // PAGE_BYTES
         if start % PAGE_BYTES or memory.nbytes % PAGE_BYTES:
             raise ReaderUnavailable(
                 f"{self.path}: a disk reads into whole pages, and these {memory.nbytes:,} bytes begin at byte "
                 f"{start % PAGE_BYTES} of one and end at byte {(start + memory.nbytes) % PAGE_BYTES}",
-                "take memory of penstock.io.memory.host_memory, a multiple of 4096 bytes",
+                "take memory of penstock.io.reader.host_memory, a multiple of 4096 bytes",
             )
         table = np.full(pages, _NOT_MAPPED, np.uint64)
         try:
@@ -148,6 +132,11 @@ class LibnvmModule:
         return table
 
     def close(self, *, unmap: bool = True) -> None:
+        """Undo the mappings, and close the disk.
+
+        Args:
+            unmap: False if the disk may still write: its pages then stay taken until the module is unloaded.
+        """
         with self._undo:
             if unmap:
                 # Upwards: to the module an address also names a mapping that begins up to 64 KiB before it.
@@ -188,3 +177,35 @@ def _refusal(path: str, error: OSError) -> ReaderUnavailable:
     if error.errno == errno.EWOULDBLOCK:
         return ReaderUnavailable(f"{path} is read by another reader already, and a disk has one", "close that")
     return ReaderUnavailable(f"{path} cannot be opened: {error.strerror} (errno {error.errno})", _SEE_LOG)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def keep_from_children(memory: ByteArray) -> bool:
+    """Keep these pages from children; return whether a child would have got them.
+
+    Shared memory is left as it is: there is only one copy of it.
+    """
+    if not _would_be_copied(memory):
+        return False
+    _advise(memory, mmap.MADV_DONTFORK)
+    return True
+
+
+def give_to_children(memory: ByteArray) -> None:
+    """Let children get these pages again, when no disk writes there any more."""
+    _advise(memory, mmap.MADV_DOFORK)
+
+
+def _would_be_copied(memory: ByteArray) -> bool:
+    """Whether any of it is private, and not kept from children yet (``VmFlags``, proc(5))."""
+    lines = smaps_of(memory)
+    return any(not shared and line.startswith("VmFlags:") and "dc" not in line.split() for shared, line in lines)
+
+
+def _advise(memory: ByteArray, advice: int) -> None:
+    if _libc.madvise(memory.ctypes.data, memory.nbytes, advice):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

@@ -1,4 +1,4 @@
-"""Files of ``penstock bench io``: reads one, and keeps this machine's own."""
+"""What ``penstock bench io`` measures: a row for each mechanism and setting, and files of rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,66 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.io.advice.measurement import Measurement
 from penstock.io.files import open_file
-from penstock.linux.cache_folder import cache_folder
+from penstock.linux.files import cache_folder, written_whole
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """A measurement of one mechanism under one setting.
+
+    Attributes:
+        mech: ``"posix"``, ``"direct"``, ``"uring"``, ``"gds"``, ``"gpu"``, ``"object"``, or another tool's,
+            such as ``"fio:io_uring"``.
+        bs_bytes: Size of one read.
+        qd: Reads under way.
+        threads: Threads of the process that waited for the kernel; on the device for ``"gpu"``.
+        pattern: ``"random"`` or ``"sequential"``.
+        dest: ``"host"``, ``"pinned"``, or a GPU such as ``"cuda:0"``.
+        cold: Whether the page cache was empty of the file.
+        runtime_s: How long it was measured.
+        iops: Reads per second.
+        mb_s: Throughput in 10^6 bytes per second.
+        p50_us: Median time from submission to completion; None where the tool does not say.
+        p99_us: 99th percentile.
+        p999_us: 99.9th percentile.
+        cpu_us_per_op: CPU time of the process, user and kernel, for each read.
+        cpu_s_per_gib: CPU time for each GiB.
+        cores_busy: CPU time over elapsed time.
+        gpu_threads: Threads of the GPU that began reads; None if it began none.
+        sm_share: Part of the GPU's multiprocessors that were busy, 0 to 1, or the most that can have been; the
+            note says which. None if not known.
+        copy_included: Whether these numbers include a copy to the GPU.
+        path_taken: What carried the bytes.
+        repeat: Number of the repetition, from 0.
+        note: What to know about the row; the error, if there is no measurement.
+        machine: CPU, cores, GPUs and kernel, in words.
+        date: When it was measured, UTC.
+    """
+
+    mech: str
+    bs_bytes: int
+    qd: int
+    threads: int
+    pattern: str
+    dest: str = "host"
+    cold: bool = False
+    runtime_s: float = 0.0
+    iops: float = 0.0
+    mb_s: float = 0.0
+    p50_us: float | None = None
+    p99_us: float | None = None
+    p999_us: float | None = None
+    cpu_us_per_op: float = 0.0
+    cpu_s_per_gib: float = 0.0
+    cores_busy: float = 0.0
+    gpu_threads: int | None = None
+    sm_share: float | None = None
+    copy_included: bool = False
+    path_taken: str = ""
+    repeat: int = 0
+    note: str = ""
+    machine: str = ""
+    date: str = ""
 
 
 class Benchmark(msgspec.Struct, frozen=True):
@@ -78,11 +135,6 @@ def save(rows: list[Measurement], data: str | Path) -> Path:
     """Keep what was measured on ``data``'s file system, replacing what was kept; return the path."""
     path = saved_at(data)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}")
-    try:
-        part.write_bytes(msgspec.json.encode(rows))
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with written_whole(path) as half:
+        half.write_bytes(msgspec.json.encode(rows))
     return path

@@ -1,17 +1,38 @@
-"""What ``penstock doctor`` checks of GPUs: the driver, MIG, GPM, the visible devices, MPS."""
+"""What ``penstock doctor`` finds of GPUs (driver, MIG, GPM, MPS), and of the mechanisms that read files here."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
-from penstock.doctor.finding import Finding
-from penstock.errors import GpuMissing
+import msgspec
+import numpy as np
+
+from penstock.contracts import ByteArray, Extents
+from penstock.errors import GpuMissing, PenstockError, ReaderUnavailable
 from penstock.feed.statistics import FeederStatistics
-from penstock.gpus.nvml import Gpu, gpus, nvml, told, visible_gpus
+from penstock.gpus.nvml import NvmlGpu, gpus, nvml, told, visible_gpus
+from penstock.io import gds
+from penstock.io.files import devices, file_system
+from penstock.io.nvme import module
+from penstock.io.nvme.admin import CSTS, FATAL, OFF_THE_BUS, capabilities
+from penstock.io.open import MECHANISMS, open_reader
 from penstock.runs.modes.mps import unusable
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was tried: whether it works, what was seen, and what to do if it does not."""
+
+    what: str
+    verdict: Literal["works", "limited", "fails"]
+    found: str
+    remedy: str = ""
+
 
 _COMPUTE_MODES = {0: "shared", 2: "prohibited", 3: "exclusive to one process"}
 _DEFAULT_PIPES = "/tmp/nvidia-mps"
@@ -40,7 +61,7 @@ def driver() -> Iterator[Finding]:
             yield Finding("MIG", "works", "this user may make and remove instances (--allow-mig-changes)")
 
 
-def _device(gpu: Gpu, migs: list[Gpu]) -> Finding:
+def _device(gpu: NvmlGpu, migs: list[NvmlGpu]) -> Finding:
     known = nvml()
     what, device = f"GPU {gpu.index} of the machine", told(known.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if device is None:
@@ -169,3 +190,72 @@ def _daemon(pipes: Path) -> tuple[int, int] | None:
         return None
     usable = (stat.S_ISFIFO(seen.st_mode) or stat.S_ISSOCK(seen.st_mode)) and os.access(control, os.R_OK | os.W_OK)
     return (seen.st_dev, seen.st_ino) if usable else None
+
+
+_NBYTES = 65_536
+
+
+def probe(folder: str | Path = ".") -> list[Finding]:
+    """Try each mechanism, on a small file in this folder if it reads files; look at disks for ``"gpu"``."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".penstock-probe-") as file:
+            content = np.random.default_rng(0).integers(0, 256, _NBYTES, np.uint8)
+            file.write(content.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+            found = [_try(mech, file.name, content) for mech in MECHANISMS]
+    except OSError as error:
+        found = [
+            Finding("readers", "limited", f"no file can be written to {folder}: {error.strerror}", "try elsewhere")
+        ]
+    return [*found, *map(_look_at, devices())]
+
+
+def _try(mech: str, path: str, content: ByteArray) -> Finding:
+    what = f"reader {mech}"
+    try:
+        if mech == "gds":
+            return Finding(what, "works", f"{gds.version()} opens; no file was read")
+        memory: ByteArray = np.frombuffer(mmap.mmap(-1, _NBYTES), np.uint8)
+        reader = open_reader(mech, memory, depth=4, threads=1)
+        try:
+            if mech == "object":
+                store = os.environ.get("AWS_ENDPOINT_URL", "AWS")
+                return Finding(what, "works", f"{reader.path_taken}; no store was asked, s3:// is {store}")
+            file, _ = reader.open(path)
+            zero = np.zeros(1, np.int64)
+            reader.submit(Extents(zero, zero + file, zero, zero + _NBYTES, zero))
+            for failure in reader.completed().failures.values():
+                raise failure
+            found = f"{reader.path_taken}, on {file_system(path)}"
+        finally:
+            reader.close()
+    except ReaderUnavailable as error:
+        return Finding(what, "limited", error.why, error.remedy)
+    except (PenstockError, OSError) as error:
+        return Finding(what, "fails", str(error))
+    if not np.array_equal(memory, content):
+        return Finding(
+            what, "fails", f"{found}: other bytes came than the file holds", f"do not read with {mech!r}"
+        )
+    return Finding(what, "works", found)
+
+
+def _look_at(path: str) -> Finding:
+    """Look at a disk under BaM's kernel module without a reset, as another program may be reading it."""
+    what = f"disk {path}"
+    try:
+        disk = module.LibnvmModule(path)
+        try:
+            registers = disk.registers(mmap.PAGESIZE)
+            told, status = capabilities(registers), int(registers[CSTS])
+        finally:
+            disk.close()
+    except ReaderUnavailable as error:
+        return Finding(what, "limited", error.why, error.remedy)
+    if status == OFF_THE_BUS:
+        return Finding(what, "fails", "it does not answer on the bus", "see dmesg, or power it off and on")
+    state = "it has failed, and would be reset" if status & FATAL else "no read was tried, which would reset it"
+    return Finding(
+        what, "works", f"NVMe {told.version}, queues of up to {told.entries} entries; mech='gpu' reads it; {state}"
+    )

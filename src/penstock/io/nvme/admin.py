@@ -1,18 +1,68 @@
-"""A disk's reset and admin queue: NVM Express Base Specification 2.0, 3.5 (initialization), 5 (admin commands)."""
+"""A disk's registers, and its reset and admin queue.
+
+NVM Express Base Specification 2.0: 3.1.3 (registers), 3.5 (initialization), 5 (admin commands); doorbells: NVMe
+over PCIe Transport 1.0.
+"""
 
 from __future__ import annotations
 
 import mmap
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.contracts import ByteArray
 from penstock.errors import ReaderUnavailable
-from penstock.io.nvme.libnvm import registers as at
-from penstock.io.nvme.libnvm.module import Module
-from penstock.io.nvme.queue_memory import COMMAND, COMPLETION, PAGE_BYTES, SUCCESS, code_of, status_text
+from penstock.io.nvme.module import LibnvmModule
+from penstock.io.nvme.queue_memory import COMMAND, COMPLETION, PAGE_BYTES, SUCCESS, Array, code_of, status_text
+
+# In words of 32 bits.
+CAP, VS, INTMS, CC, CSTS, AQA, ASQ, ACQ = (at // 4 for at in (0x0, 0x8, 0xC, 0x14, 0x1C, 0x24, 0x28, 0x30))
+DOORBELLS = 0x1000 // 4
+
+ENABLE = 1
+_SUBMISSION_ENTRY_BYTES_LOG2, _COMPLETION_ENTRY_BYTES_LOG2 = 6, 4
+CONFIGURATION = _SUBMISSION_ENTRY_BYTES_LOG2 << 16 | _COMPLETION_ENTRY_BYTES_LOG2 << 20
+"""CC: the NVM command set, pages of 4096 bytes, round robin; still without ``ENABLE``."""
+
+READY, FATAL = 1, 2
+OFF_THE_BUS = 0xFFFF_FFFF
+"""Value of every register when the disk no longer answers."""
+
+
+class Capabilities(NamedTuple):
+    """Register CAP, and VS.
+
+    Attributes:
+        entries: Most entries of a queue.
+        ready_limit_s: Time within which the disk becomes ready, or stops.
+        doorbell_stride: Distance from one doorbell to the next, in words.
+        reads_blocks: Whether it knows the NVM command set.
+        least_page_bytes: The smallest memory page that it takes.
+    """
+
+    version: str
+    entries: int
+    ready_limit_s: float
+    doorbell_stride: int
+    reads_blocks: bool
+    least_page_bytes: int
+
+
+def capabilities(registers: Array) -> Capabilities:
+    """Read the disk's capabilities."""
+    low, high, version = (int(registers[at]) for at in (CAP, CAP + 1, VS))
+    return Capabilities(
+        version=f"{version >> 16}.{version >> 8 & 0xFF}",
+        entries=(low & 0xFFFF) + 1,
+        ready_limit_s=0.5 * max(1, low >> 24),
+        doorbell_stride=1 << (high & 0xF),
+        reads_blocks=bool(high >> 5 & 1),
+        least_page_bytes=4096 << (high >> 16 & 0xF),
+    )
+
 
 DELETE_SQ, CREATE_SQ, DELETE_CQ, CREATE_CQ, IDENTIFY, SET_FEATURES = 0x00, 0x01, 0x04, 0x05, 0x06, 0x09
 NUMBER_OF_QUEUES = 0x07
@@ -35,11 +85,11 @@ class Admin:
         ReaderUnavailable: the disk cannot be driven here. All methods raise it if the disk refuses.
     """
 
-    def __init__(self, module: Module, limit_s: float = _LIMIT_S) -> None:
+    def __init__(self, module: LibnvmModule, limit_s: float = _LIMIT_S) -> None:
         self._path, self._limit_s = module.path, limit_s
         self._registers = module.registers(mmap.PAGESIZE)
-        self.capabilities = told = at.capabilities(self._registers)
-        if self.status == at.OFF_THE_BUS:
+        self.capabilities = told = capabilities(self._registers)
+        if self.status == OFF_THE_BUS:
             raise ReaderUnavailable(
                 f"{self._path} does not answer on the bus", "see dmesg, or power it off and on"
             )
@@ -49,7 +99,7 @@ class Admin:
                 f"{'it' if told.reads_blocks else 'none'} with pages of {told.least_page_bytes} bytes or more",
                 "read it by another way",
             )
-        self._registers = module.registers((at.DOORBELLS + 2 * told.doorbell_stride) * 4)
+        self._registers = module.registers((DOORBELLS + 2 * told.doorbell_stride) * 4)
         memory: ByteArray = np.frombuffer(mmap.mmap(-1, 3 * PAGE_BYTES), np.uint8)
         self._buses = [int(bus) for bus in module.map_host(memory)]
         sq, cq, self._data = memory.reshape(3, PAGE_BYTES)
@@ -60,30 +110,30 @@ class Admin:
     @property
     def status(self) -> int:
         """Register CSTS."""
-        return int(self._registers[at.CSTS])
+        return int(self._registers[CSTS])
 
     def reset(self) -> None:
         """Reset the disk, and make it ready for commands."""
         self.disable()
         self._sq[:], self._cq[:], self._count = 0, 0, 0
         registers = self._registers
-        registers[at.INTMS] = 0xFFFF_FFFF  # nothing here answers interrupts
-        registers[at.AQA] = (_ENTRIES - 1) << 16 | (_ENTRIES - 1)
-        for register, bus in zip((at.ASQ, at.ACQ), self._buses, strict=False):
+        registers[INTMS] = 0xFFFF_FFFF  # nothing here answers interrupts
+        registers[AQA] = (_ENTRIES - 1) << 16 | (_ENTRIES - 1)
+        for register, bus in zip((ASQ, ACQ), self._buses, strict=False):
             registers[register], registers[register + 1] = bus & 0xFFFF_FFFF, bus >> 32
-        registers[at.CC] = at.CONFIGURATION
-        registers[at.CC] = at.CONFIGURATION | at.ENABLE
+        registers[CC] = CONFIGURATION
+        registers[CC] = CONFIGURATION | ENABLE
         self._wait(ready=True)
 
     def disable(self) -> None:
         """Stop the disk; once this returns, it writes to no memory any more."""
-        enabled, status = int(self._registers[at.CC]) & at.ENABLE, self.status
-        if status == at.OFF_THE_BUS:
+        enabled, status = int(self._registers[CC]) & ENABLE, self.status
+        if status == OFF_THE_BUS:
             return
-        if enabled and not status & (at.READY | at.FATAL):
+        if enabled and not status & (READY | FATAL):
             with suppress(ReaderUnavailable):  # it must not be turned off while it starts (3.1.3.6)
                 self._wait(ready=True)
-        self._registers[at.CC] = int(self._registers[at.CC]) & ~at.ENABLE
+        self._registers[CC] = int(self._registers[CC]) & ~ENABLE
         self._wait(ready=False)
 
     def identify(self, which: int, nsid: int = 0) -> bytes:
@@ -131,7 +181,7 @@ class Admin:
         deadline_s = time.monotonic() + self._limit_s
         while (word := int(self._words[slot, 1])) >> 48 & 1 == lap & 1:
             late = time.monotonic() > deadline_s
-            if late or self.status & at.FATAL:  # all bits are set when the disk is off the bus
+            if late or self.status & FATAL:  # all bits are set when the disk is off the bus
                 why = f"no answer within {self._limit_s:g} s" if late else "the disk has failed"
                 raise ReaderUnavailable(f"{self._path} does not {what}: {why} {self._state()}", _POWER)
             time.sleep(_NAP_S)
@@ -144,13 +194,13 @@ class Admin:
 
     def _ring(self, which: int) -> None:
         """Ring a doorbell; both queues have one size and one command under way, so they move together."""
-        self._registers[at.DOORBELLS + which * self.capabilities.doorbell_stride] = self._count % _ENTRIES
+        self._registers[DOORBELLS + which * self.capabilities.doorbell_stride] = self._count % _ENTRIES
 
     def _wait(self, *, ready: bool) -> None:
         deadline_s = time.monotonic() + self.capabilities.ready_limit_s
-        while bool((status := self.status) & at.READY) != ready or status == at.OFF_THE_BUS:
+        while bool((status := self.status) & READY) != ready or status == OFF_THE_BUS:
             late = time.monotonic() > deadline_s
-            if late or status == at.OFF_THE_BUS or (ready and status & at.FATAL):
+            if late or status == OFF_THE_BUS or (ready and status & FATAL):
                 why = (
                     f"not within the {self.capabilities.ready_limit_s:g} s that it asks for"
                     if late
@@ -163,4 +213,4 @@ class Admin:
             time.sleep(_LONG_NAP_S)
 
     def _state(self) -> str:
-        return f"(CC 0x{int(self._registers[at.CC]):08x}, CSTS 0x{self.status:08x})"
+        return f"(CC 0x{int(self._registers[CC]):08x}, CSTS 0x{self.status:08x})"

@@ -1,0 +1,112 @@
+"""Files: opened and closed so that no exception comes between that and the note of it, locked, written whole.
+
+Ctrl-C is raised between two calls. A descriptor that is open, and that nobody has noted yet, would stay open; a
+number that is noted, and closed already, may be that of another file when it is closed again."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from io import FileIO
+from itertools import chain, tee
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import BadSetting
+from penstock.linux.when_gone import when_gone
+
+_DESCRIPTOR = struct.Struct("i")
+
+
+def opened(mode: str, opens: Callable[..., int], *arguments: Any) -> FileIO:
+    """Open a file by a function of C's."""
+    return next(map(FileIO, map(opens, *zip(arguments, strict=True)), (mode,)))
+
+
+class Descriptors:
+    """Descriptors that this process has opened; each is closed once, at the latest when nothing refers to this.
+
+    One call into C opens a descriptor and keeps it, another forgets it and closes it.
+    """
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        when_gone(self, map(os.close, self._fds))
+
+    def open(self, opens: Callable[..., int], *arguments: Any) -> int:
+        """Open a descriptor by a function of C's; ``int`` takes over one that is open."""
+        return self._keep(map(opens, *zip(arguments, strict=True)))[0]
+
+    def receive(self, connection: socket.socket, most_bytes: int, most: int) -> tuple[bytes, list[int]]:
+        """Receive a packet and the descriptors that come with it, as ``socket.recv_fds`` does."""
+        room = socket.CMSG_SPACE(most * _DESCRIPTOR.size)
+        flags = socket.MSG_CMSG_CLOEXEC
+        packets, again = tee(map(connection.recvmsg, (most_bytes,), (room,), (flags,)))
+        data = map(itemgetter(2), chain.from_iterable(map(itemgetter(1), packets)))
+        fds = self._keep(map(itemgetter(0), chain.from_iterable(map(_DESCRIPTOR.iter_unpack, data))))
+        return next(again)[0], fds
+
+    def close(self) -> None:
+        while self._fds:
+            next(map(os.close, map(self._fds.pop, (-1,))))
+
+    def _keep(self, opening: Iterable[int]) -> list[int]:
+        kept = len(self._fds)
+        self._fds.extend(opening)
+        return self._fds[kept:]
+
+
+@contextmanager
+def written_whole(path: Path) -> Generator[Path]:
+    """Give a name to write a file under, which takes its place at the end, or is removed if that fails."""
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield half
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Generator[int]:
+    """Hold a file, or a folder (``os.O_RDONLY``), for this process alone, once nobody else does."""
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def held(folder: Path, of: str, doing: str) -> Generator[None]:
+    """Hold a folder of something for this process alone; it is made if need be, and who holds it may remove it.
+
+    Raises:
+        BadSetting: it cannot be made; or another process holds it, which is "comparing in" it, or the like.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadSetting(f"{folder} cannot be a folder of {of}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(fd), folder.stat()):
+                raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError):  # it is being held, or was until now
+            raise BadSetting(f"another process is {doing} {folder}: wait for it, or give another name") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def cache_folder() -> Path:
+    """Return the folder, which may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
