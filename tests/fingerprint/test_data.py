@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.fingerprint.code import fingerprint_of
 from penstock.fingerprint.data import DataFingerprint, FileVersion, fingerprint_of_files
+from penstock.fingerprint.functions import fingerprint_of
 
 
 def rewritten_in_place(path: Path) -> None:
