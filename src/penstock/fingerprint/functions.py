@@ -12,10 +12,10 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from penstock.fingerprint.bytecode import read_by
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.code import read_by
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.content import joined
-from penstock.fingerprint.data import fingerprint_of_files
+from penstock.fingerprint.files import fingerprint_of_files
 from penstock.fingerprint.objects import WRAPPERS, Objects
 
 

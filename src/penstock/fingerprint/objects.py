@@ -23,8 +23,19 @@ import cloudpickle
 import numpy as np
 
 from penstock.errors import Untravelled
-from penstock.fingerprint.bytecode import closure_of, defaults_of, imported_by, read_by
-from penstock.fingerprint.code import NOT_CODE, SHORT, Fingerprint
+from penstock.fingerprint.code import (
+    MAIN,
+    closure_of,
+    defaults_of,
+    importable,
+    imported_by,
+    is_or_inherits,
+    is_users,
+    name_of,
+    not_counted,
+    read_by,
+)
+from penstock.fingerprint.comparison import NOT_CODE, SHORT, Fingerprint
 from penstock.fingerprint.content import (
     NotPlain,
     array_of,
@@ -35,9 +46,7 @@ from penstock.fingerprint.content import (
     place_in_file,
     sample_of,
 )
-from penstock.fingerprint.data import fingerprint_of_files
-from penstock.fingerprint.kinds import is_or_inherits, name_of, not_counted
-from penstock.fingerprint.owners import MAIN, importable, is_users
+from penstock.fingerprint.files import fingerprint_of_files
 from penstock.fingerprint.reach import built_in, is_replacement, looks_of
 from penstock.fingerprint.walk import NAMED_ITEMS, Walk, is_plain
 

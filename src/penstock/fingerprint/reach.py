@@ -10,8 +10,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from penstock.fingerprint.bytecode import builds_text, names_of, read_by, words_of
-from penstock.fingerprint.owners import MAIN, file_of, is_users
+from penstock.fingerprint.code import MAIN, builds_text, file_of, is_users, names_of, read_by, words_of
 
 NEVER = re.compile(
     r"PENSTOCK_.*|(.*_)?(RANK|WORLD_SIZE|RUN_?ID|RUN_?NAME|RUN_?INDEX)|CUDA_VISIBLE_DEVICES|TMPDIR|MASTER_(ADDR|PORT)"

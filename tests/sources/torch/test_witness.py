@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
-from penstock.fingerprint.batch import STRUCTURE, Leaf
-from penstock.fingerprint.making import Making
+from penstock.fingerprint.batch import STRUCTURE, Leaf, Making
 from penstock.sources.adapt import witness_of
 
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from penstock.feed import wire
 from penstock.feed.trainer.connection import Connection
-from penstock.fingerprint.batch import STRUCTURE, Leaf, difference, twice
-from penstock.fingerprint.making import LIMIT_S, LeavesOf, Making
+from penstock.fingerprint.batch import LIMIT_S, STRUCTURE, Leaf, LeavesOf, Making, difference, twice
 
 
 class Finding(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.contracts import Numbers
-from penstock.fingerprint.data import FileVersion
+from penstock.fingerprint.files import FileVersion
 
 Keys = npt.NDArray[np.uint64]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
+from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.functions import fingerprint_of
 
 BEFORE = """
