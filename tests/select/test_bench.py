@@ -20,9 +20,9 @@ from penstock.select.bench.command import shown
 from penstock.select.bench.report import Report, Row, baselines_of, choose, full_of, paired, rows_of
 from penstock.select.bench.run import Outcome, Results, Trial, arms_of, label
 from penstock.select.bench.spec import Arm, Spec, read_spec
-from penstock.select.kept import keeping
-from penstock.select.pays import savings
+from penstock.select.savings import savings
 from penstock.select.scores import Scores
+from penstock.select.steps import keeping
 
 TASK = """
 import torch

@@ -52,8 +52,8 @@ def score(
     from penstock.select.scores import path_of, room_for
 
     require("penstock select score", "torch,columns", "torch", "pyarrow")
-    from penstock.select.kept import keeping
     from penstock.select.scoring import method_of, scored
+    from penstock.select.steps import keeping
 
     given = dict(_setting(each) for each in settings or ())
     scorer = method_of(method, given)
@@ -124,7 +124,7 @@ def cost(
     """Tell after how many runs a selection has paid, in minutes and in energy, at which accuracy."""
     from penstock.cli.select_table import cost_page
     from penstock.runs.store import Store
-    from penstock.select.pays import check_selected, cost_of, cost_of_full
+    from penstock.select.savings import check_selected, cost_of, cost_of_full
     from penstock.select.scores import Scores
 
     header = Scores.read(scores).header

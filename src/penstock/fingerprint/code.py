@@ -1,4 +1,4 @@
-"""x"""
+"""Code: whose it is, what it looks up and assigns, and what of a class its objects go by."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _DEEPEST = 4
 _MOST = 5000
 
 
-class Looks(NamedTuple):
+class CodeNames(NamedTuple):
     """What code names: names that it looks up, texts in it, and whether it puts texts together."""
 
     names: frozenset[str]
@@ -34,9 +34,11 @@ class Looks(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def looks_of(code: CodeType) -> Looks:
+def looks_of(code: CodeType) -> CodeNames:
     names = frozenset(names_of(code))
-    return Looks(names, frozenset(words_of(code)), builds_text(code, not names.isdisjoint(_LOOKS_AT_VARIABLES)))
+    return CodeNames(
+        names, frozenset(words_of(code)), builds_text(code, not names.isdisjoint(_LOOKS_AT_VARIABLES))
+    )
 
 
 class Reach:

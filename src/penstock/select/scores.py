@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -20,12 +21,12 @@ from penstock.basics.packages import require
 from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
+from penstock.runs.inside.run import run
 from penstock.runs.store.folder import chosen_folder
-from penstock.select.header import FORMAT, ScoresHeader
-from penstock.select.identity import identity_of
-from penstock.select.used import note_used
+from penstock.select.identity import FORMAT, ScoresHeader, identity_of
 
 _HEADER = b"penstock.scores"
+_NOTED = "scores-"
 _CLASS, _EMBEDDING = "class", "embedding"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
@@ -248,6 +249,28 @@ def folder() -> Path:
 def names() -> list[str]:
     """Return the names of all scores that are kept by name."""
     return sorted(path.relative_to(folder()).with_suffix("").as_posix() for path in folder().rglob("*.parquet"))
+
+
+def note_used(name: str, header: ScoresHeader) -> None:
+    """Note in the files of the run that this process belongs to which scores it has read; outside, nothing."""
+    here = run()
+    if here is None:
+        return
+    noted = here.folder / f"{_NOTED}{name.replace('/', '-')}.json"
+    written = noted.with_name(f"{noted.name}.{os.getpid()}.part")
+    with suppress(OSError):  # a run is not to fail for a note
+        written.write_bytes(msgspec.json.format(msgspec.json.encode(header)))
+        written.replace(noted)
+
+
+def used_by(files: Path) -> dict[str, ScoresHeader]:
+    """Return the headers of scores that a run has read, by name, from its folder of files."""
+    found: dict[str, ScoresHeader] = {}
+    for path in sorted(files.glob(f"{_NOTED}*.json")):
+        with suppress(OSError, msgspec.DecodeError):  # a file of the script's own may be called so
+            name = path.stem.removeprefix(_NOTED)
+            found[name] = msgspec.json.decode(path.read_bytes(), type=ScoresHeader)
+    return found
 
 
 def _missing(where: str | os.PathLike[str], path: Path) -> str:

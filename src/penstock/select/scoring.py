@@ -17,16 +17,13 @@ from penstock.contracts import Ids
 from penstock.errors import BadSetting, PenstockError, Untravelled
 from penstock.feed.trainer.loader import Loader
 from penstock.runs.machine import describe
-from penstock.select.header import ScoresHeader
-from penstock.select.kept import Kept, keeping
-from penstock.select.meter import Meter, metered
-from penstock.select.methods.diverse import Diverse
-from penstock.select.methods.el2n import El2n
-from penstock.select.methods.less import Less
-from penstock.select.methods.rds import Rds
-from penstock.select.methods.sketch import Sketch
-from penstock.select.scorer import Progress, Scored, Scorer
+from penstock.select.embedding_methods import Diverse, Rds
+from penstock.select.gradient_methods import El2n, Less, Sketch
+from penstock.select.identity import ScoresHeader
+from penstock.select.meter import CostMeter, metered
+from penstock.select.methods import Progress, Scored, Scorer
 from penstock.select.scores import Scores
+from penstock.select.steps import Steps, keeping
 from penstock.select.task import Task
 from penstock.sources.seeds import own_random_numbers
 
@@ -79,8 +76,8 @@ def scored(
     scorer: Scorer,
     seed: int,
     progress: Progress | None,
-    meter: Meter,
-    kept: Kept | None,
+    meter: CostMeter,
+    kept: Steps | None,
     *,
     anew: bool = False,
 ) -> Scores:

@@ -16,23 +16,23 @@ import torch
 
 from penstock.errors import BadSetting
 from penstock.linux.held_folder import held
-from penstock.select.meter import Cost, Meter
+from penstock.select.meter import Cost, CostMeter
 from penstock.select.training import Checkpoint, Moments
 
 _COST, _OF = "cost.json", "of.json"
 _Found = TypeVar("_Found")
-_now: ContextVar[Kept | None] = ContextVar("kept", default=None)
+_now: ContextVar[Steps | None] = ContextVar("kept", default=None)
 
 
-class Kept:
+class Steps:
     """A folder of the steps of one scoring that are done."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.before = Cost(0.0, 0.0, 0.0)
-        self.meter: Meter | None = None
+        self.meter: CostMeter | None = None
 
-    def begin(self, of: dict[str, str], meter: Meter, *, anew: bool) -> None:
+    def begin(self, of: dict[str, str], meter: CostMeter, *, anew: bool) -> None:
         """Begin a scoring, or go on with it.
 
         Args:
@@ -106,14 +106,14 @@ def step(name: str, compute: Callable[[], _Found]) -> _Found:
 
 
 @contextmanager
-def keeping(folder: Path) -> Generator[Kept]:
+def keeping(folder: Path) -> Generator[Steps]:
     """Keep the steps of the scoring inside in a folder, which is made if need be, and held for this process alone.
 
     Raises:
         BadSetting: it cannot be made, or another process scores there.
     """
     with held(folder, "partial results", "scoring in"):
-        kept = Kept(folder)
+        kept = Steps(folder)
         token = _now.set(kept)
         try:
             yield kept

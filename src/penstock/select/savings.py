@@ -14,10 +14,10 @@ from penstock.runs.figures import run_figures
 from penstock.runs.measured import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
-from penstock.select.header import ScoresHeader
+from penstock.select.identity import ScoresHeader
+from penstock.select.in_training import ASKED
 from penstock.select.meter import J_PER_WH, Cost
-from penstock.select.of_run import ASKED
-from penstock.select.used import used_by
+from penstock.select.scores import used_by
 
 ESTIMATED_WH = "Wh of CPU time"
 """What energy is called that is CPU time times the power of a busy core."""

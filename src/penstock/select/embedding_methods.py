@@ -1,11 +1,11 @@
-"""RDS+: samples whose embeddings are nearest to those of a target's."""
+"""Methods by embeddings: RDS+ (near to a target) and diversity (far from each other)."""
 
 # torch describes its types in part only.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
-from penstock.select.diverged import check_finite
-from penstock.select.header import Direction
-from penstock.select.kept import step
-from penstock.select.last_layer import last_linear
-from penstock.select.methods.models import Epochs, one_trained, told
-from penstock.select.scorer import Progress, Scored
+from penstock.select.choices import k_center
+from penstock.select.identity import Direction
+from penstock.select.layers import last_linear
+from penstock.select.methods import Epochs, Progress, Scored, one_trained, told
 from penstock.select.scores import Scores
-from penstock.select.task import Batch, Task
+from penstock.select.steps import step
+from penstock.select.task import Batch, Task, check_finite
 from penstock.select.training import digest_of
+from penstock.subsets.policy import count_of
 
 Vectors = npt.NDArray[np.float32]
 _LESS_THAN_HALF = 0.49
@@ -180,3 +180,31 @@ def _nearest_left(
 
 def _unit(vectors: Vectors) -> Vectors:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+class Diverse(msgspec.Struct, frozen=True):
+    """The place of a sample in the greedy k-center order of embeddings: the top is without near-duplicates.
+
+    Source: Sener & Savarese, Active Learning for Convolutional Neural Networks (1708.00489).
+
+    Attributes:
+        epochs: Epochs that the model is trained for first; 0 if ``embed`` or ``make_model`` needs no training.
+        fraction: Part of the samples that is put in order, which takes long; the others come behind, first those
+            that are far from all of it.
+    """
+
+    epochs: Epochs = 1
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    name = "diverse"
+    version = "2"
+    direction: ClassVar[Direction] = "high"
+
+    def score(self, task: Task, seed: int, progress: Progress) -> Scored:
+        """Score each sample."""
+        model = one_trained(task, task.make_model, self.epochs, seed, progress)
+        vectors = of_all(task, model, progress)
+        rows, distances = k_center(vectors, count_of(self.fraction, len(vectors)), seed, progress)
+        order = np.concatenate([rows, np.argsort(-distances, kind="stable")[: len(vectors) - len(rows)]])
+        values = np.empty(len(vectors), np.float32)
+        values[order] = -np.arange(len(order))
+        return Scored(values, checkpoint=digest_of(model), embeddings=vectors)

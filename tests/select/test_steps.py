@@ -11,7 +11,7 @@ import torch
 from tests.select.tasks import Images, convolutional, images, small
 
 from penstock import BadSetting, select
-from penstock.select.kept import keeping
+from penstock.select.steps import keeping
 from penstock.select.task import Task
 
 
