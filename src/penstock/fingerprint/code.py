@@ -58,8 +58,7 @@ def read_by(code: CodeType, local: str | None = None) -> list[list[str]]:
             key = ""
         elif operation != "CACHE":
             follows, key = False, ""
-    inside = [const for const in code.co_consts if isinstance(const, CodeType)]
-    return found + [path for const in inside for path in read_by(const, local)]
+    return found + [path for inner in _inner(code) for path in read_by(inner, local)]
 
 
 def imported_by(code: CodeType) -> list[tuple[str, list[str]]]:
@@ -80,16 +79,13 @@ def imported_by(code: CodeType) -> list[tuple[str, list[str]]]:
                 renamed = instructions[i + 1].opname == "IMPORT_FROM"
                 bound = module if renamed else module.partition(".")[0]
                 found += [(bound, path) for path in read_by(code, stored.argval)]
-    inside = [const for const in code.co_consts if isinstance(const, CodeType)]
-    return found + [each for const in inside for each in imported_by(const)]
+    return found + [each for inner in _inner(code) for each in imported_by(inner)]
 
 
 def words_of(code: CodeType) -> set[str]:
     """Return the texts in a function's code that may name something, such as a variable of the environment."""
-    found: set[str] = set()
+    found = {word for inner in _inner(code) for word in words_of(inner)}
     for const in code.co_consts:
-        if isinstance(const, CodeType):
-            found |= words_of(const)
         for each in cast("tuple[Any, ...]", const) if isinstance(const, (tuple, frozenset)) else (const,):
             text: Any = each.decode(errors="replace") if isinstance(each, bytes) else each
             if isinstance(text, str):
@@ -103,7 +99,7 @@ _VARIABLE = re.compile(r"\$\{?(\w+)")
 
 def names_of(code: CodeType) -> set[str]:
     """Return all names that a function's code looks up, of whatever."""
-    return {*code.co_names}.union(*(names_of(const) for const in code.co_consts if isinstance(const, CodeType)))
+    return {*code.co_names}.union(*map(names_of, _inner(code)))
 
 
 def builds_text(code: CodeType, also_by_sum: bool) -> bool:
@@ -113,8 +109,12 @@ def builds_text(code: CodeType, also_by_sum: bool) -> bool:
         "BUILD_STRING" in found
         or (also_by_sum and "BINARY_OP" in found)
         or {"format", "join", "startswith", "endswith", "upper", "expandvars"} & names_of(code)
-        or any(builds_text(const, also_by_sum) for const in code.co_consts if isinstance(const, CodeType))
+        or any(builds_text(inner, also_by_sum) for inner in _inner(code))
     )
+
+
+def _inner(code: CodeType) -> list[CodeType]:
+    return [const for const in code.co_consts if isinstance(const, CodeType)]
 
 
 def stored_by(code: CodeType) -> set[str]:

@@ -6,6 +6,7 @@ import reprlib
 
 import msgspec
 
+from penstock.basics.terminal import listed
 from penstock.fingerprint.files import DataFingerprint
 
 MOST_PARTS = 64
@@ -66,12 +67,12 @@ def fingerprint_difference(feeds: Fingerprint, yours: Fingerprint) -> str:
         if other is not None and one.digest != other.digest:
             told = one.shown and other.shown and one.shown != other.shown
             differ.append(f"{name} is {one.shown} there and {other.shown} in yours" if told else f"{name} differs")
-    found = [_first(differ)] if differ else []
+    found = [listed(differ)] if differ else []
     theirs, mine = _only_in(feeds, yours), _only_in(yours, feeds)
     if theirs:
-        found.append(f"the feed's uses {_first(theirs)}, which yours does not")
+        found.append(f"the feed's uses {listed(theirs)}, which yours does not")
     if mine:
-        found.append(f"yours uses {_first(mine)}" + ("" if theirs else ", which the feed's does not"))
+        found.append(f"yours uses {listed(mine)}" + ("" if theirs else ", which the feed's does not"))
     return "; ".join(found) or "its code, or a value that it uses, differs"
 
 
@@ -90,8 +91,3 @@ def _whole(part: str) -> str:
     """Name the class or function of a part: ``Photos`` for ``the code of Photos.__init__``."""
     name = part.removeprefix("the code of ").removeprefix("the bases of ").rpartition("<locals>.")[2]
     return name.partition(".")[0].partition("(")[0]
-
-
-def _first(told: list[str]) -> str:
-    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
-    return ", ".join(told[:3]) + more

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -93,28 +94,24 @@ def of_all(task: Task, model: nn.Module, progress: Progress) -> Vectors:
 def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: int | None = None) -> Vectors:
     """Return embeddings, shape ``(n, d)``, in the order of the batches, or of so many samples by their ids."""
     ids, found = list[npt.NDArray[np.int64]](), list[Vectors]()
-    with torch.no_grad():
-        if task.embed is not None:
-            for batch in batches:
-                ids.append(batch.ids)
-                found.append(_checked(task.embed(model, batch.content), batch))
-        else:
-            with last_linear(model) as given:
-                for batch in batches:
-                    task.outputs(model, batch)
-                    ids.append(batch.ids)
-                    found.append(_checked(pooled(given(), task.mask_of(batch)), batch))
+    embed = task.embed
+    with torch.no_grad(), nullcontext() if embed else last_linear(model) as given:
+        for batch in batches:
+            if embed:
+                hidden = embed(model, batch.content)
+            else:
+                assert given
+                task.outputs(model, batch)
+                hidden = pooled(given(), task.mask_of(batch))
+            check_finite("embeddings", hidden, batch)
+            ids.append(batch.ids)
+            found.append(hidden.float().cpu().numpy())
     joined = np.concatenate(found)
     if samples is None:
         return joined
     embeddings = np.empty((samples, joined.shape[1]), np.float32)
     embeddings[np.concatenate(ids)] = joined
     return embeddings
-
-
-def _checked(embeddings: Tensor, batch: Batch) -> Vectors:
-    check_finite("embeddings", embeddings, batch)
-    return embeddings.float().cpu().numpy()
 
 
 def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:

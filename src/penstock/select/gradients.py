@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from penstock.basics.terminal import listed
 from penstock.errors import BadSetting
 from penstock.select.parameter_uses import SampleAxis, Use, Uses
 
@@ -18,7 +19,6 @@ _MEMORY_BYTES = 8 << 20  # fits the caches of CPUs; of 4 to 16 MiB none was fast
 _SAME = 5e-3  # of numbers of 32 bits, as GPUs multiply them
 _ROUGHLY = 5e-2  # of 16 bits
 _NOTHING = 1e-6  # of the longest gradient
-_MANY = 5
 
 
 class RowGradients(NamedTuple):
@@ -86,8 +86,7 @@ class SampleGradients:
     def says(self) -> str:
         """Return how much of the model is compared, and what is left out."""
         total = sum(each.numel() for each in self._trained.values())
-        more = f" and {len(self.left_out) - _MANY} more" if len(self.left_out) > _MANY else ""
-        left_out = f"; left out: {', '.join(self.left_out[:_MANY])}{more}" if self.left_out else ""
+        left_out = f"; left out: {listed(self.left_out, 5)}" if self.left_out else ""
         return f"compares {self.length:,} of {total:,} parameters{left_out}"
 
     def by_rows(self, losses: Callable[[], Tensor], samples: int) -> Generator[RowGradients]:

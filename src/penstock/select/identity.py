@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from penstock._version import __version__
+from penstock.basics.terminal import listed
 from penstock.errors import BadSetting
 from penstock.runs.machine import Machine
 from penstock.select.meter import Cost
@@ -130,8 +131,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
 
 def _named(parts: list[str]) -> str:
     names = [part for part in parts if part]
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f" in {', '.join(names[:5])}{more}" if names else ""
+    return f" in {listed(names, 5)}" if names else ""
 
 
 Direction = Literal["high", "low"]

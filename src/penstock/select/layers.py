@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from penstock.basics.terminal import say
+from penstock.basics.terminal import listed, say
 from penstock.errors import BadSetting
 from penstock.select.gradients import projected
 
@@ -105,9 +105,6 @@ def _linear(model: nn.Module) -> list[nn.Linear]:
     return found
 
 
-_MANY = 5
-
-
 class LowRank(nn.Module):
     """A linear layer that is frozen, and a trained one of low rank beside it.
 
@@ -144,8 +141,7 @@ def adapted(model: nn.Module, rank: int) -> nn.Module:
         and any(each.dim() > 1 for each in module.parameters(False))
     ]
     if without:
-        more = f" and {len(without) - _MANY} more" * (len(without) > _MANY)
-        say(f"lora_rank: no adapter beside {', '.join(without[:_MANY])}{more}; make_model may give peft's")
+        say(f"lora_rank: no adapter beside {listed(without, 5)}; make_model may give peft's")
     for module in list(model.modules()):
         if isinstance(module, nn.TransformerEncoderLayer):
             raise BadSetting(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from penstock._version import __version__
 from penstock.basics.packages import require
+from penstock.basics.terminal import listed
 from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
@@ -136,9 +137,7 @@ class Scores:
             BadSetting: the name is none, or the file cannot be written.
             PackageMissing: pyarrow is not installed.
         """
-        require("a file of scores", "columns", "pyarrow")
-        pyarrow: Any = import_module("pyarrow")
-        parquet: Any = import_module("pyarrow.parquet")
+        pyarrow, parquet = _parquet()
         path = path_of(where)
         room_for(path)
         columns: dict[str, Any] = {"id": self.ids, "weight": self.weights}
@@ -171,9 +170,7 @@ class Scores:
             BadSetting: there is no such file, it holds no scores, or they are of other data.
             PackageMissing: pyarrow is not installed.
         """
-        require("a file of scores", "columns", "pyarrow")
-        pyarrow: Any = import_module("pyarrow")
-        parquet: Any = import_module("pyarrow.parquet")
+        pyarrow, parquet = _parquet()
         path = path_of(where)
         try:
             table = parquet.read_table(path, partitioning=None)
@@ -273,17 +270,18 @@ def used_by(files: Path) -> dict[str, ScoresHeader]:
     return found
 
 
+def _parquet() -> tuple[Any, Any]:
+    require("a file of scores", "columns", "pyarrow")
+    return import_module("pyarrow"), import_module("pyarrow.parquet")
+
+
 def _missing(where: str | os.PathLike[str], path: Path) -> str:
     kept = names()
     if (text := os.fspath(where)).endswith(".parquet"):
         name = text.removesuffix(".parquet")
         return f"there is no file {path}" + (f"; there are scores of name {name}" if name in kept else "")
-    has = (
-        f"there are {', '.join(kept[:5])}{f' and {len(kept) - 5} more' if len(kept) > 5 else ''}"
-        if kept
-        else "none are kept"
-    )
-    return f"there are no scores of name {os.fspath(where)!r}: {has}"
+    has = f"there are {listed(kept, 5)}" if kept else "none are kept"
+    return f"there are no scores of name {text!r}: {has}"
 
 
 def _columns(targets: Sequence[str]) -> list[str]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from penstock.basics.terminal import console, say
 from penstock.bench.measure.progress import progress as shown_progress
-from penstock.contracts import Ids
 from penstock.errors import BadSetting, PenstockError, Untravelled
 from penstock.feed.trainer.loader import Loader
 from penstock.runs.machine import describe
@@ -23,17 +22,11 @@ from penstock.select.identity import ScoresHeader
 from penstock.select.meter import CostMeter, metered
 from penstock.select.methods import Progress, Scored, Scorer
 from penstock.select.scores import Scores
-from penstock.select.steps import Steps, keeping
+from penstock.select.steps import Steps, steps_in
 from penstock.select.task import Task
 from penstock.sources.seeds import own_random_numbers
 
-METHODS: dict[str, type[msgspec.Struct]] = {
-    "diverse": Diverse,
-    "el2n": El2n,
-    "less": Less,
-    "rds": Rds,
-    "sketch": Sketch,
-}
+METHODS: dict[str, type[msgspec.Struct]] = {each.name: each for each in (Diverse, El2n, Less, Rds, Sketch)}
 """Methods of Penstock's own, by name; the attributes of each are its settings."""
 
 
@@ -67,8 +60,8 @@ def score(
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadSetting(f"task: a {type(task).__name__}: give a penstock.select.Task")
     scorer = method_of(method, settings)
-    with nullcontext() if keep is None else keeping(Path(keep)) as kept, metered() as meter:
-        return scored(task, scorer, seed, progress, meter, kept)
+    with nullcontext() if keep is None else steps_in(Path(keep)) as steps, metered() as meter:
+        return scored(task, scorer, seed, progress, meter, steps)
 
 
 def scored(
@@ -77,7 +70,7 @@ def scored(
     seed: int,
     progress: Progress | None,
     meter: CostMeter,
-    kept: Steps | None,
+    steps: Steps | None,
     *,
     anew: bool = False,
 ) -> Scores:
@@ -91,10 +84,10 @@ def scored(
     told = _bar() if progress is None else nullcontext(progress)
     with told as tell, own_random_numbers(seed), _selection_kept(task.data):
         data = task.identity()
-        if kept is not None:
+        if steps is not None:
             of = {"data": str(data), "method": f"{scorer.name} {scorer.version}", "settings": str(settings)}
             try:
-                kept.begin(of | {"seed": str(seed), "task": task.fingerprint()}, meter, anew=anew)
+                steps.begin(of | {"seed": str(seed), "task": task.fingerprint()}, meter, anew=anew)
             except Untravelled as error:
                 say(f"no steps of this scoring are kept, since it cannot be told from others: {error}")
         found = scorer.score(task, seed, tell)
@@ -112,11 +105,12 @@ def scored(
         seed=seed,
         direction=scorer.direction,
         targets=found.targets,
-        cost=meter.cost if kept is None else kept.before + meter.cost,
+        cost=meter.cost if steps is None else steps.before + meter.cost,
         machine=describe(),
     )
-    ids: Ids = np.arange(task.samples)
-    return Scores(ids, found.values, header, embeddings=found.embeddings, classes=task.classes())
+    return Scores(
+        np.arange(task.samples), found.values, header, embeddings=found.embeddings, classes=task.classes()
+    )
 
 
 def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:

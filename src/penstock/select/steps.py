@@ -1,4 +1,4 @@
-"""Partial results of a scoring, kept in a folder: one that was interrupted goes on from them."""
+"""Steps of a scoring, each in a file once it is done: a scoring that was interrupted goes on from them."""
 
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false
@@ -21,7 +21,7 @@ from penstock.select.training import Checkpoint, Moments
 
 _COST, _OF = "cost.json", "of.json"
 _Found = TypeVar("_Found")
-_now: ContextVar[Steps | None] = ContextVar("kept", default=None)
+_now: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 
 class Steps:
@@ -90,10 +90,10 @@ def step(name: str, compute: Callable[[], _Found]) -> _Found:
         name: Name of the step, without ``/``.
         compute: Computes it: tensors, numbers, checkpoints, and containers of them.
     """
-    kept = _now.get()
-    if kept is None or kept.meter is None:
+    steps = _now.get()
+    if steps is None or steps.meter is None:
         return compute()
-    path = kept.folder / f"{name}.pt"
+    path = steps.folder / f"{name}.pt"
     if path.exists():
         with torch.serialization.safe_globals([Checkpoint, Moments]):
             return cast("_Found", torch.load(path, weights_only=True))
@@ -101,25 +101,25 @@ def step(name: str, compute: Callable[[], _Found]) -> _Found:
     written = path.with_suffix(".part")
     torch.save(found, written)
     written.replace(path)
-    kept.note_cost()
+    steps.note_cost()
     return found
 
 
 @contextmanager
-def keeping(folder: Path) -> Generator[Steps]:
+def steps_in(folder: Path) -> Generator[Steps]:
     """Keep the steps of the scoring inside in a folder, which is made if need be, and held for this process alone.
 
     Raises:
         BadSetting: it cannot be made, or another process scores there.
     """
     with held(folder, "partial results", "scoring in"):
-        kept = Steps(folder)
-        token = _now.set(kept)
+        steps = Steps(folder)
+        token = _now.set(steps)
         try:
-            yield kept
+            yield steps
         finally:
             _now.reset(token)
-            kept.end()
+            steps.end()
 
 
 def _write(path: Path, content: bytes) -> None:

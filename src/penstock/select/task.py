@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from penstock.basics.sizes import whole_number
+from penstock.basics.terminal import listed
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.feed.trainer.loader import Loader
@@ -97,15 +98,6 @@ def _part(name: str, take: Callable[[Any], Any], batch: Batch) -> Any:
         ) from None
 
 
-def _check_device(given: str) -> None:
-    try:
-        device = torch.device(given)
-    except (RuntimeError, TypeError) as error:
-        raise BadSetting(f"device={given!r}: {error}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadSetting(f"device={given!r}: torch {torch.__version__} finds no GPU here")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Data, a model, and its loss.
@@ -164,7 +156,12 @@ class Task:
                 raise BadSetting(
                     f"{name}: a {type(model).__name__} itself; give a function that makes one, such as a lambda"
                 )
-        _check_device(self.device)
+        try:
+            device = torch.device(self.device)
+        except (RuntimeError, TypeError) as error:
+            raise BadSetting(f"device={self.device!r}: {error}") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise BadSetting(f"device={self.device!r}: torch {torch.__version__} finds no GPU here")
         whole_number("batch_size", 1 if self.batch_size is None else self.batch_size, 1)
         whole_number("workers", self.workers, 0)
         given: Any = self.checkpoints
@@ -354,10 +351,8 @@ def check_finite(what: str, found: Tensor, batch: Batch) -> None:
         return
     wrong, holding = _rows(found), {row for leaf in _tensors(batch.content) for row in _rows(leaf)}
     rows = sorted(holding) or wrong
-    who = ", ".join(f"id {batch.ids[row]:,}" for row in rows[:3]) + (
-        f" and {len(rows) - 3:,} more" * (len(rows) > 3)
-    )
-    why = f"{who} of {batch.of}" + " hold NaN or infinity" * bool(holding)
+    who = [f"id {batch.ids[row]:,}" for row in rows]
+    why = f"{listed(who)} of {batch.of}" + " hold NaN or infinity" * bool(holding)
     if not holding and len(wrong) == len(found):
         why = f"no sample of {batch.of} holds NaN or infinity: the model has diverged"
     raise BadSetting(f"{what}: {len(wrong):,} of a batch's {len(found):,} are no finite numbers: {why}")
