@@ -8,7 +8,7 @@ import torch.distributed as dist
 from penstock.autosharing import ranks
 from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.verdict import Declined
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from torch.distributed import HashStore
 
 from penstock.autosharing import ranks as meetings
 from penstock.autosharing.verdict import Declined
-from penstock.fingerprint.code import Fingerprint
-from penstock.fingerprint.data import DataFingerprint, FileVersion
+from penstock.fingerprint.comparison import Fingerprint
+from penstock.fingerprint.files import DataFingerprint, FileVersion
 
 N, EPOCHS, WORLD = 15, 2, 2
 

@@ -21,7 +21,7 @@ from penstock.feed.feeder.joints import APART_BATCHES
 from penstock.feed.launch.attach import options
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.loader import Loader
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 
 N, ROWS = 600, 5
 OURS = Fingerprint("3 of-all")

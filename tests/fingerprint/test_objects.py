@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from penstock.errors import BadSetting, Untravelled
-from penstock.fingerprint.code import Fingerprint, fingerprint_difference
+from penstock.fingerprint.code import version_of
+from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference
 from penstock.fingerprint.content import place_in_file
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
-from penstock.fingerprint.owners import version_of
 
 
 class Thing:
@@ -560,7 +560,7 @@ import functools, sys
 import numpy as np
 from penstock.feed.launch.spec import FeederSpec, pickle_spec
 from penstock.feed.settings import Settings
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects
 SCALE = 3
 class Photos:

@@ -30,7 +30,7 @@ from penstock.autosharing.translate import things_of
 from penstock.autosharing.verdict import Ranks, judge
 from penstock.feed.launch.spec import FeederSpec, pickle_spec, read_spec
 from penstock.feed.settings import Settings
-from penstock.fingerprint.batch import Leaf, difference
+from penstock.fingerprint.batch import LeafDigest, difference
 from penstock.fingerprint.objects import fingerprint_of_objects
 from penstock.inject import FEEDER
 from penstock.sources.adapt import witness_of
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
     """
 
     values: str = ""
-    leaves: tuple[Leaf, ...] = ()
+    leaves: tuple[LeafDigest, ...] = ()
 
     def against(self, fed: Batch) -> str:
         """Return what comes of a script that makes these, and may read that feed."""

@@ -20,9 +20,9 @@ from penstock.select.bench.command import shown
 from penstock.select.bench.report import Report, Row, baselines_of, choose, full_of, paired, rows_of
 from penstock.select.bench.run import Outcome, Results, Trial, arms_of, label
 from penstock.select.bench.spec import Arm, Spec, read_spec
-from penstock.select.kept import keeping
-from penstock.select.pays import savings
+from penstock.select.savings import savings
 from penstock.select.scores import Scores
+from penstock.select.steps import steps_in
 
 TASK = """
 import torch
@@ -392,7 +392,7 @@ def test_scoring_costs_the_whole_process_and_two_to_one_name_are_refused(folder:
     text = TASK.replace("def task(seed=0)", "def make()")
     (folder / "task.py").write_text(text + BURNS)
     words = ("score", "task.py:task", "--method", "diverse", "--set", "epochs=0", "--out", "x.parquet")
-    with keeping(folder / "x.partial"):
+    with steps_in(folder / "x.partial"):
         refused = penstock(folder, *words)
     assert refused.returncode == 2 and "another process is scoring" in refused.stderr.replace("\n", " ")
     ended = penstock(folder, *words)

@@ -16,10 +16,8 @@ from tests.select.tasks import SAMPLES, convolutional, images, texts
 from torch import Tensor, nn
 
 from penstock import BadSetting
-from penstock.select.gradients import SampleGradients
-from penstock.select.last_layer import last_linear, sketched_gradients
-from penstock.select.lora import LowRank, adapted
-from penstock.select.projection import projected
+from penstock.select.gradients import SampleGradients, projected
+from penstock.select.layers import LowRank, adapted, last_linear, sketched_gradients
 from penstock.select.task import Batch
 
 Losses = Callable[[slice], Tensor]

@@ -13,10 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from penstock import BadSetting
-from penstock.select.choose import diverse
-from penstock.select.methods.less import Less
-from penstock.select.methods.rds import Rds, nearest, pooled
-from penstock.select.methods.sketch import Sketch
+from penstock.select.choices import diverse
+from penstock.select.embedding_methods import Rds, nearest, pooled
+from penstock.select.gradient_methods import Less, Sketch
 from penstock.select.scores import Scores
 from penstock.select.scoring import METHODS, score
 from penstock.select.task import Batch, Task

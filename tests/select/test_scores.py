@@ -16,8 +16,7 @@ from tests.select.tasks import SAMPLES, Images, Texts, images, small
 
 from penstock import BadSetting, select
 from penstock.runs.machine import describe
-from penstock.select.header import ScoresHeader
-from penstock.select.identity import DataIdentity, identity_of
+from penstock.select.identity import DataIdentity, ScoresHeader, identity_of
 from penstock.select.meter import Cost, metered
 from penstock.select.scores import Scores, names
 

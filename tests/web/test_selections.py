@@ -10,10 +10,9 @@ from tests.web.seeded import group
 
 from penstock.runs.machine import describe
 from penstock.runs.store import Store
-from penstock.select.header import ScoresHeader
-from penstock.select.identity import DataIdentity
+from penstock.select.identity import DataIdentity, ScoresHeader
 from penstock.select.meter import Cost
-from penstock.select.used import note_used, used_by
+from penstock.select.scores import note_used, used_by
 
 
 def reached(cpu_s: float, accuracy: float) -> dict[str, list[float]]:

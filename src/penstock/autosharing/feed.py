@@ -14,7 +14,7 @@ from penstock.autosharing.verdict import Declined, Plan
 from penstock.feed.launch.shared import shared
 from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.loader import Loader
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.linux.when_gone import Living
 
 if TYPE_CHECKING:

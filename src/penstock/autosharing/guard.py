@@ -23,7 +23,7 @@ from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.say import decline, place, say_once
 from penstock.autosharing.translate import Recipe, things_of
 from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
 from penstock.inject import FEEDER
 

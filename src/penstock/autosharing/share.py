@@ -15,7 +15,7 @@ from penstock.feed.launch.shared import shared
 from penstock.feed.settings import checked
 from penstock.feed.trainer.framework import Framework
 from penstock.feed.trainer.loader import Loader
-from penstock.fingerprint.code import fingerprint_of
+from penstock.fingerprint.functions import fingerprint_of
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

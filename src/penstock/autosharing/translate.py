@@ -17,10 +17,9 @@ from torch.utils.data import DataLoader
 from penstock.autosharing.surroundings import Surroundings, bring_and_initialize
 from penstock.autosharing.verdict import Plan
 from penstock.errors import BadSetting
-from penstock.fingerprint.bytecode import read_by
-from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
+from penstock.fingerprint.code import is_users, read_by
+from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects
-from penstock.fingerprint.owners import is_users
 
 
 class Recipe:

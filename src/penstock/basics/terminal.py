@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -27,6 +28,16 @@ def console(**options: Any) -> Console:
 def say(sentence: str) -> None:
     """Tell the user something on standard error, at once."""
     print(f"penstock: {sentence}", file=sys.stderr, flush=True)
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Join the first of some names, and the number of the others, for a sentence.
+
+    >>> listed(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def printable(text: str) -> str:

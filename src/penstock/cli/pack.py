@@ -59,7 +59,7 @@ def pack(
 
 def _pack(source: str, folder: Path, seed: int) -> None:
     from penstock.feed.launch.function import call, function_at
-    from penstock.fingerprint.code import fingerprint_of
+    from penstock.fingerprint.functions import fingerprint_of
     from penstock.sources.packed.packing import pack as pack_source
 
     console = Console()

@@ -52,26 +52,26 @@ def score(
     from penstock.select.scores import path_of, room_for
 
     require("penstock select score", "torch,columns", "torch", "pyarrow")
-    from penstock.select.kept import keeping
     from penstock.select.scoring import method_of, scored
+    from penstock.select.steps import steps_in
 
     given = dict(_setting(each) for each in settings or ())
     scorer = method_of(method, given)
     room_for(path := path_of(out))
     partial = path.with_suffix(".partial")
-    with keeping(partial) as kept, metered(whole=True) as meter:
+    with steps_in(partial) as steps, metered(whole=True) as meter:
         if path.exists() and not replace:
             raise BadSetting(f"{path} is there already: give another name, or --replace")
         made = _task(task, seed)
         try:
             with users_code(f"{method} on {task}"):
-                found = scored(made, scorer, seed, None, meter, kept, anew=replace)
+                found = scored(made, scorer, seed, None, meter, steps, anew=replace)
         except KeyboardInterrupt:
-            if kept.holds_steps:
+            if steps.holds_steps:
                 say(f"what is done is kept in {partial}: the same command goes on from there")
             raise
         found.save(out)
-        kept.end(saved=True)
+        steps.end(saved=True)
     console().print(scores_page(found), f"saved: {path}", soft_wrap=True)
 
 
@@ -124,7 +124,7 @@ def cost(
     """Tell after how many runs a selection has paid, in minutes and in energy, at which accuracy."""
     from penstock.cli.select_table import cost_page
     from penstock.runs.store import Store
-    from penstock.select.pays import check_selected, cost_of, cost_of_full
+    from penstock.select.savings import check_selected, cost_of, cost_of_full
     from penstock.select.scores import Scores
 
     header = Scores.read(scores).header

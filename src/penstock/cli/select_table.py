@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.terminal import printable
-from penstock.select.choose import overlap, top
-from penstock.select.header import ScoresHeader
-from penstock.select.pays import ESTIMATED_WH, RunsCost, balances
+from penstock.select.choices import overlap, top
+from penstock.select.identity import ScoresHeader
+from penstock.select.savings import ESTIMATED_WH, RunsCost, balances
 from penstock.select.scores import Scores
 
 _BINS = 8

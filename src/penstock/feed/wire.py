@@ -16,8 +16,8 @@ from penstock.contracts import Known
 from penstock.errors import ProtocolError
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics
-from penstock.fingerprint.batch import Leaf
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.batch import LeafDigest
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.slots import end_of_leaves
 from penstock.tree import Node
 
@@ -274,7 +274,7 @@ class Witness(msgspec.Struct, tag="witness"):
 
     number: WitnessNumber
     ids: tuple[Count, ...] = ()
-    leaves: tuple[Leaf, ...] | None = None
+    leaves: tuple[LeafDigest, ...] | None = None
     why: str = ""
     made_s: float = 0.0
 

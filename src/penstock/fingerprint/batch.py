@@ -1,19 +1,20 @@
-"""Digests of a batch's leaves, row by row, by which two processes find out whether they make the same samples."""
+"""Digests of a batch, row by row, by which two processes find out whether they make the same samples."""
 
 # A batch's leaves are of any array library.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.linux.forked_call import ForkedCall
 from penstock.tree import Strings, array_nodes, bytes_of, describe, leaf_names
 
 _TOLERANCE = 1e-6
@@ -22,7 +23,7 @@ _SEED = 20261124
 STRUCTURE = "its structure"
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class RowDigest(msgspec.Struct, frozen=True, array_like=True):
     """One sample's part of a leaf.
 
     Attributes:
@@ -33,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
     sums: tuple[float, ...] = ()
 
-    def equals(self, other: Row) -> bool:
+    def equals(self, other: RowDigest) -> bool:
         """Whether two rows are the same but for errors of about 1e-6 in floats."""
         if self.digest != other.digest or len(self.sums) != len(other.sums):
             return False
@@ -41,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
         return bool((abs(mine[:, :-1] - its[:, :-1]) <= mine[:, -1:]).all())
 
 
-class Leaf(msgspec.Struct, frozen=True, array_like=True):
+class LeafDigest(msgspec.Struct, frozen=True, array_like=True):
     """A leaf of a batch.
 
     Attributes:
@@ -51,10 +52,10 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     """
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[RowDigest, ...]
     repeats: bool = True
 
-    def differs_at(self, other: Leaf) -> int | None:
+    def differs_at(self, other: LeafDigest) -> int | None:
         """Return the first row that differs; None if all are the same."""
         if len(self.rows) != len(other.rows):
             return 0
@@ -62,36 +63,36 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
         return next((i for i, (mine, its) in pairs if not mine.equals(its)), None)
 
 
-def leaves_of(batch: Any, samples: int) -> tuple[Leaf, ...]:
+def leaves_of(batch: Any, samples: int) -> tuple[LeafDigest, ...]:
     """Digest a batch of so many samples; its structure, with types and shapes, is one more leaf.
 
     Raises:
         UnsupportedLeaf: a leaf cannot travel.
     """
     layout, _, leaves = describe(batch, whole=True)
-    found = [Leaf(STRUCTURE, (Row(_digest(msgspec.msgpack.encode(layout))),))]
+    found = [LeafDigest(STRUCTURE, (RowDigest(_digest(msgspec.msgpack.encode(layout))),))]
     for node, name, leaf in zip(array_nodes(layout), leaf_names(layout), leaves, strict=True):
         has_rows = len(leaf) == samples if isinstance(node, Strings) else tuple(leaf.shape[:1]) == (samples,)
         parts = leaf if has_rows else [leaf]
         if isinstance(node, Strings):
-            rows = tuple(Row(_digest(msgspec.msgpack.encode(part))) for part in parts)
+            rows = tuple(RowDigest(_digest(msgspec.msgpack.encode(part))) for part in parts)
         else:
             rows = tuple(_row(node, part) for part in parts)
-        found.append(Leaf(name[:200], rows))
+        found.append(LeafDigest(name[:200], rows))
     return tuple(found)
 
 
-def twice(first: Sequence[Leaf], second: Sequence[Leaf]) -> tuple[Leaf, ...]:
+def twice(first: Sequence[LeafDigest], second: Sequence[LeafDigest]) -> tuple[LeafDigest, ...]:
     """Return what one process made twice, each leaf with whether it came out alike."""
     again = {leaf.name: leaf for leaf in second if leaf.repeats}
 
-    def repeats(leaf: Leaf) -> bool:
+    def repeats(leaf: LeafDigest) -> bool:
         return leaf.repeats and leaf.name in again and leaf.differs_at(again[leaf.name]) is None
 
-    return tuple(Leaf(leaf.name, leaf.rows, repeats(leaf)) for leaf in first)
+    return tuple(LeafDigest(leaf.name, leaf.rows, repeats(leaf)) for leaf in first)
 
 
-def difference(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> tuple[str, int] | None:
+def difference(mine: Sequence[LeafDigest], theirs: Sequence[LeafDigest]) -> tuple[str, int] | None:
     """Return the name of a leaf that each process makes alike, but not the two of them, and the row."""
     others = {leaf.name: leaf for leaf in theirs}
     for leaf in mine:
@@ -101,14 +102,14 @@ def difference(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> tuple[str, int] 
     return None
 
 
-def _row(node: Any, part: Any) -> Row:
+def _row(node: Any, part: Any) -> RowDigest:
     floats = _as_floats(part)
     if floats is None:
-        return Row(_digest(bytes_of(node, part)))
+        return RowDigest(_digest(bytes_of(node, part)))
     finite = np.isfinite(floats)
     values = np.where(finite, floats, 0.0)
     special = np.where(finite, 0.0, floats).tobytes() if not finite.all() else b""
-    return Row(_digest(special), tuple(float(each) for each in _sums(values)))
+    return RowDigest(_digest(special), tuple(float(each) for each in _sums(values)))
 
 
 def _as_floats(part: Any) -> npt.NDArray[np.float64] | None:
@@ -147,3 +148,60 @@ def _weights(items: int, piece: int) -> npt.NDArray[np.float64]:
 
 def _digest(data: Any) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
+
+
+LIMIT_S = 2.0
+_MOST_BYTES = 96 << 10
+
+LeavesOf = Callable[[Sequence[int]], tuple[LeafDigest, ...]]
+"""Makes the batch of the samples with some ids twice, in a process that ends afterwards; returns its leaves."""
+
+_decode = msgspec.msgpack.Decoder(tuple[LeafDigest, ...] | str).decode
+
+
+class Making:
+    """A batch on its way in a child, which is killed after 2 s.
+
+    Args:
+        leaves_of: Makes the batch.
+        ids: Its samples.
+    """
+
+    def __init__(self, leaves_of: LeavesOf, ids: Sequence[int]) -> None:
+        self._call: ForkedCall | None = None
+        self._result: tuple[LeafDigest, ...] | str | None = None
+        try:
+            self._call = ForkedCall(partial(_answer, leaves_of, ids), LIMIT_S)
+        except OSError as error:  # no process, no memory or no descriptor is left
+            self._result = f"no process could be forked to make them: {error}"
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time that it took, once it is over."""
+        return self._call.cpu_s if self._call else 0.0
+
+    def result(self, wait_s: float = 0.0) -> tuple[LeafDigest, ...] | str | None:
+        """Return its leaves, or why there are none; None while it is being made.
+
+        Args:
+            wait_s: Seconds to wait for it.
+        """
+        if self._result is None and self._call and (answer := self._call.answer(wait_s)) is not None:
+            failed = f"making them took over {LIMIT_S:g} s, or ended the process"
+            self._result = _decode(answer) if answer else failed
+        return self._result
+
+    def close(self) -> None:
+        """End the child if it runs."""
+        if self._call:
+            self._call.close()
+
+
+def _answer(leaves_of: LeavesOf, ids: Sequence[int]) -> bytes:
+    try:
+        encoded = msgspec.msgpack.encode(leaves_of(ids))
+    except Exception as error:
+        return msgspec.msgpack.encode(f"making them raised {type(error).__name__}: {error}"[:400])
+    if len(encoded) > _MOST_BYTES:
+        return msgspec.msgpack.encode("their batch has too many leaves")
+    return encoded

@@ -1,288 +1,228 @@
-"""A fingerprint of ``make_loader``, so that an edited one is told from that of the running feed."""
+"""Code: whose it is, what it looks up and assigns, and what of a class its objects go by."""
 
 from __future__ import annotations
 
+import dis
 import hashlib
-import inspect
 import os
-import reprlib
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import islice
-from pathlib import PurePath
-from types import CodeType, FunctionType, MethodType, ModuleType
+import sysconfig
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-import msgspec
 
-from penstock.fingerprint.bytecode import defaults_of, read_by
-from penstock.fingerprint.data import DataFingerprint, fingerprint_of_files, may_name_data
-
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
-_CONTAINERS = (tuple, list, set, frozenset, dict)
-_MOST_ITEMS = 1000
-MOST_PARTS = 64
-_NAME_LENGTH = 80
-MODULE = "the module "
-NOT_CODE = ("__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__")
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = 60
+def defaults_of(function: FunctionType) -> dict[str, Any]:
+    """Return the default values of a function's arguments, by name."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Something that a function uses: its digest and, if it is a value, that as shortened text."""
+def closure_of(function: FunctionType) -> dict[str, Any]:
+    """Return what a function's closure holds, by name."""
+    held: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it is empty
+            held[name] = cell.cell_contents
+    return held
 
-    digest: str
-    shown: str = ""
 
+@lru_cache(maxsize=4096)
+def read_by(code: CodeType, local: str | None = None) -> list[list[str]]:
+    """List what a function's code, and the functions inside it, look up, such as ``args.model.depth``.
 
-class Fingerprint(msgspec.Struct, frozen=True):
-    """A fingerprint of a function.
-
-    Attributes:
-        digest: The version of Python, and a digest of all parts.
-        parts: The first parts, by name: ``"the code of make"``, ``"args.data"``.
-        data: Versions of the files that its values name, except Python's own. They only lead to warnings: a
-            function may write what it reads.
+    These are names from outside, or the attributes of one local variable. ``config["size"]`` ends in ``[size``.
     """
+    found: list[list[str]] = []
+    follows, key = False, ""
+    for instruction in dis.get_instructions(code):
+        operation: str = instruction.opname
+        argument: Any = instruction.argval
+        outside = operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
+        if outside or "LOAD_FAST" in operation:
+            name: str = argument if isinstance(argument, str) else argument[-1]  # of two, the last is on top
+            follows, key = name == local if local else outside, ""
+            if follows:
+                found.append([name])
+        elif follows and operation in ("LOAD_ATTR", "LOAD_METHOD"):
+            found[-1].append(argument)
+        elif follows and operation == "LOAD_CONST" and isinstance(argument, str):
+            key = argument
+        elif follows and key and (operation == "BINARY_SUBSCR" or instruction.argrepr == "[]"):
+            found[-1].append(f"[{key}")
+            key = ""
+        elif operation != "CACHE":
+            follows, key = False, ""
+    return found + [path for inner in _inner(code) for path in read_by(inner, local)]
 
-    digest: str
-    parts: dict[str, Part] = {}
-    data: DataFingerprint = DataFingerprint()
 
-    @property
-    def modules(self) -> list[str]:
-        """The user's modules that count."""
-        return [name.removeprefix(MODULE) for name in self.parts if name.startswith(MODULE)]
+def imported_by(code: CodeType) -> list[tuple[str, list[str]]]:
+    """List what a function's code reads of modules that it imports when it runs, such as ``["augment", "SIZE"]``.
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """Digests by name, without the values, for a file that others may read."""
-        python, whole = self.digest.split()
-        digests = {
-            "the version of Python": python,
-            **{name: f"#{part.digest}" for name, part in self.parts.items()},
-        }
-        return digests if len(self.parts) < MOST_PARTS else {**digests, "all that it uses": f"#{whole}"}
-
-
-def fingerprint_of(make_loader: Callable[[], Any]) -> Fingerprint:
-    """Compute a fingerprint of a function's code and of what it uses from its own module.
-
-    That is: functions and classes of that module, and numbers, strings and
-    paths, whether constants, globals, defaults, held by a closure or a partial,
-    or attributes of an object that the code reads (``args.data``, or
-    ``self.data`` in a method); of a long list its length and first thousand
-    items. What the function imports, the rest of objects that it holds, and
-    comments do not count. A script's function has one fingerprint in the script
-    and in processes that ``multiprocessing`` spawns from it.
-    Fingerprints from different versions of Python cannot be compared, so each
-    begins with its version.
+    Each has the module's name before it, with dots if it is relative.
     """
-    walk = _Walk(_modules_of(make_loader))
-    texts: dict[str, list[str]] = {}
-    whole: list[str] = []
-    for name, text in walk.parts("make_loader", make_loader):
-        texts.setdefault(name[:_NAME_LENGTH], []).append(text)
-        whole.append(text)
-    parts = {
-        name: Part(_digest(of, 8), walk.shown.get(name, "")) for name, of in islice(texts.items(), MOST_PARTS)
+    found: list[tuple[str, list[str]]] = []
+    instructions = list(dis.get_instructions(code))
+    for i, one in enumerate(instructions):
+        if one.opname == "IMPORT_NAME":
+            level, names = instructions[i - 2].argval, instructions[i - 1].argval
+            module = "." * level + one.argval
+            if names:
+                found += [(module, [one.argval, name]) for name in names]
+            else:  # import a.b binds a, and import a.b as c what is found from there on
+                stored = next(each for each in instructions[i + 1 :] if each.opname.startswith("STORE_"))
+                renamed = instructions[i + 1].opname == "IMPORT_FROM"
+                bound = module if renamed else module.partition(".")[0]
+                found += [(bound, path) for path in read_by(code, stored.argval)]
+    return found + [each for inner in _inner(code) for each in imported_by(inner)]
+
+
+def words_of(code: CodeType) -> set[str]:
+    """Return the texts in a function's code that may name something, such as a variable of the environment."""
+    found = {word for inner in _inner(code) for word in words_of(inner)}
+    for const in code.co_consts:
+        for each in cast("tuple[Any, ...]", const) if isinstance(const, (tuple, frozenset)) else (const,):
+            text: Any = each.decode(errors="replace") if isinstance(each, bytes) else each
+            if isinstance(text, str):
+                found.update([text] if len(text) < 100 and _NAME.fullmatch(text) else _VARIABLE.findall(text))
+    return found
+
+
+_NAME = re.compile(r"[\w.]+")
+_VARIABLE = re.compile(r"\$\{?(\w+)")
+
+
+def names_of(code: CodeType) -> set[str]:
+    """Return all names that a function's code looks up, of whatever."""
+    return {*code.co_names}.union(*map(names_of, _inner(code)))
+
+
+def builds_text(code: CodeType, also_by_sum: bool) -> bool:
+    """Whether a function's code may put texts together."""
+    found = {one.opname for one in dis.get_instructions(code)}
+    return bool(
+        "BUILD_STRING" in found
+        or (also_by_sum and "BINARY_OP" in found)
+        or {"format", "join", "startswith", "endswith", "upper", "expandvars"} & names_of(code)
+        or any(builds_text(inner, also_by_sum) for inner in _inner(code))
+    )
+
+
+def _inner(code: CodeType) -> list[CodeType]:
+    return [const for const in code.co_consts if isinstance(const, CodeType)]
+
+
+def stored_by(code: CodeType) -> set[str]:
+    """List the attributes that a function's code assigns, of whatever object."""
+    return {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_ATTR"}
+
+
+MAIN = ("__main__", "__mp_main__")
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def is_users(module: str) -> bool:
+    """Whether a module lies outside of Python's library and of installed packages. Penstock never does."""
+    if module in MAIN:
+        return True
+    found = sys.modules.get(module)
+    if module.partition(".")[0] == "penstock" or (found is not None and not getattr(found, "__file__", None)):
+        return False
+    path = file_of(module)  # what was made by exec has neither module nor file, and is the user's
+    return path is None or not in_library(path)
+
+
+def in_library(path: str) -> bool:
+    """Whether a file lies in Python's library, or in an installed package."""
+    return path.startswith(_STANDARD) or any(f"/{part}/" in path for part in _INSTALLED)
+
+
+def file_of(module: str) -> str | None:
+    path = getattr(sys.modules.get(module), "__file__", None)
+    return os.path.abspath(path) if isinstance(path, str) else None
+
+
+def text_of(module: str) -> str:
+    """Name a module's code: a distribution with its version, a user's module with a digest of its file."""
+    if module in MAIN:
+        return "__main__"
+    if not is_users(module):
+        return f"{module} {version_of(module)}"
+    path = file_of(module) or ""
+    with suppress(OSError):  # it has no file, or none any more
+        seen = os.stat(path)
+        return f"{module} {_file_digest(path, seen.st_mtime_ns, seen.st_size)}"
+    return f"{module} "
+
+
+@lru_cache(maxsize=1024)
+def version_of(module: str) -> str:
+    """Return the version of the distribution that a module is of; empty if it tells none."""
+    top = module.partition(".")[0]
+    told: Any = getattr(sys.modules.get(top), "__version__", None)
+    if told is None and top not in sys.stdlib_module_names:
+        try:
+            told = version(top)
+        except PackageNotFoundError:
+            told = None
+    return str(told or "")
+
+
+def importable(thing: Any) -> bool:
+    """Whether a function or class is found again by its module and name."""
+    found: Any = sys.modules.get(getattr(thing, "__module__", None) or "")
+    for name in getattr(thing, "__qualname__", "").split("."):
+        found = getattr(found, name, None) if not isinstance(found, ModuleType) else vars(found).get(name)
+    return found is thing
+
+
+_ASSIGNED = re.compile(r"""\.(\w+)\s*[-+*/|&]?=(?!=)|setattr\(.*?["'](\w+)["']|\[["'](\w+)["']\]\s*=(?!=)""")
+
+
+def assigned_in(*files: str) -> set[str]:
+    """Return the attributes and items that programs' texts assign."""
+    found: set[str] = set()
+    for file in files:
+        with suppress(OSError, ValueError):
+            text = Path(file).read_text(errors="replace")
+            found.update(name for names in _ASSIGNED.findall(text) for name in names if name)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _file_digest(path: str, mtime_ns: int, nbytes: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def name_of(kind: type) -> str:
+    """Return a class's name; of one that a function makes, what is left of it on its way to another process."""
+    return kind.__name__ if "<locals>" in kind.__qualname__ else kind.__qualname__
+
+
+@lru_cache(maxsize=4096)
+def is_or_inherits(kind: type, name: str) -> bool:
+    return any(f"{one.__module__}.{one.__qualname__}" == name for one in kind.__mro__)
+
+
+@lru_cache(maxsize=1024)
+def not_counted(kind: type) -> frozenset[str]:
+    """List attributes that only caches fill, and the epoch that a sampler's or a stream's ``set_epoch`` stores."""
+    files = {file_of(one.__module__) or "" for one in kind.__mro__ if is_users(one.__module__)}
+    masked = {
+        name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, cached_property)
     }
-    data = fingerprint_of_files(sorted(walk.paths))
-    return Fingerprint(f"{sys.version_info.major}.{sys.version_info.minor} {_digest(whole, 16)}", parts, data)
-
-
-def same_fingerprint(one: Fingerprint, other: Fingerprint) -> bool:
-    """Whether two fingerprints may be of one function."""
-    (python, digest), (other_python, other_digest) = one.digest.split(), other.digest.split()
-    return python != other_python or digest == other_digest
-
-
-def fingerprint_difference(feeds: Fingerprint, yours: Fingerprint) -> str:
-    """Say what differs between two fingerprints, as far as their parts tell."""
-    differ: list[str] = []
-    for name, one in feeds.parts.items():
-        other = yours.parts.get(name)
-        if other is not None and one.digest != other.digest:
-            told = one.shown and other.shown and one.shown != other.shown
-            differ.append(f"{name} is {one.shown} there and {other.shown} in yours" if told else f"{name} differs")
-    found = [_first(differ)] if differ else []
-    theirs, mine = _only_in(feeds, yours), _only_in(yours, feeds)
-    if theirs:
-        found.append(f"the feed's uses {_first(theirs)}, which yours does not")
-    if mine:
-        found.append(f"yours uses {_first(mine)}" + ("" if theirs else ", which the feed's does not"))
-    return "; ".join(found) or "its code, or a value that it uses, differs"
-
-
-def _only_in(one: Fingerprint, other: Fingerprint) -> list[str]:
-    """List what one function uses and the other does not, classes and functions as wholes; versions last."""
-    if len(other.parts) >= MOST_PARTS:  # there are more parts than those
-        return []
-    known = {_whole(name) for name in other.parts}
-    wholes = {_whole(name) for name in one.parts if "." not in name or name.startswith("the ")} - known
-    only = [name for name in one.parts if name not in other.parts]
-    named = dict.fromkeys(_whole(name) if _whole(name) in wholes else name for name in only)
-    return sorted(named, key=lambda name: name.startswith("the version of "))
-
-
-def _whole(part: str) -> str:
-    """Name the class or function of a part: ``Photos`` for ``the code of Photos.__init__``."""
-    name = part.removeprefix("the code of ").removeprefix("the bases of ").rpartition("<locals>.")[2]
-    return name.partition(".")[0].partition("(")[0]
-
-
-def _first(told: list[str]) -> str:
-    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
-    return ", ".join(told[:3]) + more
-
-
-def _digest(texts: Iterable[str], length: int) -> str:
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode(errors="surrogatepass") + b"\0")
-    return digest.hexdigest()[:length]
-
-
-def _modules_of(thing: Any) -> set[str | None]:
-    while isinstance(thing, partial):
-        thing = cast("partial[Any]", thing).func
-    of_object = {getattr(thing.__self__, "__module__", None)} if isinstance(thing, MethodType) else set[None]()
-    return {getattr(thing, "__module__", None), *of_object}
-
-
-class _Walk:
-    """Walks a thing in a fixed order, and yields the texts that identify it, each with the name of its part.
-
-    Args:
-        modules: Modules whose code counts.
-
-    Attributes:
-        shown: Values by name, shortened.
-        paths: Values that may be a file's path.
-    """
-
-    def __init__(self, modules: set[str | None]) -> None:
-        self.shown: dict[str, str] = {}
-        self.paths: set[str] = set()
-        self._modules = modules
-        self._seen: set[int] = set()  # ids of code, which lives as long as what is walked
-        self._bound: set[tuple[int, int]] = set()  # ids of methods and their objects
-        self._within: set[int] = set()  # ids of containers
-
-    def parts(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
-        if type(thing) in _PLAIN or isinstance(thing, PurePath):
-            yield name, repr(thing)
-            if may_name_data(thing):
-                self.paths.add(str(thing))
-        elif isinstance(thing, _CONTAINERS):
-            if id(cast("object", thing)) not in self._within:
-                self._within.add(id(cast("object", thing)))
-                yield from self._items(name, thing)
-                self._within.remove(id(cast("object", thing)))
-        elif id(thing) not in self._seen:
-            self._seen.add(id(thing))
-            yield from self._code(name, thing)
-
-    def _named(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
-        if isinstance(thing, (*_PLAIN, *_CONTAINERS, PurePath)):
-            self.shown[name] = SHORT.repr(thing)[:80]
-        yield from self.parts(name, thing)
-
-    def _value(self, path: list[str], thing: Any) -> Iterator[tuple[str, str]]:
-        """Yield the parts of a thing that code looks up or, if it is an object, of the attributes read."""
-        name, *attributes = path
-        if not isinstance(thing, (ModuleType, type, FunctionType)):
-            for attribute in attributes:
-                values: dict[str, Any] = getattr(cast("object", thing), "__dict__", {})
-                if attribute not in values:
-                    yield from self._of_class(thing, attribute)
-                    break
-                thing = values[attribute]
-                name += f".{attribute}"
-        yield from self._named(name, thing)
-
-    def _of_class(self, thing: Any, attribute: str) -> Iterator[tuple[str, str]]:
-        """Yield the parts of an attribute that an object has from its class, if the class counts."""
-        kind = cast("type[Any]", type(thing))
-        if kind.__module__ in self._modules:
-            found = inspect.getattr_static(kind, attribute, None)
-            found = found.fget if isinstance(found, property) else found
-            if isinstance(found, FunctionType):
-                yield from self._method(found, thing)
-            else:
-                yield from self._named(f"{kind.__qualname__}.{attribute}", found)
-
-    def _method(self, function: Any, held: Any) -> Iterator[tuple[str, str]]:
-        """Yield the parts of a method's code, and of what it reads of its object."""
-        if (id(function), id(held)) in self._bound:
-            return
-        self._bound.add((id(function), id(held)))
-        yield from self.parts(getattr(function, "__qualname__", "make_loader"), function)
-        ours = isinstance(function, FunctionType) and function.__module__ in self._modules
-        if ours and function.__code__.co_argcount:
-            for path in read_by(function.__code__, function.__code__.co_varnames[0]):
-                yield from self._value(path, held)
-
-    def _items(self, name: str, container: Any) -> Iterator[tuple[str, str]]:
-        yield name, f"{type(container).__name__} of {len(container)}"
-        if isinstance(container, (set, frozenset)):
-            items = sorted([text for _, text in self.parts(name, item)] for item in cast("set[Any]", container))
-            yield from ((name, text) for item in items for text in item)
-            return
-        if isinstance(container, dict):
-            container = cast("dict[Any, Any]", container).items()
-        for item in islice(container, _MOST_ITEMS):
-            yield from self.parts(name, item)
-
-    def _code(self, name: str, thing: Any) -> Iterator[tuple[str, str]]:
-        if isinstance(thing, partial):
-            held = cast("partial[Any]", thing)
-            yield from self.parts(name, held.func)
-            function = getattr(held.func, "__qualname__", name)
-            given = {f"argument {i} of {function}": value for i, value in enumerate(held.args, 1)}
-            yield from self._arguments(name, given)
-            yield from self._arguments(name, {f"{function}({key}=)": v for key, v in held.keywords.items()})
-        elif isinstance(thing, MethodType):
-            yield from self._method(thing.__func__, thing.__self__)
-        elif isinstance(thing, (staticmethod, classmethod)):
-            yield from self.parts(name, cast(Any, thing).__func__)
-        elif isinstance(thing, property):
-            yield from self.parts(name, (thing.fget, thing.fset, thing.fdel))
-        elif isinstance(thing, CodeType):
-            yield name, thing.co_code.hex()
-            yield from self.parts(name, (thing.co_names, thing.co_consts))
-        elif getattr(thing, "__module__", None) not in self._modules:
-            return
-        elif isinstance(thing, FunctionType):
-            yield from self._function(thing)
-        elif isinstance(thing, type):
-            yield from self.parts(f"the bases of {thing.__qualname__}", thing.__bases__)
-            for attribute, value in sorted(vars(thing).items()):
-                if attribute not in NOT_CODE:
-                    yield f"{thing.__qualname__}.{attribute}", attribute
-                    yield from self._named(f"{thing.__qualname__}.{attribute}", value)
-        elif hasattr(thing, "__wrapped__"):  # functools.cache and similar
-            yield from self.parts(name, thing.__wrapped__)
-        elif callable(thing):
-            yield from self._of_class(thing, "__call__")
-
-    def _function(self, function: FunctionType) -> Iterator[tuple[str, str]]:
-        name, code = function.__qualname__, function.__code__
-        yield from self.parts(f"the code of {name}", code)
-        given = defaults_of(function)
-        yield from self._arguments(f"the code of {name}", {f"{name}({key}=)": v for key, v in given.items()})
-        held = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-        if held["__name__"] == "__mp_main__":
-            held["__name__"] = "__main__"
-        if isinstance(file := held.get("__file__"), str):  # a script's is the path as it was given
-            held["__file__"] = os.path.normpath(file)
-        for path in read_by(code):
-            yield from self._value(path, held.get(path[0]))
-
-    def _arguments(self, name: str, given: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        yield name, f"{len(given)} given"
-        for argument, value in given.items():
-            yield argument, argument
-            yield from self._named(argument, value)
+    if masked:  # a value that a program gives is none that was computed
+        masked -= assigned_in(*sys.argv[:1], *files)
+    set_epoch = getattr(kind, "set_epoch", None)
+    if isinstance(set_epoch, FunctionType) and hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        masked |= {name for name in stored_by(set_epoch.__code__) if "epoch" in name}
+    if is_or_inherits(kind, "transformers.tokenization_utils_base.PreTrainedTokenizerBase"):
+        masked |= {"cache", "deprecation_warnings"}
+    return frozenset(masked)

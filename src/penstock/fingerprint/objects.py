@@ -23,8 +23,19 @@ import cloudpickle
 import numpy as np
 
 from penstock.errors import Untravelled
-from penstock.fingerprint.bytecode import closure_of, defaults_of, imported_by, read_by
-from penstock.fingerprint.code import NOT_CODE, SHORT, Fingerprint
+from penstock.fingerprint.code import (
+    MAIN,
+    closure_of,
+    defaults_of,
+    importable,
+    imported_by,
+    is_or_inherits,
+    is_users,
+    name_of,
+    not_counted,
+    read_by,
+)
+from penstock.fingerprint.comparison import NOT_CODE, SHORT, Fingerprint
 from penstock.fingerprint.content import (
     NotPlain,
     array_of,
@@ -35,14 +46,12 @@ from penstock.fingerprint.content import (
     place_in_file,
     sample_of,
 )
-from penstock.fingerprint.data import fingerprint_of_files
-from penstock.fingerprint.kinds import is_or_inherits, name_of, not_counted
-from penstock.fingerprint.owners import MAIN, importable, is_users
+from penstock.fingerprint.files import fingerprint_of_files
 from penstock.fingerprint.reach import built_in, is_replacement, looks_of
 from penstock.fingerprint.walk import NAMED_ITEMS, Walk, is_plain
 
 _RANDOM = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-_WRAPPERS: dict[type, tuple[str, ...]] = {
+WRAPPERS: dict[type, tuple[str, ...]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
     cached_property: ("func",),
@@ -76,7 +85,7 @@ def fingerprint_of_objects(things: Mapping[str, Any]) -> Fingerprint:
     Raises:
         Untravelled: something in them cannot go to another process.
     """
-    walk = _Objects()
+    walk = Objects()
     walk.leaf("the working directory", joined(os.getcwd()), os.getcwd())  # paths may be relative
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     whole = joined(python, os.getcwd(), walk.digests(things))
@@ -91,22 +100,26 @@ def small_state(things: Mapping[str, Any]) -> str:
     pieces of 4 KiB count, so that a change between them is missed, and of longer
     containers identity and length.
     """
-    return _Objects(quick=True).digests(things).hex()
+    return Objects(quick=True).digests(things).hex()
 
 
-class _Objects(Walk):
+class Objects(Walk):
     """Digests objects, and the code behind them."""
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)
         self._room = [_QUICK_BYTES, _QUICK_BYTES]  # what may still be read of large arrays, and of small ones
 
+    def reads(self, module: str) -> bool:
+        """Whether the code of a module is read: the user's; of others, the version counts."""
+        return is_users(module)
+
     def other(self, path: str, thing: Any) -> bytes:
         kind = type(thing)
         if kind in (tuple, list, dict):
-            return self._container(path, thing)
+            return self.container(path, thing)
         if kind in (set, frozenset):
-            return self._set(path, thing)
+            return self.unordered(path, thing)
         if isinstance(thing, type):
             return self._class(path, thing)
         if isinstance(thing, FunctionType):
@@ -120,8 +133,8 @@ class _Objects(Walk):
             return joined("environ")
         if kind is bytearray:
             return joined("bytearray", bytes(cast("bytearray", thing)))
-        if kind in _WRAPPERS:
-            return joined(kind.__name__, *(self.digest(path, getattr(thing, name)) for name in _WRAPPERS[kind]))
+        if kind in WRAPPERS:
+            return joined(kind.__name__, *(self.digest(path, getattr(thing, name)) for name in WRAPPERS[kind]))
         if isinstance(thing, _RANDOM) or (self.torch and isinstance(thing, self.torch.Generator)):
             return joined("random", str(kind))
         if isinstance(thing, np.ndarray):
@@ -130,7 +143,7 @@ class _Objects(Walk):
             return self._tensor(path, thing)
         return self._object(path, thing)
 
-    def _container(self, path: str, thing: Any) -> bytes:
+    def container(self, path: str, thing: Any) -> bytes:
         kind, count = type(thing).__name__, len(thing)
         if count > NAMED_ITEMS:
             if self.quick and count > _QUICK_ITEMS:
@@ -153,7 +166,7 @@ class _Objects(Walk):
             items: Iterable[Any] = thing.items() if isinstance(thing, dict) else thing
             return joined(*(self.unnamed(path, item) for item in items))
 
-    def _set(self, path: str, thing: Any) -> bytes:
+    def unordered(self, path: str, thing: Any) -> bytes:
         kind, count = type(thing).__name__, len(thing)
         if count > _QUICK_ITEMS and self.quick:
             return joined(kind, str(id(thing)), str(count))
@@ -274,11 +287,11 @@ class _Objects(Walk):
 
     def _class(self, path: str, kind: type) -> bytes:
         module, name = kind.__module__, name_of(kind)
-        if not is_users(module) and (importable(kind) or "<locals>" not in kind.__qualname__):
+        if not self.reads(module) and (importable(kind) or "<locals>" not in kind.__qualname__):
             self.reach.installed[id(kind)] = kind
             return joined("class", self.owner(module), name)
         with self._reading(kind):
-            kinds = (*kind.__bases__, type(kind)) if is_users(type(kind).__module__) else kind.__bases__
+            kinds = (*kind.__bases__, type(kind)) if self.reads(type(kind).__module__) else kind.__bases__
             digests = [self.digest(path, one) for one in kinds]
             for attribute, value in sorted(vars(kind).items()):
                 if attribute not in _NOT_CODE and not isinstance(value, _DESCRIPTORS):
@@ -288,15 +301,15 @@ class _Objects(Walk):
     def _function(self, path: str, function: FunctionType) -> bytes:
         globals_, name, code = function.__globals__, function.__qualname__, function.__code__
         module = globals_.get("__name__", "")
-        users = is_users(module)
+        users = self.reads(module)
         if not users and importable(function):
             self.reach.installed[id(function)] = function
-            wraps = is_users(function.__module__)  # a decorator of a library's, round a function of the user's
+            wraps = self.reads(function.__module__)  # a decorator of a library's, round a function of the user's
             within = [function.__kwdefaults__, *closure_of(function).values()] if wraps else []
             with self._reading():
                 held = [self.digest(name, each) for each in within if _is_code_or_plain(each)]
             return joined("function", self.owner(module), name, *held)
-        digests = [self.leaf(f"the code of {name}", self._code(code))]
+        digests = [self.leaf(f"the code of {name}", self.code(code))]
         given = defaults_of(function)
         digests += [joined(key, self.digest(f"{name}({key}=)", given[key])) for key in self.counting(given)]
         digests.append(self.attributes(name, function.__dict__))
@@ -306,7 +319,7 @@ class _Objects(Walk):
         with self._reading(function):
             for names in read_by(code):
                 if names[0] in held or (users and names[0] in globals_):
-                    digests.append(self._value(names, held if names[0] in held else globals_))
+                    digests.append(self.value(names, held if names[0] in held else globals_))
                 elif users and (replaced := built_in(names[0])):
                     digests.append(joined(names[0], self.digest(names[0], replaced)))
             if users:
@@ -319,15 +332,15 @@ class _Objects(Walk):
         package = globals_.get("__package__")
         for module, names in imported_by(code):
             name = resolve_name(module, package) if package or not module.startswith(".") else module
-            if name in sys.modules and is_users(name):
+            if name in sys.modules and self.reads(name):
                 self.owner(name)
-                yield self._value(names, {names[0]: sys.modules[name]})
+                yield self.value(names, {names[0]: sys.modules[name]})
         looks = looks_of(code)
         if not looks.names.isdisjoint({"globals", "eval", "exec"}):
             for word in sorted(looks.words & globals_.keys()):
-                yield self._value([word], globals_)
+                yield self.value([word], globals_)
 
-    def _value(self, names: list[str], held: Mapping[str, Any]) -> bytes:
+    def value(self, names: list[str], held: Mapping[str, Any]) -> bytes:
         """Digest what code looks up: an object, or that attribute or item of it which the code reads."""
         if names[0] == "__name__":
             return joined("__main__" if held["__name__"] in MAIN else held["__name__"])
@@ -361,8 +374,8 @@ class _Objects(Walk):
             self.reach.installed[id(value)] = value
         return joined(*digests)
 
-    def _code(self, code: CodeType) -> bytes:
-        consts = [self._code(c) if isinstance(c, CodeType) else self.unnamed("", c) for c in code.co_consts]
+    def code(self, code: CodeType) -> bytes:
+        consts = [self.code(c) if isinstance(c, CodeType) else self.unnamed("", c) for c in code.co_consts]
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         counts = f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}"
         words = joined(counts, *code.co_names, "", *arguments)

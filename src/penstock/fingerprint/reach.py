@@ -10,8 +10,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from penstock.fingerprint.bytecode import builds_text, names_of, read_by, words_of
-from penstock.fingerprint.owners import MAIN, file_of, is_users
+from penstock.fingerprint.code import MAIN, builds_text, file_of, is_users, names_of, read_by, words_of
 
 NEVER = re.compile(
     r"PENSTOCK_.*|(.*_)?(RANK|WORLD_SIZE|RUN_?ID|RUN_?NAME|RUN_?INDEX)|CUDA_VISIBLE_DEVICES|TMPDIR|MASTER_(ADDR|PORT)"
@@ -26,7 +25,7 @@ _DEEPEST = 4
 _MOST = 5000
 
 
-class Looks(NamedTuple):
+class CodeNames(NamedTuple):
     """What code names: names that it looks up, texts in it, and whether it puts texts together."""
 
     names: frozenset[str]
@@ -35,9 +34,11 @@ class Looks(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def looks_of(code: CodeType) -> Looks:
+def looks_of(code: CodeType) -> CodeNames:
     names = frozenset(names_of(code))
-    return Looks(names, frozenset(words_of(code)), builds_text(code, not names.isdisjoint(_LOOKS_AT_VARIABLES)))
+    return CodeNames(
+        names, frozenset(words_of(code)), builds_text(code, not names.isdisjoint(_LOOKS_AT_VARIABLES))
+    )
 
 
 class Reach:

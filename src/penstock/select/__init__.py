@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.select.choose import diverse as diverse
-    from penstock.select.choose import overlap as overlap
-    from penstock.select.choose import stratified as stratified
-    from penstock.select.choose import top as top
-    from penstock.select.losses import ReportedLosses as ReportedLosses
-    from penstock.select.of_run import TrainingPlan as TrainingPlan
-    from penstock.select.of_run import plan_of_run as plan_of_run
-    from penstock.select.scorer import Scored as Scored
-    from penstock.select.scorer import Scorer as Scorer
+    from penstock.select.choices import diverse as diverse
+    from penstock.select.choices import overlap as overlap
+    from penstock.select.choices import stratified as stratified
+    from penstock.select.choices import top as top
+    from penstock.select.in_training import ReportedLosses as ReportedLosses
+    from penstock.select.in_training import TrainingPlan as TrainingPlan
+    from penstock.select.in_training import plan_of_run as plan_of_run
+    from penstock.select.methods import Scored as Scored
+    from penstock.select.methods import Scorer as Scorer
     from penstock.select.scores import Scores as Scores
     from penstock.select.scoring import score as score
     from penstock.select.task import Task as Task
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from penstock.subsets.policy import TemperatureSampling as TemperatureSampling
 
 _HOMES = {
-    **dict.fromkeys(("diverse", "overlap", "stratified", "top"), "penstock.select.choose"),
-    "ReportedLosses": "penstock.select.losses",
-    **dict.fromkeys(("TrainingPlan", "plan_of_run"), "penstock.select.of_run"),
+    **dict.fromkeys(("diverse", "overlap", "stratified", "top"), "penstock.select.choices"),
+    **dict.fromkeys(("ReportedLosses", "TrainingPlan", "plan_of_run"), "penstock.select.in_training"),
     "score": "penstock.select.scoring",
-    **dict.fromkeys(("Scored", "Scorer"), "penstock.select.scorer"),
+    **dict.fromkeys(("Scored", "Scorer"), "penstock.select.methods"),
     "Scores": "penstock.select.scores",
     "Task": "penstock.select.task",
     "InfoBatch": "penstock.subsets.infobatch",

@@ -1,24 +1,24 @@
-"""Gradients of single samples, exact and many at a time."""
+"""Gradients of single samples, exact and many at a time, and random projections of them."""
 
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from penstock.basics.terminal import listed
 from penstock.errors import BadSetting
-from penstock.select.operations import Layout, Use, Uses
+from penstock.select.parameter_uses import SampleAxis, Use, Uses
 
 _MEMORY_BYTES = 8 << 20  # fits the caches of CPUs; of 4 to 16 MiB none was faster
 _SAME = 5e-3  # of numbers of 32 bits, as GPUs multiply them
 _ROUGHLY = 5e-2  # of 16 bits
 _NOTHING = 1e-6  # of the longest gradient
-_MANY = 5
 
 
 class RowGradients(NamedTuple):
@@ -65,7 +65,7 @@ class SampleGradients:
         if not self._trained:
             raise BadSetting(f"{type(model).__name__} has no parameter that is trained")
         self._names = {id(each): name for name, each in self._trained.items()}
-        self._layouts = dict[tuple[object, ...], list[Layout | None]]()
+        self._layouts = dict[tuple[object, ...], list[SampleAxis | None]]()
         device = next(iter(self._trained.values())).device
         self._memory = torch.empty(_MEMORY_BYTES, dtype=torch.uint8, device=device)
         self.parameters, self.left_out = dict(self._trained), list[str]()
@@ -86,8 +86,7 @@ class SampleGradients:
     def says(self) -> str:
         """Return how much of the model is compared, and what is left out."""
         total = sum(each.numel() for each in self._trained.values())
-        more = f" and {len(self.left_out) - _MANY} more" if len(self.left_out) > _MANY else ""
-        left_out = f"; left out: {', '.join(self.left_out[:_MANY])}{more}" if self.left_out else ""
+        left_out = f"; left out: {listed(self.left_out, 5)}" if self.left_out else ""
         return f"compares {self.length:,} of {total:,} parameters{left_out}"
 
     def by_rows(self, losses: Callable[[], Tensor], samples: int) -> Generator[RowGradients]:
@@ -140,7 +139,7 @@ class SampleGradients:
         key = (samples == 1, *((self._names.get(id(use.of)), use.operation) for use in uses))
         layouts = self._layouts.get(key)
         if layouts is not None and all(
-            layout is None or layout in Layout.possible(use.shape, samples, use.axes)
+            layout is None or layout in SampleAxis.possible(use.shape, samples, use.axes)
             for use, layout in zip(uses, layouts, strict=True)
         ):
             return self._batch(samples, uses, grads, layouts), []
@@ -165,7 +164,7 @@ class SampleGradients:
         ]
 
     def _batch(
-        self, samples: int, uses: list[Use], grads: Sequence[Tensor | None], layouts: list[Layout | None]
+        self, samples: int, uses: list[Use], grads: Sequence[Tensor | None], layouts: list[SampleAxis | None]
     ) -> _Batch:
         found = _Batch(samples, [], {})
         for use, grad, layout in zip(uses, grads, layouts, strict=True):
@@ -203,14 +202,14 @@ class _Batch(NamedTuple):
     """Samples, the uses that reach their losses, and gradients by what is computed of parameters, by name."""
 
     samples: int
-    uses: list[tuple[Use, Tensor, Layout]]
+    uses: list[tuple[Use, Tensor, SampleAxis]]
     others: dict[str, Tensor]
 
 
-def _layouts(use: Use, grad: Tensor, weighted: Tensor, weights: Tensor) -> list[Layout]:
+def _layouts(use: Use, grad: Tensor, weighted: Tensor, weights: Tensor) -> list[SampleAxis]:
     """Return where the samples may be: each one's gradient is multiplied by its weight there."""
-    found = list[Layout]()
-    for layout in Layout.possible(use.shape, len(weights), use.axes):
+    found = list[SampleAxis]()
+    for layout in SampleAxis.possible(use.shape, len(weights), use.axes):
         before, after = (layout.split(each, len(weights)).flatten(1).float() for each in (grad, weighted))
         if (after - before * weights[:, None]).norm() <= _SAME * after.norm():
             found.append(layout)
@@ -223,3 +222,50 @@ def _grads(of: Tensor, inputs: Sequence[Any], given: Tensor | None = None) -> li
         return []
     several = given is not None
     return [*torch.autograd.grad(of, inputs, given, True, is_grads_batched=several, allow_unused=True)]
+
+
+_BLOCK_ROWS = 2048
+_WORD_BITS = 64
+_SIGNS_OF_BYTES = 2.0 * (torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) - 1
+
+
+def projected(parts: Iterable[Tensor], length: int, dimensions: int, seed: int) -> Tensor:
+    """Return the parts of vectors, joined and multiplied by a random matrix of +-1, by the root of ``dimensions``.
+
+    Products of pairs are kept up to a relative error of about ``sqrt(2 / dimensions)``. Vectors that are no longer
+    than ``dimensions`` are joined only.
+
+    Source: Johnson-Lindenstrauss with signs (Achlioptas, 2003), as in LESS (2402.04333) and TRAK (2303.14186).
+
+    Args:
+        parts: Each of shape ``(n, *any)``. One is read at a time, so they may share memory; where they
+            are cut does not matter.
+        length: Length of the vectors.
+        dimensions: Length of the results.
+        seed: Random seed of the matrix: one seed, one matrix.
+
+    Returns:
+        Shape ``(n, min(length, dimensions))``.
+    """
+    generator = torch.Generator("cpu").manual_seed(seed)
+    found: Tensor | None = None
+    done = 0
+    for part in parts:
+        rows = part.flatten(1)
+        if found is None:
+            found = rows.new_zeros(len(rows), min(length, dimensions))
+        if length <= dimensions:
+            found[:, done : done + rows.shape[1]] = rows
+        else:
+            for some in cast("tuple[Tensor, ...]", rows.split(_BLOCK_ROWS, 1)):
+                found.addmm_(some, _signs(some.shape[1], dimensions, generator).to(some))
+        done += rows.shape[1]
+    assert found is not None and done == length
+    return found if length <= dimensions else found / dimensions**0.5
+
+
+def _signs(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """Draw a matrix of +-1: the bits of random words, eight at a time from a table."""
+    words = torch.randint(-(2**63), 2**63 - 1, (rows, -(-columns // _WORD_BITS)), generator=generator)
+    signs = _SIGNS_OF_BYTES.index_select(0, words.view(torch.uint8).flatten().int())
+    return signs.view(rows, -1)[:, :columns]

@@ -1,16 +1,20 @@
-"""Tells data sets apart by what their samples hold, so that scores are not used for other data."""
+"""What scores were computed from: the identity of a data set, the method, and the cost."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
 
+from penstock._version import __version__
+from penstock.basics.terminal import listed
 from penstock.errors import BadSetting
+from penstock.runs.machine import Machine
+from penstock.select.meter import Cost
 from penstock.sources.seeds import own_random_numbers
 
 _PROBED = 64
@@ -127,5 +131,46 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
 
 def _named(parts: list[str]) -> str:
     names = [part for part in parts if part]
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f" in {', '.join(names[:5])}{more}" if names else ""
+    return f" in {listed(names, 5)}" if names else ""
+
+
+Direction = Literal["high", "low"]
+FORMAT = 2
+"""Of format 1, images in a feed had other ids: theirs is the order of torchvision's ImageFolder now."""
+
+
+class ScoresHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What scores were computed from, how, and at what cost.
+
+    Attributes:
+        data: Identity of the data set.
+        ids_digest: Digest of the ids that were scored, in order.
+        method: Name of the method.
+        method_version: Its version: another one's scores may differ.
+        settings: What the method was asked, as text.
+        checkpoint: Digest of the model's parameters that scored; empty if no model did.
+        seed: Random seed.
+        direction: Which scores are worth more: "high" or "low".
+        targets: Names of the tasks that there is a score for; empty if there is one number a sample.
+        cost: What computing them cost.
+        machine: Where they were computed.
+    """
+
+    data: DataIdentity
+    ids_digest: str
+    method: str
+    method_version: str
+    settings: dict[str, str] = {}
+    checkpoint: str = ""
+    seed: int = 0
+    direction: Direction = "high"
+    targets: tuple[str, ...] = ()
+    cost: Cost
+    machine: Machine
+    format: int = FORMAT
+    penstock: str = __version__
+
+    @property
+    def asked(self) -> str:
+        """The settings of the method, for a person."""
+        return ", ".join(f"{name} {value}" for name, value in self.settings.items())

@@ -53,7 +53,7 @@ class Cost(msgspec.Struct, frozen=True):
         return self.cpu_s * watts / J_PER_WH if self.wh is None else self.wh
 
 
-class Meter:
+class CostMeter:
     """Tells what the work inside ``metered()`` has cost.
 
     Args:
@@ -114,9 +114,9 @@ class Meter:
 
 
 @contextmanager
-def metered(*, whole: bool = False) -> Generator[Meter]:
+def metered(*, whole: bool = False) -> Generator[CostMeter]:
     """Measure what is done inside, and, if ``whole``, what this process did before."""
-    meter = Meter(whole=whole)
+    meter = CostMeter(whole=whole)
     ended = threading.Event()
 
     def read_on() -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -17,16 +18,17 @@ import numpy.typing as npt
 
 from penstock._version import __version__
 from penstock.basics.packages import require
+from penstock.basics.terminal import listed
 from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
+from penstock.runs.inside.run import current_run
 from penstock.runs.store.folder import chosen_folder
-from penstock.select.header import FORMAT, ScoresHeader
-from penstock.select.identity import identity_of
-from penstock.select.used import note_used
+from penstock.select.identity import FORMAT, ScoresHeader, identity_of
 
 _HEADER = b"penstock.scores"
+_NOTED = "scores-"
 _CLASS, _EMBEDDING = "class", "embedding"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
@@ -143,9 +145,7 @@ class Scores:
             BadSetting: the name is none, or the file cannot be written.
             PackageMissing: pyarrow is not installed.
         """
-        require("a file of scores", "columns", "pyarrow")
-        pyarrow: Any = import_module("pyarrow")
-        parquet: Any = import_module("pyarrow.parquet")
+        pyarrow, parquet = _parquet()
         path = path_of(where)
         room_for(path)
         columns: dict[str, Any] = {"id": self.ids, "weight": self.weights}
@@ -175,9 +175,7 @@ class Scores:
             BadSetting: there is no such file, it holds no scores, or they are of other data.
             PackageMissing: pyarrow is not installed.
         """
-        require("a file of scores", "columns", "pyarrow")
-        pyarrow: Any = import_module("pyarrow")
-        parquet: Any = import_module("pyarrow.parquet")
+        pyarrow, parquet = _parquet()
         path = path_of(where)
         try:
             table = parquet.read_table(path, partitioning=None)
@@ -255,17 +253,38 @@ def names() -> list[str]:
     return sorted(path.relative_to(folder()).with_suffix("").as_posix() for path in folder().rglob("*.parquet"))
 
 
+def note_used(name: str, header: ScoresHeader) -> None:
+    """Note in the files of the run that this process belongs to which scores it has read; outside, nothing."""
+    here = current_run()
+    if here is None:
+        return
+    noted = here.folder / f"{_NOTED}{name.replace('/', '-')}.json"
+    with suppress(OSError), written_whole(noted) as half:  # a run is not to fail for a note
+        half.write_bytes(msgspec.json.format(msgspec.json.encode(header)))
+
+
+def used_by(files: Path) -> dict[str, ScoresHeader]:
+    """Return the headers of scores that a run has read, by name, from its folder of files."""
+    found: dict[str, ScoresHeader] = {}
+    for path in sorted(files.glob(f"{_NOTED}*.json")):
+        with suppress(OSError, msgspec.DecodeError):  # a file of the script's own may be called so
+            name = path.stem.removeprefix(_NOTED)
+            found[name] = msgspec.json.decode(path.read_bytes(), type=ScoresHeader)
+    return found
+
+
+def _parquet() -> tuple[Any, Any]:
+    require("a file of scores", "columns", "pyarrow")
+    return import_module("pyarrow"), import_module("pyarrow.parquet")
+
+
 def _missing(where: str | os.PathLike[str], path: Path) -> str:
     kept = names()
     if (text := os.fspath(where)).endswith(".parquet"):
         name = text.removesuffix(".parquet")
         return f"there is no file {path}" + (f"; there are scores of name {name}" if name in kept else "")
-    has = (
-        f"there are {', '.join(kept[:5])}{f' and {len(kept) - 5} more' if len(kept) > 5 else ''}"
-        if kept
-        else "none are kept"
-    )
-    return f"there are no scores of name {os.fspath(where)!r}: {has}"
+    has = f"there are {listed(kept, 5)}" if kept else "none are kept"
+    return f"there are no scores of name {text!r}: {has}"
 
 
 def _columns(targets: Sequence[str]) -> list[str]:

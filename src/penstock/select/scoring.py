@@ -13,30 +13,20 @@ import numpy as np
 
 from penstock.basics.terminal import console, say
 from penstock.bench.measure.progress import progress as shown_progress
-from penstock.contracts import Ids
 from penstock.errors import BadSetting, PenstockError, Untravelled
 from penstock.feed.trainer.loader import Loader
 from penstock.runs.machine import describe
-from penstock.select.header import ScoresHeader
-from penstock.select.kept import Kept, keeping
-from penstock.select.meter import Meter, metered
-from penstock.select.methods.diverse import Diverse
-from penstock.select.methods.el2n import El2n
-from penstock.select.methods.less import Less
-from penstock.select.methods.rds import Rds
-from penstock.select.methods.sketch import Sketch
-from penstock.select.scorer import Progress, Scored, Scorer
+from penstock.select.embedding_methods import Diverse, Rds
+from penstock.select.gradient_methods import El2n, Less, Sketch
+from penstock.select.identity import ScoresHeader
+from penstock.select.meter import CostMeter, metered
+from penstock.select.methods import Progress, Scored, Scorer
 from penstock.select.scores import Scores
+from penstock.select.steps import Steps, steps_in
 from penstock.select.task import Task
 from penstock.sources.seeds import own_random_numbers
 
-METHODS: dict[str, type[msgspec.Struct]] = {
-    "diverse": Diverse,
-    "el2n": El2n,
-    "less": Less,
-    "rds": Rds,
-    "sketch": Sketch,
-}
+METHODS: dict[str, type[msgspec.Struct]] = {each.name: each for each in (Diverse, El2n, Less, Rds, Sketch)}
 """Methods of Penstock's own, by name; the attributes of each are its settings."""
 
 
@@ -77,8 +67,8 @@ def score(
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadSetting(f"task: a {type(task).__name__}: give a penstock.select.Task")
     scorer = method_of(method, settings)
-    with nullcontext() if keep is None else keeping(Path(keep)) as kept, metered() as meter:
-        return scored(task, scorer, seed, progress, meter, kept)
+    with nullcontext() if keep is None else steps_in(Path(keep)) as steps, metered() as meter:
+        return scored(task, scorer, seed, progress, meter, steps)
 
 
 def scored(
@@ -86,8 +76,8 @@ def scored(
     scorer: Scorer,
     seed: int,
     progress: Progress | None,
-    meter: Meter,
-    kept: Kept | None,
+    meter: CostMeter,
+    steps: Steps | None,
     *,
     anew: bool = False,
 ) -> Scores:
@@ -101,10 +91,10 @@ def scored(
     told = _bar() if progress is None else nullcontext(progress)
     with told as tell, own_random_numbers(seed), _selection_kept(task.data):
         data = task.identity()
-        if kept is not None:
+        if steps is not None:
             of = {"data": str(data), "method": f"{scorer.name} {scorer.version}", "settings": str(settings)}
             try:
-                kept.begin(of | {"seed": str(seed), "task": task.fingerprint()}, meter, anew=anew)
+                steps.begin(of | {"seed": str(seed), "task": task.fingerprint()}, meter, anew=anew)
             except Untravelled as error:
                 say(f"no steps of this scoring are kept, since it cannot be told from others: {error}")
         found = scorer.score(task, seed, tell)
@@ -122,11 +112,12 @@ def scored(
         seed=seed,
         direction=scorer.direction,
         targets=found.targets,
-        cost=meter.cost if kept is None else kept.before + meter.cost,
+        cost=meter.cost if steps is None else steps.before + meter.cost,
         machine=describe(),
     )
-    ids: Ids = np.arange(task.samples)
-    return Scores(ids, found.values, header, embeddings=found.embeddings, classes=task.classes())
+    return Scores(
+        np.arange(task.samples), found.values, header, embeddings=found.embeddings, classes=task.classes()
+    )
 
 
 def method_of(method: str | Scorer, settings: dict[str, Any]) -> Scorer:

@@ -19,11 +19,11 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from penstock.basics.sizes import whole_number
+from penstock.basics.terminal import listed
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.objects import fingerprint_of_objects
-from penstock.select.diverged import check_finite
 from penstock.select.identity import DataIdentity, identity_of
 from penstock.select.scores import Scores
 from penstock.subsets.selection import Selection
@@ -98,15 +98,6 @@ def _part(name: str, take: Callable[[Any], Any], batch: Batch) -> Any:
         ) from None
 
 
-def _check_device(given: str) -> None:
-    try:
-        device = torch.device(given)
-    except (RuntimeError, TypeError) as error:
-        raise BadSetting(f"device={given!r}: {error}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadSetting(f"device={given!r}: torch {torch.__version__} finds no GPU here")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Data, a model, and its loss.
@@ -172,7 +163,12 @@ class Task:
                 raise BadSetting(
                     f"{name}: a {type(model).__name__} itself; give a function that makes one, such as a lambda"
                 )
-        _check_device(self.device)
+        try:
+            device = torch.device(self.device)
+        except (RuntimeError, TypeError) as error:
+            raise BadSetting(f"device={self.device!r}: {error}") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise BadSetting(f"device={self.device!r}: torch {torch.__version__} finds no GPU here")
         whole_number("batch_size", 1 if self.batch_size is None else self.batch_size, 1)
         whole_number("workers", self.workers, 0)
         given: Any = self.checkpoints
@@ -350,3 +346,34 @@ class Task:
         if isinstance(content, tuple | list):
             return type(content)(self._here(each) for each in cast("list[Any]", content))
         return content
+
+
+def check_finite(what: str, found: Tensor, batch: Batch) -> None:
+    """Check what a model gave for each sample of a batch, shape ``(n, ...)``.
+
+    Raises:
+        BadSetting: some is NaN or infinite; the message names the samples that hold such numbers themselves.
+    """
+    if torch.isfinite(found).all():
+        return
+    wrong, holding = _rows(found), {row for leaf in _tensors(batch.content) for row in _rows(leaf)}
+    rows = sorted(holding) or wrong
+    who = [f"id {batch.ids[row]:,}" for row in rows]
+    why = f"{listed(who)} of {batch.of}" + " hold NaN or infinity" * bool(holding)
+    if not holding and len(wrong) == len(found):
+        why = f"no sample of {batch.of} holds NaN or infinity: the model has diverged"
+    raise BadSetting(f"{what}: {len(wrong):,} of a batch's {len(found):,} are no finite numbers: {why}")
+
+
+def _rows(values: Tensor) -> list[int]:
+    """Return the rows that hold a number that is none."""
+    return torch.nonzero(~torch.isfinite(values).reshape(len(values), -1).all(1))[:, 0].tolist()
+
+
+def _tensors(content: Any) -> Iterator[Tensor]:
+    if isinstance(content, Tensor):
+        yield from [content] if content.dim() and content.is_floating_point() else []
+    elif isinstance(content, Mapping | list | tuple):
+        parts = content.values() if isinstance(content, Mapping) else content
+        for part in cast("list[Any]", parts):
+            yield from _tensors(part)

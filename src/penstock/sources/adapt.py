@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.contracts import Source
 from penstock.errors import BadSetting
-from penstock.fingerprint.making import LeavesOf
+from penstock.fingerprint.batch import LeavesOf
 from penstock.sources.arrays import ArraySource
 from penstock.sources.stream import IterableSource
 

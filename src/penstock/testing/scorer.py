@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
-from penstock.select.scorer import Scorer
+from penstock.select.methods import Scorer
 from penstock.select.scoring import score
 from penstock.select.task import Task
 

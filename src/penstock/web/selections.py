@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.runs.store import Store
 from penstock.select.meter import WATTS
-from penstock.select.pays import ESTIMATED_WH, Saving, balances, savings
+from penstock.select.savings import ESTIMATED_WH, Saving, balances, savings
 
 
 def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:

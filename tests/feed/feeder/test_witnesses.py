@@ -10,10 +10,10 @@ import numpy as np
 
 from penstock.feed import wire
 from penstock.feed.feeder.witness import Witnesses
-from penstock.fingerprint.batch import Leaf
+from penstock.fingerprint.batch import LeafDigest
 
 
-def no_leaves(ids: Sequence[int]) -> tuple[Leaf, ...]:
+def no_leaves(ids: Sequence[int]) -> tuple[LeafDigest, ...]:
     return ()
 
 

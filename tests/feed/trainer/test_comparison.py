@@ -11,7 +11,7 @@ import pytest
 
 from penstock.feed import wire
 from penstock.feed.trainer.witness import Comparison, Finding
-from penstock.fingerprint.batch import Leaf, leaves_of
+from penstock.fingerprint.batch import LeafDigest, leaves_of
 
 IDS = (4, 9)
 
@@ -36,7 +36,7 @@ class Own:
         self._folder = folder
         self._batches = batches
 
-    def __call__(self, _: Sequence[int]) -> tuple[Leaf, ...]:
+    def __call__(self, _: Sequence[int]) -> tuple[LeafDigest, ...]:
         made = len(list(self._folder.iterdir()))
         (self._folder / str(made)).touch()
         return leaves_of([np.array(self._batches[made])], len(IDS))

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
-from penstock.fingerprint.batch import STRUCTURE, Leaf
-from penstock.fingerprint.making import Making
+from penstock.fingerprint.batch import STRUCTURE, LeafDigest, Making
 from penstock.sources.adapt import witness_of
 
 
@@ -27,7 +26,7 @@ class Samples(Dataset[Any]):
         return self._sample(i)
 
 
-def made(loader: Any, ids: tuple[int, ...] = (5, 3)) -> dict[str, Leaf]:
+def made(loader: Any, ids: tuple[int, ...] = (5, 3)) -> dict[str, LeafDigest]:
     leaves_of, why = witness_of(loader)
     assert leaves_of is not None and not why
     making = Making(leaves_of, ids)

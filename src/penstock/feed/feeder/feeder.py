@@ -29,7 +29,7 @@ from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.feeder.writer import BlockWriter, check_fits
 from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, MOST_SEGMENTS, Settings, check_memory, checked
 from penstock.feed.statistics import FeederStatistics
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.cuda import gpu_of
 from penstock.memory.gpu_ring import WritableDeviceRing
 from penstock.memory.host_ring import UnusedPages, WritableHostRing

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.contracts import Ids
 from penstock.feed import wire
-from penstock.fingerprint.making import LIMIT_S, LeavesOf, Making
+from penstock.fingerprint.batch import LIMIT_S, LeavesOf, Making
 
 _SAMPLES = 4
 

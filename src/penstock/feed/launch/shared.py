@@ -20,8 +20,8 @@ from penstock.feed.trainer.batcher import LoaderOptions
 from penstock.feed.trainer.connection import Connection, OpenRing
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.witness import Comparison
-from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
-from penstock.fingerprint.data import fingerprint_of_files
+from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
+from penstock.fingerprint.files import fingerprint_of_files
 from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
 

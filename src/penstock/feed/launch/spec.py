@@ -30,7 +30,7 @@ import numpy as np
 
 from penstock.errors import BadSetting
 from penstock.feed.settings import Settings
-from penstock.fingerprint.code import Fingerprint
+from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.content import PlaceInFile, place_in_file
 
 _SPAWNED_MAIN = "__mp_main__"

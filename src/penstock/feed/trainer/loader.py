@@ -29,7 +29,7 @@ from penstock.feed.trainer.reading import Loop, Reading
 from penstock.feed.trainer.rows import Connect, RowStream
 from penstock.feed.trainer.selected import Selected
 from penstock.feed.trainer.witness import Comparison
-from penstock.fingerprint.making import LeavesOf
+from penstock.fingerprint.batch import LeavesOf
 from penstock.linux.when_gone import in_python, when_gone
 from penstock.memory.cuda import gpu_of
 from penstock.sources.sharding import batches

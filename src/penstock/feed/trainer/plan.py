@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from penstock.feed.wire import Welcome
-from penstock.fingerprint.code import fingerprint_difference
+from penstock.fingerprint.comparison import fingerprint_difference
 
 
 def plan_of(welcome: Welcome) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from penstock.feed import wire
 from penstock.feed.trainer.connection import Connection
-from penstock.fingerprint.batch import STRUCTURE, Leaf, difference, twice
-from penstock.fingerprint.making import LIMIT_S, LeavesOf, Making
+from penstock.fingerprint.batch import LIMIT_S, STRUCTURE, LeafDigest, LeavesOf, Making, difference, twice
 
 
 class Finding(NamedTuple):
@@ -92,7 +91,7 @@ class Comparison:
         theirs = self._connection.witness(self._number, self._left_s(wait), complete=True)
         return None if theirs is None else self._compared(mine, theirs, self._making)
 
-    def _compared(self, mine: tuple[Leaf, ...], theirs: wire.Witness, making: Making) -> Finding:
+    def _compared(self, mine: tuple[LeafDigest, ...], theirs: wire.Witness, making: Making) -> Finding:
         """Compare what both have made; what differs is made once more, in another child, if that can be."""
         if theirs.leaves is None:
             return Finding(unproved=f"in the feeder, {theirs.why}", cpu_s=making.cpu_s)

@@ -24,7 +24,7 @@ import psutil
 
 from penstock.basics.sizes import size_text
 from penstock.errors import BadSetting
-from penstock.fingerprint.data import path_text
+from penstock.fingerprint.files import path_text
 from penstock.io.cache.keys import hash64
 from penstock.io.cache.slab import Allowance, Slab
 from penstock.linux.files import written_whole

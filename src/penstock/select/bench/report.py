@@ -13,7 +13,7 @@ from penstock.runs.machine import Machine
 from penstock.select.bench.run import Outcome, Results, Trial, arms_of, label
 from penstock.select.bench.spec import UNSCORED, Spec
 from penstock.select.meter import Cost
-from penstock.select.pays import Balance
+from penstock.select.savings import Balance
 
 RUNS = (1, 5, 20)
 """Numbers of runs that share a selection."""

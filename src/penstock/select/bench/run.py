@@ -19,9 +19,8 @@ from penstock.runs.plan import GroupPlan, RunPlan
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 from penstock.select.bench.spec import UNSCORED, Comparison, Spec
+from penstock.select.in_training import ASKED, has_asked
 from penstock.select.meter import J_PER_WH
-from penstock.select.of_run import ASKED
-from penstock.select.used import has_asked
 
 
 class Trial(msgspec.Struct, frozen=True, order=True):

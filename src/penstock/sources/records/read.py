@@ -10,7 +10,7 @@ from functools import cache
 
 from penstock.contracts import Place
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.data import FileVersion
+from penstock.fingerprint.files import FileVersion
 from penstock.io.object_store import ObjectStores
 
 _AHEAD_BYTES = 16 << 10

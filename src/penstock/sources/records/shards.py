@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.contracts import Ids, Place
 from penstock.errors import BadSetting, ReadFailed
-from penstock.fingerprint.data import FileVersion
+from penstock.fingerprint.files import FileVersion
 from penstock.linux.files import cache_folder, written_whole
 from penstock.sources.order import digest
 from penstock.sources.records.read import check_once, is_remote, objects_like, read, read_ahead, version_of

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from penstock.fingerprint.batch import Leaf, leaves_of, twice
+from penstock.fingerprint.batch import LeafDigest, leaves_of, twice
 from penstock.sources.seeds import seed_process
 from penstock.sources.torch.compat import become_worker, map_style_fetcher
 
@@ -30,7 +30,7 @@ def hindrance(loader: DataLoader[Any]) -> str:
     return f"its workers are started by {method}" if loader.num_workers and method != "fork" else ""
 
 
-def made_twice(loader: DataLoader[Any], ids: Sequence[int]) -> tuple[Leaf, ...]:
+def made_twice(loader: DataLoader[Any], ids: Sequence[int]) -> tuple[LeafDigest, ...]:
     """Make the batch of these samples twice, as a worker of the loader would, each time with the same seeds.
 
     To be called in a child that ends afterwards: it changes the process's generators, threads and worker.
@@ -40,7 +40,7 @@ def made_twice(loader: DataLoader[Any], ids: Sequence[int]) -> tuple[Leaf, ...]:
     if loader.num_workers and loader.worker_init_fn is not None:
         loader.worker_init_fn(0)
     fetcher = map_style_fetcher(loader.dataset, True, loader.collate_fn, loader.drop_last)
-    made: list[tuple[Leaf, ...]] = []
+    made: list[tuple[LeafDigest, ...]] = []
     for _ in range(2):
         seed_process(_SEED)
         made.append(leaves_of(fetcher.fetch(list(ids)), len(ids)))

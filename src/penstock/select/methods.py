@@ -1,22 +1,83 @@
-"""Models that score: from checkpoints of the user's, else trained for as long as a method asks."""
+"""The interface of a method that scores samples, and the models by which it does."""
 
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from penstock.contracts import Ids
 from penstock.errors import BadSetting
-from penstock.select.kept import step
-from penstock.select.scorer import Progress
+from penstock.select.identity import Direction
+from penstock.select.steps import step
 from penstock.select.task import Batch, Task
 from penstock.select.training import Checkpoint, digest_of, read_checkpoint, train
+
+Progress = Callable[[str, int, int], None]
+"""Told what is done, how many steps of it, and of how many."""
+
+
+class Scored(NamedTuple):
+    """What a method found.
+
+    Attributes:
+        values: A score for each sample in order of ids, shape ``(samples,)`` or ``(samples, targets)``.
+        targets: Names of the targets; empty for one score a sample.
+        checkpoint: Digest of the parameters that scored; empty if none did.
+        embeddings: An embedding of each sample, shape ``(samples, d)``, if the method computes some.
+
+    Examples:
+        >>> penstock.select.Scored(np.zeros(10, np.float32), checkpoint="").values.shape
+        (10,)
+    """
+
+    values: npt.NDArray[np.float32]
+    targets: tuple[str, ...] = ()
+    checkpoint: str = ""
+    embeddings: npt.NDArray[np.float32] | None = None
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A method: scores all samples of a task; ``penstock.testing.scorer`` tests one.
+
+    Attributes:
+        name: Its name.
+        version: Changes whenever its scores do.
+        direction: Which scores are worth more.
+
+    Examples:
+        >>> class ByNumber:
+        ...     name, version, direction = "by-number", "1", "high"
+        ...
+        ...     def score(self, task, seed, progress):
+        ...         return penstock.select.Scored(np.arange(len(task.dataset), dtype=np.float32))
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def direction(self) -> Direction: ...
+
+    def score(self, task: Task, seed: int, progress: Progress) -> Scored:
+        """Score each sample of ``task.data``; one task and one seed give one result.
+
+        Raises:
+            BadSetting: the task lacks what the method needs.
+        """
+        ...
+
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 """A setting that is a number of things, at least one."""

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.fingerprint.code import fingerprint_of
-from penstock.fingerprint.data import DataFingerprint, FileVersion, fingerprint_of_files
+from penstock.fingerprint.files import DataFingerprint, FileVersion, fingerprint_of_files
+from penstock.fingerprint.functions import fingerprint_of
 
 
 def rewritten_in_place(path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_file_is_waited_for_that_another_process_has_truncated(
         asked.append(s)
         time.sleep(s)
 
-    monkeypatch.setattr("penstock.fingerprint.data.sleep", sleep)
+    monkeypatch.setattr("penstock.fingerprint.files.sleep", sleep)
     assert fingerprint_of_files([str(tmp_path / "index")]) == before
     assert asked
 
@@ -178,8 +178,8 @@ def test_a_log_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch
         nonlocal now_s
         now_s += s
 
-    monkeypatch.setattr("penstock.fingerprint.data.sleep", sleep)
-    monkeypatch.setattr("penstock.fingerprint.data.monotonic", lambda: now_s)
+    monkeypatch.setattr("penstock.fingerprint.files.sleep", sleep)
+    monkeypatch.setattr("penstock.fingerprint.files.monotonic", lambda: now_s)
     script = (
         f"import sys; file = open({str(tmp_path / 'log')!r}, 'w'); file.write('a line'); file.flush(); print()"
     )

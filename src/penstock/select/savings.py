@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -14,10 +13,10 @@ from penstock.runs.figures import run_figures
 from penstock.runs.measured import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
-from penstock.select.header import ScoresHeader
+from penstock.select.identity import ScoresHeader
+from penstock.select.in_training import ASKED
 from penstock.select.meter import J_PER_WH, Cost
-from penstock.select.of_run import ASKED
-from penstock.select.used import used_by
+from penstock.select.scores import used_by
 
 ESTIMATED_WH = "Wh of CPU time"
 """What energy is called that is CPU time times the power of a busy core."""
@@ -103,7 +102,7 @@ def check_selected(store: Store, group: str, name: str, header: ScoresHeader) ->
     Raises:
         BadSetting: they have read others, and not these.
     """
-    read = [item for run in _finished(store, group) for item in used_by(_files(store, run)).items()]
+    read = [item for run in _finished(store, group) for item in _used(store, run).items()]
     if read and header not in [its for _, its in read]:
         raise BadSetting(
             f"the runs of group {group!r} have read scores {', '.join(sorted({each for each, _ in read}))}, and "
@@ -117,12 +116,13 @@ def cost_of_full(store: Store, group: str) -> RunsCost:
     Raises:
         BadSetting: as ``cost_of``; or some of them have read scores.
     """
-    if selecting := [run.id for run in _finished(store, group) if _used(store, run)]:
+    runs = _finished(store, group)
+    if selecting := [run.id for run in runs if _used(store, run)]:
         raise BadSetting(
             f"{len(selecting)} of the runs of group {group!r} have read scores, such as {selecting[0]}: give a "
             "group of runs on all samples (penstock run --group NAME tells groups apart)"
         )
-    if less := [run for run in _finished(store, group) if _trains_on_less(run)]:
+    if less := [run for run in runs if _trains_on_less(run)]:
         asked = less[0].plan.parameters
         raise BadSetting(
             f"group {group!r} trained on {asked[f'{ASKED}method']} {float(asked[f'{ASKED}fraction']):.0%}, as "
@@ -142,7 +142,7 @@ def savings(store: Store, groups: Iterable[str]) -> list[Saving]:
         groups: Names of groups; all finished runs of a name count.
     """
     runs = {name: found for name in dict.fromkeys(groups) if (found := _finished(store, name))}
-    used = {name: [_used(store, run) for run in found] for name, found in runs.items()}
+    used = {name: [[*_used(store, run).values()] for run in found] for name, found in runs.items()}
     unscored = [name for name, headers in used.items() if not any(headers)]
     whole = [name for name in unscored if not _trains_on_less(runs[name][0])]
     full = [name for name in whole if f"{ASKED}method" in runs[name][0].plan.parameters]
@@ -200,12 +200,9 @@ def _trains_on_less(run: RunRecord) -> bool:
     return (asked.get(f"{ASKED}method", "full"), asked.get(f"{ASKED}fraction", "1")) != ("full", "1")
 
 
-def _used(store: Store, run: RunRecord) -> list[ScoresHeader]:
-    return [*used_by(_files(store, run)).values()]
-
-
-def _files(store: Store, run: RunRecord) -> Path:
-    return store.folder_of(run.id) / "files"
+def _used(store: Store, run: RunRecord) -> dict[str, ScoresHeader]:
+    """Return the headers of scores that a run has read, by name."""
+    return used_by(store.folder_of(run.id) / "files")
 
 
 def _methods(headers: Sequence[Sequence[ScoresHeader]]) -> tuple[str, ...]:

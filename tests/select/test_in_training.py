@@ -11,7 +11,7 @@ import pytest
 from tests.select.test_scores import header
 
 from penstock import BadSetting
-from penstock.select.of_run import plan_of_run
+from penstock.select.in_training import plan_of_run
 from penstock.select.scores import Scores
 from penstock.subsets.infobatch import InfoBatch
 

@@ -11,7 +11,7 @@ import torch
 from tests.select.tasks import Images, convolutional, images, small
 
 from penstock import BadSetting, select
-from penstock.select.kept import keeping
+from penstock.select.steps import steps_in
 from penstock.select.task import Task
 
 
@@ -103,7 +103,7 @@ def test_steps_by_a_checkpoint_that_was_another_then_are_not_taken(
 
 
 def test_of_two_scorings_to_one_folder_one_is_refused(tmp_path: Path) -> None:
-    with keeping(tmp_path / "kept"), pytest.raises(BadSetting, match=r"another process is scoring in .*kept"):
+    with steps_in(tmp_path / "kept"), pytest.raises(BadSetting, match=r"another process is scoring in .*kept"):
         select.score(task(), "el2n", keep=tmp_path / "kept")
     assert not (tmp_path / "kept").exists(), "nothing was kept"
 

@@ -1,11 +1,12 @@
-"""RDS+: samples whose embeddings are nearest to those of a target's."""
+"""Methods by embeddings: RDS+ (near to a target) and diversity (far from each other)."""
 
 # torch describes its types in part only.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from contextlib import nullcontext
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -14,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import BadSetting
-from penstock.select.diverged import check_finite
-from penstock.select.header import Direction
-from penstock.select.kept import step
-from penstock.select.last_layer import last_linear
-from penstock.select.methods.models import Epochs, one_trained, told
-from penstock.select.scorer import Progress, Scored
+from penstock.select.choices import k_center
+from penstock.select.identity import Direction
+from penstock.select.layers import last_linear
+from penstock.select.methods import Epochs, Progress, Scored, one_trained, told
 from penstock.select.scores import Scores
-from penstock.select.task import Batch, Task
+from penstock.select.steps import step
+from penstock.select.task import Batch, Task, check_finite
 from penstock.select.training import digest_of
+from penstock.subsets.policy import count_of
 
 Vectors = npt.NDArray[np.float32]
 _LESS_THAN_HALF = 0.49
@@ -93,28 +94,24 @@ def of_all(task: Task, model: nn.Module, progress: Progress) -> Vectors:
 def embedded(task: Task, model: nn.Module, batches: Iterator[Batch], samples: int | None = None) -> Vectors:
     """Return embeddings, shape ``(n, d)``, in the order of the batches, or of so many samples by their ids."""
     ids, found = list[npt.NDArray[np.int64]](), list[Vectors]()
-    with torch.no_grad():
-        if task.embed is not None:
-            for batch in batches:
-                ids.append(batch.ids)
-                found.append(_checked(task.embed(model, batch.content), batch))
-        else:
-            with last_linear(model) as given:
-                for batch in batches:
-                    task.outputs(model, batch)
-                    ids.append(batch.ids)
-                    found.append(_checked(pooled(given(), task.mask_of(batch)), batch))
+    embed = task.embed
+    with torch.no_grad(), nullcontext() if embed else last_linear(model) as given:
+        for batch in batches:
+            if embed:
+                hidden = embed(model, batch.content)
+            else:
+                assert given
+                task.outputs(model, batch)
+                hidden = pooled(given(), task.mask_of(batch))
+            check_finite("embeddings", hidden, batch)
+            ids.append(batch.ids)
+            found.append(hidden.float().cpu().numpy())
     joined = np.concatenate(found)
     if samples is None:
         return joined
     embeddings = np.empty((samples, joined.shape[1]), np.float32)
     embeddings[np.concatenate(ids)] = joined
     return embeddings
-
-
-def _checked(embeddings: Tensor, batch: Batch) -> Vectors:
-    check_finite("embeddings", embeddings, batch)
-    return embeddings.float().cpu().numpy()
 
 
 def pooled(hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -180,3 +177,31 @@ def _nearest_left(
 
 def _unit(vectors: Vectors) -> Vectors:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+class Diverse(msgspec.Struct, frozen=True):
+    """The place of a sample in the greedy k-center order of embeddings: the top is without near-duplicates.
+
+    Source: Sener & Savarese, Active Learning for Convolutional Neural Networks (1708.00489).
+
+    Attributes:
+        epochs: Epochs that the model is trained for first; 0 if ``embed`` or ``make_model`` needs no training.
+        fraction: Part of the samples that is put in order, which takes long; the others come behind, first those
+            that are far from all of it.
+    """
+
+    epochs: Epochs = 1
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    name = "diverse"
+    version = "2"
+    direction: ClassVar[Direction] = "high"
+
+    def score(self, task: Task, seed: int, progress: Progress) -> Scored:
+        """Score each sample."""
+        model = one_trained(task, task.make_model, self.epochs, seed, progress)
+        vectors = of_all(task, model, progress)
+        rows, distances = k_center(vectors, count_of(self.fraction, len(vectors)), seed, progress)
+        order = np.concatenate([rows, np.argsort(-distances, kind="stable")[: len(vectors) - len(rows)]])
+        values = np.empty(len(vectors), np.float32)
+        values[order] = -np.arange(len(order))
+        return Scored(values, checkpoint=digest_of(model), embeddings=vectors)

@@ -15,6 +15,8 @@ from time import monotonic, sleep, time_ns
 
 import msgspec
 
+from penstock.basics.terminal import listed
+
 _MOST_FILES = 16
 _MOST_CHARACTERS = 1000
 _RECENT_NS = 86_400 * 10**9
@@ -73,8 +75,7 @@ class DataFingerprint(msgspec.Struct, frozen=True):
             for path, version in self.files.items()
             if path in now.files and (told := version.difference(now.files[path]))
         ]
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        return ", ".join(found[:3]) + more
+        return listed(found)
 
     def common(self, other: DataFingerprint) -> DataFingerprint:
         """The files of which both have the same version."""

@@ -27,7 +27,7 @@ _NORMS = {torch.batch_norm: 1, torch.instance_norm: 1, torch.group_norm: 2, torc
 _OF_CHANNELS = {torch.batch_norm, torch.instance_norm, torch.group_norm}
 
 
-class Layout(NamedTuple):
+class SampleAxis(NamedTuple):
     """Where samples are: on an axis, which may hold several positions of each, one after another or in turn."""
 
     axis: int
@@ -35,11 +35,11 @@ class Layout(NamedTuple):
     several: bool = False
 
     @staticmethod
-    def possible(shape: Sequence[int], samples: int, axes: Iterable[int]) -> list[Layout]:
+    def possible(shape: Sequence[int], samples: int, axes: Iterable[int]) -> list[SampleAxis]:
         """Return those that a shape can have, if samples may be on these axes."""
-        found = [Layout(axis) for axis in axes if shape[axis] == samples]
+        found = [SampleAxis(axis) for axis in axes if shape[axis] == samples]
         if 0 in axes and shape[0] > samples and shape[0] % samples == 0:
-            found += [Layout(0, several=True), Layout(0, in_turn=True, several=True)]
+            found += [SampleAxis(0, several=True), SampleAxis(0, in_turn=True, several=True)]
         return found
 
     def split(self, values: Tensor, samples: int) -> Tensor:
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
         return values.unflatten(0, (samples, -1))
 
 
-Adds = Callable[[Tensor, slice, Tensor, Layout], None]
+Adds = Callable[[Tensor, slice, Tensor, SampleAxis], None]
 """Adds gradients of some rows, given the gradient of what the operation gave and where that has its samples."""
 
 
@@ -157,7 +157,7 @@ class Uses(TorchFunctionMode):
     def _multiplied(
         self, output: Tensor, weight: Tensor, given: Tensor, bias: Tensor | None, *, transposed: bool = False
     ) -> None:
-        def adds(into: Tensor, rows: slice, grad: Tensor, layout: Layout) -> None:
+        def adds(into: Tensor, rows: slice, grad: Tensor, layout: SampleAxis) -> None:
             each = [layout.split(one, len(into)).flatten(1, -2).to(into.dtype) for one in (given.detach(), grad)]
             left, right = each if transposed else reversed(each)
             into.baddbmm_(left[:, :, rows].transpose(1, 2), right)
@@ -177,7 +177,7 @@ class Uses(TorchFunctionMode):
         dilation: Any,
         groups: int,
     ) -> None:
-        def adds(into: Tensor, rows: slice, grad: Tensor, layout: Layout) -> None:
+        def adds(into: Tensor, rows: slice, grad: Tensor, layout: SampleAxis) -> None:
             patches = _patches(given.detach(), weight.shape[2:], stride, padding, dilation)
             left, right = (
                 layout.split(each.flatten(2), len(into)).transpose(1, 2).flatten(2).to(into.dtype)
@@ -199,7 +199,7 @@ class Uses(TorchFunctionMode):
             self._keep(output)
             return
 
-        def adds(into: Tensor, rows: slice, grad: Tensor, layout: Layout) -> None:
+        def adds(into: Tensor, rows: slice, grad: Tensor, layout: SampleAxis) -> None:
             here = layout.split(ids, len(into)).flatten(1)
             each = layout.split(grad, len(into)).flatten(1, -2).to(into.dtype)
             places = ((here != padding) & (here >= rows.start) & (here < rows.start + into.shape[1])).nonzero()
@@ -225,7 +225,7 @@ class Uses(TorchFunctionMode):
         """Note a sum with something of that shape, or the product of it and another tensor."""
         full = [1] * (output.dim() - len(shape)) + [*shape]
 
-        def adds(into: Tensor, rows: slice, grad: Tensor, layout: Layout) -> None:
+        def adds(into: Tensor, rows: slice, grad: Tensor, layout: SampleAxis) -> None:
             each = layout.split((grad if other is None else grad * other.detach()).to(into.dtype), len(into))
             others = full[: layout.axis] + full[layout.axis + 1 :]
             summed = each.sum([1, *(axis for axis, length in enumerate(others, 2) if length == 1)])

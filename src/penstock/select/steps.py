@@ -1,4 +1,4 @@
-"""Partial results of a scoring, kept in a folder: one that was interrupted goes on from them."""
+"""Steps of a scoring, each in a file once it is done: a scoring that was interrupted goes on from them."""
 
 # torch describes its types in part only.
 # pyright: reportUnknownMemberType=false
@@ -16,23 +16,23 @@ import torch
 
 from penstock.errors import BadSetting
 from penstock.linux.files import held, written_whole
-from penstock.select.meter import Cost, Meter
+from penstock.select.meter import Cost, CostMeter
 from penstock.select.training import Checkpoint, Moments
 
 _COST, _OF = "cost.json", "of.json"
 _Found = TypeVar("_Found")
-_now: ContextVar[Kept | None] = ContextVar("kept", default=None)
+_now: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 
-class Kept:
+class Steps:
     """A folder of the steps of one scoring that are done."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.before = Cost(0.0, 0.0, 0.0)
-        self.meter: Meter | None = None
+        self.meter: CostMeter | None = None
 
-    def begin(self, of: dict[str, str], meter: Meter, *, anew: bool) -> None:
+    def begin(self, of: dict[str, str], meter: CostMeter, *, anew: bool) -> None:
         """Begin a scoring, or go on with it.
 
         Args:
@@ -90,35 +90,35 @@ def step(name: str, compute: Callable[[], _Found]) -> _Found:
         name: Name of the step, without ``/``.
         compute: Computes it: tensors, numbers, checkpoints, and containers of them.
     """
-    kept = _now.get()
-    if kept is None or kept.meter is None:
+    steps = _now.get()
+    if steps is None or steps.meter is None:
         return compute()
-    path = kept.folder / f"{name}.pt"
+    path = steps.folder / f"{name}.pt"
     if path.exists():
         with torch.serialization.safe_globals([Checkpoint, Moments]):
             return cast("_Found", torch.load(path, weights_only=True))
     found = compute()
     with written_whole(path) as half:
         torch.save(found, half)
-    kept.note_cost()
+    steps.note_cost()
     return found
 
 
 @contextmanager
-def keeping(folder: Path) -> Generator[Kept]:
+def steps_in(folder: Path) -> Generator[Steps]:
     """Keep the steps of the scoring inside in a folder, which is made if need be, and held for this process alone.
 
     Raises:
         BadSetting: it cannot be made, or another process scores there.
     """
     with held(folder, "partial results", "scoring in"):
-        kept = Kept(folder)
-        token = _now.set(kept)
+        steps = Steps(folder)
+        token = _now.set(steps)
         try:
-            yield kept
+            yield steps
         finally:
             _now.reset(token)
-            kept.end()
+            steps.end()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,1 +1,0 @@
-"""Methods that score samples, each after its paper."""
