@@ -22,8 +22,7 @@ from tests.sources.images.pictures import colours, encoded, jpeg, noise, texture
 import penstock
 from penstock import ImageSource
 from penstock.contracts import Cursor
-from penstock.sources.images.choose import decoder
-from penstock.sources.images.whole import whole_image
+from penstock.sources.images.decoders import decoder, whole_image
 from penstock.testing.source import SourceContract
 
 SIZE = 16
@@ -94,7 +93,7 @@ def test_regions_and_whole_images_give_equal_batches(folder, monkeypatch, reques
     for name in ("regions", "whole"):
         with pytest.MonkeyPatch.context() as patch:
             if name == "whole":
-                patch.setattr("penstock.sources.images.choose.turbo_library", lambda: None)
+                patch.setattr("penstock.sources.images.decoders.turbo_library", lambda: None)
             source = made(folder, jitter=(0.4, 0.4, 0.4, 0.1))
             batches.append(pixels_of(source))
             source.close()

@@ -15,7 +15,7 @@ from tests.sources.images.pictures import jpeg, noise
 
 import penstock
 from penstock.contracts import Place
-from penstock.sources.records.read import read
+from penstock.sources.records.files import read
 from penstock.sources.records.shards import ShardRecords
 from penstock.sources.records.tar import members
 

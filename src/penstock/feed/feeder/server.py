@@ -33,7 +33,7 @@ from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.memory.placement import EMPTY, Placement
 from penstock.memory.unused_pages import UnusedPages
-from penstock.subsets.bitmap import Mask
+from penstock.subsets.selection import Mask
 
 
 class Server:

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.basics.packages import require
 from penstock.basics.sizes import whole_number
-from penstock.contracts import NO_JOINTS, Cursor, Joints, Records, SourceBlock, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
@@ -19,12 +19,10 @@ from penstock.io.cache.tiers import Counts
 from penstock.linux.cores import cores
 from penstock.memory.slots import Slots
 from penstock.sources.alone import Alone
-from penstock.sources.images.labels import labels_of
+from penstock.sources.formats import records_of
+from penstock.sources.images.labels import LabelledRecords, labels_of
 from penstock.sources.order import digest, planned
-from penstock.sources.records.bucket import BucketRecords
-from penstock.sources.records.folder import FolderRecords
-from penstock.sources.records.read import is_remote
-from penstock.sources.records.shards import SUFFIX, ShardRecords
+from penstock.sources.records.files import is_remote
 from penstock.sources.sharding import rank_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -111,8 +109,8 @@ class ImageSource(Alone):
         shard: tuple[int, int] | None = None,
     ) -> None:
         require("ImageSource", "images", "simplejpeg", "cv2")
-        from penstock.sources.images.choose import decoder
         from penstock.sources.images.crops import Augmentation
+        from penstock.sources.images.decoders import decoder
         from penstock.sources.images.keeping import Keeping
         from penstock.sources.images.worker import Recipe
         from penstock.sources.images.workshop import Workshop
@@ -137,7 +135,10 @@ class ImageSource(Alone):
         if not all(0 <= each < math.inf for each in (brightness, contrast, saturation, hue)) or hue > 0.5:
             raise BadSetting(f"jitter={jitter!r}: give four numbers from 0 on, the last (of the hue) at most 0.5")
         Cache.check(cache)
-        self._records = _records(images, suffixes)
+        endings = _endings(suffixes)
+        if any(is_remote(str(each)) for each in (images if isinstance(images, (list, tuple)) else [images])):
+            require("ImageSource of a URL", "s3", "obstore")
+        self._records: LabelledRecords = records_of(images, endings)
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
         workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
@@ -147,8 +148,7 @@ class ImageSource(Alone):
             size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
         )
         self._visit(len(self._records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
-        tars = self._records.tars if isinstance(self._records, ShardRecords) else []
-        self.order = digest("images", self._order.digest, self._records.names, *tars)
+        self.order = digest("images", self._order.digest, self._records.names, *self._records.parts)
         self.shard = rank_of(shard)
         shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
         pixels = np.empty((1, *shape), np.uint8)
@@ -199,23 +199,14 @@ class ImageSource(Alone):
         self._workshop.close()
 
 
-def _records(images: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> Records:
-    some: Any = images if isinstance(images, (list, tuple)) else [images]
+def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:
     try:
         endings = tuple(each.lower() for each in ([suffixes] if isinstance(suffixes, str) else suffixes))
     except (TypeError, AttributeError):
         endings = ("",)
     if not endings or not all(endings):
         raise BadSetting(f"suffixes={suffixes!r}: give endings of names, such as ('.jpg', '.png')")
-    if any(is_remote(str(each)) for each in some):
-        require("ImageSource of a URL", "s3", "obstore")
-    if some and all(str(each).endswith(SUFFIX) for each in some):
-        return ShardRecords(some, endings)
-    if isinstance(images, str) and is_remote(images):
-        return BucketRecords(images, endings)
-    if isinstance(images, (str, Path)) and images:
-        return FolderRecords(images, endings)
-    raise BadSetting(f"images={images!r}: give one folder, or tar files")
+    return endings
 
 
 def _range(name: str, given: Any, most: float) -> tuple[float, float]:

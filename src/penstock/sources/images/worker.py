@@ -18,11 +18,10 @@ from penstock.contracts import ByteArray, Ids, Place, Region
 from penstock.errors import ReadFailed, SourceError
 from penstock.io.cache.tiers import Admitted, Counts, Layout, Tiers
 from penstock.sources.images.cached import CachedBlock
-from penstock.sources.images.choose import decoder
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
+from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
 from penstock.sources.images.pool import Steps, serve
-from penstock.sources.images.whole import JPEG_END, whole_image, whole_jpeg
-from penstock.sources.records.read import is_remote
+from penstock.sources.records.files import is_remote
 
 _JPEG = b"\xff\xd8"
 _PNG = b"\x89PNG\r\n\x1a\n"
