@@ -109,11 +109,11 @@ class ImageSource(Alone):
         shard: tuple[int, int] | None = None,
     ) -> None:
         require("ImageSource", "images", "simplejpeg", "cv2")
+        from penstock.sources.images.blocks import ImageBlocks
+        from penstock.sources.images.caching import ImageCaching
         from penstock.sources.images.crops import Augmentation
         from penstock.sources.images.decoders import decoder
-        from penstock.sources.images.keeping import Keeping
-        from penstock.sources.images.worker import Recipe
-        from penstock.sources.images.workshop import Workshop
+        from penstock.sources.images.worker import ImageRecipe
 
         size = whole_number("size", size, 1, 2**14)
         crops = whole_number("crops", crops, 1, 1024)
@@ -154,20 +154,20 @@ class ImageSource(Alone):
         pixels = np.empty((1, *shape), np.uint8)
         values = None if told is None else told.values
         example = pixels if values is None else (pixels, values[:1])
-        recipe = Recipe(augmentation, crops, seed, decode, on_bad == "skip")
+        recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip")
         rows = min(self.batch_size, self.samples)
-        self._keeping = Keeping(cache, self._records, workers, decodes=decode is not None)
-        self._workshop = Workshop(self._records, values, recipe, example, rows, workers, self._keeping)
-        self.slot_bytes = self.block_bytes = self._workshop.block_bytes
+        self._caching = ImageCaching(cache, self._records, workers, decodes=decode is not None)
+        self._blocks = ImageBlocks(self._records, values, recipe, example, rows, workers, self._caching)
+        self.slot_bytes = self.block_bytes = self._blocks.block_bytes
         self.decoder = "a function of yours" if decode is not None else decoder().name
         self.workers = workers
 
     @property
     def description(self) -> str:
         said = f"{self._records.description}, decoded by {self.decoder} in {self.workers} workers"
-        skipped = self._workshop.skipped
+        skipped = self._blocks.skipped
         black = f"{skipped:,} bad ones came as black images" if skipped else ""
-        return "; ".join(filter(None, (said, black, self._keeping.description)))
+        return "; ".join(filter(None, (said, black, self._caching.description)))
 
     @property
     def paths(self) -> Sequence[str]:
@@ -178,25 +178,25 @@ class ImageSource(Alone):
     @property
     def cached(self) -> Counts:
         """How many images came from the cache so far, and how many did not."""
-        return self._keeping.counts
+        return self._caching.counts
 
     @property
     def costs(self) -> ImageCosts:
         """What images took so far that were read where they lie."""
-        return self._keeping.costs
+        return self._caching.costs
 
     def choices(self, cache: Cache) -> list[CacheChoice]:
         """Return what a cache could keep of these images, the best first, by what was measured so far."""
-        return self._keeping.choices(cache)
+        return self._caching.choices(cache)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        return self._workshop.blocks(planned(self._order.blocks(at, joints), wanted), at.cycle)
+        return self._blocks.blocks(planned(self._order.blocks(at, joints), wanted), at.cycle)
 
     def fill(self, slots: Slots) -> int:
-        return self._workshop.use(slots)
+        return self._blocks.use(slots)
 
     def close(self) -> None:
-        self._workshop.close()
+        self._blocks.close()
 
 
 def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Decides what is kept of images, and tells what came of it."""
+"""Decides what a cache keeps of images, and counts what came of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEAST_MEASURED = 64
 _MOST_MEASURED = 1000
 
 
-class Keeping:
+class ImageCaching:
     """What is kept of the images of one source.
 
     Args:
