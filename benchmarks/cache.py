@@ -157,7 +157,7 @@ def store(folder: Path, bytes_per_s: float) -> Iterator[None]:
     assert server.stdout is not None
     os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
     os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
-    from penstock.sources.records.read import stores
+    from penstock.sources.records.files import stores
 
     stores.cache_clear()
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sources.records.read import stores
+from penstock.sources.records.files import stores
 
 SERVER = Path(__file__).parent / "io" / "moto_store.py"
 

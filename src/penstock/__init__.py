@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     from penstock.io.cache.cache import Cache as Cache
     from penstock.runs.inside.run import current_run as current_run
     from penstock.runs.inside.run import log as log
-    from penstock.sources.arrays import ArraySource as ArraySource
     from penstock.sources.images.source import ImageSource as ImageSource
-    from penstock.sources.packed import PackedSource as PackedSource
     from penstock.sources.packed.packing import pack as pack
-    from penstock.sources.tokens import TokenSource as TokenSource
+    from penstock.sources.packed.source import PackedSource as PackedSource
+    from penstock.sources.plain import ArraySource as ArraySource
+    from penstock.sources.tokens.source import TokenSource as TokenSource
     from penstock.subsets.sampler import SelectionSampler as SelectionSampler
     from penstock.subsets.selection import Selection as Selection
 
 
 _HOMES = {
-    "ArraySource": "penstock.sources.arrays",
+    "ArraySource": "penstock.sources.plain",
     "Cache": "penstock.io.cache.cache",
     "Feeder": "penstock.feed.feeder.feeder",
     "ImageSource": "penstock.sources.images.source",
     "Loader": "penstock.feed.trainer.loader",
     "attach": "penstock.feed.launch.attach",
     "autoshare": "penstock.autosharing.marks",
-    "PackedSource": "penstock.sources.packed",
+    "PackedSource": "penstock.sources.packed.source",
     "Selection": "penstock.subsets.selection",
     "SelectionSampler": "penstock.subsets.sampler",
-    "TokenSource": "penstock.sources.tokens",
+    "TokenSource": "penstock.sources.tokens.source",
     "feeds": "penstock.feed.launch.feeds",
     "current_run": "penstock.runs.inside.run",
     "log": "penstock.runs.inside.run",

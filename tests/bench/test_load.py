@@ -17,7 +17,7 @@ from penstock.bench.load import run
 from penstock.bench.load.command import shown
 from penstock.bench.load.run import Measured, Report, Settings
 from penstock.runs.machine import describe
-from penstock.sources.images.choose import decoder
+from penstock.sources.images.decoders import decoder
 
 
 @pytest.fixture

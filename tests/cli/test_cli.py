@@ -121,14 +121,22 @@ def test_nothing_runs_says_what_to_do(command):
         (("feed", "my_loader.py:make_loader", "--name", "x", "--segments", "0"), "segments=0"),
         (
             ("feed", "my_loader.py:make_loader", "--name", "x", "--reader", "uring"),
-            "--reader: only for packed:...; my_loader.py:make_loader has its own",
+            "reader: only for images: or tokens: or packed:; my_loader.py:make_loader has its own",
         ),
-        (("feed", "tokens:x.bin", "--name", "x", "--depth", "3"), "--depth: only for packed:..."),
+        (
+            ("feed", "tokens:x.bin", "--name", "x", "--depth", "3"),
+            "has no option 'depth'; it has length, batch_size, dtype",
+        ),
         (("feed", "images:nowhere", "--name", "x", "--size", "64"), "nowhere: there is no such folder"),
-        (("feed", "my_loader.py:make_loader", "--name", "x", "--workers", "4"), "--workers: only for images:..."),
-        (("feed", "tokens:x.bin", "--name", "x"), "say how many tokens a row predicts, such as --length 1024"),
+        (("feed", "my_loader.py:make_loader", "--name", "x", "--workers", "4"), "workers: only for images:"),
+        (("feed", "tokens:x.bin", "--name", "x"), "tokens:x.bin needs length=..., as penstock.TokenSource"),
         (("feed", "tokens:x.bin", "--name", "x", "--length", "8"), "x.bin: no such file of tokens"),
-        (("feed", "packed:", "--name", "x"), "without a folder: write packed:FOLDER"),
+        (("feed", "packed:", "--name", "x"), "packed: names nothing: write packed:PATH"),
+        (("feed", "images:x", "sise=3", "--name", "x"), "has no option 'sise'; did you mean size?"),
+        (("feed", "images:x", "size=big", "--name", "x"), "size=big: give a whole number"),
+        (("feed", "images:x", "scale=1", "--name", "x"), "scale=1: give values between commas"),
+        (("feed", "images:x", "decode=f", "--name", "x"), "decode=f: a function is given in Python"),
+        (("feed", "images:x", "y", "--name", "x"), "one SOURCE is fed, and these were given: images:x, y"),
         (("feed", "packed", "--name", "x"), "has made, write packed:FOLDER"),
         (("feed", ".", "--name", "x"), "has made, write packed:."),
         (("feed", "packed:nowhere", "--name", "x"), "no packed data set in nowhere: there is no such folder"),
@@ -235,10 +243,9 @@ def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path
         f"packed:{folder}",
         "--name",
         "packed",
-        "--reader",
-        "direct",
-        "--batch-size",
-        "30",
+        "reader=direct",
+        "batch_size=30",
+        "shuffle=false",
         "--epochs",
         "1",
     )
@@ -254,6 +261,7 @@ def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path
         "one",
         "--batch-size",
         "9999",
+        "--in-order",
         "--segments",
         "16",
         "--window",
@@ -266,7 +274,7 @@ def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path
         assert len(next(iter(loader))["id"]) == 200
     told = " ".join(feeding.communicate(timeout=20)[0].split())
     assert "samples, 1.6 KB, kept in memory, window 4 KiB. Ctrl-C ends it." in told
-    assert "1 segment, not 16: 200 samples make 1 block of up to 9,999. With a smaller --batch-size" in told
+    assert "1 segment, not 16: 200 samples make 1 block of up to 9,999. With a smaller batch_size" in told
     assert "The window is too small to read ahead" in told
     with open(folder / "0-id.npy", "r+b") as file:
         file.seek(-8, os.SEEK_END)

@@ -11,7 +11,7 @@ import torch
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.sources.arrays import ArraySource
+from penstock.sources.plain import ArraySource
 from penstock.testing.source import SourceContract
 
 

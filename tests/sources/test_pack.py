@@ -24,10 +24,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import penstock
 from penstock.contracts import Cursor
 from penstock.errors import ReadFailed
-from penstock.sources.packed import PackedSource
-from penstock.sources.packed.format import JOURNAL, MANIFEST
+from penstock.sources.packed.format import FORMAT, JOURNAL, MANIFEST, sealed
 from penstock.sources.packed.packing import pack, rows_begun
-from penstock.sources.packed.sealed import FORMAT, sealed
+from penstock.sources.packed.source import PackedSource
 from penstock.sources.packed.writer import Journal, Origin
 
 SLOW = """

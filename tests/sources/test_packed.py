@@ -31,9 +31,10 @@ from penstock.io.reader import QueueReader
 from penstock.io.uring import UringQueue
 from penstock.memory.host_ring import WritableHostRing
 from penstock.memory.slots import Filled, Slot, Slots
-from penstock.sources.packed import PackedSource, check
+from penstock.sources.packed.files import check
 from penstock.sources.packed.format import HEADER_BYTES
 from penstock.sources.packed.packing import pack
+from penstock.sources.packed.source import PackedSource
 from penstock.testing.faulty_queue import FaultyQueue
 from penstock.testing.source import SourceContract
 

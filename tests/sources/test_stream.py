@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.sources.stream import IterableSource
+from penstock.sources.plain import IterableSource
 from penstock.testing.source import SourceContract
 
 

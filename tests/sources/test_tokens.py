@@ -18,7 +18,7 @@ from tests.sources.token_files import llm_c, megatron
 import penstock
 from penstock import TokenSource
 from penstock.contracts import Cursor
-from penstock.sources.tokens.packing import packed
+from penstock.sources.tokens.rows import packed
 from penstock.testing.source import SourceContract
 
 LENGTH = 16

@@ -10,7 +10,7 @@ from penstock.autosharing.verdict import Declined
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.witness import Comparison, Finding
 from penstock.feed.wire import MOST_WITNESSES
-from penstock.sources.torch.witness import hindrance, made_twice
+from penstock.sources.torch.workers import hindrance, made_twice
 
 _PAUSE = 1000
 """Between comparisons lies so many times the CPU time of one: they take a thousandth of a core at most."""

@@ -22,7 +22,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.basics.packages import initialized_distributed
-from penstock.sources.length import length
+from penstock.sources.plain import length
 from penstock.sources.torch.compat import changed_collate_fn_map
 from penstock.sources.torch.sampling import chain_of, samplers_of
 

@@ -32,7 +32,8 @@ class _Verbs(Group):
             alone.add_typer(module.app, name=cmd_name)
         else:
             # The first word of a run that is no option ends ours.
-            settings = {"allow_interspersed_args": cmd_name != "run"}
+            # An option that a feed does not know is one of its source.
+            settings = {"allow_interspersed_args": cmd_name != "run", "ignore_unknown_options": cmd_name == "feed"}
             alone.command(cmd_name, cls=Command, context_settings=settings)(getattr(module, cmd_name))
         return typer.main.get_group(alone).commands[cmd_name]
 

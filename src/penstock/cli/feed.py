@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
+import msgspec
 import typer
 from rich.text import Text
 
@@ -17,35 +18,28 @@ from penstock.cli.cache import cache_of
 from penstock.errors import BadSetting
 from penstock.feed.launch.function import call, function_at
 from penstock.feed.settings import DEFAULT_WINDOW
-from penstock.sources.adapt import PACKED
+from penstock.io.cache.cache import Cache
+from penstock.sources.formats import SOURCES, NamedSource, named_source
 from penstock.sources.seeds import seed_process
 
-if TYPE_CHECKING:
-    from penstock.sources.images.source import ImageSource
-    from penstock.sources.packed import PackedSource
-    from penstock.sources.tokens import TokenSource
-
-_IMAGES = "images:"
-_TOKENS = "tokens:"
-_PACKED_PANEL = "Options of packed:FOLDER"
-_TOKENS_PANEL = "Options of tokens:FILES"
-_IMAGES_PANEL = "Options of images:FOLDER"
-_BOTH_PANEL = "Options of images:, packed: and tokens:"
-_OPTIONS = {
-    _IMAGES: {"size", "augment", "labels", "on_bad", "workers", "batch_size", "shuffle", "cache"},
-    PACKED: {"reader", "cache", "batch_size", "depth", "shuffle", "verify"},
-    _TOKENS: {"length", "batch_size", "documents", "dtype", "shuffle", "cache"},
+_FLAGS = {
+    "--shuffle": "shuffle=true",
+    "--in-order": "shuffle=false",
+    "--verify": "verify=true",
+    "--no-verify": "verify=false",
 }
-"""Which options the loaders have that are named by a prefix."""
+"""Options of a named data set that stand without a value."""
+_NUMBERS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def feed(
-    loader: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            metavar="FILE.py:FUNCTION",
-            help="Function that makes the loader; images:FOLDER; tokens:FILES, a file, a folder or a pattern "
-            "of token files; or packed:FOLDER, made by penstock pack.",
+            metavar="SOURCE [KEY=VALUE]",
+            help="FILE.py:FUNCTION, which makes the loader; or images:FOLDER, tokens:FILES, or packed:FOLDER "
+            "(made by penstock pack), with options of penstock.ImageSource, TokenSource or PackedSource.",
+            show_default=False,
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="Name that trainers attach to.")],
@@ -78,110 +72,19 @@ def feed(
     expect: Annotated[
         int, typer.Option(metavar="K", help="Trainers for which the first cycle waits, for at most 9 s.")
     ] = 1,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Rows of a block; 128 unless given.", rich_help_panel=_BOTH_PANEL)
-    ] = None,
-    shuffle: Annotated[
-        bool | None,
-        typer.Option(
-            "--shuffle/--in-order", help="Order of the rows; shuffled unless given.", rich_help_panel=_BOTH_PANEL
-        ),
-    ] = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER=SIZE",
-            help="Local folder that keeps what was read, such as /scratch/cache=200GB.",
-            rich_help_panel=_BOTH_PANEL,
-        ),
-    ] = None,
-    reader: Annotated[
-        str | None,
-        typer.Option(help="Way of reading rows: auto, posix, direct, uring, gpu.", rich_help_panel=_PACKED_PANEL),
-    ] = None,
-    depth: Annotated[
-        int | None,
-        typer.Option(help="Reads under way; 128, or as advised, unless given.", rich_help_panel=_PACKED_PANEL),
-    ] = None,
-    verify: Annotated[
-        bool | None,
-        typer.Option(
-            "--verify/--no-verify",
-            help="Comparison of rows with their checksums; done unless given.",
-            rich_help_panel=_PACKED_PANEL,
-        ),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="Side in pixels; 224 unless given.", rich_help_panel=_IMAGES_PANEL)
-    ] = None,
-    augment: Annotated[
-        str | None,
-        typer.Option(
-            help="rrc: random crops, half of them mirrored (the default); center: the middle; whole: all of it; "
-            "padded: all of it, shifted and mirrored at random.",
-            rich_help_panel=_IMAGES_PANEL,
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="A path and its labels in each line; the class folders unless given.",
-            rich_help_panel=_IMAGES_PANEL,
-        ),
-    ] = None,
-    on_bad: Annotated[
-        str | None,
-        typer.Option(
-            help="fail: a bad image ends the feed (the default); skip: it comes black, with label -100.",
-            rich_help_panel=_IMAGES_PANEL,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Processes that decode; one on each core unless given.", rich_help_panel=_IMAGES_PANEL),
-    ] = None,
-    length: Annotated[
-        int | None,
-        typer.Option(help="Tokens that a row predicts; it has one more.", rich_help_panel=_TOKENS_PANEL),
-    ] = None,
-    documents: Annotated[
-        str | None,
-        typer.Option(
-            help="split: one document in a row; packed: as many as fit; windows of the stream unless given.",
-            rich_help_panel=_TOKENS_PANEL,
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Type of tokens without a header: uint16 or uint32.", rich_help_panel=_TOKENS_PANEL),
-    ] = None,
 ) -> None:
     """Run a feeder here, until it is interrupted or stopped.
 
-    FUNCTION takes no arguments and returns a DataLoader, arrays, or batches.
+    FUNCTION takes no arguments and returns a DataLoader, arrays, or batches. A data set that is named takes the
+    arguments of its class, such as `penstock feed images:photos size=64 cache=/scratch/cache=200GB --name photos`.
     """
     from penstock.feed.feeder.feeder import Feeder
     from penstock.feed.launch.process import serve
 
     shown = console()
-    options = {
-        "batch_size": batch_size,
-        "shuffle": shuffle,
-        "reader": reader,
-        "depth": depth,
-        "verify": verify,
-        "size": size,
-        "augment": augment,
-        "labels": labels,
-        "on_bad": on_bad,
-        "workers": workers,
-        "length": length,
-        "documents": documents,
-        "dtype": dtype,
-        "cache": None if cache is None else cache_of(cache),
-    }
-    source = _loader(loader, options, {"segments": segments, "seed": seed})
+    where, options = _divided(words)
+    named = named_source(where)
+    source = _made(where, options, seed) if named is None else _opened(named, options, segments, seed)
     feeder = Feeder(
         source,
         name,
@@ -208,7 +111,7 @@ def feed(
         ),
         soft_wrap=True,
     )
-    if loader.startswith(tuple(_OPTIONS)):
+    if named is not None:
         for note in _notes(source, segments, stands.window_bytes):
             shown.print(note, style="yellow", soft_wrap=True)
     try:
@@ -218,50 +121,71 @@ def feed(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _loader(where: str, options: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """Make what to feed; ``options`` are those that only some loaders have."""
-    given = {name: value for name, value in options.items() if value is not None}
-    prefix = next((prefix for prefix in _OPTIONS if where.startswith(prefix)), "")
-    if others := given.keys() - _OPTIONS.get(prefix, set()):
-        names = ", ".join("--" + name.replace("_", "-") for name in given if name in others)
-        having = " or ".join(f"{known}..." for known, own in _OPTIONS.items() if others & own)
-        raise BadSetting(f"{names}: only for {having}; {where} has its own")
-    path = os.path.expanduser(where.removeprefix(prefix))
-    if prefix in (_IMAGES, _TOKENS) and not path:
-        raise BadSetting(f"{where} names nothing: write {prefix}PATH")
-    if prefix == PACKED:
-        from penstock.sources.packed import PackedSource
+def _divided(words: list[str]) -> tuple[str, dict[str, str]]:
+    """Return what is fed, and its options: each ``KEY=VALUE``, or ``--key VALUE``."""
+    left, where, options = [_FLAGS.get(word, word) for word in words], list[str](), dict[str, str]()
+    while left:
+        word = left.pop(0)
+        if word.startswith("--") and "=" not in word:
+            if not left:
+                raise BadSetting(f"{word} needs a value, or is no option")
+            word = f"{word}={left.pop(0)}"
+        if word.startswith("--") or word in _FLAGS.values() or (where and "=" in word):
+            key, _, value = word.removeprefix("--").partition("=")
+            options[key.replace("-", "_")] = value
+        else:
+            where.append(word)
+    if len(where) != 1:
+        raise BadSetting(f"one SOURCE is fed, and these were given: {', '.join(where) or 'none'}")
+    return where[0], options
 
-        return PackedSource(path, **given, **settings)
-    if prefix == _IMAGES:
-        from penstock.sources.images.source import ImageSource
 
-        return ImageSource(path, **given, **settings)
-    if prefix == _TOKENS:
-        from penstock.sources.tokens import TokenSource
+def _opened(named: NamedSource, texts: dict[str, str], segments: int | None, seed: int) -> Any:
+    """Make a named source from the texts of its options."""
+    kinds = named.options
+    options = {key: _value(key, text, kinds.get(key, str)) for key, text in texts.items()}
+    return named.open(segments=segments, seed=seed, **options)
 
-        if length := given.pop("length", 0):
-            return TokenSource(path, length=length, **given, **settings)
-        raise BadSetting(f"{where}: say how many tokens a row predicts, such as --length 1024")
-    if f"{where}:" == PACKED or Path(where).is_dir():
-        folder = "FOLDER" if f"{where}:" == PACKED else where
+
+def _value(key: str, text: str, annotation: Any) -> Any:
+    """Return an option's value; a text where the source's own check says what it may be."""
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    if Cache in kinds:
+        return cache_of(text)
+    kind: Any = kinds[0]
+    if get_origin(kind) is Callable:
+        raise BadSetting(f"{key}={text}: a function is given in Python, to share() or in FILE.py")
+    several = get_origin(kind) in (tuple, Sequence)
+    try:
+        if several or kind in _NUMBERS:
+            return msgspec.convert(text.split(",") if several else text, kind, strict=False)
+    except msgspec.ValidationError as error:
+        wanted = _NUMBERS.get(kind, f"values between commas ({error})")
+        raise BadSetting(f"{key}={text}: give {wanted}") from None
+    return text
+
+
+def _made(where: str, options: dict[str, str], seed: int) -> Any:
+    """Call FUNCTION."""
+    if options:
+        raise BadSetting(f"{', '.join(options)}: only for {' or '.join(SOURCES)}; {where} has its own")
+    if f"{where}:" in SOURCES or Path(where).is_dir():
+        prefix, folder = (f"{where}:", "FOLDER") if f"{where}:" in SOURCES else ("packed:", where)
         raise BadSetting(
-            f"{where!r} names no function; to feed what penstock pack has made, write {PACKED}{folder}"
+            f"{where!r} names no function; to feed what penstock pack has made, write {prefix}{folder}"
         )
-    seed_process(settings["seed"])  # a list that FUNCTION shuffles has one order in every feeder
+    seed_process(seed)  # a list that FUNCTION shuffles has one order in every feeder
     return call(function_at(where), where)
 
 
-def _notes(
-    source: ImageSource | PackedSource | TokenSource, segments: int | None, window_bytes: int
-) -> Iterator[str]:
+def _notes(source: Any, segments: int | None, window_bytes: int) -> Iterator[str]:
     """Say what of the settings such a data set cannot have."""
     from penstock.feed.feeder.slot_pool import RING_SHARE
 
     if segments is not None and source.batches < segments:
         yield (
             f"{_counted(source.batches, 'segment')}, not {segments}: {source.samples:,} samples make "
-            f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller --batch-size "
+            f"{_counted(source.batches, 'block')} of up to {source.batch_size:,}. With a smaller batch_size "
             "there are more."
         )
     if not window_bytes // RING_SHARE // source.slot_bytes:

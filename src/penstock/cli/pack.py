@@ -96,7 +96,7 @@ def _begun(folder: Path) -> str:
 
 
 def _check(folder: Path) -> None:
-    from penstock.sources.packed import check
+    from penstock.sources.packed.files import check
 
     console, errors = Console(), Console(stderr=True)
     try:

@@ -33,18 +33,13 @@ class Records(Protocol):
         ...
 
     @property
-    def classes(self) -> Sequence[str]:
-        """The uppermost folders, sorted, with samples or not."""
-        ...
-
-    @property
     def root(self) -> str:
         """The folder or the shards that they lie in: the name of the data set in a cache."""
         ...
 
     @property
-    def labels(self) -> Sequence[str]:
-        """Labels that lie beside the samples; empty if none do."""
+    def parts(self) -> Sequence[tuple[str, int]]:
+        """Each file that holds several samples: its name, and how many they are; empty if none does."""
         ...
 
     @property

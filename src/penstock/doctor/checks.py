@@ -31,7 +31,7 @@ from penstock.memory.cuda import CudaGpu, uuid_of
 from penstock.memory.gpu_ring import DeviceRing, WritableDeviceRing
 from penstock.memory.host_ring import HostRing, WritableHostRing
 from penstock.runs.listeners.energy import rapl_missing
-from penstock.sources.arrays import ArraySource
+from penstock.sources.plain import ArraySource
 
 R = TypeVar("R", bound=WritableRing)
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -189,9 +189,8 @@ def _libraries() -> Iterator[Finding]:
 
 
 def _decoder() -> Finding:
-    from penstock.sources.images.choose import DECODER, decoder
+    from penstock.sources.images.decoders import DECODER, WholeDecoder, decoder
     from penstock.sources.images.turbo import OVERRIDE
-    from penstock.sources.images.whole import WholeDecoder
 
     try:
         found = decoder()

@@ -13,11 +13,8 @@ import numpy as np
 from penstock.contracts import Source
 from penstock.errors import BadSetting
 from penstock.fingerprint.batch import LeavesOf
-from penstock.sources.arrays import ArraySource
-from penstock.sources.stream import IterableSource
-
-PACKED = "packed:"
-"""Prefix of the folder of a packed data set."""
+from penstock.sources.formats import named_source
+from penstock.sources.plain import ArraySource, IterableSource
 
 
 def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False) -> Source:
@@ -25,8 +22,8 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
 
     It may be a torch ``DataLoader``; a tuple, dict, dataclass, array or tensor,
     taken as a tree of arrays with one row per sample; a list or other
-    re-iterable of batches; a Source; or ``"packed:FOLDER"``, which ``penstock
-    pack`` made. ``in_order`` leaves out the shuffling that Penstock would do.
+    re-iterable of batches; a Source; or a text that names one, such as
+    ``"packed:FOLDER"``. ``in_order`` leaves out the shuffling that Penstock would do.
 
     Raises:
         BadSetting: it is none of these.
@@ -52,10 +49,8 @@ def adapt(thing: Any, *, segments: int | None, seed: int, in_order: bool = False
         or (dataclasses.is_dataclass(thing) and not isinstance(thing, type))
     ):
         return ArraySource(thing, shuffle=not in_order, segments=segments, seed=seed)
-    if isinstance(thing, str) and thing.startswith(PACKED):
-        from penstock.sources.packed import PackedSource
-
-        return PackedSource(thing.removeprefix(PACKED), shuffle=not in_order, segments=segments, seed=seed)
+    if (named := named_source(thing)) is not None:
+        return named.open(shuffle=not in_order, segments=segments, seed=seed)
     if _is_dataset(thing):
         raise BadSetting(
             f"a {type(thing).__name__} gives samples, not batches; "
@@ -96,7 +91,7 @@ def witness_of(thing: Any) -> tuple[LeavesOf | None, str]:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(thing, torch.utils.data.DataLoader):
         return None, ""
-    from penstock.sources.torch.witness import hindrance, made_twice
+    from penstock.sources.torch.workers import hindrance, made_twice
 
     return partial(made_twice, thing), hindrance(thing)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.sources.images.pictures import needs_nvimagecodec, needs_turbo, turbo_path
 
-from penstock.sources.images.choose import DECODER
+from penstock.sources.images.decoders import DECODER
 from penstock.sources.images.turbo import OVERRIDE
 
 

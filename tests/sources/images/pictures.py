@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from penstock.sources.images.nvimagecodec import nvimagecodec_version
+from penstock.sources.images.decoders import nvimagecodec_version
 
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "Gray")
 FACTORS = (0x111111, 0x211111, 0x221111, 0x121111, 0x411111)

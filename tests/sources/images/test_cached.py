@@ -218,7 +218,7 @@ def test_workers_killed_while_they_fill_it_change_no_pixel(
             for block in source.open(Cursor(cycle, 0)):
                 found.append(block.tree[0].copy())
                 if choose.random() < 0.05:  # hardly ever thrice amid one block, which would be its fault
-                    os.kill(choose.choice(source._workshop._pool._workers).pid, signal.SIGKILL)
+                    os.kill(choose.choice(source._blocks._pool._workers).pid, signal.SIGKILL)
                     killed += 1
             assert equal(found, plain[cycle])
         assert equal(cycles(source, [2]), plain[2])
@@ -305,7 +305,7 @@ def test_it_chooses_by_what_it_measures_and_says_what_came(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.sources.images.keeping.read_rate", lambda *_, **__: 1e12)
+    monkeypatch.setattr("penstock.sources.images.caching.read_rate", lambda *_, **__: 1e12)
     source = made(folder, Cache(tmp_path / "cache", "50MB"))
     assert "measuring what to keep" in source.description
     for cycle in range(3):

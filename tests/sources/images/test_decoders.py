@@ -28,9 +28,8 @@ from tests.sources.images.pictures import (
 
 import penstock
 from penstock.contracts import Decoder, Region
-from penstock.sources.images.choose import DECODER, decoder
+from penstock.sources.images.decoders import DECODER, WholeDecoder, decoder, whole_image, whole_jpeg
 from penstock.sources.images.turbo import OVERRIDE, turbo_library
-from penstock.sources.images.whole import WholeDecoder, whole_image, whole_jpeg
 
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample.tar"
 

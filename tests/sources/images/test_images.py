@@ -22,8 +22,7 @@ from tests.sources.images.pictures import colours, encoded, jpeg, noise, texture
 import penstock
 from penstock import ImageSource
 from penstock.contracts import Cursor
-from penstock.sources.images.choose import decoder
-from penstock.sources.images.whole import whole_image
+from penstock.sources.images.decoders import decoder, whole_image
 from penstock.testing.source import SourceContract
 
 SIZE = 16
@@ -94,7 +93,7 @@ def test_regions_and_whole_images_give_equal_batches(folder, monkeypatch, reques
     for name in ("regions", "whole"):
         with pytest.MonkeyPatch.context() as patch:
             if name == "whole":
-                patch.setattr("penstock.sources.images.choose.turbo_library", lambda: None)
+                patch.setattr("penstock.sources.images.decoders.turbo_library", lambda: None)
             source = made(folder, jitter=(0.4, 0.4, 0.4, 0.1))
             batches.append(pixels_of(source))
             source.close()
@@ -110,7 +109,7 @@ def test_workers_killed_at_random_change_no_pixel_and_lose_no_image(folder, kill
         for block in source.open(Cursor(cycle, 0)):
             found |= dict(zip(block.ids.tolist(), block.tree[0], strict=True))
             if choose.random() < 0.2:  # rarely thrice amid one block, which would be its fault
-                os.kill(choose.choice(source._workshop._pool._workers).pid, signal.SIGKILL)
+                os.kill(choose.choice(source._blocks._pool._workers).pid, signal.SIGKILL)
                 killed += 1
         assert_equal(expected, found)
         cycle += 1
@@ -318,7 +317,7 @@ def test_a_pass_that_is_open_is_not_opened_again_and_one_that_is_closed_leaves_n
     with pytest.raises(penstock.BadSetting, match="still open"):
         next(source.open(Cursor(0, 0)))
     blocks.close()
-    assert not source._workshop._pool._tasks
+    assert not source._blocks._pool._tasks
     shutil.rmtree(folder)
     with pytest.raises(penstock.SourceError, match="cannot be read: No such file"):
         list(source.open(Cursor(1, 0)))
@@ -334,9 +333,9 @@ def test_workers_end_with_their_source_and_not_with_a_forked_childs_copy(folder)
         gc.collect()
         os._exit(0)
     os.waitpid(child, 0)
-    pids = [worker.pid for worker in source._workshop._pool._workers]
+    pids = [worker.pid for worker in source._blocks._pool._workers]
     assert_equal(pixels_of(source), first)
-    assert [worker.pid for worker in source._workshop._pool._workers] == pids
+    assert [worker.pid for worker in source._blocks._pool._workers] == pids
     del source
     gc.collect()
     assert not [pid for pid in pids if psutil.pid_exists(pid)]

@@ -18,7 +18,7 @@ from tests.sources.images.pictures import jpeg, noise, textures
 
 from penstock import BadSetting, Cache, ImageSource, ReadFailed, SourceError
 from penstock.contracts import Cursor
-from penstock.sources.records.read import stores
+from penstock.sources.records.files import stores
 
 SIZE = 16
 

@@ -15,7 +15,7 @@ from tests.sources.images.pictures import jpeg, noise
 
 import penstock
 from penstock.contracts import Place
-from penstock.sources.records.read import read
+from penstock.sources.records.files import read
 from penstock.sources.records.shards import ShardRecords
 from penstock.sources.records.tar import members
 
@@ -348,7 +348,7 @@ def test_a_class_folder_in_a_tar_keeps_its_number_without_an_image(tmp_path):
     files = {"set/cats/1.jpg": image, "set/films/1.gif": b"", "set/owls/1.jpg": image}
     source = penstock.ImageSource(packed(tmp_path / "x.tar", files), workers=1)
     assert list(source.classes) == ["cats", "films", "owls"]
-    assert source._workshop._labels.tolist() == [0, 2]
+    assert source._blocks._labels.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
 from penstock.errors import BadSetting
-from penstock.sources.records.folder import FolderRecords
+from penstock.sources.records.files import FolderRecords
 
 Labelled = tuple[str, int]  # path of a JPEG, number of its class
 

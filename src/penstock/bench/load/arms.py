@@ -245,7 +245,7 @@ ARMS = {
 def decoder(arm: str) -> str:
     """What an arm decodes with, and its version."""
     if arm == "penstock":
-        from penstock.sources.images.choose import decoder as fastest
+        from penstock.sources.images.decoders import decoder as fastest
 
         return fastest().name
     module = import_module(ARMS[arm].modules[-1])

@@ -16,7 +16,7 @@ from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.peer import Peer
 from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import MOST_NAMED_ROWS
-from penstock.subsets.bitmap import Bitmap
+from penstock.subsets.selection import Bitmap
 
 
 def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selects: bool) -> str | None:

@@ -17,7 +17,7 @@ from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.room import Room, aligned
 from penstock.memory.slots import Placement
-from penstock.subsets.bitmap import Mask
+from penstock.subsets.selection import Mask
 
 
 class FeedState:

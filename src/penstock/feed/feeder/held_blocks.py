@@ -6,7 +6,7 @@ from penstock.contracts import Cursor
 from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.memory.room import Room
 from penstock.memory.slots import Placement
-from penstock.subsets.bitmap import Bitmap
+from penstock.subsets.selection import Bitmap
 
 
 class HeldBlocks:

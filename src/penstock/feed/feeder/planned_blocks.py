@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from penstock.contracts import Cursor, Ids
-from penstock.subsets.bitmap import Bitmap, Mask, union
+from penstock.subsets.selection import Bitmap, Mask, union
 
 
 class _Planned(NamedTuple):

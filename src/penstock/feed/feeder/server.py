@@ -33,7 +33,7 @@ from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.memory.host_ring import UnusedPages
 from penstock.memory.slots import EMPTY, Placement
-from penstock.subsets.bitmap import Mask
+from penstock.subsets.selection import Mask
 
 
 class Server:

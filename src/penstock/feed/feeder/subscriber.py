@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from penstock.contracts import Cursor, Known
 from penstock.feed.named_rows import decode_ids, decode_kept
 from penstock.memory.slots import Placement
-from penstock.subsets.bitmap import Bitmap
+from penstock.subsets.selection import Bitmap
 
 _BEGINNING = Cursor(0, 0)
 

@@ -11,7 +11,7 @@ from penstock.contracts import ByteArray, Place
 from penstock.io.cache.keys import hash64, keys_of, origin_of
 from penstock.io.cache.slab import Item
 from penstock.io.cache.tiers import Admitted, Counts, Found, Tiers
-from penstock.sources.records.read import is_remote, read, version_of
+from penstock.sources.records.files import is_remote, read, version_of
 
 PIXELS, BYTES = "pixels", "bytes"
 _JUST_WRITTEN_NS = 100_000_000

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,20 @@ _SHOWN = 3
 _MOST_CLASSES = 10_000_000
 _MOST = 2**63 - 1
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)(\s*#.*)?")
+
+
+class LabelledRecords(Records, Protocol):
+    """Records that may tell the classes of images."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The uppermost folders, sorted, with samples or not."""
+        ...
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Labels that lie beside the samples; empty if none do."""
+        ...
 
 
 class Labels(NamedTuple):
@@ -36,7 +50,7 @@ class Labels(NamedTuple):
 
 
 def labels_of(
-    records: Records, given: str | Path | Mapping[str, Any] | Sequence[Any] | npt.NDArray[Any] | None
+    records: LabelledRecords, given: str | Path | Mapping[str, Any] | Sequence[Any] | npt.NDArray[Any] | None
 ) -> Labels | None:
     """Find the labels of images; None if they have none.
 
@@ -86,7 +100,7 @@ def labels_of(
     return _numbered([_several(told[name]) for name in names], lambda i: at.get(names[i], f"labels=, {names[i]}"))
 
 
-def _by_folder(records: Records) -> Labels | None:
+def _by_folder(records: LabelledRecords) -> Labels | None:
     folders = [name.split("/", 1)[0] for name in records.names if "/" in name]
     if not folders:
         return None

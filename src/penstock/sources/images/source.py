@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.basics.packages import require
 from penstock.basics.sizes import whole_number
-from penstock.contracts import NO_JOINTS, Cursor, Joints, Records, SourceBlock, Wanted
+from penstock.contracts import NO_JOINTS, Cursor, Joints, SourceBlock, Wanted
 from penstock.errors import BadSetting
 from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
@@ -19,12 +19,10 @@ from penstock.io.cache.tiers import Counts
 from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
 from penstock.sources.alone import Alone
-from penstock.sources.images.labels import labels_of
+from penstock.sources.formats import records_of
+from penstock.sources.images.labels import LabelledRecords, labels_of
 from penstock.sources.order import digest, planned
-from penstock.sources.records.bucket import BucketRecords
-from penstock.sources.records.folder import FolderRecords
-from penstock.sources.records.read import is_remote
-from penstock.sources.records.shards import SUFFIX, ShardRecords
+from penstock.sources.records.files import is_remote
 from penstock.sources.sharding import rank_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -119,11 +117,11 @@ class ImageSource(Alone):
         shard: tuple[int, int] | None = None,
     ) -> None:
         require("ImageSource", "images", "simplejpeg", "cv2")
-        from penstock.sources.images.choose import decoder
+        from penstock.sources.images.blocks import ImageBlocks
+        from penstock.sources.images.caching import ImageCaching
         from penstock.sources.images.crops import Augmentation
-        from penstock.sources.images.keeping import Keeping
-        from penstock.sources.images.worker import Recipe
-        from penstock.sources.images.workshop import Workshop
+        from penstock.sources.images.decoders import decoder
+        from penstock.sources.images.worker import ImageRecipe
 
         size = whole_number("size", size, 1, 2**14)
         crops = whole_number("crops", crops, 1, 1024)
@@ -145,7 +143,10 @@ class ImageSource(Alone):
         if not all(0 <= each < math.inf for each in (brightness, contrast, saturation, hue)) or hue > 0.5:
             raise BadSetting(f"jitter={jitter!r}: give four numbers from 0 on, the last (of the hue) at most 0.5")
         Cache.check(cache)
-        self._records = _records(images, suffixes)
+        endings = _endings(suffixes)
+        if any(is_remote(str(each)) for each in (images if isinstance(images, (list, tuple)) else [images])):
+            require("ImageSource of a URL", "s3", "obstore")
+        self._records: LabelledRecords = records_of(images, endings)
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
         workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
@@ -155,27 +156,26 @@ class ImageSource(Alone):
             size, augment, scale, ratio, flip, (brightness, contrast, saturation, hue), shrink, padding
         )
         self._visit(len(self._records.names), batch_size, segments, seed, shuffle=shuffle, drop_last=drop_last)
-        tars = self._records.tars if isinstance(self._records, ShardRecords) else []
-        self.order = digest("images", self._order.digest, self._records.names, *tars)
+        self.order = digest("images", self._order.digest, self._records.names, *self._records.parts)
         self.shard = rank_of(shard)
         shape = (size, size, 3) if crops == 1 else (crops, size, size, 3)
         pixels = np.empty((1, *shape), np.uint8)
         values = None if told is None else told.values
         example = pixels if values is None else (pixels, values[:1])
-        recipe = Recipe(augmentation, crops, seed, decode, on_bad == "skip")
+        recipe = ImageRecipe(augmentation, crops, seed, decode, on_bad == "skip")
         rows = min(self.batch_size, self.samples)
-        self._keeping = Keeping(cache, self._records, workers, decodes=decode is not None)
-        self._workshop = Workshop(self._records, values, recipe, example, rows, workers, self._keeping)
-        self.slot_bytes = self.block_bytes = self._workshop.block_bytes
+        self._caching = ImageCaching(cache, self._records, workers, decodes=decode is not None)
+        self._blocks = ImageBlocks(self._records, values, recipe, example, rows, workers, self._caching)
+        self.slot_bytes = self.block_bytes = self._blocks.block_bytes
         self.decoder = "a function of yours" if decode is not None else decoder().name
         self.workers = workers
 
     @property
     def description(self) -> str:
         said = f"{self._records.description}, decoded by {self.decoder} in {self.workers} workers"
-        skipped = self._workshop.skipped
+        skipped = self._blocks.skipped
         black = f"{skipped:,} bad ones came as black images" if skipped else ""
-        return "; ".join(filter(None, (said, black, self._keeping.description)))
+        return "; ".join(filter(None, (said, black, self._caching.description)))
 
     @property
     def paths(self) -> Sequence[str]:
@@ -186,44 +186,35 @@ class ImageSource(Alone):
     @property
     def cached(self) -> Counts:
         """How many images came from the cache so far, and how many did not."""
-        return self._keeping.counts
+        return self._caching.counts
 
     @property
     def costs(self) -> ImageCosts:
         """What images took so far that were read where they lie."""
-        return self._keeping.costs
+        return self._caching.costs
 
     def choices(self, cache: Cache) -> list[CacheChoice]:
         """Return what a cache could keep of these images, the best first, by what was measured so far."""
-        return self._keeping.choices(cache)
+        return self._caching.choices(cache)
 
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
-        return self._workshop.blocks(planned(self._order.blocks(at, joints), wanted), at.cycle)
+        return self._blocks.blocks(planned(self._order.blocks(at, joints), wanted), at.cycle)
 
     def fill(self, slots: Slots) -> int:
-        return self._workshop.use(slots)
+        return self._blocks.use(slots)
 
     def close(self) -> None:
-        self._workshop.close()
+        self._blocks.close()
 
 
-def _records(images: str | Path | Sequence[str | Path], suffixes: Sequence[str]) -> Records:
-    some: Any = images if isinstance(images, (list, tuple)) else [images]
+def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:
     try:
         endings = tuple(each.lower() for each in ([suffixes] if isinstance(suffixes, str) else suffixes))
     except (TypeError, AttributeError):
         endings = ("",)
     if not endings or not all(endings):
         raise BadSetting(f"suffixes={suffixes!r}: give endings of names, such as ('.jpg', '.png')")
-    if any(is_remote(str(each)) for each in some):
-        require("ImageSource of a URL", "s3", "obstore")
-    if some and all(str(each).endswith(SUFFIX) for each in some):
-        return ShardRecords(some, endings)
-    if isinstance(images, str) and is_remote(images):
-        return BucketRecords(images, endings)
-    if isinstance(images, (str, Path)) and images:
-        return FolderRecords(images, endings)
-    raise BadSetting(f"images={images!r}: give one folder, or tar files")
+    return endings
 
 
 def _range(name: str, given: Any, most: float) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from errno import ENOENT
@@ -18,11 +17,12 @@ from penstock.contracts import ByteArray, Ids, Place, Region
 from penstock.errors import ReadFailed, SourceError
 from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
 from penstock.sources.images.cached import CachedBlock
-from penstock.sources.images.choose import decoder
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
-from penstock.sources.images.pool import Steps, serve
-from penstock.sources.images.whole import JPEG_END, whole_image, whole_jpeg
-from penstock.sources.records.read import is_remote
+from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
+from penstock.sources.records.files import is_remote
+from penstock.sources.workers import Steps
+from penstock.sources.workers.block_maker import MemoryFile
+from penstock.sources.workers.pool import serve
 
 _JPEG = b"\xff\xd8"
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -30,7 +30,7 @@ _MOST_PIXELS = 178_956_970
 """As for Pillow: an image that says that it has more is taken for a decompression bomb."""
 
 
-class Task(NamedTuple):
+class ImageTask(NamedTuple):
     """A block to prepare.
 
     Attributes:
@@ -103,14 +103,7 @@ class Prepared(NamedTuple):
     costs: Costs
 
 
-class Memory(NamedTuple):
-    """A file in memory that blocks are written to, by its descriptor."""
-
-    fd: int
-    nbytes: int
-
-
-class Recipe(msgspec.Struct, frozen=True):
+class ImageRecipe(msgspec.Struct, frozen=True):
     """How images become rows.
 
     Attributes:
@@ -137,15 +130,17 @@ class Preparer:
         layouts: Where images may be kept, by what is kept of them.
     """
 
-    def __init__(self, recipe: Recipe, memories: Sequence[Memory], layouts: Mapping[str, CacheLayout]) -> None:
+    def __init__(
+        self, recipe: ImageRecipe, memories: Sequence[MemoryFile], layouts: Mapping[str, CacheLayout]
+    ) -> None:
         cv2.setNumThreads(1)
         self._recipe = recipe
         self._decoder = decoder()
-        self._memories = [np.frombuffer(mmap.mmap(*each), np.uint8) for each in memories]
+        self._memories = [each.map() for each in memories]
         self._layouts = layouts
         self._tiers: dict[str, Tiers] = {}
 
-    def __call__(self, task: Task) -> Steps[Prepared]:
+    def __call__(self, task: ImageTask) -> Steps[Prepared]:
         """Write the pixels of a block: the first step asks for its images, and each of the others writes one."""
         began, recipe, bad = perf_counter(), self._recipe, list[Bad]()
         size, count = recipe.augmentation.size, len(task.places)

@@ -8,19 +8,100 @@ from __future__ import annotations
 import errno
 import math
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
 
+from penstock.contracts import ByteArray
 from penstock.errors import BadSetting, PackDamaged, ReadFailed
-from penstock.sources.packed.plain import read_bytes
-from penstock.sources.packed.sealed import read_page
+from penstock.io.files import open_file
 from penstock.tree import Array, Node, array_nodes
+
+
+def read_bytes(path: Path, offset: int = 0, nbytes: int | None = None) -> ByteArray:
+    """Read bytes of a file from ``offset``, up to its end unless ``nbytes`` come before.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ReadFailed: the system refuses, the disk fails, or it is no regular file.
+    """
+    try:
+        fd, size = open_file(str(path), direct=False)
+        try:
+            content = np.empty(max(0, size - offset) if nbytes is None else nbytes, np.uint8)
+            done = 0
+            while came := os.preadv(fd, [content[done:].data], offset + done):
+                done += came
+            return content[:done]
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ReadFailed(f"{path} cannot be read: {error.strerror}", str(path), offset, error.errno or 0) from None
+
+
+FORMAT = "penstock packed 2"
+
+_SEAL = b'"crc32": '
+
+
+class Page(Protocol):
+    """Content of a page; its last field is ``crc32``."""
+
+    @property
+    def format(self) -> str: ...
+
+    @property
+    def crc32(self) -> int: ...
+
+
+class _Head(msgspec.Struct):
+    format: str
+    crc32: int | None = None
+
+
+P = TypeVar("P", bound=Page)
+
+
+def sealed(page: Page) -> bytes:
+    """Return the text of a page, whose ``crc32`` is the CRC-32 of every byte before that key."""
+    body, _, _ = msgspec.json.format(msgspec.json.encode(page), indent=1).rpartition(_SEAL)
+    return body + _SEAL + f"{zlib.crc32(body)}\n}}\n".encode()
+
+
+def read_page(path: Path, kind: type[P], remedy: str) -> P:
+    """Read and check a sealed page.
+
+    Raises:
+        FileNotFoundError: there is no such page.
+        BadSetting: it is undamaged, and of another version of the format.
+        PackDamaged: a byte of it has changed.
+        ReadFailed: the disk fails.
+    """
+    text = read_bytes(path).tobytes()
+    found = zlib.crc32(text.rpartition(_SEAL)[0])
+    try:
+        head = msgspec.json.decode(text, type=_Head)
+        # A flipped bit hits the format or the seal, not both: a page without a seal is an older Penstock's.
+        if head.format != FORMAT and head.crc32 in (None, found):
+            raise BadSetting(
+                f"{path} is of format {head.format!r}, and this Penstock reads {FORMAT!r}: pack again into a new "
+                "folder, or read it with the Penstock that packed it"
+            )
+        if head.crc32 != found:
+            told = "it does not say its own CRC-32" if head.crc32 is None else f"{head.crc32:08x} was packed"
+            raise PackDamaged(f"{path} is damaged: its CRC-32 is {found:08x}, and {told}. {remedy}")
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PackDamaged(f"{path} is damaged: {error}. {remedy}") from None
+
 
 MANIFEST = "penstock.json"
 JOURNAL = "packing.json"

@@ -15,8 +15,16 @@ from penstock.contracts import Cursor, Source, SourceBlock
 from penstock.errors import BadSetting, PackStopped, PenstockError, SourceError
 from penstock.linux.files import held
 from penstock.sources.adapt import adapt
-from penstock.sources.packed.format import JOURNAL, MANIFEST, Manifest, folder_at, read_manifest, read_set
-from penstock.sources.packed.sealed import FORMAT, read_page
+from penstock.sources.packed.format import (
+    FORMAT,
+    JOURNAL,
+    MANIFEST,
+    Manifest,
+    folder_at,
+    read_manifest,
+    read_page,
+    read_set,
+)
 from penstock.sources.packed.writer import Journal, Origin, Writer, stopping
 
 _COMMIT_BYTES = 64 << 20

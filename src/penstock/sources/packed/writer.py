@@ -19,6 +19,7 @@ from penstock.basics.sizes import size_text
 from penstock.contracts import SourceBlock
 from penstock.errors import PackDamaged, PackStopped, SourceError, UnsupportedLeaf
 from penstock.sources.packed.format import (
+    FORMAT,
     HEADER_BYTES,
     JOURNAL,
     MANIFEST,
@@ -26,9 +27,9 @@ from penstock.sources.packed.format import (
     Leaf,
     Manifest,
     header,
+    read_bytes,
+    sealed,
 )
-from penstock.sources.packed.plain import read_bytes
-from penstock.sources.packed.sealed import FORMAT, sealed
 from penstock.tree import Array, Described, Node, Strings, array_nodes, bytes_of, describe, difference, leaf_names
 
 _NEW = f"{JOURNAL}.new"

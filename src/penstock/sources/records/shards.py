@@ -20,10 +20,9 @@ from penstock.errors import BadSetting, ReadFailed
 from penstock.fingerprint.files import FileVersion
 from penstock.linux.files import cache_folder, written_whole
 from penstock.sources.order import digest
-from penstock.sources.records.read import check_once, is_remote, objects_like, read, read_ahead, version_of
+from penstock.sources.records.files import check_once, is_remote, objects_like, read, read_ahead, version_of
 from penstock.sources.records.tar import Member, members, walk
 
-SUFFIX = ".tar"
 _LABEL = ".cls"
 _FORMAT = 6
 _AT_ONCE = 64
@@ -58,9 +57,6 @@ class ShardRecords:
         shards: A tar, a pattern (``*``, ``{0000..0127}``), or several.
         suffixes: Endings of members that are samples, in small letters.
 
-    Attributes:
-        tars: Name of each shard, and how many samples it has.
-
     Raises:
         BadSetting: there are no such files, one is no tar, or has no sample.
     """
@@ -85,7 +81,7 @@ class ShardRecords:
         self._tokens = [version.etag or repr(version) for version in self._versions]
         self.root = _root(self._paths)
         counts = [len(index.samples) for index in indexes]
-        self.tars = [*zip(map(os.path.basename, self._paths), counts, strict=True)]
+        self.parts = [*zip(map(os.path.basename, self._paths), counts, strict=True)]
         self._shards = np.repeat(np.arange(len(indexes)), counts)
 
     @property

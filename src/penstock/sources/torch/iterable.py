@@ -13,10 +13,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock.contracts import Cursor, SourceBlock
-from penstock.sources.length import length
 from penstock.sources.order import digest
+from penstock.sources.plain import counted, length
 from penstock.sources.seeds import order_seed, seed_process
-from penstock.sources.stream import counted
 from penstock.sources.torch.compat import end_workers, without_persistent_workers
 from penstock.sources.torch.planned import PlannedLoader, describe_loader
 from penstock.sources.torch.sampling import SamplerPasses, canonical, draw, hardly_ends

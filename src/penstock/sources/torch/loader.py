@@ -16,8 +16,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Wanted
 from penstock.errors import SourceError
 from penstock.memory.slots import Slots
-from penstock.sources.length import length
 from penstock.sources.order import Ordered, digest, planned
+from penstock.sources.plain import length
 from penstock.sources.seeds import data_seed, rows_seed, seed_process
 from penstock.sources.torch.iterable import IterableDatasetSource, WholeBatchLoader
 from penstock.sources.torch.planned import PlannedLoader, describe_loader

@@ -26,8 +26,8 @@ from torch.utils.data import (
 
 from penstock.contracts import Cursor
 from penstock.errors import BadSetting, SourceError
-from penstock.sources.length import length
 from penstock.sources.order import digest
+from penstock.sources.plain import length
 from penstock.sources.seeds import SamplersOwn, data_seed, order_seed, seed_process
 
 _TORCHS = (BatchSampler, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)

@@ -1,4 +1,4 @@
-"""Decides what is kept of images, and tells what came of it."""
+"""Decides what a cache keeps of images, and counts what came of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from penstock.io.cache.tiers import LEAST_RECORDS, Admitted, CacheLayout, Counts
 from penstock.io.files import DIRECT_ALIGNMENT
 from penstock.linux.cgroups import cores
 from penstock.sources.images.cached import BYTES, PIXELS
-from penstock.sources.images.whole import size_of
+from penstock.sources.images.decoders import size_of
 from penstock.sources.images.worker import Costs, Prepared
 from penstock.sources.order import permutation
-from penstock.sources.records.read import is_remote, read
+from penstock.sources.records.files import is_remote, read
 
 _DECODERS = f"OpenCV {cv2.__version__}, simplejpeg {simplejpeg.__version__}"
 """What whole images are decoded by, whose versions may differ in pixels; regions are equal to whole images."""
@@ -34,7 +34,7 @@ _LEAST_MEASURED = 64
 _MOST_MEASURED = 1000
 
 
-class Keeping:
+class ImageCaching:
     """What is kept of the images of one source.
 
     Args:

@@ -1,0 +1,116 @@
+"""The formats of data sets that are named in a text, each by a prefix or a suffix, and what opens them.
+
+A new format is a file, and a line here by which ``share``, ``penstock feed`` and ``ImageSource`` find it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_type_hints
+
+from penstock.errors import BadSetting
+
+SOURCES = {
+    "images:": "penstock.sources.images.source:ImageSource",
+    "tokens:": "penstock.sources.tokens.source:TokenSource",
+    "packed:": "penstock.sources.packed.source:PackedSource",
+}
+"""By prefix: a source that takes a path or a pattern, and keywords."""
+
+_RECORDS_BY_SUFFIX = {".tar": "penstock.sources.records.shards:ShardRecords"}
+"""What takes several files of records, and the endings of samples."""
+_RECORDS_BY_MARK = {
+    "://": "penstock.sources.records.files:BucketRecords",
+    "": "penstock.sources.records.files:FolderRecords",
+}
+"""By what stands in its path: what takes one folder of records, and the endings of samples."""
+_OF_THE_FEED = {"segments", "seed", "shard"}
+
+
+class NamedSource(NamedTuple):
+    """A source that a text names.
+
+    Attributes:
+        text: Such as ``images:photos``.
+        make: What makes the source.
+        path: What stands behind the prefix.
+    """
+
+    text: str
+    make: Callable[..., Any]
+    path: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The source's own keywords, and their types."""
+        kinds = get_type_hints(self.make.__init__)
+        return {name: kinds[name] for name in self._parameters()}
+
+    def open(self, *, segments: int | None, seed: int, **options: Any) -> Any:
+        """Make the source.
+
+        Raises:
+            BadSetting: it has no such option, needs one more, or refuses a value.
+        """
+        parameters = self._parameters()
+        for name in options.keys() - parameters.keys():
+            near = difflib.get_close_matches(name, parameters, 1)
+            known = f"did you mean {near[0]}?" if near else f"it has {', '.join(parameters)}"
+            raise BadSetting(f"{self.text} has no option {name!r}; {known}")
+        for name, parameter in parameters.items():
+            if parameter.default is Parameter.empty and name not in options:
+                raise BadSetting(f"{self.text} needs {name}=..., as penstock.{self.make.__name__} does")
+        return self.make(self.path, segments=segments, seed=seed, **options)
+
+    def _parameters(self) -> dict[str, Parameter]:
+        named = signature(self.make).parameters
+        return {
+            name: each
+            for name, each in named.items()
+            if each.kind is Parameter.KEYWORD_ONLY and name not in _OF_THE_FEED
+        }
+
+
+def named_source(text: object) -> NamedSource | None:
+    """Return the source that a text names; None if it names none.
+
+    Raises:
+        BadSetting: no path stands behind the prefix.
+    """
+    prefix = next((prefix for prefix in SOURCES if isinstance(text, str) and text.startswith(prefix)), None)
+    if prefix is None:
+        return None
+    path = str(text).removeprefix(prefix)
+    if not path:
+        raise BadSetting(f"{text} names nothing: write {prefix}PATH")
+    return NamedSource(str(text), _opener(SOURCES[prefix]), os.path.expanduser(path))
+
+
+def records_of(named: Any, suffixes: Sequence[str]) -> Any:
+    """Return the ``Records`` of a folder, of an object store's prefix, or of one or several files that hold them.
+
+    Args:
+        named: One path, URL or pattern, or a list of them.
+        suffixes: Endings of samples that are wanted, in small letters.
+
+    Raises:
+        BadSetting: they are no records of a known format.
+    """
+    several = cast("list[Any]", [*named] if isinstance(named, (list, tuple)) else [named])
+    for suffix, opener in _RECORDS_BY_SUFFIX.items():
+        if several and all(str(each).endswith(suffix) for each in several):
+            return _opener(opener)(several, suffixes)
+    if not isinstance(named, (str, Path)) or not str(named):
+        raise BadSetting(f"images={named!r}: give one folder, or tar files")
+    mark = next(mark for mark in _RECORDS_BY_MARK if mark in str(named))
+    return _opener(_RECORDS_BY_MARK[mark])(named, suffixes)
+
+
+def _opener(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

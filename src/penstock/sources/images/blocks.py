@@ -1,0 +1,78 @@
+"""Has workers prepare blocks of images, and writes their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from io import FileIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.basics.terminal import say
+from penstock.contracts import ByteArray, Ids, Records, Tree
+from penstock.sources.images.caching import ImageCaching
+from penstock.sources.images.worker import ImageRecipe, ImageTask, Prepared
+from penstock.sources.order import Planned
+from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
+from penstock.sources.workers.pool import WorkerPool
+
+NO_LABEL = -100
+"""The label in place of a skipped image's, which torch's cross_entropy leaves out."""
+_NAMED = 3
+"""Skipped images that are named on stderr; all are counted."""
+
+
+class ImageBlocks(BlockMaker[ImageTask, Prepared]):
+    """Makes blocks of images.
+
+    Args:
+        records: Where the images lie.
+        labels: A row for each image; None if they have none.
+        recipe: What workers do.
+        example: A block of one row.
+        rows: Rows of a full block.
+        workers: How many processes.
+        caching: What is kept of the images.
+
+    Attributes:
+        skipped: Bad images so far that came black.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        labels: npt.NDArray[Any] | None,
+        recipe: ImageRecipe,
+        example: Tree,
+        rows: int,
+        workers: int,
+        caching: ImageCaching,
+    ) -> None:
+        self._records, self._labels, self._recipe, self._caching = records, labels, recipe, caching
+        self.skipped = 0
+        super().__init__(
+            records.root, example, rows, partial(WorkerPool[ImageTask, Prepared], workers, ImageRecipe.__module__)
+        )
+
+    def setup(self, memories: Sequence[MemoryFile]) -> tuple[tuple[Any, ...], list[FileIO]]:
+        files = self._caching.open()
+        return (self._recipe, memories, self._caching.layouts), files
+
+    def task(self, plan: Planned, cycle: int, memory: int, offset: int) -> ImageTask:
+        places = self._records.places(plan.ids)
+        return ImageTask(memory, offset, cycle, plan.sample, plan.rows, places, plan.kept, *self._caching.plan())
+
+    def finish(self, plan: Planned, result: Prepared, leaves: Sequence[ByteArray]) -> None:
+        self._caching.learn(result)
+        if self._labels is not None:
+            labels = self._labels[plan.ids]
+            labels[[row for row, _, _ in result.bad]] = NO_LABEL if labels.ndim == 1 else 0
+            leaves[1][:] = labels.reshape(-1).view(np.uint8)
+        for image in result.bad[: max(0, _NAMED - self.skipped)]:
+            say(f"{image.where} is skipped: {image.why}")
+        self.skipped += len(result.bad)
+
+    def check(self, ids: Ids) -> None:
+        self._records.check_unchanged(ids)  # a shard that was replaced explains a failure

@@ -1,0 +1,212 @@
+"""What decodes images: whole by simplejpeg and OpenCV, by regions with nvImageCodec, or the fastest that is here.
+
+Documentation: NVIDIA nvImageCodec 0.9, "Decoding a region of interest" (``CodeStream.get_sub_code_stream``).
+"""
+
+# nvImageCodec has no annotations.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingImports=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg  # pyright: ignore[reportMissingTypeStubs]
+
+from penstock.contracts import ByteArray, Decoder, Region
+from penstock.errors import BadSetting, SourceError
+from penstock.sources.images.turbo import TurboDecoder, turbo_library, with_margin
+
+_CUT_SHORT = "Premature end"
+JPEG_END = b"\xff\xd9"
+_FLAGS = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+
+
+class WholeDecoder:
+    """Decodes a whole JPEG for each region of it."""
+
+    name = f"simplejpeg {simplejpeg.__version__}, whole images"
+
+    def size(self, encoded: bytes) -> tuple[int, int]:
+        height, width, *_ = simplejpeg.decode_jpeg_header(encoded)
+        return int(height), int(width)
+
+    def decode(self, encoded: bytes, region: Region) -> ByteArray:
+        top, left, height, width = region
+        return whole_jpeg(encoded)[top : top + height, left : left + width]
+
+
+def size_of(encoded: bytes) -> tuple[int, int]:
+    """Return height and width of an image.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if encoded.startswith(b"\xff\xd8"):
+        return WholeDecoder().size(encoded)
+    height, width, _ = whole_image(encoded).shape
+    return height, width
+
+
+def whole_jpeg(encoded: bytes) -> ByteArray:
+    """Decode a JPEG of any kind; damage is an error where an end is missing, or pixels, as with Pillow.
+
+    Raises:
+        ValueError: it cannot be decoded.
+    """
+    try:
+        return simplejpeg.decode_jpeg(encoded, "RGB")
+    except ValueError as error:
+        if _CUT_SHORT in str(error):
+            raise
+        damage = error
+    try:
+        # What tells of no error leaves the memory as it was where it has decoded nothing.
+        height, width = WholeDecoder().size(encoded)
+        dark, light = (
+            simplejpeg.decode_jpeg(
+                encoded, "RGB", strict=False, buffer=np.full((height, width, 3), value, np.uint8)
+            )
+            for value in (0, 255)
+        )
+    except ValueError:  # four colours, which OpenCV turns into three
+        return whole_image(encoded)
+    if not np.array_equal(dark, light):
+        raise damage
+    return dark
+
+
+def whole_image(encoded: bytes) -> ByteArray:
+    """Decode an image of any format that OpenCV knows.
+
+    Raises:
+        ValueError: it cannot be decoded.
+    """
+    try:
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), _FLAGS)
+    except cv2.error as error:
+        raise ValueError(str(error).strip()) from None
+    if image is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise ValueError("no image of a known format")
+    return np.asarray(image, np.uint8)
+
+
+_PACKAGES = "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"
+_VERBOSITY = "PYNVIMGCODEC_VERBOSITY"
+_NO_GPU = -99999
+_UNIT_PX = {"CSS_444": 8, "CSS_440": 8, "CSS_GRAY": 8, "CSS_422": 16, "CSS_420": 16}
+_WIDEST_UNIT_PX = 32
+
+
+class NvImageCodecDecoder:
+    """Decodes regions by nvImageCodec.
+
+    Args:
+        version: Its version.
+    """
+
+    def __init__(self, version: str) -> None:
+        self.name = f"nvImageCodec {version}, regions"
+        self._whole = WholeDecoder()
+
+    def size(self, encoded: bytes) -> tuple[int, int]:
+        return self._whole.size(encoded)
+
+    def decode(self, encoded: bytes, region: Region) -> ByteArray:
+        if not encoded.endswith(JPEG_END):  # it does not tell what was cut short
+            return self._whole.decode(encoded, region)
+        codec, decoder, how = self._codec
+        stream = codec.CodeStream(encoded)
+        try:
+            if stream.num_channels > 3:
+                raise ValueError("its kind of colours is not decoded by regions")
+            unit = _UNIT_PX.get(stream.chroma_subsampling.name, _WIDEST_UNIT_PX)
+        except RuntimeError as error:
+            raise ValueError(str(error)) from None
+        wide = with_margin(region, stream.width, unit)
+        box = codec.Region(wide.top, wide.left, wide.top + wide.height, wide.left + wide.width)
+        with _quietly():  # libjpeg's warnings, which name no file
+            image = decoder.decode(stream.get_sub_code_stream(region=box), params=how)
+        if image is None:
+            raise ValueError("nvImageCodec cannot decode it")
+        return np.asarray(image)[:, region.left - wide.left :][:, : region.width]
+
+    @cached_property
+    def _codec(self) -> tuple[Any, Any, Any]:
+        os.environ.setdefault(_VERBOSITY, "0")
+        try:
+            with _quietly():  # it names libraries for GPUs that it does not find
+                from nvidia import nvimgcodec
+        except ImportError as error:
+            raise SourceError(
+                f"nvImageCodec is installed and cannot be loaded ({error}): uninstall it, or set "
+                "PENSTOCK_DECODER=simplejpeg"
+            ) from None
+        backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
+        decoder = nvimgcodec.Decoder(device_id=_NO_GPU, max_num_cpu_threads=1, backends=backends)
+        return nvimgcodec, decoder, nvimgcodec.DecodeParams(apply_exif_orientation=False)
+
+
+def nvimagecodec_version() -> str:
+    """Return the version of nvImageCodec; empty if it is not installed."""
+    for package in _PACKAGES:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+@contextmanager
+def _quietly() -> Generator[None]:
+    """Write nothing to stderr, not from C either."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+DECODER = "PENSTOCK_DECODER"
+"""Names one of the decoders, to be used in place of the fastest."""
+
+
+def decoder() -> Decoder:
+    """Make the fastest decoder that this machine has: by regions of images, or of whole images.
+
+    Raises:
+        BadSetting: ``PENSTOCK_DECODER`` names none that is installed, or ``PENSTOCK_TURBOJPEG`` no such library.
+    """
+    named = os.environ.get(DECODER)
+    for name, make in _DECODERS.items():
+        if named in (None, "", name) and (found := make()) is not None:
+            return found
+    raise BadSetting(f"{DECODER}={named}: it is not installed, or is none of {', '.join(_DECODERS)}")
+
+
+def _turbo() -> Decoder | None:
+    library = turbo_library()
+    return None if library is None else TurboDecoder(library)
+
+
+def _nvimagecodec() -> Decoder | None:
+    version = nvimagecodec_version()
+    return NvImageCodecDecoder(version) if version else None
+
+
+_DECODERS: dict[str, Callable[[], Decoder | None]] = {
+    "libjpeg-turbo": _turbo,
+    "nvimagecodec": _nvimagecodec,
+    "simplejpeg": WholeDecoder,
+}
+"""By name, the fastest first."""
