@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,12 @@ from penstock.linux.processes import cpu_s, pss_bytes
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _END_WITHIN_S = 20.0
+
+
+def children_cpu_s() -> float:
+    """Return the CPU time of the children that this process has waited for, and of those that they have."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Family:
@@ -32,32 +39,19 @@ class Family:
     def __init__(self) -> None:
         self._self = psutil.Process()
         self._others = {child.pid for child in self._self.children(recursive=True)}
-        self._ended_cpu_s = 0.0
+        self._before_s = children_cpu_s()
         self.peak_pss_bytes = 0
         self.peak_processes = 0
 
     def cpu_s(self) -> float:
         """Return the CPU time of all of them until now."""
-        return self._ended_cpu_s + cpu_s(self._living())
+        return children_cpu_s() - self._before_s + cpu_s(self._living())
 
     def sample_memory(self) -> None:
         """Sample the memory that they hold now."""
         living = self._living()
         self.peak_pss_bytes = max(self.peak_pss_bytes, sum(map(pss_bytes, living)))
         self.peak_processes = max(self.peak_processes, len(living))
-
-    def reap(self) -> dict[int, int]:
-        """Account for those that have ended; return their exit statuses by pid."""
-        ended: dict[int, int] = {}
-        for process in self._self.children():
-            if process.pid in self._others:
-                continue
-            with suppress(ChildProcessError):
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    self._ended_cpu_s += usage.ru_utime + usage.ru_stime
-                    ended[pid] = os.waitstatus_to_exitcode(status)
-        return ended
 
     def terminate(self) -> None:
         """Ask all of them to end."""
@@ -69,7 +63,10 @@ class Family:
         """Wait until none of them is left; what does not end by itself is killed."""
         deadline = time.monotonic() + _END_WITHIN_S
         while living := self._living():
-            self.reap()
+            for process in self._self.children():
+                if process.pid not in self._others:
+                    with suppress(ChildProcessError):
+                        os.waitpid(process.pid, os.WNOHANG)
             if time.monotonic() >= deadline:
                 for process in living:
                     with suppress(psutil.Error):
