@@ -187,7 +187,7 @@ def _draw(axes: Any, panel: Panel) -> tuple[list[Any], list[tuple[float, float]]
             axis.set_major_locator(LogLocator(subs=subs))
             axis.set_minor_formatter(NullFormatter())
     else:
-        axes.set_xlim(0, 1.1 * axes.get_xlim()[1])
+        axes.set_xlim(0, (1.05 if panel.counts else 1.2) * axes.get_xlim()[1])  # labels stand beside their points
     if panel.counts:
         axes.set_xticks(panel.counts)
         axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
