@@ -18,10 +18,10 @@ from typing import Annotated, NamedTuple
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from penstock.bench.io.plan import Settings
+from penstock.bench.experiment import progress
+from penstock.bench.io.plan import IoSettings
 from penstock.bench.io.run import run
 from penstock.io.advice.advice import advise
 from penstock.io.advice.measurements import Measurement
@@ -131,7 +131,7 @@ def main(
     """Measure everything, ask for advice on every need, and judge it."""
     machine = describe()
     console = Console(width=150)
-    settings = Settings(
+    settings = IoSettings(
         bs_bytes=tuple(sorted({*SEEN, *RATES_MB_S})),
         qd=(8, 32, 128),
         threads=(8, 32),
@@ -141,13 +141,8 @@ def main(
         repeats=repeats,
         scratch_bytes=4 << 30,
     )
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("")
-        rows = run(
-            settings,
-            on,
-            lambda done, in_all, what: progress.update(task, completed=done, total=in_all, description=what),
-        ).rows
+    with progress(console) as tell:
+        rows = run(settings, on, tell).rows
     verdicts = [judged(need, rows) for need in needs()]
     console.print(shown(verdicts))
     near = sum(v.score >= NEAR for v in verdicts)

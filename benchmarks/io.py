@@ -19,10 +19,10 @@ import typer
 from benchmarks.share.claims import Claim, least, most
 from benchmarks.share.tables import claims_table
 from rich.console import Console
-from rich.progress import Progress
 
-from penstock.bench.io.plan import Settings, sizes
-from penstock.bench.io.report import WIDTH, table
+from penstock.bench.experiment import progress
+from penstock.bench.io.plan import IoSettings, sizes
+from penstock.bench.io.report import WIDTH, picture, table
 from penstock.bench.io.run import run
 from penstock.errors import BadSetting, PenstockError
 from penstock.io.advice.measurements import Measurement
@@ -85,7 +85,7 @@ def main(
     if shutil.which("fio") is None:
         raise BadSetting("fio is not installed: it is the yardstick here")
     machine = describe()
-    common = Settings(
+    common = IoSettings(
         mech=(*POSIX, *DIRECT),
         threads=(threads,),
         runtime_s=seconds,
@@ -97,12 +97,7 @@ def main(
     rows: list[Measurement] = []
     for bs_bytes, depth in ((SMALL, qd), (LARGE, large_qd)):
         settings = msgspec.structs.replace(common, bs_bytes=(bs_bytes,), qd=(depth,))
-        with Progress(transient=True) as progress:
-            task = progress.add_task("", total=None)
-
-            def tell(done: int, in_all: int, what: str, progress: Progress = progress, task: int = task) -> None:
-                progress.update(task, completed=done, total=in_all, description=what)  # type: ignore[arg-type]
-
+        with progress(Console()) as tell:
             report = run(settings, path, tell)
         rows += report.rows
         Console().print(*report.remarks, sep="\n")
@@ -119,9 +114,7 @@ def main(
         }
         json_path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n")
     if plot is not None:
-        from penstock.bench.io.plot import save
-
-        save([row for row in rows if row.iops], plot)
+        picture([row for row in rows if row.iops]).savefig(plot)
 
 
 def _judged(target: Target, rows: list[Measurement], repeats: int) -> Claim:

@@ -28,11 +28,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from penstock.bench.io import page_cache
-from penstock.bench.io.loop import Loop, places, stride
+from penstock.bench.io import target as page_cache
+from penstock.bench.io.loop import ReadLoop, places, stride
 from penstock.bench.io.loop import measure as loop_measured
-from penstock.bench.measure.interval import Interval
 from penstock.bench.measure.pool import ProcessPool
+from penstock.bench.measure.rates import Interval
 from penstock.contracts import Cursor, SourceBlock
 from penstock.io.files import file_system
 from penstock.io.open import open_reader
@@ -101,7 +101,7 @@ def raw(
     reader = open_reader(reader_name, memory, depth=depth, threads=THREADS)
     file, nbytes = reader.open(str(path))
     offsets = HEADER_BYTES + places(nbytes - HEADER_BYTES, row_bytes, "random", repeat)
-    loop = Loop(reader, file, offsets, row_bytes, threads=0 if reader_name == "uring" else THREADS, once=False)
+    loop = ReadLoop(reader, file, offsets, row_bytes, threads=0 if reader_name == "uring" else THREADS, once=False)
     figures = loop_measured(loop, depth, runtime_s=seconds, warm_up_s=0.3)
     gb = figures.ops * row_bytes / 1e9
     path_taken = reader.path_taken

@@ -20,7 +20,7 @@ IN_README = ("jpeg-together-4", "jpeg-each-8")
 def readme() -> None:
     share = read("share")
     demo = read("demo-default")
-    own, one = demo["separate"], demo["shared"]
+    own, one, *_ = demo_arms(demo)
     ratio = one["images_per_s"] / own["images_per_s"]
     print(f"{conditions(share)}\n")
     print("| | target | measured |")
@@ -29,9 +29,7 @@ def readme() -> None:
         f"| `make demo`, {len(own['runs'])} runs: images/s together, own loaders → one feed | | "
         f"{own['images_per_s']:,.0f} → {one['images_per_s']:,.0f} ({ratio:.1f}×) |"
     )
-    loaded = {
-        arm: median(one["images_per_s"] for one in runs) for arm, runs in read("load-pip")["measured"].items()
-    }
+    loaded = {arm: median(rates) for arm, rates in load_rates(read("load-pip")).items()}
     print(
         "| one training alone: images/s of a `DataLoader` with Pillow → `ImageSource`, as pip installs it | | "
         f"{loaded['pillow']:,.0f} → {loaded['penstock']:,.0f} ({loaded['penstock'] / loaded['pillow']:.1f}×) |"
@@ -174,13 +172,21 @@ def load_claims() -> list[dict]:
         ("pip", "ImageSource as pip installs it", OF_WHOLE_IMAGES),
         ("nvimagecodec", "ImageSource by nvImageCodec, from PyPI", OF_NVIMAGECODEC),
     ):
-        measured = read(f"load-{name}")["measured"]
-        own = [one["images_per_s"] for one in measured["penstock"]]
+        rates = load_rates(read(f"load-{name}"))
         for arm, (peer, target) in targets.items():
-            others = [one["images_per_s"] for one in measured[arm]]
-            ratios = [mine / other for mine, other in zip(own, others, strict=True)]
+            ratios = [mine / other for mine, other in zip(rates["penstock"], rates[arm], strict=True)]
             claims.append(claim(f"images/s of {how}, against {peer}", "x", ratios, least=target))
     return claims
+
+
+def load_rates(report: dict) -> dict[str, list[float]]:
+    """Images per second of each loader, of a report of today's form or the first one."""
+    rates: dict[str, list[float]] = {}
+    for each in report.get("results", ()):
+        rates.setdefault(each["arm"], []).append(each["figures"]["images_per_s"])
+    for arm, runs in report.get("measured", {}).items():
+        rates[arm] = [one["images_per_s"] for one in runs]
+    return rates
 
 
 def reading_claims() -> list[dict]:
@@ -251,11 +257,19 @@ def fingerprint_claims(measured: dict) -> list[dict]:
 
 
 def demo_row(demo: dict) -> str:
-    arms = [demo[arm] for arm in ("separate", "shared", "source") if demo.get(arm)]
+    arms = demo_arms(demo)
     ratio = arms[-1]["images_per_s"] / arms[0]["images_per_s"]
     speeds = " → ".join(f"{arm['images_per_s']:,.0f}" for arm in arms)
     costs = " → ".join(f"{arm['cpu_s_per_1000_images']:.2f}" for arm in arms)
-    return f"| {demo['data']['name']} | {speeds} ({ratio:.1f}×) | {costs} |"
+    name = demo["data"]["name"] if "data" in demo else demo["settings"]["data"]
+    return f"| {name} | {speeds} ({ratio:.1f}×) | {costs} |"
+
+
+def demo_arms(demo: dict) -> list[dict]:
+    """Figures of the demo's arms, of a report of today's form or the first one."""
+    if "results" in demo:
+        return [each["figures"] for each in demo["results"]]
+    return [demo[arm] for arm in ("separate", "shared", "source") if demo.get(arm)]
 
 
 def number(value: float) -> str:

@@ -14,8 +14,8 @@ from benchmarks.share.result import Result, measure
 from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload
 
-from penstock.bench.measure.interval import Interval, Watch
-from penstock.bench.measure.pool import Member, MemberFailed, ProcessPool
+from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
+from penstock.bench.measure.rates import Interval, IntervalWatch
 from penstock.gpus.gpm import Activity, meter_of
 
 ARMS = ("separate", "host ring", "GPU ring", "tensorsocket")
@@ -95,7 +95,7 @@ class Bench:
         self._pool = pool
         self._settings = settings
         self._trainer_pool = TrainerPool(pool)
-        self._feeders: dict[str, Member] = {}
+        self._feeders: dict[str, MeasuredProcess] = {}
         self._too_many: dict[str, str] = {}  # by case, what TensorSocket did not finish
 
     def measured(self, case: Case, repeat: int) -> Measured:
@@ -134,7 +134,7 @@ class Bench:
         kind = "own copies" if case.arm == "separate" else case.arm
         return {"kind": kind, "nbytes": case.workload.block_bytes, **order}
 
-    def _feeder(self, case: Case) -> Member:
+    def _feeder(self, case: Case) -> MeasuredProcess:
         name = self._order(case)["feed"]
         if name not in self._feeders:
             memory = self._settings.device if case.arm == "GPU ring" else "host"
@@ -153,7 +153,7 @@ class Bench:
         counts: list[Counter] = []
         meter = meter_of(settings.device)
 
-        def watches(producer: Member) -> list[Watch]:
+        def watches(producer: MeasuredProcess) -> list[IntervalWatch]:
             counts.append(Counter(producer))
             return [*counts, meter]
 
@@ -181,7 +181,7 @@ def _shown(device: str) -> tuple[dict[str, str], str]:
 class Counter:
     """Watches what a feeder has copied to the GPU per block since it began, as few come in an interval."""
 
-    def __init__(self, feeder: Member) -> None:
+    def __init__(self, feeder: MeasuredProcess) -> None:
         self._feeder = feeder
         self.bytes_per_block = 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ from benchmarks.share.plan import Settings
 from benchmarks.share.run import Report, run
 from benchmarks.share.tables import tables
 
-from penstock.basics.packages import require
 from penstock.basics.terminal import console
-from penstock.bench.measure.progress import progress
-from penstock.bench.saving import check_writable, saved
+from penstock.bench.experiment import check_files, progress, save
 
 
 def share_command(settings: Settings, data: Path | None, json: Path | None, plot: Path | None) -> None:
@@ -25,21 +22,17 @@ def share_command(settings: Settings, data: Path | None, json: Path | None, plot
         BadSetting: a setting is out of range, or a file could not be written afterwards.
         PackageMissing: an extra that this needs is not installed.
     """
-    for path in filter(None, (json, plot)):
-        check_writable(path)
-    if plot is not None:
-        require("--plot", "demo", "matplotlib")
+    check_files(json, plot=plot)
     shown = console()
     with progress(shown) as tell:
         report = run(settings, None if data is None else str(data), tell)
     rows = claims(report)
     shown.print(tables(report, rows), soft_wrap=True)
-    if json is not None:
-        saved(json, partial(json.write_bytes, encoded(report, rows)), shown)
+    save(json, lambda file: file.write_bytes(encoded(report, rows)), shown)
     if plot is not None:
-        from benchmarks.share.plot import save
+        from benchmarks.share.plot import save as draw
 
-        saved(plot, partial(save, report, rows, plot), shown)
+        save(plot, lambda file: draw(report, rows, file), shown)
 
 
 def encoded(report: Report, rows: list[Claim]) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from benchmarks.share.workload import Workload
 
-from penstock.bench.measure.interval import Interval
+from penstock.bench.measure.rates import Interval
 from penstock.errors import BadSetting
 
 MOST_TRAINERS = 64

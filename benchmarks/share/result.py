@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.bench.measure.interval import Interval, Watch
-from penstock.bench.measure.pool import Member
-from penstock.bench.measure.rates import Unfinished, measured
+from penstock.bench.measure.pool import MeasuredProcess
+from penstock.bench.measure.rates import Interval, IntervalWatch, Unfinished, measured
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -51,11 +50,11 @@ class Result(msgspec.Struct, frozen=True):
 
 def measure(
     result: Result,
-    members: Sequence[Member],
+    members: Sequence[MeasuredProcess],
     order: dict[str, Any],
     interval: Interval,
     feeders: Sequence[int] = (),
-    watches: Sequence[Watch] = (),
+    watches: Sequence[IntervalWatch] = (),
 ) -> Result:
     """Let the members take batches as ``order`` says, and fill in the result.
 

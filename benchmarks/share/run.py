@@ -17,8 +17,8 @@ from benchmarks.share.trainers import TrainerPool, start_feeder
 from benchmarks.share.workload import Workload, jpegs, synthetic
 
 from penstock.basics.packages import require
-from penstock.bench.measure.pool import Member, MemberFailed, ProcessPool
-from penstock.bench.measure.progress import Tell
+from penstock.bench.experiment import Tell
+from penstock.bench.measure.pool import MeasuredProcess, MemberFailed, ProcessPool
 from penstock.errors import BadSetting, PenstockError
 from penstock.runs.machine import Machine, describe
 
@@ -111,7 +111,7 @@ def _measure(report: Report, scratch: Path, tell: Tell) -> None:
 
 
 def _result(
-    case: Case, repeat: int, trainer_pool: TrainerPool, feeders: dict[str, Member], settings: Settings
+    case: Case, repeat: int, trainer_pool: TrainerPool, feeders: dict[str, MeasuredProcess], settings: Settings
 ) -> Result:
     result = Result(case.workload.name, case.arm, case.trainers, repeat, finished=False)
     members = trainer_pool.members(case.kind, case.trainers)

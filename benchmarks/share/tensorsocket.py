@@ -16,8 +16,8 @@ from benchmarks.share.result import Result, measure
 from benchmarks.share.workload import Workload
 
 import penstock
-from penstock.bench.measure.interval import Interval, Watch
-from penstock.bench.measure.pool import ONE_THREAD, Member, MemberFailed, ProcessPool
+from penstock.bench.measure.pool import ONE_THREAD, MeasuredProcess, MemberFailed, ProcessPool
+from penstock.bench.measure.rates import Interval, IntervalWatch
 
 SCRIPTS = ROOT / "benchmarks" / "peers" / "tensorsocket"
 PYTHON = ROOT / ".venv-tensorsocket" / "bin" / "python"
@@ -56,7 +56,7 @@ def measured(
     interval: Interval,
     order: dict[str, Any] | None = None,
     environment: dict[str, str] | None = None,
-    watches: Callable[[Member], Sequence[Watch]] = lambda _: (),
+    watches: Callable[[MeasuredProcess], Sequence[IntervalWatch]] = lambda _: (),
 ) -> Result:
     """Fill in a result, with new processes; a note says if TensorSocket is not installed or does not finish.
 
@@ -67,7 +67,7 @@ def measured(
     """
     if not (PYTHON.exists() and SCRIPTS.exists()):
         return msgspec.structs.replace(result, note=NOT_INSTALLED)
-    started: list[Member] = []
+    started: list[MeasuredProcess] = []
     environment = {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, _PENSTOCK))), **(environment or {})}
     try:
         started += pool.start([str(PYTHON), str(SCRIPTS / "producer.py")], environment=environment)

@@ -8,17 +8,17 @@ import msgspec
 from benchmarks.children import ENVIRONMENT, command
 from benchmarks.share.feeding import Feeding
 
-from penstock.bench.measure.pool import START_S, Member, ProcessPool
+from penstock.bench.measure.pool import START_S, MeasuredProcess, ProcessPool
 
 
-def start_trainers(pool: ProcessPool, count: int) -> list[Member]:
+def start_trainers(pool: ProcessPool, count: int) -> list[MeasuredProcess]:
     members = pool.start(command("benchmarks.share.trainer"), count, ENVIRONMENT)
     for member in members:
         member.hear_of("pid", time.monotonic() + START_S)
     return members
 
 
-def start_feeder(pool: ProcessPool, feeding: Feeding) -> Member:
+def start_feeder(pool: ProcessPool, feeding: Feeding) -> MeasuredProcess:
     (member,) = pool.start(command("benchmarks.share.feeding"), 1, ENVIRONMENT)
     member.tell(msgspec.to_builtins(feeding))
     member.hear_of("ready", time.monotonic() + START_S)
@@ -30,9 +30,9 @@ class TrainerPool:
 
     def __init__(self, pool: ProcessPool) -> None:
         self._pool = pool
-        self._members: dict[str, list[Member]] = {}
+        self._members: dict[str, list[MeasuredProcess]] = {}
 
-    def members(self, kind: str, count: int) -> list[Member]:
+    def members(self, kind: str, count: int) -> list[MeasuredProcess]:
         members = self._members.setdefault(kind, [])
         if len(members) < count:
             members.extend(start_trainers(self._pool, count - len(members)))

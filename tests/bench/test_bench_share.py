@@ -17,11 +17,20 @@ import psutil
 import pytest
 
 from penstock.basics.terminal import console
-from penstock.bench.measure.spread import Spread
-from penstock.bench.share.plan import Case, Settings, cases, split
-from penstock.bench.share.report import Comparison, Report, Result, compared, sentence
-from penstock.bench.share.source import Loader, alone, described
-from penstock.bench.share.table import shown
+from penstock.bench.experiment import Spread
+from penstock.bench.share.child import UsersLoader, alone, described
+from penstock.bench.share.report import (
+    Gain,
+    Kind,
+    ShareFigures,
+    ShareReport,
+    ShareSettings,
+    compared,
+    named,
+    sentence,
+    shown,
+)
+from penstock.bench.share.run import ShareCase, cases, split
 from penstock.errors import BadSetting
 from penstock.runs.machine import describe
 
@@ -75,7 +84,7 @@ def samples():
 
 def deadly():
     def at(index):
-        if sys.argv[0].endswith("trainer.py"):
+        if sys.argv[1:] != ["feeder"]:
             os.kill(os.getpid(), signal.SIGKILL)
         return index
     return DataLoader(Numbers(at), batch_size=8)
@@ -148,14 +157,17 @@ def measured(loaders: Path) -> tuple[dict[str, Any], str]:
     return json.loads(json_path.read_text()), done.stdout
 
 
+def figures(measured: tuple[dict[str, Any], str]) -> list[dict[str, Any]]:
+    return [each["figures"] for each in measured[0]["results"]]
+
+
 def test_every_case_is_measured_with_the_loader_s_workers_in_all(measured):
-    found = {(result["arm"], result["trainers"], result["workers"]) for result in measured[0]["results"]}
-    assert found == {("alone", 1, 2), ("separate", 2, 2), ("shared", 2, 2)}
-    assert len(measured[0]["results"]) == len(found)
+    found = [(each["kind"], each["trainers"], each["workers"]) for each in figures(measured)]
+    assert found == [("alone", 1, 2), ("separate", 2, 2), ("shared", 2, 2)]
 
 
 def test_the_figures_of_a_result_fit_together(measured):
-    for result in measured[0]["results"]:
+    for result in figures(measured):
         assert len(result["samples_per_s"]) == len(result["batches_per_s"]) == result["trainers"]
         for samples, batches in zip(result["samples_per_s"], result["batches_per_s"], strict=True):
             assert samples == pytest.approx(8 * batches)
@@ -245,13 +257,13 @@ def test_whatever_ends_it_leaves_nothing(loaders: Path, feeds_directory: Path, t
 @pytest.mark.parametrize(
     "settings",
     [
-        Settings(trainers=()),
-        Settings(trainers=(0,)),
-        Settings(trainers=(65,)),
-        Settings(seconds=float("nan")),
-        Settings(repeats=0),
-        Settings(step_ms=-1),
-        Settings(window="much"),
+        ShareSettings(trainers=()),
+        ShareSettings(trainers=(0,)),
+        ShareSettings(trainers=(65,)),
+        ShareSettings(seconds=float("nan")),
+        ShareSettings(repeats=0),
+        ShareSettings(step_ms=-1),
+        ShareSettings(window="much"),
     ],
 )
 def test_a_setting_out_of_range_is_refused(settings):
@@ -269,10 +281,10 @@ def test_workers_are_dealt_to_separate_loaders_one_each_at_least(workers, traine
 
 def test_what_is_compared_runs_one_after_the_other():
     assert list(cases((1, 4), 4)) == [
-        Case("alone", 1, (4,)),
-        Case("shared", 1, (4,)),
-        Case("separate", 4, (1, 1, 1, 1)),
-        Case("shared", 4, (4,)),
+        ShareCase("alone", 1, (4,)),
+        ShareCase("shared", 1, (4,)),
+        ShareCase("separate", 4, (1, 1, 1, 1)),
+        ShareCase("shared", 4, (4,)),
     ]
     assert [case.workers for case in cases((2,), None)] == [(), (), ()]
 
@@ -297,7 +309,7 @@ def spread(*values: float) -> Spread:
 
 
 def compare(speed: Spread, cpu: float, *, trainers: int = 4, kept: float | None = None) -> str:
-    return sentence(Comparison(trainers, speed, spread(cpu), spread(1.0), kept), 20)
+    return sentence(Gain(trainers, speed, spread(cpu), spread(1.0), kept), 20)
 
 
 @pytest.mark.parametrize(
@@ -335,16 +347,24 @@ def test_the_sentence_says_what_sharing_brings_and_when_it_brings_nothing(said, 
     assert said == words
 
 
-def test_ratios_are_taken_within_a_repeat():
-    results = [
-        Result(arm, 2, 2, repeat, (rate, rate), (rate / 8, rate / 8), cpu, 100)
-        for repeat, rates in enumerate([(100.0, 300.0), (200.0, 400.0), (50.0, 50.0)])
-        for arm, rate, cpu in (("separate", rates[0], 2.0), ("shared", rates[1], 1.0))
-    ]
-    comparison = compared(results, 2, step_ms=8)
-    assert comparison.together == Spread(2.0, 1.0, 3.0)
-    assert comparison.cpu == Spread(0.5, 0.5, 0.5)
-    assert comparison.steps_kept == pytest.approx(100 / 8 * 8e-3)
+def report_of(settings: ShareSettings, loader: UsersLoader) -> ShareReport:
+    return ShareReport(benchmark="", machine=describe(), settings=settings, function="make_loader", loader=loader)
+
+
+def add(report: ShareReport, kind: Kind, trainers: int, repeat: int, rate: float, cpu_s: float) -> None:
+    rates, workers = (rate,) * trainers, report.loader.workers
+    batches = tuple(each / 8 for each in rates)
+    report.add(
+        named(kind, trainers), repeat, ShareFigures(kind, trainers, workers, rates, batches, cpu_s, 99 << 30)
+    )
+
+
+def test_a_feed_is_compared_with_separate_loaders_and_these_with_the_steps():
+    report = report_of(ShareSettings(step_ms=8), UsersLoader("", 2, 8, None))
+    add(report, "separate", 2, 0, 100.0, 2.0)
+    add(report, "shared", 2, 0, 300.0, 1.0)
+    gain = compared(report, 2)
+    assert (gain.together.median, gain.cpu.median, gain.steps_kept) == (3.0, 0.5, pytest.approx(100 / 8 * 8e-3))
 
 
 @pytest.mark.parametrize(
@@ -356,21 +376,12 @@ def test_ratios_are_taken_within_a_repeat():
     ],
 )
 def test_what_to_know_about_the_figures_stands_below_them(workers, quick, says, capsys):
-    settings = Settings(trainers=(64,), repeats=2, quick=quick)
-    results = [
-        Result(arm, k, workers and 64, repeat, (123456.7,) * k, (1.0,) * k, 12.3, 99 << 30)
-        for arm, k in (("alone", 1), ("separate", 64), ("shared", 64))
-        for repeat in range(2)
-    ]
-    report = Report(
-        machine=describe(),
-        settings=settings,
-        function="make_loader",
-        loader=Loader("DataLoader(" + "A" * 90, workers, 8, None),
-        results=results,
-        comparisons=[],
-        sentence="So it is.",
-    )
+    settings = ShareSettings(trainers=(64,), repeats=2, quick=quick)
+    report = report_of(settings, UsersLoader("DataLoader(" + "A" * 90, workers, 8, None))
+    report.sentence = "So it is."
+    for kind, k in (("alone", 1), ("separate", 64), ("shared", 64)):
+        for repeat in range(2):
+            add(report, kind, k, repeat, 123456.7, 12.3)
     console(width=80).print(shown(report), soft_wrap=True)
     printed = capsys.readouterr().out
     assert says in " ".join(printed.split())

@@ -20,20 +20,20 @@ import numpy as np
 import psutil
 import pytest
 
-from penstock.bench.io import child, page_cache
-from penstock.bench.io.latency import Latencies
-from penstock.bench.io.loop import Loop, measure, places
-from penstock.bench.io.plan import Case, Settings, sizes
-from penstock.bench.io.report import as_csv, as_json, medians
-from penstock.bench.io.run import Report, run
-from penstock.bench.io.target import target
+from penstock.bench.experiment import as_json
+from penstock.bench.io import child
+from penstock.bench.io.loop import Latencies, ReadLoop, measure, places
+from penstock.bench.io.plan import Case, IoSettings, sizes
+from penstock.bench.io.report import as_csv, medians, picture
+from penstock.bench.io.run import IoReport, run
+from penstock.bench.io.target import cached_share, dropped, opened_target
 from penstock.contracts import Completed, Extents
 from penstock.errors import BadSetting, ReadFailed
 from penstock.io.advice.measurements import Measurement
 from penstock.io.files import file_system
 
 FILE_BYTES = 4 << 20
-SHORT = Settings(bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.1, warm_up_s=0.02)
+SHORT = IoSettings(bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.1, warm_up_s=0.02)
 
 FAKE = """
 import os, signal, time
@@ -84,12 +84,12 @@ def bench_io(command: Callable[..., Any]) -> Callable[..., Any]:
     return partial(command, "bench", "io")
 
 
-def quietly(settings: Settings, path: Path | str) -> Report:
+def quietly(settings: IoSettings, path: Path | str) -> IoReport:
     return run(settings, str(path), lambda *_: None)
 
 
-def changed(**settings: Any) -> Settings:
-    return Settings(**{name: getattr(SHORT, name) for name in SHORT.__struct_fields__} | settings)
+def changed(**settings: Any) -> IoSettings:
+    return IoSettings(**{name: getattr(SHORT, name) for name in SHORT.__struct_fields__} | settings)
 
 
 @pytest.mark.parametrize("mechanisms", [("uring",), pytest.param(("posix", "direct"), marks=pytest.mark.soak)])
@@ -149,13 +149,13 @@ def test_a_mechanism_that_fails_is_a_row_with_a_note_and_the_others_go_on(
 
 
 def test_a_file_that_is_cut_short_is_a_row_with_a_note(file: Path) -> None:
-    with target(str(file), 0) as read:
+    with opened_target(str(file), 0) as read:
         os.truncate(file, 8192)
         assert read.nbytes == FILE_BYTES
         case = Case("posix", 4096, 4, 2, "random")
         order = child.Order(
             case=case, path=read.path, nbytes=read.nbytes, cold=False, runtime_s=0.1, warm_up_s=0.0, seed=0,
-            readers=Settings().readers,
+            readers=IoSettings().readers,
         )  # fmt: skip
         with pytest.raises(ReadFailed, match="cut short"):
             child.run(order)
@@ -194,7 +194,7 @@ class Instant:
 def test_a_loop_reads_each_block_once_and_keeps_the_depth_under_way(depth: int, threads: int) -> None:
     reader = Instant(depth)
     offsets = places(1000 * 4096, 4096, "random", seed=3)
-    loop = Loop(reader, 0, offsets, 4096, threads=threads, once=True)  # type: ignore[arg-type]
+    loop = ReadLoop(reader, 0, offsets, 4096, threads=threads, once=True)  # type: ignore[arg-type]
     figures = measure(loop, depth, runtime_s=60.0, warm_up_s=0.0)
     assert figures.exhausted
     assert figures.ops == 1000
@@ -206,7 +206,7 @@ def test_a_loop_that_is_not_to_end_begins_the_blocks_again_in_the_same_order() -
     reader = Instant(8)
     offsets = places(10 * 4096, 4096, "random", seed=3)
     figures = measure(
-        Loop(reader, 0, offsets, 4096, threads=0, once=False),  # type: ignore[arg-type]
+        ReadLoop(reader, 0, offsets, 4096, threads=0, once=False),  # type: ignore[arg-type]
         8,
         runtime_s=0.05,
         warm_up_s=0.0,
@@ -249,11 +249,11 @@ def test_threads_are_not_multiplied_where_one_thread_drives_a_mechanism() -> Non
 def test_cold_reads_come_from_storage_and_end_when_all_was_read(file: Path) -> None:
     with file.open("rb") as readable:
         readable.read()
-    assert page_cache.cached_share(str(file), FILE_BYTES) == 1.0
+    assert cached_share(str(file), FILE_BYTES) == 1.0
     if (where := file_system(str(file))) in {"tmpfs", "overlay", "zfs", "9p"}:
         pytest.skip(f"{where} keeps files in the page cache")
-    assert page_cache.dropped(str(file), FILE_BYTES) == 0.0
-    assert page_cache.cached_share(str(file), FILE_BYTES) == 0.0
+    assert dropped(str(file), FILE_BYTES) == 0.0
+    assert cached_share(str(file), FILE_BYTES) == 0.0
     (row,) = quietly(changed(mech=("posix",), cold=True, runtime_s=60.0, warm_up_s=0.0), file).rows
     assert row.cold
     assert row.note.endswith("every block was read once")
@@ -284,7 +284,7 @@ def test_warm_reads_say_how_much_was_in_the_page_cache(file: Path) -> None:
 
 
 def test_a_scratch_file_has_no_name_and_goes_with_its_process(tmp_path: Path) -> None:
-    with target(str(tmp_path), 1 << 20) as scratch:
+    with opened_target(str(tmp_path), 1 << 20) as scratch:
         assert scratch.nbytes == 1 << 20
         assert len(set(Path(scratch.path).read_bytes())) == 256
         assert list(tmp_path.iterdir()) == []
@@ -351,7 +351,7 @@ def of_cache(mech: str, *, cold: bool) -> Measurement:
 
 def hollow(*rows: Measurement) -> tuple[int, bool]:
     """How many points of the picture are hollow, and whether its legend says what that means."""
-    drawn = pytest.importorskip("penstock.bench.io.plot").picture(rows)
+    drawn = picture(rows)
     points = sum(len(line.get_xdata()) for line in drawn.axes[0].lines if line.get_markerfacecolor() == "white")
     return points, any("page cache" in text.get_text() for legend in drawn.legends for text in legend.texts)
 
@@ -369,9 +369,9 @@ def test_a_pipe_a_socket_and_a_name_that_nothing_can_have_are_refused_at_once(tm
         listening.bind(str(tmp_path / "socket"))
         for name in ("pipe", "socket"):
             with pytest.raises(BadSetting, match=f"{name} is neither a file"):
-                run(Settings(), str(tmp_path / name), lambda *_: None)
+                run(IoSettings(), str(tmp_path / name), lambda *_: None)
     with pytest.raises(BadSetting, match="null byte"):
-        run(Settings(), "a\0b", lambda *_: None)
+        run(IoSettings(), "a\0b", lambda *_: None)
 
 
 @pytest.mark.parametrize(

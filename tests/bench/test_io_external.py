@@ -14,27 +14,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.bench.io.external import TOOLS, installed
-from penstock.bench.io.external.bam import Bam
-from penstock.bench.io.external.fio import ENGINES, Fio
-from penstock.bench.io.external.gdsio import Gdsio
-from penstock.bench.io.external.spdk import Spdk
-from penstock.bench.io.external.tool import Tool
-from penstock.bench.io.plan import Case, Settings
-from penstock.bench.io.processes import Answer, MeasurementFailed
+from penstock.bench.io.external import ENGINES, TOOLS, Bam, Fio, Gdsio, Spdk, Tool, installed
+from penstock.bench.io.plan import Case, IoSettings
 from penstock.bench.io.run import run
 from penstock.bench.io.target import Target
+from penstock.bench.measure.pool import Answer, MeasurementFailed
 from penstock.io.advice.measurements import Measurement
 
 RECORDED = Path(__file__).parent / "recorded"
 FILE = Target("/data/a:b", "/data/a:b", 1 << 30)
-SETTINGS = Settings(
+SETTINGS = IoSettings(
     mech=(), bs_bytes=(4096,), qd=(8,), threads=(2,), runtime_s=0.3, warm_up_s=0.1, external=("fio",)
 )
 needs_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 
 
-def row_of(tool: Tool, file: str, case: Case, cpu_s: float = 0.0, settings: Settings = SETTINGS) -> Measurement:
+def row_of(tool: Tool, file: str, case: Case, cpu_s: float = 0.0, settings: IoSettings = SETTINGS) -> Measurement:
     return tool.row(case, Answer((RECORDED / file).read_text(), cpu_s), settings, cold=False)
 
 
@@ -85,7 +80,7 @@ def test_an_answer_that_is_not_understood_is_quoted(tool: Tool, text: str) -> No
 
 
 def test_fio_is_never_asked_to_write() -> None:
-    settings = Settings(pattern=("random", "sequential"), cold=True, threads=(2, 4))
+    settings = IoSettings(pattern=("random", "sequential"), cold=True, threads=(2, 4))
     engines = set()
     for case in Fio().cases(settings):
         command = Fio().command("fio", case, FILE, settings)
@@ -101,7 +96,7 @@ def test_fio_is_never_asked_to_write() -> None:
 
 
 def test_gdsio_is_never_asked_to_write() -> None:
-    settings = Settings(pattern=("random", "sequential"), dest=("host", "cuda:3"))
+    settings = IoSettings(pattern=("random", "sequential"), dest=("host", "cuda:3"))
     cases = list(Gdsio().cases(settings))
     assert {(case.mech, case.dest) for case in cases} == {
         ("gdsio:CPUONLY", "host"), ("gdsio:GPUD", "cuda:3"), ("gdsio:CPU_GPU", "cuda:3"),
@@ -129,9 +124,9 @@ def test_spdk_and_bam_say_why_they_do_not_run_and_find_what_they_can_read(tmp_pa
 def test_a_tool_that_is_missing_or_has_nothing_to_do_is_a_remark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(external=("fio", "gdsio"), dest=("cuda:0",))
+    settings = IoSettings(external=("fio", "gdsio"), dest=("cuda:0",))
     monkeypatch.setenv("PATH", str(tmp_path))
-    tools, remarks = installed(Settings(external=("fio",)), FILE)
+    tools, remarks = installed(IoSettings(external=("fio",)), FILE)
     assert (tools, remarks) == ({}, ["fio is not run: fio is not installed"])
     for name in ("fio", "gdsio"):
         (tmp_path / name).write_text("#!/bin/sh\n")
@@ -159,7 +154,7 @@ def test_fio_s_rows_stand_beside_the_others(tmp_path: Path, cold: bool) -> None:
     file = tmp_path / "file"
     content = np.random.default_rng(0).bytes(64 << 20)
     file.write_bytes(content)
-    settings = Settings(
+    settings = IoSettings(
         mech=("uring",), bs_bytes=(65536,), qd=(8,), threads=(2,), runtime_s=0.2, warm_up_s=0.0, external=("fio",),
         cold=cold,
     )  # fmt: skip

@@ -11,8 +11,8 @@ from tests.fakes.gpu import FakeGpu
 from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.io.nvme.test_nvme_device import FakeDriver
 
-from penstock.bench.io import child, multiprocessors
-from penstock.bench.io.plan import Case, Settings
+from penstock.bench.io import child
+from penstock.bench.io.plan import Case, IoSettings
 from penstock.bench.io.report import medians
 from penstock.gpus.gpm import Meter
 from penstock.io.advice.measurements import Measurement
@@ -51,7 +51,7 @@ def measured(
     path: Path, monkeypatch: pytest.MonkeyPatch, meter: Any, mech: str = "gpu", dest: str = "cuda"
 ) -> Measurement:
     asked: list[str] = []
-    monkeypatch.setattr(multiprocessors, "meter_of", lambda name: asked.append(name) or meter)
+    monkeypatch.setattr(child, "meter_of", lambda name: asked.append(name) or meter)
     path.write_bytes(bytes(1 << 20))
     order = child.Order(
         case=Case(mech, 4096, 8, 8, "random", dest),
@@ -61,7 +61,7 @@ def measured(
         runtime_s=0.1,
         warm_up_s=0.01,
         seed=0,
-        readers=Settings().readers,
+        readers=IoSettings().readers,
     )
     row = child.run(order)
     assert row.iops > 0

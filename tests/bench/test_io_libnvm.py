@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.io.plan import Settings
-from penstock.bench.io.run import Report, run
+from penstock.bench.io.plan import IoSettings
+from penstock.bench.io.run import IoReport, run
 from penstock.errors import BadSetting
 
-SHORT = Settings(bs_bytes=(4096, 65536), qd=(8,), threads=(2,), runtime_s=0.1, warm_up_s=0.02)
+SHORT = IoSettings(bs_bytes=(4096, 65536), qd=(8,), threads=(2,), runtime_s=0.1, warm_up_s=0.02)
 
 FAKE = """
 from penstock.io.open import open_reader
@@ -22,7 +22,7 @@ module.LibnvmModule = lambda path: FakeModule(disk, path)
 """
 
 
-def measured(settings: Settings, path: str = "/dev/libnvm0") -> Report:
+def measured(settings: IoSettings, path: str = "/dev/libnvm0") -> IoReport:
     return run(settings, path, lambda *_: None)
 
 
@@ -32,7 +32,7 @@ def test_a_disk_is_measured_at_its_own_size_and_is_always_cold(
     (tmp_path / "fake_disk.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     names = {name: getattr(SHORT, name) for name in SHORT.__struct_fields__}
-    report = measured(Settings(**names | {"readers": "fake_disk:open_reader", "cold": True}))
+    report = measured(IoSettings(**names | {"readers": "fake_disk:open_reader", "cold": True}))
     assert [row.bs_bytes for row in report.rows] == [4096, 65536]
     for row in report.rows:
         assert (row.mech, row.cold) == ("gpu", True)
@@ -51,4 +51,4 @@ def test_a_disk_that_is_not_there_is_told_in_each_row() -> None:
 def test_a_mechanism_that_cannot_read_such_a_disk_is_refused(mech: tuple[str, ...]) -> None:
     names = {name: getattr(SHORT, name) for name in SHORT.__struct_fields__}
     with pytest.raises(BadSetting, match=r"--mech .*/dev/libnvm0 is a disk under BaM's.*only mech 'gpu' reads"):
-        measured(Settings(**names | {"mech": mech}))
+        measured(IoSettings(**names | {"mech": mech}))

@@ -13,9 +13,9 @@ from rich.console import Console
 from tests.sources.images.pictures import textures
 
 import penstock
+from penstock.bench.experiment import ArmFailed
 from penstock.bench.load import run
-from penstock.bench.load.command import shown
-from penstock.bench.load.run import Measured, Report, Settings
+from penstock.bench.load.run import LoadFigures, LoadReport, LoadSettings, shown
 from penstock.runs.machine import describe
 from penstock.sources.images.decoders import decoder
 
@@ -28,9 +28,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def settings(folder: Path, **changes: Any) -> Settings:
+def settings(folder: Path, **changes: Any) -> LoadSettings:
     common: dict[str, Any] = {"size": 32, "batch_size": 8, "workers": 1, "seconds": 0.2, "repeats": 1}
-    return Settings(folder=str(folder), **{**common, **changes})
+    return LoadSettings(folder=str(folder), **{**common, **changes})
 
 
 @pytest.mark.whole
@@ -52,36 +52,35 @@ def test_loaders_that_are_installed_are_measured_and_shown(folder, command, tmp_
     assert "Penstock ImageSource" in ran.stdout
     assert "tf.data, decode and crop in one: not installed (tensorflow)" in ran.stdout
     report = json.loads((tmp_path / "x.json").read_text())
-    assert set(report["measured"]) == {"penstock", "simplejpeg"}
-    for measured in report["measured"].values():
-        assert len(measured) == 2
-        assert all(one["images_per_s"] > 10 and one["cpu_ms_per_image"] > 0 for one in measured)
-    (used,) = {one["decoder"] for one in report["measured"]["simplejpeg"]}
-    assert used == f"simplejpeg {simplejpeg.__version__}"
-    assert {one["decoder"] for one in report["measured"]["penstock"]} == {decoder().name}
+    used = f"simplejpeg {simplejpeg.__version__}"
+    found = [(each["arm"], each["repeat"], each["figures"]["decoder"]) for each in report["results"]]
+    assert sorted(found) == [
+        *(("penstock", repeat, decoder().name) for repeat in range(2)),
+        *(("simplejpeg", repeat, used) for repeat in range(2)),
+    ]
+    for figures in (each["figures"] for each in report["results"]):
+        assert figures["images_per_s"] > 10 and figures["cpu_ms_per_image"] > 0
     assert used in ran.stdout and decoder().name in ran.stdout
 
 
 def test_a_loader_that_fails_is_named_with_its_reason(folder, monkeypatch):
-    there = {"penstock": "", "dali": ""}
-    monkeypatch.setattr(run, "_missing", lambda arm, _python: there.get(arm, "not installed"))
-    figures = Measured(images_per_s=10.0, cpu_ms_per_image=1.0, first_batch_s=0.1)
-    true = run._measured
-    monkeypatch.setattr(run, "_measured", lambda arm, *rest: figures if arm == "penstock" else true(arm, *rest))
-    report = run.measure(settings(folder), ["penstock", "dali", "spdl"], {}, describe(), lambda what: None)
+    figures = LoadFigures(images_per_s=10.0, cpu_ms_per_image=1.0, first_batch_s=0.1)
+    true, checked = run._figures, run._check
+    monkeypatch.setattr(run, "_check", lambda arm, python: checked(arm, python) if arm == "spdl" else None)
+    monkeypatch.setattr(run, "_figures", lambda arm, *rest: figures if arm == "penstock" else true(arm, *rest))
+    report = run.measure(settings(folder), ["penstock", "dali", "spdl"], [], lambda *_: None)
     assert "No module named 'nvidia" in report.absent["dali"]
-    assert report.absent["spdl"] == "not installed"
-    assert report.images_per_s("penstock") == 10
+    assert report.absent["spdl"] == "not installed (spdl.io)"
+    assert report.of("penstock") == {0: figures}
 
 
 def test_the_table_has_the_fastest_first_and_ratios_turn_by_turn(folder, capsys):
-    def measured(*speeds: float) -> list[Measured]:
-        return [Measured(images_per_s=each, cpu_ms_per_image=1.5, first_batch_s=0.5) for each in speeds]
-
-    loaders = {"pillow": measured(100, 250), "penstock": measured(200, 500)}
-    report = Report(
-        settings=settings(folder, repeats=2), measured=loaders, absent={"dali": "why"}, machine=describe()
+    report = LoadReport(
+        benchmark="", settings=settings(folder, repeats=2), absent={"dali": "why"}, machine=describe()
     )
+    for arm, speeds in {"pillow": (100, 250), "penstock": (200, 500)}.items():
+        for repeat, speed in enumerate(speeds):
+            report.add(arm, repeat, LoadFigures(images_per_s=speed, cpu_ms_per_image=1.5, first_batch_s=0.5))
     Console(width=120).print(shown(report), soft_wrap=True)
     lines = capsys.readouterr().out.splitlines()[-4:]
     assert [line.split("  ")[0] for line in lines[1:3]] == ["Penstock ImageSource", "torch DataLoader, Pillow"]
@@ -106,7 +105,8 @@ def test_mistakes_are_said_in_words(command, tmp_path, words, says):
 
 
 def test_a_peer_is_looked_for_in_its_own_environment(folder):
-    assert run._missing("penstock", sys.executable) == ""
-    assert "no-python: No such file" in run._missing("penstock", str(folder / "no-python"))
+    run._check("penstock", sys.executable)
+    with pytest.raises(ArmFailed, match="no-python: No such file"):
+        run._check("penstock", str(folder / "no-python"))
     with pytest.raises(penstock.BadSetting, match="no JPEGs"):
-        run.measure(settings(folder / "none"), ["penstock"], {}, describe(), lambda what: None)
+        run.measure(settings(folder / "none"), ["penstock"], [], lambda *_: None)

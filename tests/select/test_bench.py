@@ -8,18 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from penstock import BadSetting
-from penstock.bench.measure.spread import Spread
+from penstock.bench.experiment import Spread
 from penstock.cli.select_table import _ranks
 from penstock.linux.files import held
+from penstock.runs.machine import describe
 from penstock.runs.store import Store
-from penstock.select.bench.command import shown
-from penstock.select.bench.report import Report, Row, baselines_of, choose, full_of, paired, rows_of
-from penstock.select.bench.run import Outcome, Results, Trial, arms_of, label
-from penstock.select.bench.spec import Arm, Spec, read_spec
+from penstock.select.bench.compare import shown
+from penstock.select.bench.report import ArmRow, SelectReport, baselines_of, choose, full_of, paired, rows_of
+from penstock.select.bench.run import BenchResults, Outcome, _read, arms_of, label, scoring, training
+from penstock.select.bench.spec import Arm, BenchSpec, read_spec
 from penstock.select.savings import savings
 from penstock.select.scores import Scores
 from penstock.select.steps import steps_in
@@ -80,6 +82,12 @@ def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return penstock(folder, "bench", "small.yaml", "--out", "out", "--store", str(folder / "store"), *words)
 
 
+def outcomes(folder: Path) -> dict[str, Any]:
+    """What the runs of a comparison took, by arm and seed."""
+    found = json.loads((folder / "out" / "results.json").read_text())["results"]
+    return {f"{each['arm']}, seed {each['repeat']}": each["figures"] for each in found}
+
+
 @pytest.mark.whole
 def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -> None:
     said = bench(folder)
@@ -103,7 +111,7 @@ def test_a_comparison_from_its_spec_to_its_picture_and_once_more(folder: Path) -
     assert "diverse 50% against full 100%, seed by seed, median (least to most): -20.00 (" in said.stdout
     results = json.loads((folder / "out" / "results.json").read_text())
     same = "full at its cost" if diverse["cost"]["1"] >= 0.995 else ""  # then it is full, which is there
-    assert len(results["outcomes"]) == 2 * 6 + 1 + 6 - bool(same)
+    assert len(results["results"]) == 2 * 6 + 1 + 6 - bool(same)
     again = bench(folder)
     assert again.returncode == 0 and "[0 of" not in again.stdout
     assert json.loads((folder / "out" / "results.json").read_text()) == results
@@ -161,11 +169,11 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
     said = bench(folder)
     assert said.returncode == 2
     assert "seed 2) ended as failed: no luck. See penstock runs show" in said.stderr.replace("\n", " ")
-    before = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    before = outcomes(folder)
     assert before and all(key.endswith("seed 1") or key.startswith("scores of") for key in before)
     (folder / "unlucky").unlink()
     assert bench(folder).returncode == 0
-    after = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    after = outcomes(folder)
     assert {key: after[key] for key in before} == before
     for changed, text, named in (
         ("small.yaml", short.replace("[train.py]", "[train.py, x]"), "train"),
@@ -180,8 +188,20 @@ def test_a_run_that_fails_is_named_and_what_has_run_is_not_run_again(folder: Pat
         (folder / "small.yaml").write_text(short)
     (folder / "task.py").write_text(TASK)
     assert bench(folder, "--again").returncode == 0
-    anew = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    anew = outcomes(folder)
     assert {key for key in after if anew[key] == after[key]} == {key for key in after if key.startswith("scores")}
+
+
+def test_results_of_the_first_form_of_the_file_are_not_run_again(folder: Path) -> None:
+    comparison = read_spec(folder / "small.yaml")
+    scored, trained = Outcome("a", 1.0, 2.0, None, None), Outcome("b", 3.0, 4.0, None, 5.0)
+    old = {"spec": comparison.spec, "code": comparison.code(), "machine": describe()}
+    old["outcomes"] = {"scores of diverse-epochs=0, seed 1": scored, "full 0.5 (), seed 2": trained}
+    (folder / "results.json").write_bytes(msgspec.json.encode(old))
+    found = _read(folder / "results.json", comparison, again=False)
+    diverse = next(place for place, arm in enumerate(comparison.spec.arms) if arm.method == "diverse")
+    assert found.of(scoring(comparison.spec, diverse)) == {1: scored}
+    assert found.of(training(comparison.spec, 0, 0.5)) == {2: trained}
 
 
 @pytest.mark.parametrize(
@@ -208,16 +228,18 @@ def test_scores_are_kept_if_scoring_cannot_reach_what_has_changed(
 @pytest.mark.whole
 def test_a_script_is_mended_before_anything_counts_and_scores_stay(folder: Path) -> None:
     (folder / "train.py").write_text("import penstock; penstock.log(accuracy=1)")
+    scored = "  - {method: diverse, fractions: [0.5], settings: {epochs: 0}}\n"
+    (folder / "small.yaml").write_text(SPEC.replace(scored, "").replace("arms:\n", f"arms:\n{scored}"))
     said = bench(folder)
     assert said.returncode == 2 and "has not asked what to train on" in said.stderr.replace("\n", " ")
-    before = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    before = outcomes(folder)
     assert before and all(key.startswith("scores of") for key in before)
     (folder / "train.py").write_text(TRAIN)
     with held(folder / "out", "results", "comparing in"):
         said = bench(folder)
     assert said.returncode == 2 and "another process is comparing in out" in said.stderr
     assert bench(folder).returncode == 0
-    after = json.loads((folder / "out" / "results.json").read_text())["outcomes"]
+    after = outcomes(folder)
     assert {key: after[key] for key in before} == before
 
 
@@ -291,20 +313,26 @@ def test_what_the_users_code_raises_is_told_from_there_on(folder: Path) -> None:
     assert ended.stderr.index("task.py") < ended.stderr.index("penstock: el2n") and "typer" not in ended.stderr
 
 
-def results() -> Results:
+def results() -> BenchResults:
     """Two seeds: full takes 10 CPU-seconds, "less" 4 and 3 for its scores, and "el2n" 5 and 1."""
-    spec = Spec(
+    spec = BenchSpec(
         "t.py:t", "train.py", [Arm("full", [1.0]), Arm("less", [0.4]), Arm("el2n", [0.5])], [1, 2], watts=36
     )
     taken = {(0, 1.0): (10, 70), (1, 0.0): (3, None), (1, 0.4): (4, 72), (2, 0.0): (1, None), (2, 0.5): (5, 68)}
-    outcomes = {
-        Trial(arm, fraction, seed).key(spec): Outcome(
-            "r", cpu_s / 2, cpu_s, None, None if metric is None else metric + seed
-        )
-        for (arm, fraction), (cpu_s, metric) in taken.items()
-        for seed in (1, 2)
-    }
-    return Results(spec, {}, None, outcomes)  # type: ignore[arg-type]
+    results = BenchResults(benchmark="select bench", machine=None, settings=spec, code={})  # type: ignore[arg-type]
+    for (arm, fraction), (cpu_s, metric) in taken.items():
+        for seed in (1, 2):
+            reached = None if metric is None else metric + seed
+            put(results, arm, fraction, seed, Outcome("r", cpu_s / 2, cpu_s, None, reached))
+    return results
+
+
+def put(results: BenchResults, arm: int, fraction: float, seed: int, outcome: Outcome) -> None:
+    """Add an outcome, or replace it."""
+    spec = results.settings
+    name = training(spec, arm, fraction) if fraction else scoring(spec, arm)
+    results.results = [each for each in results.results if (each.arm, each.repeat) != (name, seed)]
+    results.add(name, seed, outcome)
 
 
 def test_costs_count_the_selection_once_for_all_runs_that_share_it() -> None:
@@ -317,12 +345,12 @@ def test_costs_count_the_selection_once_for_all_runs_that_share_it() -> None:
 
 def test_where_seeds_do_not_tell_methods_apart_the_table_says_so() -> None:
     found = results()
-    found.outcomes[Trial(2, 0.5, 1).key(found.spec)] = Outcome("r", 1, 1, None, 74)
+    put(found, 2, 0.5, 1, Outcome("r", 1, 1, None, 74))
     full, less, el2n = rows_of(found, [(0, 1.0), (1, 0.4), (2, 0.5)], [1, 2])
     assert less.figures == {1: 73, 2: 74}
     against = {row.label: paired(less, row) for row in (full, el2n)}
     assert against == {"full 100%": Spread(2, 2, 2), "el2n 50%": Spread(1.5, -1, 4)}
-    report = Report("t", "accuracy", None, 0.7, less.label, [less], [less, full, el2n], against)  # type: ignore[arg-type]
+    report = SelectReport("t", "accuracy", None, 0.7, less.label, [less], [less, full, el2n], against)  # type: ignore[arg-type]
     said = [each for each in shown(report) if isinstance(each, str)]
     assert [each.endswith("these seeds do not tell them apart") for each in said] == [False, True]
 
@@ -338,16 +366,16 @@ def test_rs2_and_infobatch_stand_in_every_table(folder: Path) -> None:
 def test_the_choice_is_the_best_within_the_budget() -> None:
     found = results()
     assert choose(found) == (1, 0.4)
-    found.spec = Spec(found.spec.task, "train.py", found.spec.arms, [1, 2], budget=0.65)
+    found.settings = BenchSpec(found.settings.task, "train.py", found.settings.arms, [1, 2], budget=0.65)
     assert choose(found) == (2, 0.5)
-    found.spec = Spec(found.spec.task, "train.py", found.spec.arms, [1, 2], budget=0.1)
+    found.settings = BenchSpec(found.settings.task, "train.py", found.settings.arms, [1, 2], budget=0.1)
     assert choose(found) == (2, 0.5)
-    assert full_of(found.spec) == (0, 1.0)
+    assert full_of(found.settings) == (0, 1.0)
 
 
 def test_a_selection_pays_when_what_runs_save_is_what_scoring_cost() -> None:
     found = results()
-    for scoring, training, expected in (
+    for scored, trained, expected in (
         (3.0, 4.0, 1),
         (6.0, 4.0, 1),
         (6.1, 4.0, 2),
@@ -355,21 +383,21 @@ def test_a_selection_pays_when_what_runs_save_is_what_scoring_cost() -> None:
         (1.0, 10.0, None),
     ):
         for seed in (1, 2):
-            found.outcomes[Trial(1, 0.0, seed).key(found.spec)] = Outcome("r", 1, scoring, None, None)
-            found.outcomes[Trial(1, 0.4, seed).key(found.spec)] = Outcome("r", 1, training, None, 70)
+            put(found, 1, 0.0, seed, Outcome("r", 1, scored, None, None))
+            put(found, 1, 0.4, seed, Outcome("r", 1, trained, None, 70))
         (row,) = rows_of(found, [(1, 0.4)], [1, 2])
-        assert isinstance(row, Row) and row.pays_after == expected
+        assert isinstance(row, ArmRow) and row.pays_after == expected
     assert row.label == "less 40%"
 
 
 def test_arms_that_differ_little_have_names_of_their_own() -> None:
     arms = [Arm("less", [0.1], pool=0.12), Arm("less", [0.1, 0.105], pool=0.125)]
-    spec = Spec("t.py:t", "train.py", arms, [1])
-    keys = {Trial(arm, fraction, 1).key(spec) for arm, its in enumerate(arms) for fraction in its.fractions}
+    spec = BenchSpec("t.py:t", "train.py", arms, [1])
+    keys = {training(spec, arm, fraction) for arm, its in enumerate(arms) for fraction in its.fractions}
     assert keys == {
-        "less 0.1 (pool 12%), seed 1",
-        "less 0.1 (pool 12.5%), seed 1",
-        "less 0.105 (pool 12.5%), seed 1",
+        "less 0.1 (pool 12%)",
+        "less 0.1 (pool 12.5%)",
+        "less 0.105 (pool 12.5%)",
     }
     assert label(spec, 1, 0.105) == "less 10.5% (pool 12.5%)"
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting, FeederSilent, FeedNotFound
@@ -180,10 +179,11 @@ def _quick(directory: Path) -> list[Measurement]:
 
 
 def _measured_on(directory: Path) -> list[Measurement]:
-    from penstock.bench.io.plan import Settings
+    from penstock.bench.experiment import progress
+    from penstock.bench.io.plan import IoSettings
     from penstock.bench.io.run import run
 
-    settings = Settings(
+    settings = IoSettings(
         bs_bytes=(4 << 10, 32 << 10, 256 << 10, 1 << 20),
         qd=(8, 128),
         threads=(8, 32),
@@ -191,11 +191,5 @@ def _measured_on(directory: Path) -> list[Measurement]:
         runtime_s=0.5,
         warm_up_s=0.1,
     )
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("")
-
-        def tell(done: int, in_all: int, what: str) -> None:
-            progress.update(task, completed=done, total=in_all, description=what)
-
+    with progress(Console(stderr=True)) as tell:
         return run(settings, str(directory), tell).rows

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from penstock.cli.bench_io import io
-from penstock.cli.bench_load import load
-from penstock.cli.bench_share import share
+from penstock.basics.terminal import console
 from penstock.cli.command import Command, Group
+from penstock.errors import BadSetting
 
 app = typer.Typer(cls=Group, help="Measure on this machine.", no_args_is_help=True)
+
+_Json = Annotated[Path | None, typer.Option(metavar="FILE", help="File for the results.")]
+_Picture = Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF).")]
 
 
 @app.callback()
@@ -17,6 +23,175 @@ def bench() -> None:
     """Measure on this machine."""
 
 
-app.command(cls=Command)(share)
-app.command(cls=Command)(io)
-app.command(cls=Command)(load)
+@app.command(cls=Command)
+def share(
+    loader: Annotated[
+        str,
+        typer.Argument(metavar="FILE.py:FUNCTION", help="Function that makes the loader, as for penstock feed."),
+    ],
+    trainers: Annotated[
+        str, typer.Option("-k", "--trainers", metavar="NUMBERS", help="Numbers of trainers, one per case.")
+    ] = "1,2,4,8",
+    seconds: Annotated[float, typer.Option(help="Time counted for each case.")] = 4.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 3,
+    step_ms: Annotated[float, typer.Option(help="Wait for each batch in place of a training step, in ms.")] = 0.0,
+    window: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory of the feed for blocks on their way.")
+    ] = "512MiB",
+    json: _Json = None,
+    plot: _Picture = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke run (about 30 s); not for comparison.")] = False,
+) -> None:
+    """Measure a loader of yours: alone, one in each of several trainers, and behind one feed for all.
+
+    The trainers are processes that take batches and train nothing. Separate loaders have as many workers in
+    all as yours has, and at least one each.
+    """
+    from penstock.bench.experiment import as_json, check_files, progress, save
+    from penstock.bench.share.report import ShareSettings, picture, shown
+    from penstock.bench.share.run import run
+
+    try:
+        numbers = tuple(int(part) for part in trainers.split(","))
+    except ValueError:
+        raise BadSetting(
+            f"--trainers {trainers}: give numbers with commas between them, such as 1,2,4,8"
+        ) from None
+    settings = ShareSettings(trainers=numbers, step_ms=step_ms, seconds=seconds, repeats=repeats, window=window)
+    check_files(json, plot=plot)
+    signal.signal(signal.SIGTERM, _end)
+    terminal = console()
+    with progress(terminal) as tell:
+        report = run(settings.quickly() if quick else settings, loader, tell)
+    terminal.print(shown(report), soft_wrap=True)
+    save(json, lambda file: file.write_bytes(as_json(report)), terminal)
+    save(plot, lambda file: picture(report).savefig(file), terminal)
+
+
+def _end(number: int, _: object) -> None:
+    """End as after Ctrl-C, so that every process is ended."""
+    raise SystemExit(128 + number)
+
+
+@app.command(cls=Command)
+def io(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="File or block device, only read; or directory, in which a temporary scratch file is made; "
+            "or object, s3://… or http(s)://…; or disk under BaM's kernel module, /dev/libnvm0.",
+        ),
+    ],
+    mech: Annotated[
+        str, typer.Option(metavar="NAMES", help="Ways of reading: posix, direct, uring, object, gds, gpu; or all.")
+    ] = "posix,direct,uring",
+    bs: Annotated[str, typer.Option(metavar="SIZES", help="Sizes of one read.")] = "4KiB,64KiB,1MiB",
+    qd: Annotated[str, typer.Option(metavar="NUMBERS", help="Reads under way.")] = "32,128",
+    threads: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBERS", help="Threads that wait for the kernel, or read on the GPU; uring needs one."
+        ),
+    ] = "8",
+    pattern: Annotated[
+        str, typer.Option(metavar="NAMES", help="Order of the reads: random, sequential.")
+    ] = "random",
+    dest: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help="Destination of the bytes: host, pinned, or a GPU, such as cuda:0."),
+    ] = "host",
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Page cache emptied of the file before each case, which is checked."),
+    ] = False,
+    runtime: Annotated[float, typer.Option(metavar="SECONDS", help="Time that each case is measured.")] = 2.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each case, in turn.")] = 1,
+    size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Size of the scratch file, where PATH is a directory.")
+    ] = "1GiB",
+    external: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="Other tools to run beside, where they are installed: fio,gdsio,spdk,bam."
+        ),
+    ] = "",
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File for the rows: a list of objects.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the rows: one line each.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF): throughput, CPU cost.")
+    ] = None,
+) -> None:
+    """Measure how fast each mechanism reads here, and how much CPU time each GiB costs.
+
+    NUMBERS, NAMES and SIZES are lists with commas; every combination is measured, in a separate process.
+    Nothing is ever written to PATH, unless it is a directory.
+    """
+    from penstock.bench.io import plan
+    from penstock.bench.io.report import bench_io
+    from penstock.io.open import MECHANISMS
+
+    scratch = plan.sizes("size", size)
+    if len(scratch) != 1:
+        raise BadSetting(f"--size {size}: give one size, such as 1GiB")
+    settings = plan.IoSettings(
+        mech=MECHANISMS if mech.strip() == "all" else plan.words(mech),
+        bs_bytes=plan.sizes("bs", bs),
+        qd=plan.numbers("qd", qd),
+        threads=plan.numbers("threads", threads),
+        pattern=plan.words(pattern),
+        dest=plan.words(dest),
+        cold=cold,
+        runtime_s=runtime,
+        repeats=repeats,
+        scratch_bytes=scratch[0],
+        external=plan.words(external),
+    )
+    bench_io(settings, path, json, csv, plot)
+
+
+@app.command(cls=Command)
+def load(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder with JPEGs in it, or below.")],
+    loaders: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Loaders, with commas between; all unless given.")
+    ] = None,
+    size: Annotated[int, typer.Option(help="Side of the random crops, in pixels.")] = 224,
+    batch_size: Annotated[int, typer.Option(help="Images of a batch.")] = 128,
+    workers: Annotated[
+        int | None, typer.Option(help="Workers or threads of each loader; one on each core unless given.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time counted for each measurement.")] = 5.0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each loader, in turns.")] = 3,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOADER=PYTHON", help="Python of another environment that has a loader."),
+    ] = None,
+    json: _Json = None,
+) -> None:
+    """Measure loaders of images, on your own images, for one training that only takes batches.
+
+    Penstock's ImageSource, torch's DataLoader with several decoders, tf.data, DALI and SPDL: what is installed.
+    """
+    from penstock.basics.sizes import whole_number
+    from penstock.bench.experiment import as_json, check_files, progress, save
+    from penstock.bench.load.arms import ARMS
+    from penstock.bench.load.run import LoadSettings, measure, shown
+    from penstock.linux.cgroups import cores
+
+    settings = LoadSettings(
+        folder=folder,
+        size=whole_number("--size", size, 1, 2**14),
+        batch_size=whole_number("--batch-size", batch_size, 1, 2**20),
+        workers=max(1, int(cores())) if workers is None else whole_number("--workers", workers, 1, 1024),
+        seconds=seconds,
+        repeats=whole_number("--repeats", repeats, 1, 1000),
+    )
+    check_files(json)
+    terminal = console()
+    with progress(terminal) as tell:
+        report = measure(settings, list(ARMS) if loaders is None else loaders.split(","), peer or [], tell)
+    terminal.print(shown(report), soft_wrap=True)
+    save(json, lambda file: file.write_bytes(as_json(report)), terminal)

@@ -7,6 +7,11 @@ from typing import Annotated
 
 import typer
 
+from penstock.basics.terminal import console, printable
+from penstock.errors import BadSetting
+
+_TRAINERS_MOST = 64
+
 
 def demo(
     data: Annotated[
@@ -27,6 +32,31 @@ def demo(
 
     With ``--data``, they are trained once more from one feed of an ``ImageSource``.
     """
-    from penstock.bench.demo.session import run
+    from penstock.basics.packages import require
 
-    run(data, trainers, epochs, images or None, report)
+    require("the demo", "demo", "torch", "simplejpeg", "cv2", "matplotlib")
+    from penstock.bench.demo.images import find_images
+    from penstock.bench.demo.report import picture, print_report
+    from penstock.bench.demo.run import compare
+    from penstock.bench.demo.synthetic import cached_images
+    from penstock.bench.experiment import as_json, check_files, progress, save
+
+    if not 1 <= trainers <= _TRAINERS_MOST:
+        raise BadSetting(f"--trainers {trainers}: from 1 to {_TRAINERS_MOST}")
+    if epochs < 1:
+        raise BadSetting(f"--epochs {epochs}: at least 1")
+    if images < 0:
+        raise BadSetting(f"--images {images}: at least 1, or 0 for all")
+    if report.suffix == ".png":
+        raise BadSetting(f"--report {report}: the report is JSON; the picture is saved beside it, as .png")
+    check_files(report, report.with_suffix(".png"))
+    shown = console()
+    with progress(shown) as tell:
+        own = cached_images(lambda done, of: tell(done, of, "making images, once")) if data is None else data
+        folder = find_images(own, images or None)
+        if folder.note:
+            shown.print(f"{printable(folder.note)}.")
+        found = compare(folder, trainers, epochs, tell, with_source=data is not None)
+    print_report(found, shown)
+    save(report, lambda file: file.write_bytes(as_json(found)), shown)
+    save(report.with_suffix(".png"), lambda file: picture(found).savefig(file), shown)

@@ -148,7 +148,7 @@ def bench(
 
     require("penstock select bench", "torch,columns,runs,demo", "torch", "pyarrow", "yaml", "matplotlib")
     from penstock.runs.store import Store
-    from penstock.select.bench.command import compare_methods
+    from penstock.select.bench.compare import compare_methods
     from penstock.select.bench.spec import read_spec
 
     comparison = read_spec(spec)

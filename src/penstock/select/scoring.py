@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from penstock.basics.terminal import console, say
-from penstock.bench.measure.progress import progress as shown_progress
+from penstock.bench.experiment import progress as shown_progress
 from penstock.errors import BadSetting, PenstockError, Untravelled
 from penstock.feed.trainer.loader import Loader
 from penstock.runs.machine import describe

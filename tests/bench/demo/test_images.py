@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.bench.demo.images import BadImage, Crops, ImageFolder, decode, find_images
+from penstock.bench.demo.images import Crops, ImageFolder, find_images
 from penstock.bench.demo.synthetic import CLASSES, cached_images, draw, make_images
 from penstock.errors import BadSetting
 
@@ -117,28 +117,23 @@ def test_the_number_of_images_can_be_limited(tmp_path):
     assert "7 of 20" in folder.note
 
 
-def test_a_missing_folder_is_an_error(tmp_path):
-    with pytest.raises(BadSetting, match="there is no such folder"):
-        find_images(tmp_path / "nowhere", None)
-
-
-def test_a_folder_without_jpegs_is_an_error(tmp_path):
-    (tmp_path / "notes.txt").write_text("no picture")
-    with pytest.raises(BadSetting, match="no files in it, or in folders below, end in"):
-        find_images(tmp_path, None)
-
-
-def test_a_file_in_place_of_a_folder_is_an_error(tmp_path):
-    (tmp_path / "image.jpg").write_bytes(b"")
-    with pytest.raises(BadSetting, match="this is a file"):
-        find_images(tmp_path / "image.jpg", None)
-
-
-def test_a_bad_jpeg_is_named(tmp_path):
-    path = tmp_path / "broken.jpg"
-    path.write_bytes(b"no JPEG at all")
-    with pytest.raises(BadImage, match=r"broken\.jpg cannot be decoded"):
-        decode(str(path))
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere", "there is no such folder"),
+        ("empty", "no files in it, or in folders below, end in"),
+        ("image.jpg", "this is a file"),
+        ("broken", r"broken\.jpg cannot be decoded"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_an_error(tmp_path, name, says):
+    for folder in ("empty", "broken"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "empty" / "notes.txt").write_text("no picture")
+    for file in ("image.jpg", "broken/broken.jpg"):
+        (tmp_path / file).write_bytes(b"no JPEG at all")
+    with pytest.raises(BadSetting, match=says):
+        find_images(tmp_path / name, None)
 
 
 def test_crops_have_the_models_shape(tmp_path):

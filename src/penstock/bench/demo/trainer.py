@@ -22,14 +22,40 @@ from torch.utils.data import DataLoader
 
 from penstock.autosharing.share import share
 from penstock.bench.demo.images import CROP_AREA, CROP_RATIO, LABELS, BadImage, Crops, Labelled, prepare_worker
-from penstock.bench.demo.job import Event, Job
-from penstock.bench.demo.model import small_network
+from penstock.bench.demo.job import TrainerJob
+from penstock.bench.measure.loop import failure, heard_lines, keep_output_for_answers, say
+from penstock.errors import BadSetting
 from penstock.sources.images.source import ImageSource
 
 _REPORT_EVERY_S = 0.25
 _LINGER_S = 1.0
+_WINDOW = "16MiB"
 _FEED_BATCH_PIXELS = 1 << 17  # pixels of a batch of the feed's loader, of which each trainer cuts its batches
 _BAD_IMAGE = re.compile(rf"{BadImage.__name__}: (.+)")
+
+
+def small_network(width: int, classes: int, side: int) -> nn.Sequential:
+    """Build three blocks of convolution, norm and ReLU, on 16, 8 and 4 pixels a side; ``width`` channels first.
+
+    It takes float images of n x 3 x side x side, and gives n x classes logits. It is
+    so small that even without a GPU loading takes most of the time.
+    """
+    return nn.Sequential(
+        *_block(3, width, 7, side // 16),
+        *_block(width, 2 * width, 3, 2),
+        *_block(2 * width, 4 * width, 3, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4 * width, classes),
+    )
+
+
+def _block(before: int, after: int, kernel: int, stride: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False),
+        nn.BatchNorm2d(after),
+        nn.ReLU(inplace=True),
+    ]
 
 
 def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: int) -> DataLoader[Any]:
@@ -58,7 +84,7 @@ def make_source(folder: str, crop_px: int, batch_size: int, workers: int) -> Ima
     )
 
 
-def open_loader(job: Job) -> Any:
+def open_loader(job: TrainerJob) -> Any:
     """Open this trainer's own ``DataLoader``, or the feed."""
     size = job.run.batch_size
     if job.feed is None:
@@ -67,12 +93,12 @@ def open_loader(job: Job) -> Any:
     make = partial(make_loader, job.train, job.crop_px, feed_size, job.workers)
     if job.folder is not None:
         make = partial(make_source, job.folder, job.crop_px, feed_size, job.workers)
-    return share(make, job.feed, batch_size=size, framework="torch", window=job.window, linger=_LINGER_S)
+    return share(make, job.feed, batch_size=size, framework="torch", window=_WINDOW, linger=_LINGER_S)
 
 
-def train(job: Job, device: str) -> None:
+def train(job: TrainerJob, device: str) -> None:
     """Train the job's model for its epochs, reporting as it goes."""
-    torch.manual_seed(job.seed)
+    torch.manual_seed(0)
     model = small_network(job.run.width, job.classes, job.crop_px).to(device)
     loader = open_loader(job)
     device_name = torch.cuda.get_device_name() if device == "cuda" else device
@@ -80,27 +106,29 @@ def train(job: Job, device: str) -> None:
     steps = job.epochs * -(-len(job.train) // job.run.batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), job.run.learning_rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.run.learning_rate, total_steps=steps)
-    images_seen = 0
+    seen = 0
     waited_s = reported_s = 0.0
     loss = torch.zeros(())
-    for epoch in range(job.epochs):
+
+    def report(now_s: float, **more: Any) -> None:
+        say({"at_s": now_s, "images": seen, "loss": loss.item(), "waited_s": waited_s, **more})
+
+    for _ in range(job.epochs):
         asked_s = time.monotonic()
         for images, labels in loader:
             now_s = time.monotonic()
             waited_s += now_s - asked_s
-            images_seen += len(labels)
+            seen += len(labels)
             if now_s - reported_s >= _REPORT_EVERY_S:
                 reported_s = now_s
-                report(Event("progress", now_s, images_seen, epoch, loss.item(), waited_s, sharing, device_name))
+                report(now_s)
             loss = nn.functional.cross_entropy(model(as_input(images, device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
             asked_s = time.monotonic()
-    report(
-        Event("trained", time.monotonic(), images_seen, job.epochs, loss.item(), waited_s, sharing, device_name)
-    )
+    report(time.monotonic(), trained=True, sharing=sharing, device=device_name)
     if job.feed is not None:
         loader.close()
 
@@ -112,19 +140,15 @@ def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
     return images.to(device, non_blocking=True).float().div_(127.5).sub_(1.0)
 
 
-def report(event: Event) -> None:
-    """Send a report to the demo."""
-    sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
-    sys.stdout.buffer.flush()
-
-
 def main() -> None:
     """Do the job that standard input describes."""
+    keep_output_for_answers()
     torch.set_num_threads(1)
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    heard = heard_lines()
+    job = msgspec.json.decode(next(heard), type=TrainerJob)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    report(Event("ready", time.monotonic()))
-    if not sys.stdin.buffer.readline():  # the demo is gone
+    say({"ready_s": time.monotonic()})
+    if next(heard, None) is None:  # the demo is gone
         return
     try:
         train(job, device)
@@ -133,8 +157,7 @@ def main() -> None:
     except Exception as error:
         # An error of a loader's worker comes as text, with the worker's traceback.
         found = _BAD_IMAGE.findall(f"{type(error).__name__}: {error}\n{getattr(error, 'traceback_text', '')}")
-        message = found[-1] if found else f"{type(error).__name__}: {error}"
-        report(Event("failed", time.monotonic(), message=message, bad_data=bool(found)))
+        say(failure(BadSetting(found[-1]) if found else error))
         sys.exit(1)
 
 

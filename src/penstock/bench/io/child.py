@@ -9,12 +9,13 @@ from contextlib import ExitStack
 
 import msgspec
 
-from penstock.bench.io.loop import Loop, measure, places, stride
-from penstock.bench.io.multiprocessors import Multiprocessors
+from penstock.bench.io.loop import ReadLoop, measure, places, stride
 from penstock.bench.io.plan import ONE_THREAD, Case
 from penstock.contracts import Gpu, Reader
 from penstock.errors import PenstockError, ReadFailed
+from penstock.gpus.gpm import Activity, meter_of
 from penstock.io.advice.measurements import Measurement
+from penstock.io.nvme.gpu_threads import most_busy_share
 from penstock.io.reader import host_memory
 from penstock.linux.process import die_with_parent
 
@@ -24,7 +25,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nbytes: Size of the file; None to ask the reader.
-        readers: Function that opens a reader; see ``Settings.readers``.
+        readers: Function that opens a reader; see ``IoSettings.readers``.
     """
 
     case: Case
@@ -53,10 +54,10 @@ def run(order: Order) -> Measurement:
         # Blocks read through the page cache are warm the second time.
         once = order.cold and case.mech == "posix"
         threads = 0 if case.mech in ONE_THREAD else case.threads
-        loop = Loop(reader, opened.file, offsets, case.bs_bytes, threads=threads, once=once)
-        watches = [Multiprocessors(gpu.name, case.threads)] if gpu and case.mech == "gpu" else []
+        loop = ReadLoop(reader, opened.file, offsets, case.bs_bytes, threads=threads, once=once)
+        meters = [meter_of(gpu.name)] if gpu and case.mech == "gpu" else []
         warm_up_s = 0.0 if once else order.warm_up_s
-        figures = measure(loop, case.qd, runtime_s=order.runtime_s, warm_up_s=warm_up_s, watches=watches)
+        figures = measure(loop, case.qd, runtime_s=order.runtime_s, warm_up_s=warm_up_s, watches=meters)
         if figures.ops == 0:
             raise ReadFailed(
                 f"all {len(offsets):,} blocks were read before anything was counted; a larger file, "
@@ -64,7 +65,10 @@ def run(order: Order) -> Measurement:
                 order.path,
             )
         notes = [f"ended after {figures.elapsed_s:.2f} s: every block was read once"] * figures.exhausted
-        busy = [watch.busy for watch in watches]
+        sm_share = None
+        if gpu and meters:
+            sm_share, note = _busy_share(meters[0].activity, gpu.name, case.threads)
+            notes.append(note)
         p50_us, p99_us, p999_us = figures.latencies.percentiles_us(0.5, 0.99, 0.999)
         return case.measured(
             figures.ops,
@@ -74,12 +78,23 @@ def run(order: Order) -> Measurement:
             p50_us=p50_us,
             p99_us=p99_us,
             p999_us=p999_us,
-            gpu_threads=case.threads if busy else None,
-            sm_share=busy[0].share if busy else None,
+            gpu_threads=case.threads if meters else None,
+            sm_share=sm_share,
             copy_included=case.dest.startswith("cuda") and case.mech != "gds",
             path_taken=reader.path_taken,
-            note="; ".join([*notes, *(each.note for each in busy)]),
+            note="; ".join(notes),
         )
+
+
+def _busy_share(seen: Activity, device: str, threads: int) -> tuple[float, str]:
+    """Return the part of a GPU's multiprocessors that its reading threads used, 0 to 1, and whence that is known.
+
+    NVML API Reference Guide, "GPM Functions": NVML_GPM_METRIC_SM_UTIL, from Hopper on; else an upper bound.
+    """
+    if seen.sm_active is not None:
+        return seen.sm_active, "SMs: told by NVML, of all that ran on the GPU"
+    most = most_busy_share(threads, int(device.partition(":")[2]))
+    return most, f"SMs: at most so many hold a reading thread; NVML does not tell ({seen.note})"
 
 
 def _gpu(case: Case) -> Gpu | None:

@@ -1,20 +1,60 @@
-"""The measured loop, which keeps a number of reads under way."""
+"""The measured loop, which keeps a number of reads under way, and the percentiles of their times."""
 
 from __future__ import annotations
 
+import math
 import mmap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.bench.io.latency import Latencies
 from penstock.contracts import Extents, Numbers, Reader
 from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
-    from penstock.bench.measure.interval import Watch
+    from penstock.bench.measure.rates import IntervalWatch
+
+
+_STEP = 0.01  # a bucket is 1% wider than the one before
+_LEAST_S = 1e-7
+_BUCKETS = int(math.log(1e10) / math.log1p(_STEP))  # up to 1,000 s
+_KEPT = 1 << 16
+
+
+class Latencies:
+    """A histogram of times in buckets 1% apart; times are sorted in many at once."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(_KEPT)
+        self._count = 0
+        self._buckets = np.zeros(_BUCKETS, np.int64)
+
+    def add(self, times_s: npt.NDArray[np.float64]) -> None:
+        """Add some times."""
+        assert len(times_s) <= _KEPT
+        if self._count + len(times_s) > _KEPT:
+            self._sort()
+        self._kept[self._count : self._count + len(times_s)] = times_s
+        self._count += len(times_s)
+
+    def percentiles_us(self, *ranks: float) -> tuple[float | None, ...]:
+        """Return percentiles for these ranks (0 to 1), in microseconds; None if there are no times."""
+        self._sort()
+        below = np.cumsum(self._buckets)
+        if below[-1] == 0:
+            return (None,) * len(ranks)
+        found = np.searchsorted(below, [max(1, math.ceil(rank * below[-1])) for rank in ranks])
+        return tuple(round(1e6 * _LEAST_S * (1 + _STEP) ** (float(i) + 0.5), 2) for i in found)
+
+    def _sort(self) -> None:
+        ratios = np.maximum(self._kept[: self._count] / _LEAST_S, 1.0)
+        buckets = (np.log(ratios) / math.log1p(_STEP)).astype(np.int64)
+        self._buckets += np.bincount(np.minimum(buckets, _BUCKETS - 1), minlength=_BUCKETS)
+        self._count = 0
+
 
 _PART = 4
 """The loop waits for one part in so many of the reads that no thread has in hand, then begins as many anew."""
@@ -58,7 +98,7 @@ def stride(bs_bytes: int) -> int:
     return -(-bs_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-class Loop:
+class ReadLoop:
     """Keeps ``reader.depth`` reads of one file under way.
 
     Args:
@@ -116,7 +156,7 @@ class Loop:
 
 
 def measure(
-    loop: Loop, depth: int, *, runtime_s: float, warm_up_s: float, watches: Sequence[Watch] = ()
+    loop: ReadLoop, depth: int, *, runtime_s: float, warm_up_s: float, watches: Sequence[IntervalWatch] = ()
 ) -> Figures:
     """Run a loop: warm up, then count and watch.
 

@@ -55,10 +55,11 @@ class Case(msgspec.Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        return f"{self.mech}, {size_text(self.bs_bytes)}, depth {self.qd}, {self.pattern}, to {self.dest}"
+        threads = f", {self.threads} threads" if self.threads > 1 else ""
+        return f"{self.mech}, {size_text(self.bs_bytes)}, depth {self.qd}{threads}, {self.pattern}, to {self.dest}"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class IoSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the benchmark runs; each tuple multiplies the cases.
 
     Attributes:
@@ -83,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float = 30.0
     readers: str = "penstock.io.open:open_reader"
 
-    def check(self) -> Settings:
+    def check(self) -> IoSettings:
         """Check and return these settings.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Rows as a table for a terminal, and as files."""
+"""Rows as a table for a terminal, as a picture and as files: ``penstock bench io`` behind its options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import io
 import statistics
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 from string import ascii_lowercase
+from typing import Any
 
 import msgspec
 from rich.box import SIMPLE
@@ -15,18 +17,29 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.sizes import size_text
+from penstock.basics.terminal import console, printable
+from penstock.bench.experiment import as_json, check_files, progress, save, short
+from penstock.bench.io.plan import IoSettings
+from penstock.bench.io.run import IoReport, run
+from penstock.bench.io.target import BUFFERED
+from penstock.errors import ReaderUnavailable
 from penstock.io.advice.measurements import Measurement
 
 WIDTH = 104
 """Least width of the table: narrower terminals wrap its lines, but figures are never cut."""
 
 _HEADINGS = ("MB/s", "IOPS", "p50", "p99", "p99.9", "s/GiB", "µs/op", "cores")
+_LOOKS = {
+    "posix": ("#616e7c", "s"),
+    "direct": ("#3fb8af", "D"),
+    "uring": ("#0b7a75", "o"),
+    "gds": ("#e09f3e", "P"),
+    "gpu": ("#7a306c", "*"),
+    "object": ("#0b3c49", "h"),
+}
+"""Colour and mark of each mechanism in pictures."""
+_OTHERS = [*zip(("#d1495b", "#9b2335", "#e8998d", "#c2788a", "#8a5a83", "#b08968"), "Xv^<>d", strict=True)]
 _OF_GPUS = ("GPU threads", "SMs")
-
-
-def as_json(rows: Sequence[Measurement]) -> bytes:
-    """Encode rows as a list of objects."""
-    return msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n"
 
 
 def as_csv(rows: Sequence[Measurement]) -> str:
@@ -105,11 +118,11 @@ def table(rows: Sequence[Measurement], title: str) -> Table:
 
 def _figures(row: Measurement) -> list[str]:
     return [
-        _short(row.mb_s),
-        _short(row.iops),
-        *("" if value is None else _short(value) for value in (row.p50_us, row.p99_us, row.p999_us)),
-        _short(row.cpu_s_per_gib),
-        _short(row.cpu_us_per_op),
+        short(row.mb_s),
+        short(row.iops),
+        *("" if value is None else short(value) for value in (row.p50_us, row.p99_us, row.p999_us)),
+        short(row.cpu_s_per_gib),
+        short(row.cpu_us_per_op),
         f"{row.cores_busy:.2f}",
     ]
 
@@ -129,5 +142,64 @@ def _copy(row: Measurement) -> str:
     return "included" if row.copy_included else "not needed"
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def bench_io(settings: IoSettings, path: str, json: Path | None, csv: Path | None, plot: Path | None) -> IoReport:
+    """Measure, show the table, and save files.
+
+    Raises:
+        BadSetting: a setting is out of range, the path cannot be read, or a file could not be written afterwards.
+        ReaderUnavailable: nothing could be measured; the message says why.
+    """
+    check_files(json, csv, plot=plot)
+    shown = console(width=max(WIDTH, console().width))
+    with progress(shown) as tell:
+        report = run(settings, path, tell)
+    measured = [row for row in report.rows if row.iops]
+    if measured:
+        repeats = f", medians of {settings.repeats}" if settings.repeats > 1 else ""
+        shown.print(table(report.rows, f"Reads of {printable(path)}{', cold' if settings.cold else ''}{repeats}"))
+        for remark in report.remarks:
+            shown.print(Text.assemble(("!", "yellow"), f" {printable(remark)}"), soft_wrap=True)
+    save(json, lambda file: file.write_bytes(as_json(report.rows)), shown)
+    save(csv, lambda file: file.write_text(as_csv(report.rows)), shown)
+    if not measured:
+        why = dict.fromkeys(f"{row.mech}: {row.note}" for row in report.rows) or report.remarks
+        raise ReaderUnavailable(f"nothing could be measured. {'; '.join(why)}")
+    save(plot, lambda file: picture(measured).savefig(file), shown)
+    return report
+
+
+def picture(rows: Sequence[Measurement]) -> Any:
+    """Draw a panel per size, pattern and destination; points that may come from the page cache are hollow."""
+    from penstock.bench.picture import Curve, Mark, Panel, series_picture
+
+    rows = sorted(medians(rows), key=_place)
+    known = [mech for mech in _LOOKS if any(row.mech == mech for row in rows)]
+    others = sorted({row.mech for row in rows} - {*known})
+    looks = _LOOKS | {mech: _OTHERS[i % len(_OTHERS)] for i, mech in enumerate(others)}
+
+    def from_the_cache(row: Measurement) -> bool:
+        return row.mech in BUFFERED and not row.cold
+
+    panels: list[Panel] = []
+    for (_, dest, pattern, bs_bytes), group in groupby(rows, key=_place):
+        here = list(group)
+        series: list[Curve] = []
+        for mech in [*known, *others]:
+            of_mech = sorted((row for row in here if row.mech == mech), key=lambda row: (row.threads, row.qd))
+            points = [Mark(row.cpu_s_per_gib, row.mb_s, str(row.qd), from_the_cache(row)) for row in of_mech]
+            color, marker = looks[mech]
+            series += [Curve(mech, color, points, marker, "--" if ":" in mech else "-")] * bool(points)
+        to = "" if dest == "host" else f", to {dest}"
+        title = f"{size_text(bs_bytes)}, {pattern}{to}"
+        panels.append(Panel(title, series, "CPU-seconds per GiB", "MB/s", log=True))
+    machine = rows[0].machine.partition(", penstock")[0]
+    cold = "cold; " if all(row.cold for row in rows) else ""
+    about = f"{machine}; {cold}{rows[0].date[:10]}\nup: more throughput; left: less CPU; numbers: reads under way"
+    note = "hollow: buffered and not cold, so that bytes may have come from the page cache, not from storage"
+    cached = any(map(from_the_cache, rows))
+    return series_picture("What reading costs", about, panels, columns=3, note=note if cached else "")
+
+
+def _place(row: Measurement) -> tuple[bool, str, str, int]:
+    """Return the key by which rows are grouped into panels and sorted."""
+    return row.dest != "host", row.dest, row.pattern, row.bs_bytes

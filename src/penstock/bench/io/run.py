@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
+from functools import partial
 
 import msgspec
 import psutil
 
 from penstock.basics.sizes import size_text
-from penstock.bench.io import page_cache
+from penstock.bench.experiment import Report, Tell
 from penstock.bench.io.child import Order
 from penstock.bench.io.external import Installed, installed
-from penstock.bench.io.plan import Case, Settings
-from penstock.bench.io.processes import MeasurementFailed, answer
-from penstock.bench.io.target import Target, is_url, target
-from penstock.bench.measure.progress import Tell
+from penstock.bench.io.plan import Case, IoSettings
+from penstock.bench.io.target import BUFFERED, Target, cached_share, dropped, is_url, opened_target
+from penstock.bench.measure.pool import MeasurementFailed, answer
 from penstock.errors import BadSetting
 from penstock.io.advice.measurements import Measurement
 from penstock.io.files import DIRECT_ALIGNMENT, disk_path
 from penstock.runs.machine import Machine, describe
 
-"""Told of progress: (cases done, cases in all, what comes now)."""
-
 _STILL_COLD = 0.01
 
 
-class Report(NamedTuple):
+class IoReport(Report[IoSettings, Measurement]):
     """What was measured, and what to know of it.
 
     Attributes:
         remarks: What holds for all rows: tools that were not run, caches that were not empty.
     """
 
-    rows: list[Measurement]
-    remarks: list[str]
+    remarks: list[str] = msgspec.field(default_factory=list[str])
+
+    @property
+    def rows(self) -> list[Measurement]:
+        return [each.figures for each in self.results]
 
 
-def run(settings: Settings, path: str, tell: Tell) -> Report:
+def run(settings: IoSettings, path: str, tell: Tell) -> IoReport:
     """Measure every case in each repeat.
 
     Args:
@@ -47,36 +47,31 @@ def run(settings: Settings, path: str, tell: Tell) -> Report:
     Raises:
         BadSetting: a setting is out of range, or the path cannot be read.
     """
-    settings = _for_path(settings, path)
-    settings.check()
-    machine = describe()
+    settings = _for_path(settings, path).check()
+    report = IoReport(benchmark="bench io", machine=describe(), settings=settings)
     tell(0, 1, "making ready")
-    with target(path, settings.scratch_bytes) as read:
+    with opened_target(path, settings.scratch_bytes) as read:
         if read.nbytes is not None and max(settings.bs_bytes) > read.nbytes:
             raise BadSetting(
                 f"--bs {size_text(max(settings.bs_bytes))}: {read.name} has only {read.nbytes:,} bytes"
             )
         tools, remarks = installed(settings, read)
-        bench = _Bench(settings, read, tools, remarks)
+        bench = _Bench(settings, read, tools, report.machine)
         planned = [*settings.cases(), *(case for known in tools.values() for case in known.tool.cases(settings))]
         planned.sort(key=lambda case: (case.bs_bytes, case.pattern, case.dest != "host", case.dest))
-        rows: list[Measurement] = []
-        for repeat in range(settings.repeats):
-            turn = repeat % len(planned)  # so that no case always comes first
-            for case in planned[turn:] + planned[:turn]:
-                tell(len(rows), len(planned) * settings.repeats, str(case))
-                row = bench.measure(case, repeat)
-                rows.append(
-                    msgspec.structs.replace(row, repeat=repeat, machine=_words(machine), date=machine.date)
-                )
-    return Report(rows, [*bench.warnings(), *remarks])
+        report.measure(
+            {str(case): partial(bench.measure, case) for case in planned}, range(settings.repeats), tell
+        )
+        report.remarks = [*bench.warnings(), *remarks]
+    return report
 
 
 class _Bench:
     """Runs cases against one target."""
 
-    def __init__(self, settings: Settings, read: Target, tools: dict[str, Installed], remarks: list[str]) -> None:
+    def __init__(self, settings: IoSettings, read: Target, tools: dict[str, Installed], machine: Machine) -> None:
         self._settings = settings
+        self._machine = machine
         self._target = read
         self._tools = tools
         self._kept = 0.0  # the largest part that --cold left in the page cache
@@ -90,7 +85,9 @@ class _Bench:
                 row = self._own(case, repeat, cold=cold)
         except MeasurementFailed as error:
             row = case.row(cold=cold, note=str(error))
-        return msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note)))) if row.iops else row
+        if row.iops:
+            row = msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note))))
+        return msgspec.structs.replace(row, repeat=repeat, machine=_words(self._machine), date=self._machine.date)
 
     def warnings(self) -> list[str]:
         """Say what odd sizes and the page cache did to the figures."""
@@ -101,11 +98,11 @@ class _Bench:
             *settings.mech,
             *(case.mech for known in self._tools.values() for case in known.tool.cases(settings)),
         }
-        return [*self._of_sizes(), *(self._of_cache(read.nbytes) if mechs & page_cache.BUFFERED else [])]
+        return [*self._of_sizes(), *(self._of_cache(read.nbytes) if mechs & BUFFERED else [])]
 
     def _of_sizes(self) -> list[str]:
         odd = [str(nbytes) for nbytes in self._settings.bs_bytes if nbytes % DIRECT_ALIGNMENT]
-        direct = [mech for mech in self._settings.mech if mech not in {*page_cache.BUFFERED, "object"}]
+        direct = [mech for mech in self._settings.mech if mech not in {*BUFFERED, "object"}]
         if not odd or not direct:
             return []
         return [
@@ -150,11 +147,11 @@ class _Bench:
         path, nbytes = self._target.path, self._target.nbytes
         if nbytes is None:
             return disk_path(path) is not None, ""
-        buffered = case.mech in page_cache.BUFFERED
+        buffered = case.mech in BUFFERED
         if not self._settings.cold:
-            share = page_cache.cached_share(path, nbytes) if buffered else None
+            share = cached_share(path, nbytes) if buffered else None
             return False, "" if share is None else f"{share:.0%} of the file was in the page cache"
-        share = page_cache.dropped(path, nbytes)
+        share = dropped(path, nbytes)
         if share is None:
             return True, "whether the file has left the page cache is told only to its owner" if buffered else ""
         self._kept = max(self._kept, share)
@@ -163,7 +160,7 @@ class _Bench:
         return True, ""
 
 
-def _for_path(settings: Settings, path: str) -> Settings:
+def _for_path(settings: IoSettings, path: str) -> IoSettings:
     """Choose the one mechanism that reads an object, or a disk under BaM's module; else change nothing.
 
     Raises:
@@ -175,7 +172,7 @@ def _for_path(settings: Settings, path: str) -> Settings:
         what, only = "a disk under BaM's kernel module", "gpu"
     else:
         return settings
-    if settings.mech not in {Settings().mech, (only,)}:
+    if settings.mech not in {IoSettings().mech, (only,)}:
         raise BadSetting(f"--mech {','.join(settings.mech)}: {path} is {what}, which only mech {only!r} reads")
     return msgspec.structs.replace(settings, mech=(only,))
 

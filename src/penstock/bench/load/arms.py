@@ -27,7 +27,7 @@ SUFFIXES = (".jpg", ".jpeg")
 WARM_UP_S = 2.0
 
 
-class Job(NamedTuple):
+class LoadJob(NamedTuple):
     """What to load: paths of JPEGs, and how."""
 
     folder: str
@@ -45,7 +45,7 @@ def images_in(folder: str) -> list[str]:
     )
 
 
-def penstock(job: Job) -> Iterator[int]:
+def penstock(job: LoadJob) -> Iterator[int]:
     """Penstock's ImageSource, alone."""
     from penstock.sources.images.source import ImageSource
 
@@ -101,10 +101,10 @@ def by_torchvision(path: str, size: int) -> Any:
     return (pixels.flip(2) if random.random() < 0.5 else pixels).numpy()
 
 
-def data_loader(load: Callable[[str, int], Any]) -> Callable[[Job], Iterator[int]]:
+def data_loader(load: Callable[[str, int], Any]) -> Callable[[LoadJob], Iterator[int]]:
     """Make an arm of torch's DataLoader."""
 
-    def arm(job: Job) -> Iterator[int]:
+    def arm(job: LoadJob) -> Iterator[int]:
         import numpy as np
         import torch
         from torch.utils.data import DataLoader, Dataset
@@ -140,7 +140,7 @@ def one_thread(_worker: int) -> None:
     cv2.setNumThreads(1)
 
 
-def tf_data(job: Job) -> Iterator[int]:
+def tf_data(job: LoadJob) -> Iterator[int]:
     """tf.data, with the decoder that decodes only a window of the image."""
     import tensorflow as tf
 
@@ -169,7 +169,7 @@ def tf_data(job: Job) -> Iterator[int]:
         yield int(batch.shape[0])
 
 
-def dali(job: Job) -> Iterator[int]:
+def dali(job: LoadJob) -> Iterator[int]:
     """NVIDIA DALI on the CPU, with the decoder that decodes only a window of the image."""
     from nvidia.dali import fn, pipeline_def, types
 
@@ -193,7 +193,7 @@ def dali(job: Job) -> Iterator[int]:
         yield len(batch)
 
 
-def spdl(job: Job) -> Iterator[int]:
+def spdl(job: LoadJob) -> Iterator[int]:
     """Meta's SPDL, which decodes by FFmpeg in threads."""
     import spdl.io
     from spdl.pipeline import PipelineBuilder
@@ -221,24 +221,24 @@ def spdl(job: Job) -> Iterator[int]:
             yield len(batch)
 
 
-class Arm(NamedTuple):
+class Loads(NamedTuple):
     """A loader: its name for people, the modules that it needs, the last of which decodes, and what runs it."""
 
     name: str
     modules: tuple[str, ...]
-    run: Callable[[Job], Iterator[int]]
+    run: Callable[[LoadJob], Iterator[int]]
 
 
 ARMS = {
-    "penstock": Arm("Penstock ImageSource", ("penstock", "simplejpeg", "cv2"), penstock),
-    "pillow": Arm("torch DataLoader, Pillow", ("torch", "PIL"), data_loader(by_pillow)),
-    "simplejpeg": Arm(
+    "penstock": Loads("Penstock ImageSource", ("penstock", "simplejpeg", "cv2"), penstock),
+    "pillow": Loads("torch DataLoader, Pillow", ("torch", "PIL"), data_loader(by_pillow)),
+    "simplejpeg": Loads(
         "torch DataLoader, simplejpeg and OpenCV", ("torch", "cv2", "simplejpeg"), data_loader(by_simplejpeg)
     ),
-    "torchvision": Arm("torch DataLoader, torchvision", ("torch", "torchvision"), data_loader(by_torchvision)),
-    "tf.data": Arm("tf.data, decode and crop in one", ("tensorflow",), tf_data),
-    "dali": Arm("NVIDIA DALI on the CPU", ("nvidia.dali",), dali),
-    "spdl": Arm("SPDL", ("spdl.io",), spdl),
+    "torchvision": Loads("torch DataLoader, torchvision", ("torch", "torchvision"), data_loader(by_torchvision)),
+    "tf.data": Loads("tf.data, decode and crop in one", ("tensorflow",), tf_data),
+    "dali": Loads("NVIDIA DALI on the CPU", ("nvidia.dali",), dali),
+    "spdl": Loads("SPDL", ("spdl.io",), spdl),
 }
 
 
@@ -272,7 +272,7 @@ def cpu_s(pid: int) -> float:
 
 def main() -> None:
     arm, folder, size, batch_size, workers, seconds = sys.argv[1:]
-    batches = ARMS[arm].run(Job(folder, images_in(folder), int(size), int(batch_size), int(workers)))
+    batches = ARMS[arm].run(LoadJob(folder, images_in(folder), int(size), int(batch_size), int(workers)))
     began = time.perf_counter()
     next(batches)
     first_s = time.perf_counter() - began

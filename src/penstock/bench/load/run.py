@@ -1,25 +1,29 @@
-"""Measures loaders of images in turns, each in a process of its own."""
+"""Measures loaders of images in turns, each in a process of its own, and shows which is the fastest."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
+from rich.console import Group
+from rich.text import Text
 
+from penstock.basics.terminal import printable
+from penstock.bench.experiment import ArmFailed, Report, Spread, Tell, results_table
 from penstock.bench.load import arms
 from penstock.bench.load.arms import ARMS
+from penstock.bench.measure.pool import MeasurementFailed, answer
 from penstock.errors import BadSetting
-from penstock.runs.machine import Machine
+from penstock.runs.machine import describe
 
 _START_S = 120.0
 _PROBE = "import sys\nfrom importlib.util import find_spec\nfor name in sys.argv[1:]: assert find_spec(name)"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured."""
 
     folder: str
@@ -30,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class LoadFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement of one loader.
 
     Attributes:
@@ -45,84 +49,91 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     decoder: str = ""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, by loader.
-
-    Attributes:
-        absent: Loaders that could not be measured, and why.
-    """
-
-    settings: Settings
-    measured: dict[str, list[Measured]]
-    absent: dict[str, str]
-    machine: Machine
-
-    def images_per_s(self, arm: str) -> float:
-        """Return the median of a loader's measurements."""
-        return median(one.images_per_s for one in self.measured[arm])
-
-    def ratios(self, arm: str, to: str = "penstock") -> list[float]:
-        """Return how many times as fast as another a loader was, turn by turn."""
-        pairs = zip(self.measured[arm], self.measured[to], strict=False)
-        return [one.images_per_s / other.images_per_s for one, other in pairs]
+LoadReport = Report[LoadSettings, LoadFigures]
 
 
-def measure(
-    settings: Settings,
-    wanted: Sequence[str],
-    pythons: Mapping[str, str],
-    machine: Machine,
-    told: Callable[[str], None],
-) -> Report:
-    """Measure loaders in turns.
+def measure(settings: LoadSettings, wanted: Sequence[str], peers: Sequence[str], tell: Tell) -> LoadReport:
+    """Measure loaders in turns, Penstock's among them.
 
     Args:
-        settings: What is measured.
         wanted: Loaders, by their names in ``ARMS``.
-        pythons: Programs of the environments in which some of them are installed.
-        machine: Where this runs.
-        told: Called with what is measured next.
+        peers: Environments in which some of them are installed, as ``LOADER=PYTHON``.
 
     Raises:
-        BadSetting: the folder has no JPEG, or Penstock's own loader cannot run.
+        BadSetting: an argument makes no sense, the folder has no JPEG, or Penstock's own loader cannot run.
     """
+    pythons = dict(map(_peer, peers))
+    if unknown := [arm for arm in wanted if arm not in ARMS]:
+        raise BadSetting(f"--loaders {unknown[0]}: choose of {', '.join(ARMS)}")
     if not arms.images_in(settings.folder):
         raise BadSetting(f"{settings.folder}: no JPEGs (*.jpg, *.jpeg) in it or below")
-    absent = {arm: why for arm in wanted if (why := _missing(arm, pythons.get(arm, sys.executable)))}
-    measured: dict[str, list[Measured]] = {arm: [] for arm in wanted if arm not in absent}
-    for turn in range(settings.repeats):
-        for arm in list(measured):
-            told(f"{turn + 1} of {settings.repeats}: {ARMS[arm].name}")
-            try:
-                measured[arm].append(_measured(arm, settings, pythons.get(arm, sys.executable)))
-            except subprocess.SubprocessError as error:
-                absent[arm] = _why(error)
-                del measured[arm]
-    if "penstock" in absent:
-        raise BadSetting(f"Penstock's loader cannot run: {absent['penstock']}")
-    return Report(settings=settings, measured=measured, absent=absent, machine=machine)
+    report = LoadReport(benchmark="bench load", machine=describe(), settings=settings)
+
+    def figures(arm: str, repeat: int) -> LoadFigures:
+        python = pythons.get(arm, sys.executable)
+        if repeat == 0:
+            _check(arm, python)
+        return _figures(arm, settings, python)
+
+    chosen = dict.fromkeys(["penstock", *wanted])
+    report.measure({arm: partial(figures, arm) for arm in chosen}, range(settings.repeats), tell)
+    if "penstock" in report.absent:
+        raise BadSetting(f"Penstock's loader cannot run: {report.absent['penstock']}")
+    return report
 
 
-def _missing(arm: str, python: str) -> str:
-    """Say what is not installed; empty if all is."""
+def _peer(text: str) -> tuple[str, str]:
+    arm, _, python = text.partition("=")
+    if arm not in ARMS or not python:
+        raise BadSetting(f"--peer {text}: give LOADER=PYTHON, where the loader is one of {', '.join(ARMS)}")
+    return arm, python
+
+
+def _check(arm: str, python: str) -> None:
+    """Raise ArmFailed if something that a loader needs is not installed."""
     modules = ARMS[arm].modules
     try:
-        probed = subprocess.run([python, "-c", _PROBE, *modules], capture_output=True, check=False)
+        answer([python, "-c", _PROBE, *modules], limit_s=_START_S)
     except OSError as error:
-        return f"{python}: {error.strerror}"
-    return "" if probed.returncode == 0 else f"not installed ({', '.join(modules)})"
+        raise ArmFailed(f"{python}: {error.strerror}") from None
+    except MeasurementFailed:
+        raise ArmFailed(f"not installed ({', '.join(modules)})") from None
 
 
-def _measured(arm: str, settings: Settings, python: str) -> Measured:
+def _figures(arm: str, settings: LoadSettings, python: str) -> LoadFigures:
     folder, size, batch_size, workers, seconds, _ = msgspec.structs.astuple(settings)
     words = map(str, (arms.__file__, arm, folder, size, batch_size, workers, seconds))
-    limit_s = _START_S + 4 * seconds
-    run = subprocess.run([python, *words], capture_output=True, text=True, timeout=limit_s, check=True)
-    return msgspec.convert(json.loads(run.stdout.splitlines()[-1]), Measured)
+    try:
+        text = answer([python, *words], limit_s=_START_S + 4 * seconds).text
+    except MeasurementFailed as error:
+        raise ArmFailed(str(error)) from None
+    return msgspec.convert(json.loads(text.splitlines()[-1]), LoadFigures)
 
 
-def _why(error: subprocess.SubprocessError) -> str:
-    if isinstance(error, subprocess.CalledProcessError):
-        lines = str(error.stderr).strip().splitlines()
-        return f"ended with status {error.returncode}: {lines[-1] if lines else 'it said nothing'}"
-    return "gave nothing in time"
+def shown(report: LoadReport) -> Group:
+    """Show the loaders, fastest first, and what could not be measured."""
+    settings = report.settings
+    headings = "loader", "decoder", "images/s", "Penstock against it", "CPU-ms an image", "first batch, s"
+    table = results_table(*headings)
+    table.columns[1].justify, table.columns[1].no_wrap = "left", False
+    speeds = {arm: report.spread(arm, lambda one: one.images_per_s).median for arm in report.arms}
+    for arm in sorted(speeds, key=lambda each: speeds[each], reverse=True):
+        table.add_row(
+            ARMS[arm].name,
+            printable(next(reversed(report.of(arm).values())).decoder),
+            f"{speeds[arm]:,.0f}",
+            "" if arm == "penstock" else _against(report.ratio("penstock", arm, lambda one: one.images_per_s)),
+            f"{report.spread(arm, lambda one: one.cpu_ms_per_image).median:.2f}",
+            f"{report.spread(arm, lambda one: one.first_batch_s).median:.1f}",
+            style="green" if arm == "penstock" else "",
+        )
+    about = (
+        f"Random crops of {settings.size} px from {settings.folder}, {settings.workers} workers, batches of "
+        f"{settings.batch_size}, {settings.repeats} times {settings.seconds:g} s in turns; one process takes them"
+    )
+    absent = [Text(f"{ARMS[arm].name}: {why}", "dim") for arm, why in report.absent.items()]
+    return Group(Text(printable(about), "dim"), table, *absent)
+
+
+def _against(ratio: Spread) -> str:
+    return f"{ratio.median:.2f} x ({ratio.least:.2f} to {ratio.most:.2f})"

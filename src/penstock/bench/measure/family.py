@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,12 @@ import psutil
 from penstock.linux.process import adopt_orphans, cpu_s, pss_bytes
 
 _END_WITHIN_S = 20.0
+
+
+def children_cpu_s() -> float:
+    """Return the CPU time of the children that this process has waited for, and of those that they have."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Family:
@@ -29,32 +36,19 @@ class Family:
     def __init__(self) -> None:
         self._self = psutil.Process()
         self._others = {child.pid for child in self._self.children(recursive=True)}
-        self._ended_cpu_s = 0.0
+        self._before_s = children_cpu_s()
         self.peak_pss_bytes = 0
         self.peak_processes = 0
 
     def cpu_s(self) -> float:
         """Return the CPU time of all of them until now."""
-        return self._ended_cpu_s + cpu_s(self._living())
+        return children_cpu_s() - self._before_s + cpu_s(self._living())
 
     def sample_memory(self) -> None:
         """Sample the memory that they hold now."""
         living = self._living()
         self.peak_pss_bytes = max(self.peak_pss_bytes, sum(pss_bytes(each.pid) for each in living))
         self.peak_processes = max(self.peak_processes, len(living))
-
-    def reap(self) -> dict[int, int]:
-        """Account for those that have ended; return their exit statuses by pid."""
-        ended: dict[int, int] = {}
-        for process in self._self.children():
-            if process.pid in self._others:
-                continue
-            with suppress(ChildProcessError):
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    self._ended_cpu_s += usage.ru_utime + usage.ru_stime
-                    ended[pid] = os.waitstatus_to_exitcode(status)
-        return ended
 
     def terminate(self) -> None:
         """Ask all of them to end."""
@@ -66,7 +60,10 @@ class Family:
         """Wait until none of them is left; what does not end by itself is killed."""
         deadline = time.monotonic() + _END_WITHIN_S
         while living := self._living():
-            self.reap()
+            for process in self._self.children():
+                if process.pid not in self._others:
+                    with suppress(ChildProcessError):
+                        os.waitpid(process.pid, os.WNOHANG)
             if time.monotonic() >= deadline:
                 for process in living:
                     with suppress(psutil.Error):

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import select
+import selectors
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 import psutil
 
-from penstock.errors import PenstockError
+from penstock import errors
+from penstock.bench.measure.family import children_cpu_s
+from penstock.errors import PenstockError, SourceError
+from penstock.feed.launch.function import FunctionFailed
 from penstock.linux.process import in_words
 
 START_S = 90.0
@@ -40,7 +44,7 @@ class MemberFailed(PenstockError):
         self.traceback_text = traceback_text
 
 
-class Member:
+class MeasuredProcess:
     """One measured process that answers orders with lines of JSON.
 
     Args:
@@ -57,7 +61,7 @@ class Member:
             stderr=log,
             env={**os.environ, **environment},
         )
-        self._heard: deque[bytes] = deque()
+        self._heard: deque[dict[str, Any]] = deque()
         self._unread = b""
         self.pid = self._process.pid
         self.over = False  # its output has ended
@@ -75,12 +79,29 @@ class Member:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def lines(self) -> list[bytes]:
-        """Wait for the next packet of answers; return its lines. There are none once it is ``over``."""
+    def listen(self) -> None:
+        """Wait for its next packet of answers. There is none once it is ``over``."""
         packet = os.read(self.fileno(), 1 << 16)
         self.over = not packet
         *lines, self._unread = (self._unread + packet).split(b"\n")
-        return lines
+        for line in lines:
+            with suppress(ValueError):  # a library printed something
+                answer = json.loads(line)
+                if isinstance(answer, dict):
+                    self._heard.append(answer)  # pyright: ignore[reportUnknownArgumentType]
+
+    def heard(self) -> Iterator[dict[str, Any]]:
+        """Yield the answers that have come.
+
+        Raises:
+            MemberFailed: it reports an error.
+        """
+        while self._heard:
+            answer = self._heard.popleft()
+            if "error" in answer:
+                message, kind = answer["error"], answer.get("kind", "")
+                raise MemberFailed(f"{kind}: {message}", kind, message, answer.get("traceback_text", ""))
+            yield answer
 
     def hear(self, deadline: float) -> dict[str, Any]:
         """Wait for its next answer.
@@ -92,20 +113,10 @@ class Member:
             ready, _, _ = select.select([self], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise MemberFailed(f"process {self.pid} gave no answer in time")
-            self._heard.extend(self.lines())
+            self.listen()
             if self.over and not self._heard:
                 raise MemberFailed(f"process {self.pid} {in_words(self._process.wait())}")
-        try:
-            answer = json.loads(self._heard.popleft())
-        except ValueError:  # a library printed something
-            return self.hear(deadline)
-        if not isinstance(answer, dict):
-            return self.hear(deadline)
-        if "error" in answer:
-            report: dict[str, str] = answer  # pyright: ignore[reportUnknownVariableType]
-            message, kind = report["error"], report.get("kind", "")
-            raise MemberFailed(f"{kind}: {message}", kind, message, report.get("traceback_text", ""))
-        return answer  # pyright: ignore[reportUnknownVariableType]
+        return next(self.heard())
 
     def hear_of(self, key: str, deadline: float) -> dict[str, Any]:
         """Wait for its next answer with this key; others are late answers to an earlier order."""
@@ -118,16 +129,6 @@ class Member:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
-
-    def let_go(self) -> None:
-        """Ask it to end, if it still runs, and leave waiting for it to a ``Family``."""
-        if not self.over:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
-        self.end_input()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process.returncode = 0
 
     def close(self, *, kill: bool = False) -> None:
         """Wait until it has ended; kill it if it does not, or at once with ``kill``."""
@@ -149,7 +150,7 @@ class ProcessPool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._members: list[Member] = []
+        self._members: list[MeasuredProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -159,16 +160,16 @@ class ProcessPool:
 
     def start(
         self, command: Sequence[str], count: int = 1, environment: dict[str, str] | None = None
-    ) -> list[Member]:
+    ) -> list[MeasuredProcess]:
         """Start ``count`` more processes of one command."""
-        members: list[Member] = []
+        members: list[MeasuredProcess] = []
         with open(self._folder / "errors.log", "ab") as log:
             for _ in range(count):
-                members.append(Member(command, environment or {}, log))
+                members.append(MeasuredProcess(command, environment or {}, log))
                 self._members.append(members[-1])
         return members
 
-    def dismiss(self, members: Iterable[Member], *, kill: bool = False) -> None:
+    def dismiss(self, members: Iterable[MeasuredProcess], *, kill: bool = False) -> None:
         """End some of the processes; ``kill`` ends them at once."""
         ending = list(members)
         for member in ending:
@@ -183,6 +184,41 @@ class ProcessPool:
         return path.read_text(errors="replace")[-3000:] if path.exists() else ""
 
 
+def answers_of(
+    members: Sequence[MeasuredProcess], every_s: float
+) -> Iterator[tuple[MeasuredProcess, dict[str, Any]] | None]:
+    """Yield the answers of several processes as they come, and None every so often, until all have ended.
+
+    Raises:
+        MemberFailed: one reports an error.
+    """
+    with selectors.DefaultSelector() as selector:
+        for member in members:
+            selector.register(member, selectors.EVENT_READ, member)
+        while selector.get_map():
+            for key, _ in selector.select(every_s):
+                member: MeasuredProcess = key.data
+                member.listen()
+                for answer in member.heard():
+                    yield member, answer
+                if member.over:
+                    selector.unregister(member)
+            yield None
+
+
+def users_error(error: MemberFailed, what: str, pool: ProcessPool) -> Exception:
+    """Turn a measured process's error into one to raise here; or one that it died, with its last words."""
+    if error.kind == FunctionFailed.__name__:
+        return FunctionFailed(error.message, error.traceback_text)
+    kind = getattr(errors, error.kind, None) if error.kind else None
+    if kind is not None and issubclass(kind, SourceError):
+        return kind(error.message, error.traceback_text)
+    if kind is not None:
+        return kind(error.message)
+    said = pool.errors().strip()
+    return PenstockError(f"{what}: {error}" + (f". Its last words:\n{said}" if said else ""))
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its children, such as a loader's workers."""
     found = [process.pid]
@@ -195,3 +231,55 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     for pid in found:  # shared memory that torch had not unlinked yet
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
             path.unlink(missing_ok=True)
+
+
+class MeasurementFailed(PenstockError):
+    """Raised when a measured process crashed, hung, or reported an error; the message says which."""
+
+
+class Answer(NamedTuple):
+    """What a process printed, and the CPU time that it used in all."""
+
+    text: str
+    cpu_s: float
+
+
+def answer(command: Sequence[str], *, limit_s: float, told: bytes = b"") -> Answer:
+    """Run a command to its end.
+
+    Args:
+        limit_s: Time after which it is killed.
+        told: Its standard input.
+
+    Raises:
+        MeasurementFailed: it was killed, or its status is not 0; its last words are in the message.
+    """
+    before = children_cpu_s()
+    # A new process group: another tool's child processes must not outlive this call.
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        text, errors = process.communicate(told, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise MeasurementFailed(f"gave no result within {limit_s:.0f} s, and was killed") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+    if process.returncode:
+        raise MeasurementFailed(_end(process.returncode, errors.decode(errors="replace")))
+    return Answer(text.decode(errors="replace"), children_cpu_s() - before)
+
+
+def _end(status: int, errors: str) -> str:
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    return f"{in_words(status)}: {lines[-1]}" if lines else in_words(status)

@@ -5,14 +5,41 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
-from penstock.bench.measure.interval import Interval, Watch
-from penstock.bench.measure.pool import Member, MemberFailed
+from penstock.bench.measure.pool import START_S, MeasuredProcess, MemberFailed
 from penstock.linux.process import cpu_s, pss_bytes, with_descendants
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """The time in which one case is measured.
+
+    Attributes:
+        seconds: Length of the measured time.
+        warm_up: Batches that each trainer takes before it.
+        step_s: Time that a trainer waits for each batch, in place of training on it.
+        limit_s: Time within which all trainers must be warm.
+        fixed: Whether to count exactly these seconds; else from the first batch after the interval's
+            start to the first after its end, which is finer if batches come evenly.
+    """
+
+    seconds: float
+    warm_up: int
+    step_s: float = 0.0
+    limit_s: float = START_S
+    fixed: bool = False
+
+
+class IntervalWatch(Protocol):
+    """Measures something else over an interval."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
 
 _SETTLE_S = 0.4
 _ANSWER_S = 60.0
@@ -47,11 +74,11 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 def measured(
-    members: Sequence[Member],
+    members: Sequence[MeasuredProcess],
     orders: Sequence[dict[str, Any]],
     interval: Interval,
     feeders: Sequence[int] = (),
-    watches: Sequence[Watch] = (),
+    watches: Sequence[IntervalWatch] = (),
 ) -> Rates:
     """Let each member take batches as its order says, and measure them.
 
@@ -120,7 +147,7 @@ def _latency(answers: list[dict[str, Any]]) -> tuple[float, float] | None:
     return float(np.median(samples)) * 1e6, float(np.percentile(samples, 99)) * 1e6
 
 
-def _progress(member: Member) -> int:
+def _progress(member: MeasuredProcess) -> int:
     """Ask a member that was not warm in time how many batches it has had."""
     member.tell({"do": "measure", "start": math.inf, "stop": time.monotonic()})
     try:

@@ -7,11 +7,11 @@ from statistics import median
 
 import msgspec
 
-from penstock.bench.measure.spread import Spread
+from penstock.bench.experiment import Spread
 from penstock.errors import BadSetting
 from penstock.runs.machine import Machine
-from penstock.select.bench.run import Outcome, Results, Trial, arms_of, label
-from penstock.select.bench.spec import UNSCORED, Spec
+from penstock.select.bench.run import BenchResults, Outcome, arms_of, label, scoring, training
+from penstock.select.bench.spec import UNSCORED, BenchSpec
 from penstock.select.meter import Cost
 from penstock.select.savings import Balance
 
@@ -20,7 +20,7 @@ RUNS = (1, 5, 20)
 _NOTHING = Outcome("", 0.0, 0.0, 0.0, None)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ArmRow(msgspec.Struct, frozen=True, kw_only=True):
     """An arm over several seeds.
 
     Attributes:
@@ -51,7 +51,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     pays_after: int | None
 
 
-class Report(msgspec.Struct):
+class SelectReport(msgspec.Struct):
     """What is saved.
 
     Attributes:
@@ -70,18 +70,18 @@ class Report(msgspec.Struct):
     machine: Machine
     budget: float
     chosen: str
-    on_seeds: list[Row]
-    on_fresh_seeds: list[Row]
+    on_seeds: list[ArmRow]
+    on_fresh_seeds: list[ArmRow]
     against: dict[str, Spread]
 
 
-def rows_of(results: Results, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> list[Row]:
+def rows_of(results: BenchResults, arms: Sequence[tuple[int, float]], seeds: Sequence[int]) -> list[ArmRow]:
     """Return the rows of arms, each compared with full on the same seeds."""
-    full = _outcomes(results, *full_of(results.spec), seeds)
+    full = _outcomes(results, training(results.settings, *full_of(results.settings)), seeds)
     return [_row(results, arm, fraction, seeds, full) for arm, fraction in arms]
 
 
-def full_of(spec: Spec) -> tuple[int, float]:
+def full_of(spec: BenchSpec) -> tuple[int, float]:
     """Return the arm that trains on all samples.
 
     Raises:
@@ -93,13 +93,13 @@ def full_of(spec: Spec) -> tuple[int, float]:
     raise BadSetting("arms: full with fraction 1 must be there: the others are compared with it")
 
 
-def choose(results: Results) -> tuple[int, float]:
+def choose(results: BenchResults) -> tuple[int, float]:
     """Return the scored arm with the best median within the budget; the cheapest one if none is within.
 
     Raises:
         BadSetting: no arm has scores.
     """
-    spec = results.spec
+    spec = results.settings
     scored = [each for each in arms_of(spec) if spec.arms[each[0]].method not in UNSCORED]
     rows = rows_of(results, scored, spec.seeds)
     if not rows:
@@ -109,7 +109,7 @@ def choose(results: Results) -> tuple[int, float]:
     return best.arm, best.fraction
 
 
-def baselines_of(spec: Spec, fraction: float, cost: float) -> list[tuple[int, float]]:
+def baselines_of(spec: BenchSpec, fraction: float, cost: float) -> list[tuple[int, float]]:
     """Return what a choice is compared to: InfoBatch, random at its fraction, RS2 and less of full at its cost."""
     places = {arm.method: place for place, arm in reversed(list(enumerate(spec.arms)))}
     at_cost = min(1.0, round(cost, 2))
@@ -121,16 +121,18 @@ def baselines_of(spec: Spec, fraction: float, cost: float) -> list[tuple[int, fl
     ]
 
 
-def paired(one: Row, other: Row) -> Spread:
+def paired(one: ArmRow, other: ArmRow) -> Spread:
     """Return by how much one arm is above another, seed by seed."""
     return Spread.of([figure - other.figures[seed] for seed, figure in one.figures.items()])
 
 
-def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full: Sequence[Outcome]) -> Row:
-    spec = results.spec
+def _row(
+    results: BenchResults, arm: int, fraction: float, seeds: Sequence[int], full: Sequence[Outcome]
+) -> ArmRow:
+    spec = results.settings
     has_scores = spec.arms[arm].method not in UNSCORED
-    scored = _outcomes(results, arm, 0.0, seeds) if has_scores else [_NOTHING] * len(seeds)
-    trained = _outcomes(results, arm, fraction, seeds)
+    scored = _outcomes(results, scoring(spec, arm), seeds) if has_scores else [_NOTHING] * len(seeds)
+    trained = _outcomes(results, training(spec, arm, fraction), seeds)
     figures = {seed: each.metric or 0.0 for seed, each in zip(seeds, trained, strict=True)}
     costs = list(zip(trained, scored, full, strict=True))
     (its, its_s, its_wh), (mine, mine_s, mine_wh) = (
@@ -142,7 +144,7 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
         for outcomes in (scored, trained)
     )
     paid = Balance(its, median(each.cpu_s for each in full), mine).pays_after if has_scores else 0
-    return Row(
+    return ArmRow(
         label=label(spec, arm, fraction),
         arm=arm,
         fraction=fraction,
@@ -160,5 +162,6 @@ def _row(results: Results, arm: int, fraction: float, seeds: Sequence[int], full
     )
 
 
-def _outcomes(results: Results, arm: int, fraction: float, seeds: Sequence[int]) -> list[Outcome]:
-    return [results.outcomes[Trial(arm, fraction, seed).key(results.spec)] for seed in seeds]
+def _outcomes(results: BenchResults, name: str, seeds: Sequence[int]) -> list[Outcome]:
+    found = results.of(name)
+    return [found[seed] for seed in seeds]

@@ -55,7 +55,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ", ".join(filter(None, [pool, "by class" if self.by == "class" else "", *settings]))
 
 
-class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BenchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A comparison.
 
     Attributes:
@@ -83,7 +83,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class MethodComparison(msgspec.Struct, frozen=True):
     """A spec, checked.
 
     Attributes:
@@ -92,7 +92,7 @@ class Comparison(msgspec.Struct, frozen=True):
         words: The command of a training run.
     """
 
-    spec: Spec
+    spec: BenchSpec
     directory: Path
     words: tuple[str, ...]
 
@@ -127,7 +127,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return str(file.relative_to(self.directory) if file.is_relative_to(self.directory) else file)
 
 
-def read_spec(path: Path) -> Comparison:
+def read_spec(path: Path) -> MethodComparison:
     """Read a spec, and check all that can be checked before hours of runs.
 
     Raises:
@@ -140,7 +140,7 @@ def read_spec(path: Path) -> Comparison:
         raise BadSetting(f"{path}: {error.strerror}") from None
     tree: Any = read_yaml(path, text).tree
     try:
-        spec = msgspec.convert(tree, Spec, strict=False)
+        spec = msgspec.convert(tree, BenchSpec, strict=False)
     except msgspec.ValidationError as error:
         raise BadSetting(f"{path}: {str(error)[:1].lower()}{str(error)[1:]}") from None
     for arm in spec.arms:
@@ -154,7 +154,12 @@ def read_spec(path: Path) -> Comparison:
             raise BadSetting(f"{path}: {arm.method} has no scores: leave out pool, by and settings")
     present = {arm.method for arm in spec.arms}
     parts = sorted({part for arm in spec.arms if arm.method not in UNSCORED for part in arm.fractions})
-    baselines = Arm("full", []), Arm("random", []), Arm("rs2", parts), Arm("infobatch", [1.0])
+    baselines = (
+        Arm("full", []),
+        Arm("random", []),
+        Arm("rs2", parts),
+        Arm("infobatch", [1.0]),
+    )
     spec = msgspec.structs.replace(
         spec, arms=spec.arms + [each for each in baselines if each.method not in present]
     )
@@ -171,4 +176,4 @@ def read_spec(path: Path) -> Comparison:
     if not words:
         raise BadSetting(f"{path}: train: the command is empty")
     named = msgspec.structs.replace(spec, name=spec.name or path.stem, task=f"{directory / file}:{function}")
-    return Comparison(named, directory, command(words, str(directory)))
+    return MethodComparison(named, directory, command(words, str(directory)))
