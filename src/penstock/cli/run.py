@@ -240,7 +240,7 @@ def _start(
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
     """Run groups, and exit as they did; or leave them to a process of their own."""
-    from penstock.runs.launch.launcher import Launcher, detach
+    from penstock.runs.launch.groups import GroupsInTurn, detach
     from penstock.runs.launch.secrets import add_masked
     from penstock.runs.store import Store
 
@@ -254,7 +254,7 @@ def _start(
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
-                ended = Launcher(opened, records, listeners=listeners, tell=tell, below=below).run()
+                ended = GroupsInTurn(opened, records, listeners=listeners, tell=tell, below=below).run()
             _say_without_loaders(opened, ended)
             sys.exit(_exit_code(ended))
 
@@ -263,7 +263,7 @@ def _start(
             for id in ids:
                 store.own(id)
             with pushed(store.folder, ids):
-                Launcher(store, records, listeners=listeners, tell=tell, orphans="keep").run()
+                GroupsInTurn(store, records, listeners=listeners, tell=tell, orphans="keep").run()
 
     detach(run)
     for group in records:

@@ -163,6 +163,8 @@ class Keeper:
         if "kill" in said:
             self._ended_as, self._why = "killed", said["kill"]
             self._kill_at = time.monotonic()
+        elif "end" in said:
+            self._end("killed", said["end"])
         elif "signal" in said:
             self._ended_as, self._why = self._ended_as or "signalled", self._why or said["why"]
             self._signal_group(said["signal"])

@@ -91,7 +91,7 @@ class Gpus:
                 runs = tuple(msgspec.structs.replace(run, mig_changes=True) for run in group.runs)
                 group = msgspec.structs.replace(group, runs=runs)
             if needs_gpu:
-                check(what, group, self._seen(what))
+                check(what, group.mode, group.runs, self._seen(what))
             return group
         dropped = [name for name in group.listeners or () if name in _LISTENERS]
         kept = group.listeners and tuple(name for name in group.listeners if name not in dropped)

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import BadSetting
 from penstock.runs.figures import run_figures
-from penstock.runs.launch.launcher import Launcher
+from penstock.runs.launch.groups import GroupsInTurn
 from penstock.runs.launch.secrets import add_masked
 from penstock.runs.machine import Machine, describe
 from penstock.runs.plan import GroupPlan, RunPlan
@@ -133,7 +133,7 @@ class Bench:
         plans = tuple(self._plan(trial) for trial in trials)
         group = f"{spec.name}/{_what(spec, trials[0])}"
         records = add_masked(self._store, GroupPlan(name=group, mode="plain", runs=plans))
-        ended = Launcher(self._store, [records], listeners=[None]).run()
+        ended = GroupsInTurn(self._store, [records], listeners=[None]).run()
         try:
             for trial, record in zip(trials, ended, strict=True):
                 if record.status == "finished":
