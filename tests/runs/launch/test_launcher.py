@@ -11,8 +11,7 @@ from tests.runs.running import nothing_is_left
 
 from penstock.runs.launch.launcher import Began, Ended, Launcher, Printed, RunEvent
 from penstock.runs.modes.mode import mode_of, opened
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
 

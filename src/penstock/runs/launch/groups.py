@@ -13,8 +13,7 @@ from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
 from penstock.runs.launch.launcher import NO_TERMINAL, Ended, Launcher, Printed
-from penstock.runs.launch.shown import AsItIs, Prefixed
-from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
+from penstock.runs.launch.terminal import AsItIs, Prefixed, Terminal, stdin_is_ours, terminals
 from penstock.runs.modes.mode import Mode, mode_of, opened
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store

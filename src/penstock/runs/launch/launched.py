@@ -18,7 +18,7 @@ import penstock.runs.keeper
 from penstock.autosharing.options import to_environment
 from penstock.inject import injected, without_injection
 from penstock.runs.inside import SITE
-from penstock.runs.keeper.order import Order
+from penstock.runs.keeper.link import Order
 from penstock.runs.modes.mode import Mode
 from penstock.runs.profilers import STEPS, command_of, steps_of
 from penstock.runs.record import RunRecord

@@ -17,10 +17,10 @@ import msgspec
 from penstock.basics.terminal import say
 from penstock.inject import without_injection
 from penstock.runs.launch.launched import Launched
-from penstock.runs.messages import Begin, End
 from penstock.runs.modes.mode import Mode, TimeSlices
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
+from penstock.runs.ticks import Begin, End
 
 NO_TERMINAL = (False, False, False)
 _MOST_SAMPLERS = 10

@@ -23,8 +23,7 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
 from penstock.gpus.nvml import Gpu, answer, gpu_processes, instances, nvml, told, visible_gpus
-from penstock.runs.plan import RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import RunPlan, RunRecord
 
 _TRIES, _PAUSE_S = 10, 0.5
 """Memory of a process that was killed is still in use for a moment."""

@@ -7,8 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Protocol
 
 from penstock.gpus.nvml import Gpu
-from penstock.runs.plan import RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import RunPlan, RunRecord
 
 
 class Mode(Protocol):

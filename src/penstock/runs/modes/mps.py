@@ -18,9 +18,8 @@ from pathlib import Path
 from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.gpus.nvml import Gpu, gpu_processes, nvml, told, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
-from penstock.runs.modes.control import PROGRAM, clients
-from penstock.runs.plan import RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.modes.daemon import PROGRAM, clients
+from penstock.runs.record import RunPlan, RunRecord
 
 _DAEMON = Path(__file__).with_name("daemon.py")
 _LONGEST = 60

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.basics.packages import require
 from penstock.errors import BadSetting
 from penstock.runs.record import RunRecord
-from penstock.runs.store.series import Series
+from penstock.runs.store.points import Series
 from penstock.runs.store.store import Store
 
 _COLUMNS = ("run", "name", "group", "series", "time_s", "value")

@@ -14,8 +14,7 @@ from penstock.runs.figures import run_figures
 from penstock.runs.launch.groups import GroupsInTurn
 from penstock.runs.launch.secrets import add_masked
 from penstock.runs.machine import Machine, describe
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 from penstock.select.bench.spec import UNSCORED, Comparison, Spec
 from penstock.select.meter import J_PER_WH
