@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.runs.running import nothing_is_left
 
-from penstock.runs.launch.launcher import Began, Ended, Launcher, Printed, RunEvent
+from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
 from penstock.runs.modes.mode import mode_of, opened
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
@@ -42,16 +42,16 @@ def test_runs_start_when_they_are_started_and_their_events_come_in_order(store: 
     first, second = added(store, "echo one; read line; exit 3", "echo two")
     with Launcher(store) as launcher:
         launcher.start(first, listeners=())
-        began = until(launcher, Printed(first.id, 1, b"one\n"))
+        began = until(launcher, RunPrinted(first.id, 1, b"one\n"))
         assert store.run(second.id).status == "waiting"
         launcher.start(second, listeners=())
-        events = [*began, *until(launcher, Ended(second.id))]
+        events = [*began, *until(launcher, RunEnded(second.id))]
         while launcher.running:
             events += launcher.events()
         for run, printed in ((first, b"one\n"), (second, b"two\n")):
-            (pid,) = [event.pid for event in events if isinstance(event, Began) and event.id == run.id]
+            (pid,) = [event.pid for event in events if isinstance(event, RunBegan) and event.id == run.id]
             its = [event for event in events if event.id == run.id]
-            assert its == [Began(run.id, pid), Printed(run.id, 1, printed), Ended(run.id)]
+            assert its == [RunBegan(run.id, pid), RunPrinted(run.id, 1, printed), RunEnded(run.id)]
             assert pid == store.run(run.id).pid
     assert (store.run(first.id).exit_code, store.run(second.id).status) == (3, "finished")
     assert (store.folder_of(first.id) / "environment.json").exists()
@@ -62,9 +62,9 @@ def test_a_run_is_stopped_and_its_reason_says_why(store: Store):
     with Launcher(store) as launcher:
         for run in (stopped, other):
             launcher.start(run, listeners=())
-        until(launcher, Printed(stopped.id, 1, b"ready\n"))
+        until(launcher, RunPrinted(stopped.id, 1, b"ready\n"))
         launcher.stop(stopped.id, "another run needs its GPU")
-        until(launcher, Ended(stopped.id))
+        until(launcher, RunEnded(stopped.id))
         assert [run.record.id for run in launcher.running] == [other.id]
         launcher.stop(stopped.id, "it has ended already")
     assert (store.run(stopped.id).status, store.run(stopped.id).reason) == ("killed", "another run needs its GPU")
@@ -76,7 +76,7 @@ def test_a_run_that_cannot_be_executed_ends_without_having_begun(store: Store, t
     (run,) = store.add(GroupPlan(name="group", runs=(plan,)))
     with Launcher(store) as launcher:
         launcher.start(run, listeners=())
-        assert until(launcher, Ended(run.id)) == [Ended(run.id)]
+        assert until(launcher, RunEnded(run.id)) == [RunEnded(run.id)]
     assert (store.run(run.id).status, store.run(run.id).exit_code) == ("failed", 127)
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_reported_in_vain(store: Store):
         assert not list(launcher.events())
         (run,) = added(store, "exec sleep 60")
         launcher.start(run, listeners=())
-        while Began not in map(type, launcher.events()):
+        while RunBegan not in map(type, launcher.events()):
             pass
         assert not list(launcher.events(0.05))
 
@@ -95,7 +95,7 @@ def test_a_mode_is_opened_for_runs_of_several_groups(store: Store):
     with opened("plain", [first, second]) as mode, Launcher(store) as launcher:
         for run in (first, second):
             launcher.start(run, mode, listeners=(), variables={"PYTHON": sys.executable})
-        until(launcher, Ended(first.id))
+        until(launcher, RunEnded(first.id))
     assert mode_of([first]) == "plain"
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
 from penstock.inject import TOGETHER
-from penstock.runs.launch.launcher import NO_TERMINAL, Ended, Launcher, Printed
+from penstock.runs.launch.launcher import NO_TERMINAL, Launcher, RunEnded, RunPrinted
 from penstock.runs.launch.terminal import AsItIs, Prefixed, Terminal, stdin_is_ours, terminals
 from penstock.runs.modes.mode import Mode, mode_of, opened
 from penstock.runs.record import RunRecord
@@ -122,9 +122,9 @@ class GroupsInTurn:
     def _attend(self, timeout_s: float | None = None) -> None:
         for event in self._launcher.events(timeout_s):
             match event:
-                case Printed(id, descriptor, data):
+                case RunPrinted(id, descriptor, data):
                     self._show(id, descriptor, data)
-                case Ended(id):
+                case RunEnded(id):
                     self._shown.close(self._places[id])
                     self._note(id)
                 case _:

@@ -27,14 +27,14 @@ _MOST_SAMPLERS = 10
 _SAMPLER_ENDS_S = 5.0
 
 
-class Began(NamedTuple):
+class RunBegan(NamedTuple):
     """A run's command has started as a process."""
 
     id: str
     pid: int
 
 
-class Printed(NamedTuple):
+class RunPrinted(NamedTuple):
     """A run, or its keeper, has printed to descriptor 1 or 2."""
 
     id: str
@@ -42,13 +42,13 @@ class Printed(NamedTuple):
     data: bytes
 
 
-class Ended(NamedTuple):
+class RunEnded(NamedTuple):
     """Nothing is left of a run, and the store has its end."""
 
     id: str
 
 
-RunEvent = Began | Printed | Ended
+RunEvent = RunBegan | RunPrinted | RunEnded
 
 
 class Launcher:
@@ -189,16 +189,16 @@ class Launcher:
                 del self._running[id]
                 run.close()
                 self._sampling.end(id)
-                yield Ended(id)
+                yield RunEnded(id)
             case (descriptor, data):
-                yield Printed(id, descriptor, data)
+                yield RunPrinted(id, descriptor, data)
             case {"keeper": pid}:
                 run.keeper = pid
             case {"began": pid}:
                 run.mode.began(run.record, pid, partial(_remark, run))
-                yield Began(id, pid)
+                yield RunBegan(id, pid)
             case {"said": text}:
-                yield Printed(id, 2, f"penstock: run {id}: {text}\n".encode())
+                yield RunPrinted(id, 2, f"penstock: run {id}: {text}\n".encode())
             case _:
                 pass
 
