@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.progress import track
 from tests.runs.listeners.kept import DOUBLE_FORKS, NEW_WORKERS, SHORT_CHILDREN, Kept
 
-from penstock.runs.listeners.find import listener_names, make_listener
+from penstock.runs.listeners.contract import listener_names, make_listener
 from penstock.runs.machine import describe
-from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.sampler import WRITER, Begin, End, Rate
 from penstock.runs.store import Store, points_file
 

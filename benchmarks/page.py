@@ -25,10 +25,9 @@ import psutil
 from benchmarks.claim import claim
 
 from penstock.runs.machine import describe
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file
-from penstock.runs.store.alive import this_process
+from penstock.runs.store.database import this_process
 
 REPEATS = 5
 BEGAN = 1_790_000_000.0

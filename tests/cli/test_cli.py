@@ -284,9 +284,10 @@ def test_a_loader_is_packed_checked_and_fed(command, loader_file: Path, tmp_path
     assert "1 of 200 rows of" in damaged.stderr
 
 
-def test_top_shows_the_feeds_until_it_is_interrupted(feeding):
+def test_the_feeds_are_shown_live_until_that_is_interrupted(feeding):
+    words = ["status", "--watch", "--interval", "0.1"]
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "penstock.cli", "top", "--interval", "0.1"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-m", "penstock.cli", *words], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     while "cli/feed" not in process.stdout.readline():

@@ -297,3 +297,10 @@ def test_an_interval_that_is_none_is_refused(interval):
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
     assert "--interval=" in failed.stderr
+
+
+@pytest.mark.parametrize("verb", [["status"], ["runs", "ls"]], ids=" ".join)
+def test_json_is_refused_beside_watch(verb):
+    failed = piped(*verb, "--watch", "--json")
+    assert failed.returncode == 2
+    assert "--json: not with --watch" in failed.stderr

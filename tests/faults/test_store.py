@@ -19,9 +19,9 @@ WRITER = """
 import os, sys
 from itertools import count
 from pathlib import Path
-from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import SeriesWriter, Store
-from penstock.runs.store.alive import this_process
+from penstock.runs.store.database import this_process
 
 me = this_process()
 plan = GroupPlan(name="group", runs=(RunPlan(command=("true",), name="run", directory="/"),))
@@ -89,7 +89,7 @@ import resource, sys
 from pathlib import Path
 from penstock.errors import StoreUnusable
 from penstock.runs.store.merged import compact
-from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import SeriesWriter, Store
 
 folder = Path(sys.argv[1])

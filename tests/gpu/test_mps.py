@@ -19,7 +19,7 @@ pytest.importorskip("pynvml")
 
 from penstock.errors import PenstockError
 from penstock.gpus.nvml import visible_gpus
-from penstock.runs.modes.control import PROGRAM, clients
+from penstock.runs.modes.daemon import PROGRAM, clients
 from penstock.runs.modes.mps import unusable
 
 pytestmark = [

@@ -13,8 +13,7 @@ import torch
 from penstock.gpus.nvml import devices, gpu_processes, gpus, visible_gpus
 from penstock.runs.listeners.contract import Sample, Tick, Tree, WatchedRun
 from penstock.runs.listeners.energy import EnergyListener
-from penstock.runs.listeners.gpm import GpmListener
-from penstock.runs.listeners.gpu import GpuListener
+from penstock.runs.listeners.gpu import GpmListener, GpuListener
 from penstock.testing.listener import ListenerContract
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -69,7 +69,7 @@ def test_a_command_that_is_interrupted_while_it_is_imported_says_nothing(
     "module",
     [
         "torch.distributed",
-        "penstock.runs.inside.loaders",
+        "penstock.runs.inside.watch",
         "penstock.autosharing.guard",
         "penstock.feed.wire",
         "the first batch",

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 from tests.runs.store.groups import DEAD
 
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord, Status
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store import SeriesWriter, Store, points_file
 
 BEGAN = 1_700_000_000.0

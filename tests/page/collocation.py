@@ -15,8 +15,7 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.web.seeded import add_points
 
 from penstock.linux.process import stat_of
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
 RATES = ("0.3", "0.1", "0.03", "0.01")

@@ -20,7 +20,7 @@ from tests.web.seeded import add_points, drawn, group
 from tests.web.test_selections import reached, read_scores
 
 import penstock
-from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.record import GroupPlan, RunPlan
 
 pytestmark = pytest.mark.page
 LIGHT_AND_DARK = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.runs.advice import Cpus, advise
 from penstock.runs.figures import RunFigures, parts_of, run_figures
-from penstock.runs.plan import RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import RunPlan, RunRecord
 from penstock.runs.store import Series
 
 RECORD = RunRecord(

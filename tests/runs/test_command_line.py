@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import BadSetting
-from penstock.runs.command_line import listeners_from, seconds_from
-from penstock.runs.spec.from_words import group_of
-from penstock.runs.spec.gpus import Gpus
+from penstock.runs.spec.checks import Gpus, listeners_from, seconds_from
+from penstock.runs.spec.command import group_of
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from penstock.errors import BadSetting
 from penstock.runs.advice import UNRECORDED
 from penstock.runs.compare import compare
 from penstock.runs.figures import measured_energy_j, memory_bytes
-from penstock.runs.plan import RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import RunPlan, RunRecord
 from penstock.runs.store import Series
 
 

@@ -17,7 +17,8 @@ from tests.forked import eventually
 from tests.runs.running import UNWATCHED, Launch, nothing_is_left
 from tests.runs.store.groups import group
 
-from penstock.runs.launch import launcher
+from penstock.runs.launch import groups
+from penstock.runs.launch.launcher import Launcher
 from penstock.runs.store import Store
 
 
@@ -180,7 +181,7 @@ def test_a_signal_is_passed_on_and_a_second_one_kills(launch, name: str):
     both.signal(f"SIG{name}")
     eventually(lambda: both.output.count("heard") == 2)
     assert [record.status for record in both.records()] == ["running", "running"]
-    time.sleep(launcher._ONE_SIGNAL_S)
+    time.sleep(groups._ONE_SIGNAL_S)
     both.signal("SIGTERM")
     assert both.wait() == 137
     assert {record.status for record in both.records()} == {"killed"}
@@ -202,10 +203,10 @@ class Told:
 
 def test_signals_within_a_second_are_one_as_timeout_sends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Store.open(tmp_path) as store, monkeypatch.context() as patch:
-        started = launcher.Launcher(store, [store.add(group(1))], listeners=[()])
-        started._running = [run := Told()]
+        started = groups.GroupsInTurn(store, [store.add(group(1))], listeners=[()])
+        patch.setattr(Launcher, "running", [run := Told()])
         for now_s in (100.0, 100.1, 100.9, 101.0):
-            patch.setattr(launcher.time, "monotonic", lambda now_s=now_s: now_s)
+            patch.setattr(groups.time, "monotonic", lambda now_s=now_s: now_s)
             started._forward(signal.SIGTERM, "SIGTERM to penstock run")
     assert run.told == [f"{signal.SIGTERM:d}", "killed by a second signal: SIGTERM to penstock run"]
 

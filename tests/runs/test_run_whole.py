@@ -132,7 +132,7 @@ def test_what_runs_do_is_shown_while_they_do_it(launch, servers, tmp_path: Path)
     top = Forked(
         servers["command"],
         "penstock.cli",
-        ["runs", "top", "--interval", "0.2"],
+        ["runs", "ls", "--watch", "--interval", "0.2"],
         shown,
         directory=tmp_path,
         environment=environment,

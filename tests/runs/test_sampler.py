@@ -14,10 +14,10 @@ import pytest
 from tests.runs.listeners.kept import Kept
 
 from penstock.errors import BadSetting
-from penstock.runs.listeners.find import listener_names, make_listener
-from penstock.runs.messages import Begin, End, Rate
-from penstock.runs.plan import GroupPlan, RunPlan
+from penstock.runs.listeners.contract import listener_names, make_listener
+from penstock.runs.record import GroupPlan, RunPlan
 from penstock.runs.store import Store
+from penstock.runs.ticks import Begin, End, Rate
 
 OURS = ["proc", "host", "disk", "gpu", "gpm", "dcgm", "energy", "feed"]
 
@@ -264,7 +264,7 @@ def test_an_unknown_listener_is_told_with_those_that_there_are():
 def test_the_sampling_process_has_no_numpy_and_no_torch():
     code = (
         "import sys\nimport penstock.runs.sampler\n"
-        "from penstock.runs.listeners.find import listener_names, make_listener\n"
+        "from penstock.runs.listeners.contract import listener_names, make_listener\n"
         f"for name in {OURS}: make_listener(name)\n"
         "assert not {'numpy', 'torch', 'rich', 'typer'} & set(sys.modules)"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.runs.schedule import Schedule
+from penstock.runs.ticks import Schedule
 
 
 def test_ticks_do_not_drift_however_late_each_is_noticed():

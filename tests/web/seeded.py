@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord, Status
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord, Status
 from penstock.runs.store import SeriesWriter, Store, points_file
-from penstock.runs.store.alive import this_process
+from penstock.runs.store.database import this_process
 
 
 def group(

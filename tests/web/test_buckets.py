@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from penstock.web.buckets import on_common_moments
+from penstock.web.charts import on_common_moments
 
 LINES = st.lists(
     st.integers(0, 200).flatmap(

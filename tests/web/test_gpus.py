@@ -12,7 +12,7 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 from tests.web.seeded import group
 
 from penstock.gpus.nvml import nvml
-from penstock.web.gpus import Gpus
+from penstock.web.live import Gpus
 
 SM_ACTIVE = {"2": 81.0}
 

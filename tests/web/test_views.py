@@ -11,7 +11,7 @@ import pytest
 from tests.web.seeded import add_points, drawn, group
 
 from penstock.runs.store import Series
-from penstock.web.units import is_counter, rates, unit_of
+from penstock.web.charts import is_counter, rates, unit_of
 from penstock.web.views import _figures
 
 

@@ -53,7 +53,7 @@ def advise(
     What it says is tagged: *measured here*, or *published* and by whom.
     """
     if images is not None:
-        from penstock.cli.advise_images import advise_images
+        from penstock.cli.advise_page import advise_images
 
         advise_images(images, cache)
         return
@@ -86,7 +86,7 @@ def advise(
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(advice), indent=2).decode())
         return
-    from penstock.cli.advice import advice_shown
+    from penstock.cli.advise_page import advice_shown
 
     Console().print(advice_shown(advice, measured.origin), highlight=False)
 

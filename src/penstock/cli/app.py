@@ -10,11 +10,14 @@ import typer
 from penstock._version import __version__
 from penstock.cli.command import Command, Group
 
-_VERBS = (
-    *("run", "runs", "web", "feed", "pack", "cache", "select", "status", "top", "stop"),
-    *("doctor", "advise", "demo", "bench"),
-)
-"""Verbs in the order of the help; the module of each has its name."""
+_VERBS = {
+    **{verb: verb for verb in ("run", "runs", "web", "feed", "pack", "cache", "select")},
+    **dict.fromkeys(("status", "stop"), "feeds"),
+    **{verb: verb for verb in ("doctor", "advise", "demo", "bench")},
+}
+"""Verbs in the order of the help, and the module of each."""
+_OLD = {"top": "feeds"}
+"""Names that verbs once had; the help leaves them out."""
 
 
 class _Verbs(Group):
@@ -24,9 +27,9 @@ class _Verbs(Group):
         return list(_VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _VERBS:
+        if not (name := (_VERBS | _OLD).get(cmd_name)):
             return None
-        module = import_module(f"penstock.cli.{cmd_name}")
+        module = import_module(f"penstock.cli.{name}")
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         if hasattr(module, "app"):
             alone.add_typer(module.app, name=cmd_name)

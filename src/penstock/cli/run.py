@@ -15,9 +15,8 @@ import typer
 if TYPE_CHECKING:
     from penstock.autosharing.options import ShareOptions
     from penstock.cli.runs_live import Looks
-    from penstock.runs.plan import GroupPlan
-    from penstock.runs.record import RunRecord
-    from penstock.runs.spec.gpus import Gpus
+    from penstock.runs.record import GroupPlan, RunRecord
+    from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
 
@@ -135,8 +134,7 @@ def run(
 ) -> None:
     """Run a script or a command, and keep what it was, what it printed and how it ended."""
     from penstock.basics.sizes import size_from
-    from penstock.runs.command_line import SPECS, listeners_from, seconds_from
-    from penstock.runs.spec.gpus import Gpus
+    from penstock.runs.spec.checks import SPECS, Gpus, listeners_from, seconds_from
 
     if carbon_intensity is not None:
         os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
@@ -166,7 +164,7 @@ def run(
         with _spec(words[0], gpus) as spec:
             _start(spec.groups, store, tell=spec.tell, detached=detached, pushed=pushed)
     else:
-        from penstock.runs.spec.from_words import group_of
+        from penstock.runs.spec.command import group_of
 
         planned = group_of(words, gpus, **options)
         _say_left_out(gpus.left_out)
@@ -240,7 +238,7 @@ def _start(
     pushed: Callable[[Path, list[str]], AbstractContextManager[None]],
 ) -> None:
     """Run groups, and exit as they did; or leave them to a process of their own."""
-    from penstock.runs.launch.launcher import Launcher, detach
+    from penstock.runs.launch.groups import GroupsInTurn, detach
     from penstock.runs.launch.secrets import add_masked
     from penstock.runs.store import Store
 
@@ -254,7 +252,7 @@ def _start(
         if not detached:
             below = _lines_below(opened, [record.id for group in records for record in group])
             with pushed(opened.folder, ids):
-                ended = Launcher(opened, records, listeners=listeners, tell=tell, below=below).run()
+                ended = GroupsInTurn(opened, records, listeners=listeners, tell=tell, below=below).run()
             _say_without_loaders(opened, ended)
             sys.exit(_exit_code(ended))
 
@@ -263,7 +261,7 @@ def _start(
             for id in ids:
                 store.own(id)
             with pushed(store.folder, ids):
-                Launcher(store, records, listeners=listeners, tell=tell, orphans="keep").run()
+                GroupsInTurn(store, records, listeners=listeners, tell=tell, orphans="keep").run()
 
     detach(run)
     for group in records:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from penstock.basics.sizes import size_from, size_text
-from penstock.cli.command import Command, Group
-from penstock.cli.runs_compare import compare
-from penstock.cli.runs_options import AsJson, StoreFolder, print_json
-from penstock.cli.runs_push import push
-from penstock.cli.runs_top import top
+from penstock.basics.terminal import say
+from penstock.cli.command import AsJson, Command, Group, Interval, StoreFolder, print_json, watch
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES, RunRecord
@@ -34,14 +32,15 @@ def runs() -> None:
     """What has become of runs."""
 
 
-for verb in (top, compare, push):
-    app.command(cls=Command)(verb)
-
-
 @app.command(cls=Command)
 def ls(
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only groups of this name or id.")] = None,
     status: Annotated[str | None, typer.Option(metavar="STATUS", help=f"Only {', '.join(STATUSES)}.")] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--watch", help="Show those that go on, live: CPU, memory, wait for data, what they log."),
+    ] = False,
+    interval: Interval = 1.0,
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
@@ -49,12 +48,11 @@ def ls(
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store) as opened:
-        found = opened.runs(group)
-        if group is not None and not found:
-            raise NoSuchRun(
-                f"the store {opened.folder} has no group {group!r}; `penstock runs ls` shows those it has"
-            )
-        found = [run for run in found if status in {None, run.status}]
+        if live:
+            from penstock.cli.runs_live import Looks
+
+            watch(partial(Looks(opened).table, group, status), interval, as_json)
+        found = [run for run in _of_group(opened, group) if status in {None, run.status}]
     if as_json:
         print_json([_fields(run) for run in found])
         return
@@ -62,6 +60,12 @@ def ls(
     from penstock.cli.runs_table import runs_table
 
     console().print(runs_table(found), soft_wrap=True)
+
+
+@app.command(cls=Command, hidden=True)
+def top(interval: Interval = 1.0, store: StoreFolder = None) -> None:
+    """Show the runs that go on, live, until Ctrl-C: ``penstock runs ls --watch``."""
+    ls(live=True, interval=interval, store=store)
 
 
 @app.command(cls=Command)
@@ -102,6 +106,32 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
     from penstock.cli.runs_table import run_page
 
     console().print(run_page(run, environment, series, folder, figures, advice), soft_wrap=True)
+
+
+@app.command(cls=Command)
+def compare(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names or ids of groups.")],
+    as_json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """Compare groups of runs: time, epochs, throughput, CPU, energy, wait for data, and what to change first.
+
+    Of groups of one name, the newest of each mode is taken, and stderr names the others.
+    """
+    from penstock.runs.compare import compare as compared
+
+    with Store.open(store) as opened:
+        found: dict[str, list[RunRecord]] = {}
+        for group in groups:
+            found |= _newest(opened, group)
+        comparison = compared(found, lambda run: opened.series(run.id))
+    if as_json:
+        print_json(comparison)
+        return
+    from penstock.basics.terminal import console
+    from penstock.cli.runs_table import comparison_page
+
+    console().print(comparison_page(comparison), soft_wrap=True)
 
 
 @app.command(cls=Command)
@@ -200,6 +230,64 @@ def export(
     with Store.open(store) as opened:
         points = write(opened, [opened.run(id) for id in ids], Path(file))
     typer.echo(f"Wrote {points:,} points into {file}.")
+
+
+@app.command(cls=Command)
+def push(
+    mlflow: Annotated[
+        str, typer.Option(metavar="URI", envvar="MLFLOW_TRACKING_URI", help="The MLflow server: http://host:5000.")
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN|GROUP...]", help="Ids of runs, names or ids of groups; all unless given."),
+    ] = None,
+    experiment: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Experiment; $MLFLOW_EXPERIMENT_NAME, or each group's name, unless given."
+        ),
+    ] = "",
+    store: StoreFolder = None,
+) -> None:
+    """Push runs to an MLflow server: what it has is not pushed again."""
+    from penstock.runs.push.beside import check_mlflow
+
+    check_mlflow()
+    from penstock.runs.push.to_mlflow import Push
+
+    with Store.open(store) as opened:
+        found = (
+            [run for word in words for run in opened.runs(word) or [opened.run(word)]] if words else opened.runs()
+        )
+        push = Push(opened, mlflow, experiment)
+        for group in dict.fromkeys(run.group_id for run in found):
+            push.runs([run for run in found if run.group_id == group])
+    typer.echo(f"{push.points:,} points and {push.files:,} files of {len(found):,} runs were new there.")
+
+
+def _of_group(store: Store, group: str | None) -> list[RunRecord]:
+    """Return the runs of groups of a name or id, or all.
+
+    Raises:
+        NoSuchRun: there is no such group.
+    """
+    runs = store.runs(group)
+    if group is not None and not runs:
+        raise NoSuchRun(f"the store {store.folder} has no group {group!r}; `penstock runs ls` shows those it has")
+    return runs
+
+
+def _newest(store: Store, group: str) -> dict[str, list[RunRecord]]:
+    """Return the runs of a group, by its id; of several of one name, those of the newest of each mode."""
+    runs = _of_group(store, group)
+    newest = {run.mode: run.group_id for run in runs}
+    for mode, id in newest.items():
+        if older := list(dict.fromkeys(run.group_id for run in runs if run.mode == mode and run.group_id != id)):
+            say(
+                f"{group!r} ({mode}) was started {len(older) + 1} times: the newest, {id}, is compared. "
+                f"To compare others, give their ids: {', '.join(reversed(older))}"
+            )
+    return {id: [run for run in runs if run.group_id == id] for id in newest.values()}
 
 
 def _fields(run: RunRecord) -> dict[str, Any]:

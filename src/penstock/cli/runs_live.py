@@ -9,10 +9,9 @@ from rich.console import ConsoleDimensions, RenderableType
 
 from penstock.basics.terminal import console
 from penstock.cli.runs_table import brief_table, live_table
-from penstock.runs.glance import RECENT_S, Glance, glance, is_glanced_at
+from penstock.runs.glance import RECENT_S, Glance, Recent, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Store
-from penstock.runs.store.recent import Recent
 
 _LINES_BESIDE = 3  # of headings, and of how many runs are not shown
 
@@ -37,9 +36,11 @@ class Looks:
             found.append((run, glance(self._recent[run.id].look(is_glanced_at))))
         return found
 
-    def table(self) -> RenderableType:
-        """Show all runs that go on."""
-        return live_table(self.at([run for run in self._store.runs() if run.status not in ENDED]))
+    def table(self, group: str | None = None, status: str | None = None) -> RenderableType:
+        """Show the runs that go on, or those of a status, of all groups or those of a name or id."""
+        runs = self._store.runs(group)
+        wanted = [run for run in runs if (run.status == status if status else run.status not in ENDED)]
+        return live_table(self.at(wanted))
 
     def lines(self, ids: Sequence[str]) -> list[str]:
         """Show runs in at most half of the terminal's lines: first those that go on."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.basics.terminal import console, say
-from penstock.cli.command import Command, Group
-from penstock.cli.runs_options import AsJson, StoreFolder, print_json
+from penstock.cli.command import AsJson, Command, Group, StoreFolder, print_json
 from penstock.errors import BadSetting
 from penstock.select.meter import WATTS
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.runs_options import StoreFolder
+from penstock.cli.command import StoreFolder
 
 
 def web(

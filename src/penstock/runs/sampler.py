@@ -19,13 +19,11 @@ import msgspec
 
 from penstock.basics.terminal import say
 from penstock.errors import PenstockError
-from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun
-from penstock.runs.listeners.find import listener_names, make_listener
+from penstock.runs.listeners.contract import Listener, Sample, Values, WatchedRun, listener_names, make_listener
 from penstock.runs.listeners.processes import Processes
-from penstock.runs.messages import Begin, End, Rate
 from penstock.runs.record import ENDED
-from penstock.runs.schedule import Schedule
 from penstock.runs.store import SeriesWriter, Store, points_file
+from penstock.runs.ticks import Begin, End, Rate, Schedule
 
 WRITER = "sampler"
 

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import BadSetting
 from penstock.runs.figures import run_figures
-from penstock.runs.measured import is_measured
+from penstock.runs.listeners import is_measured
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Series, Store
 from penstock.select.identity import ScoresHeader

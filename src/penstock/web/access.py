@@ -1,19 +1,18 @@
-"""Who may read the page: 127.0.0.1 is open to every user of the machine, so an address permits nothing.
-
-The printed URL has a token, which the first answer turns into a cookie that no script can read. It is of no use
-once the server has ended: whoever listens at its port afterwards is sent it. Besides, a request must name a host
-that is known (against DNS rebinding) and come from this page, and can change nothing.
-"""
+"""Who may read the page, and connections that ask nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from time import monotonic
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _HEADERS = {
     "Content-Security-Policy": (
@@ -101,3 +100,27 @@ def host_name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+_MOST_WAITING = 64
+
+
+class Connection(H11Protocol):
+    """A connection that makes room for a newer one if more than 64 wait for a request, or for the rest of one."""
+
+    made_s = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait; the one that was made first goes if they are too many."""
+        super().connection_made(transport)
+        self.made_s = monotonic()
+        connections: set[Any] = self.connections
+        waiting = [each for each in connections if each.waits]
+        if len(waiting) > _MOST_WAITING:
+            min(waiting, key=lambda each: each.made_s).transport.abort()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no request that is being answered."""
+        cycle: Any = self.cycle  # None until the first
+        return not self.transport.is_closing() and (cycle is None or cycle.response_complete)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -16,12 +17,44 @@ from starlette.routing import Route
 
 from penstock.errors import BadSetting, NoSuchRun, PenstockError
 from penstock.runs.store import Store
+from penstock.select.meter import WATTS
+from penstock.select.savings import ESTIMATED_WH, Saving, balances, savings
 from penstock.web.access import Access
-from penstock.web.artifacts import Json, artifact_routes
-from penstock.web.files import page_routes
+from penstock.web.files import Json, artifact_routes, page_routes
 from penstock.web.live import Live
-from penstock.web.selections import selections
 from penstock.web.views import Views
+
+
+def selections(store: Store, groups: Iterable[str]) -> list[dict[str, Any]]:
+    """Return what each selection among some groups has cost and saved.
+
+    Args:
+        store: The store.
+        groups: Ids of groups; all runs of groups that are called so count.
+    """
+    names = (run.group for id in groups for run in store.runs(id)[:1])
+    return [_saving_told(saving) for saving in savings(store, names)]
+
+
+def _saving_told(saving: Saving) -> dict[str, Any]:
+    full, selected = saving.full, saving.selected
+    measures = balances(saving.scoring, full, selected, WATTS) if full else {}
+    return {
+        "group": saving.group,
+        "against": saving.against,
+        "methods": saving.methods,
+        "scoring_s": saving.scoring.seconds,
+        "measures": [
+            msgspec.structs.asdict(balance) | {"unit": unit, "after": balance.pays_after}
+            for unit, balance in measures.items()
+        ],
+        "reached": [
+            {"name": name, "selected": values, "full": full.logged.get(name, []) if full else []}
+            for name, values in sorted(selected.logged.items())
+        ],
+        "watts": WATTS if ESTIMATED_WH in measures else None,
+    }
+
 
 _MOST_POINTS = 20_000
 

@@ -1,14 +1,25 @@
-"""The page's files, held in memory, at an address that changes when they do: a browser asks for each once."""
+"""Files that are served: the page's own, and what a run and its profilers wrote into the run's folder."""
 
 from __future__ import annotations
 
 import hashlib
 import mimetypes
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
 
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+
+from penstock.runs.store import Store
 
 _PAGE = Path(__file__).with_name("page")
 _FIRST = ("main", "address", "data", "elements", "figures", "runs", "now")
@@ -35,3 +46,86 @@ def page_routes() -> list[Route]:
         return Response(files[name], media_type=mimetypes.guess_type(name)[0], headers=_FOR_EVER)
 
     return [Route("/", index), Route(f"/page/{digest}/{{name:path}}", file)]
+
+
+_AT_ONCE_BYTES = 1 << 20
+NOT_ELSEWHERE = os.O_NOFOLLOW | os.O_NONBLOCK
+"""A run may put links and pipes where its files are expected."""
+
+
+class Json(Response):
+    """A value as JSON, which has null for NaN and infinity."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+def artifact_routes(store: Store) -> list[Route]:
+    """Return where a run's files are listed, and served: ``/api/runs/ID/files`` and ``/api/runs/ID/files/NAME``.
+
+    A request for no such run, or for several, raises ``NoSuchRun``.
+    """
+
+    def folder(request: Request) -> Path:
+        return store.folder_of(store.run(request.path_params["id"]).id) / "files"
+
+    def listed(request: Request) -> list[tuple[str, int]]:
+        return sorted((name, seen.st_size) for name, seen, _ in _files(folder(request)))
+
+    def opened_file(request: Request) -> BinaryIO | None:
+        flags = os.O_RDONLY | NOT_ELSEWHERE | os.O_CLOEXEC
+        for name, _, (there, where) in _files(folder(request)):
+            if name == request.path_params["name"]:
+                return os.fdopen(os.open(there, flags, dir_fd=where), "rb", buffering=0)
+        return None
+
+    async def files(request: Request) -> Response:
+        return Json(await run_in_threadpool(listed, request))
+
+    async def file(request: Request) -> Response:
+        name: str = request.path_params["name"]
+        try:
+            opened = await run_in_threadpool(opened_file, request)
+        except OSError as error:
+            return Response(f"The file cannot be read: {error.strerror}.", 404)
+        if opened is None:
+            return Response("The run has no such file.", 404)
+        last = quote(name.rpartition("/")[2], safe="")
+        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{last}"}
+        return StreamingResponse(_content(opened), media_type="application/octet-stream", headers=headers)
+
+    return [Route("/api/runs/{id}/files", files), Route("/api/runs/{id}/files/{name:name}", file)]
+
+
+class _Name(PathConvertor):
+    """Takes names with newlines, too."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("name", _Name())
+
+
+def _files(folder: Path) -> Iterator[tuple[str, os.stat_result, tuple[str, int]]]:
+    """Yield the files below a folder: the name there, the status, and the name within an open folder.
+
+    What is linked to lies elsewhere, and is left out, be it the folder itself.
+    """
+    with suppress(FileNotFoundError):  # no run has made it, or its run has just removed something
+        for place, _, names, where in os.fwalk(folder):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    seen = os.stat(name, dir_fd=where, follow_symlinks=False)
+                    if stat.S_ISREG(seen.st_mode):
+                        path = Path(place, name).relative_to(folder)
+                        yield os.fsencode(path).decode(errors="replace"), seen, (name, where)
+
+
+def _content(opened: BinaryIO) -> Iterator[bytes]:
+    with opened:
+        left = os.fstat(opened.fileno()).st_size  # what a run writes meanwhile is not sent
+        while left > 0 and (chunk := opened.read(min(left, _AT_ONCE_BYTES))):
+            left -= len(chunk)
+            yield chunk

@@ -38,9 +38,8 @@ def serve(
     require("penstock web", "web", "starlette", "uvicorn")
     import uvicorn
 
-    from penstock.web.access import host_name
+    from penstock.web.access import Connection, host_name
     from penstock.web.application import application
-    from penstock.web.connections import Connection
 
     with Store.open(store) as opened, _listening(host, port) as listening:
         token, at = secrets.token_urlsafe(16), listening.getsockname()[1]

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from penstock.runs.compare import compare, group_figures
-from penstock.runs.glance import Glance, glance, is_glanced_at
+from penstock.runs.glance import Glance, Recent, glance, is_glanced_at
 from penstock.runs.record import ENDED, RunRecord
 from penstock.runs.store import Series, Store
 from penstock.runs.store.columns import Floats
-from penstock.runs.store.recent import Recent
-from penstock.web.artifacts import NOT_ELSEWHERE
-from penstock.web.buckets import Line, on_common_moments
-from penstock.web.units import is_counter, rates, unit_of
+from penstock.web.charts import Line, is_counter, on_common_moments, rates, unit_of
+from penstock.web.files import NOT_ELSEWHERE
 
 import_module("numpy.ma")  # np.unique imports it when first called, which fails in two threads at once
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
 PLAN = RunPlan(command=("true",), name="lr=0.1", parameters={"lr": "0.1", "Width": "8"}, directory="/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.runs.keeper.verdict import Verdict, verdict
+from penstock.runs.keeper.command import Verdict, verdict
 
 
 @pytest.mark.parametrize(

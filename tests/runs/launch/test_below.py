@@ -12,8 +12,8 @@ from contextlib import closing
 
 import pytest
 
-from penstock.runs.launch import below
-from penstock.runs.launch.below import Below
+from penstock.runs.launch import terminal as launch_terminal
+from penstock.runs.launch.terminal import Below
 
 
 class Terminal:
@@ -66,7 +66,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    monkeypatch.setattr(below, "time", clock := Clock())
+    monkeypatch.setattr(launch_terminal, "time", clock := Clock())
     return clock
 
 

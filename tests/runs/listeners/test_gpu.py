@@ -15,8 +15,7 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 
 from penstock.gpus.nvml import nvml
 from penstock.runs.listeners.contract import Tick, Tree, WatchedRun
-from penstock.runs.listeners.gpm import GpmListener
-from penstock.runs.listeners.gpu import GpuListener
+from penstock.runs.listeners.gpu import GpmListener, GpuListener
 from penstock.testing.listener import ListenerContract
 
 MINE, OTHER, NOBODY = os.getpid(), os.getppid(), 2**22 + 1

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.runs.listeners.contract import Tick
-from penstock.runs.listeners.disk import DiskListener
-from penstock.runs.listeners.host import HostListener
+from penstock.runs.listeners.host import DiskListener, HostListener
 from penstock.testing.listener import ListenerContract
 
 TICK = Tick(1e9, (), {}, 12.5)

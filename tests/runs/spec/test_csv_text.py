@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.runs.spec.csv_text import BadCell, records_of, replaced
+from penstock.runs.spec.radt import BadCell, records_of, replaced
 
 # The csv module of Python 3.11 does not quote a lone carriage return.
 TEXTS = st.lists(st.sampled_from([*'ab,"\n\t é\0|', "\r\n"]), max_size=5).map("".join)

@@ -16,7 +16,7 @@ from tests.fakes.nvml.fake_gpus import FakeGpus
 
 from penstock.errors import BadSetting, PenstockError
 from penstock.runs.record import RunRecord, Status
-from penstock.runs.spec.gpus import Gpus
+from penstock.runs.spec.checks import Gpus
 from penstock.runs.spec.open import Spec as OpenedSpec
 from penstock.runs.spec.radt import plan_rows, rows_of
 
@@ -201,7 +201,7 @@ def test_a_second_penstock_run_on_one_spec_is_refused_until_the_first_has_ended(
 def test_a_killed_process_holds_no_spec(file: Path):
     hold = (
         "import sys; from pathlib import Path; from penstock.runs.spec.open import Spec; "
-        "from penstock.runs.spec.gpus import Gpus; "
+        "from penstock.runs.spec.checks import Gpus; "
         "spec = Spec(Path(sys.argv[1]), Gpus(without=True)); print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.store.alive import this_process
+from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.store.database import this_process
 
 DEAD = (os.getpid(), 1)
 """A keeper whose number another process has by now."""

@@ -76,8 +76,8 @@ def test_a_file_in_the_place_of_the_folder_is_one_error(tmp_path):
 MIGRATE = """
 import sys
 from pathlib import Path
-from penstock.runs.store import Store, schema
-schema.STEPS.append("ALTER TABLE runs ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey'; UPDATE runs SET pid = 7")
+from penstock.runs.store import Store, database
+database.STEPS.append("ALTER TABLE runs ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey'; UPDATE runs SET pid = 7")
 sys.stdin.read()
 with Store.open(Path(sys.argv[1])) as store:
     print([run.name for run in store.runs()])

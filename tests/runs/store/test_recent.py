@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from penstock.runs.glance import Recent
 from penstock.runs.store import SeriesWriter, points_file
 from penstock.runs.store.merged import compact, read_series
-from penstock.runs.store.recent import Recent
 
 KEEP_S = 10.0
 steps = st.lists(

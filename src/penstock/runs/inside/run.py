@@ -17,7 +17,7 @@ import msgspec
 
 from penstock import waits
 from penstock.errors import BadSetting, PenstockError
-from penstock.runs.measured import is_measured
+from penstock.runs.listeners import is_measured
 
 if TYPE_CHECKING or (os.environ.get("PENSTOCK_RUN_ID") and os.environ.get("PENSTOCK_STORE")):
     # In a run at once, where forks wait for it (linux/fork.py).
@@ -93,7 +93,7 @@ def watch_waits() -> None:
     """Keep where the time of this process's loops goes, and its forked children's, in series of their run."""
     waits.report(_here.begin)
     if "PENSTOCK_PROFILE_STEPS" in os.environ and _store():
-        from penstock.runs.inside.profile import begin
+        from penstock.runs.profilers import begin
 
         begin()
 

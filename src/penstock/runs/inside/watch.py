@@ -1,17 +1,17 @@
-"""Keeps how long a program waits for its DataLoaders, without changing what they give.
-
-Whatever a program's loaders and batches are, only what would raise unwatched raises in the program.
-"""
+"""Hooks a program's DataLoaders: keeps how long it waits for them, without changing what they give."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from time import monotonic
 from typing import Any, cast
 
+from penstock.autosharing.hook import share_all
+from penstock.inject import SHARE, hook
 from penstock.linux.fork import importing
 from penstock.waits import Iteration
 
@@ -113,3 +113,16 @@ def first_axis(batch: Any) -> float:
         return math.nan if isinstance(first, (list, tuple, Mapping)) else float(first.shape[0])
     except Exception:  # no array, one of no axes, or whatever a batch of the program's own raises
         return math.nan
+
+
+def hooked(loader_class: type) -> None:
+    """Watch, and share if ``penstock run --share`` asks for it, all loaders of a class.
+
+    Raises:
+        TypeError: the class has no such method as every torch since 1.9 has.
+    """
+    if watch not in hook.GUARDS:
+        hook.GUARDS.append(watch)
+    if SHARE in os.environ:
+        share_all()
+    hook.hook(loader_class)

@@ -20,7 +20,7 @@ import signal
 
 from penstock.linux.process import adopt_orphans, kill_descendants
 from penstock.runs.keeper.keeper import FEEDER, Keeper
-from penstock.runs.keeper.order import Order
+from penstock.runs.keeper.link import Order
 
 
 def main(order_fd: int, link: int, *lease: int) -> None:

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.linux.cgroups import oom_kills
 from penstock.linux.process import descendants, read_signals, signals_as_file, survives, who
-from penstock.runs.keeper.command import resize, start
-from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link
-from penstock.runs.keeper.order import Order
+from penstock.runs.keeper.command import Verdict, resize, start, verdict
+from penstock.runs.keeper.link import CHUNK_BYTES, MOST_WAITING, Link, Order
 from penstock.runs.keeper.output import Output
-from penstock.runs.keeper.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
     from penstock.runs.record import Status
@@ -163,6 +161,8 @@ class Keeper:
         if "kill" in said:
             self._ended_as, self._why = "killed", said["kill"]
             self._kill_at = time.monotonic()
+        elif "end" in said:
+            self._end("killed", said["end"])
         elif "signal" in said:
             self._ended_as, self._why = self._ended_as or "signalled", self._why or said["why"]
             self._signal_group(said["signal"])
@@ -230,7 +230,7 @@ class Keeper:
     def _spare_other_clients(self, number: int, pids: list[int]) -> None:
         """Have the MPS daemon end what processes do on GPUs if they are to die of a signal at once."""
         if self._order.mps and (dying := [pid for pid in pids if number and not survives(pid, number)]):
-            from penstock.runs.modes.control import end_clients
+            from penstock.runs.modes.daemon import end_clients
 
             end_clients(self._order.mps, dying)
 
@@ -260,7 +260,7 @@ class Keeper:
     def _record_began(self, time_s: float) -> None:
         try:
             with self._store() as store:
-                from penstock.runs.store.alive import this_process
+                from penstock.runs.store.database import this_process
 
                 keeper = this_process()
                 known_by = (keeper.pid, keeper.started_ticks)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -19,10 +19,9 @@ import msgspec
 from penstock.errors import GpuMissing
 from penstock.gpus.nvml import devices
 from penstock.linux.files import written_whole
-from penstock.runs.launch.kept_run import environment_of
+from penstock.runs.launch.launched import Launched
 from penstock.runs.launch.secrets import masked, masked_variables, masked_words
 from penstock.runs.machine import describe
-from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
 
 MOST_DIFF_BYTES = 1_000_000
@@ -36,18 +35,14 @@ _SHOWN = re.compile(
 """The only variables that are kept."""
 
 
-def describe_all(
-    store: Store, records: Sequence[RunRecord], variables: Callable[[RunRecord], Mapping[str, str]]
-) -> None:
-    """Write each run's ``environment.json``; ``variables`` returns what its mode gives a run."""
+def describe_all(store: Store, runs: Sequence[Launched]) -> None:
+    """Write each run's ``environment.json``."""
     shared = _machine()
-    for record in records:
+    for run in runs:
         with suppress(OSError):  # a full disk, or the run was removed: no reason to stop any
-            kept = store.folder_of(record.id) / "environment.json"
+            kept = store.folder_of(run.record.id) / "environment.json"
             with written_whole(kept) as half:
-                half.write_text(
-                    json.dumps(environment_record(record, store, variables(record)) | shared, indent=1)
-                )
+                half.write_text(json.dumps(_described(run) | shared, indent=1))
 
 
 @cache
@@ -58,11 +53,10 @@ def _machine() -> dict[str, Any]:
     return {"machine": msgspec.to_builtins(describe()), "driver": driver(), "gpus": gpus}
 
 
-def environment_record(record: RunRecord, store: Store, variables: Mapping[str, str]) -> dict[str, Any]:
+def _described(run: Launched) -> dict[str, Any]:
     """Describe what one run runs in, without the machine."""
-    plan = record.plan
-    given = environment_of(record, store, variables)
-    shown = {name: value for name, value in given.items() if _SHOWN.fullmatch(name)}
+    plan = run.record.plan
+    shown = {name: value for name, value in run.environment.items() if _SHOWN.fullmatch(name)}
     shown.pop("PENSTOCK_RUN_PARAMETERS", None)  # the run's parameters are kept, masked by their names
     return {
         "command": masked_words(plan.command),

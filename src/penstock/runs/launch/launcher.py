@@ -1,242 +1,290 @@
-"""Starts groups of runs one after the other, waits for them, and passes signals on to them."""
+"""Starts runs one at a time, and reports what they print and how they end."""
 
 from __future__ import annotations
 
 import os
 import selectors
-import signal
+import subprocess
+import sys
 import threading
-import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from types import FrameType
+from typing import NamedTuple, Self
+
+import msgspec
 
 from penstock.basics.terminal import say
-from penstock.errors import PenstockError
-from penstock.inject import TOGETHER
-from penstock.runs.launch.kept_run import KeptRun
-from penstock.runs.launch.sampling import Sampling
-from penstock.runs.launch.shown import AsItIs, Prefixed
-from penstock.runs.launch.terminal import Terminal, stdin_is_ours, terminals
-from penstock.runs.modes.mode import Mode, TimeSlices, opened
+from penstock.inject import without_injection
+from penstock.runs.launch.launched import Launched
+from penstock.runs.modes.mode import Mode, TimeSlices
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
+from penstock.runs.ticks import Begin, End
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_NO_TERMINAL = (False, False, False)
-_ONE_SIGNAL_S = 1.0
-"""Signals within so long are one: ``timeout`` sends its own to the process, and again to its group."""
+NO_TERMINAL = (False, False, False)
+_MOST_SAMPLERS = 10
+_SAMPLER_ENDS_S = 5.0
+
+
+class RunBegan(NamedTuple):
+    """A run's command has started as a process."""
+
+    id: str
+    pid: int
+
+
+class RunPrinted(NamedTuple):
+    """A run, or its keeper, has printed to descriptor 1 or 2."""
+
+    id: str
+    descriptor: int
+    data: bytes
+
+
+class RunEnded(NamedTuple):
+    """Nothing is left of a run, and the store has its end."""
+
+    id: str
+
+
+RunEvent = RunBegan | RunPrinted | RunEnded
 
 
 class Launcher:
-    """What ``penstock run`` does once its runs are in the store.
+    """Starts runs that wait in a store, each below a keeper of its own, in a ``with`` block.
+
+    At the end of the block, or by ``close``, runs that go on are ended; those
+    that may outlive this process are left alone.
 
     Args:
         store: Where the runs wait.
-        groups: Runs of each group, in order.
-        listeners: What is sampled of each group's runs, as ``GroupPlan`` has it.
-        tell: Told a run's group, by its place in ``groups``, and the run, when it has begun and when it has ended.
         orphans: What becomes of a run if this process disappears: "end" or "keep".
-        below: Returns the lines to be shown below what several runs print; only for a terminal.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        groups: Sequence[Sequence[RunRecord]],
-        *,
-        listeners: Sequence[tuple[str, ...] | None],
-        tell: Callable[[int, RunRecord], None] | None = None,
-        orphans: str = "end",
-        below: Callable[[], list[str]] | None = None,
-    ) -> None:
+    def __init__(self, store: Store, *, orphans: str = "end") -> None:
         self._store = store
-        self._groups = groups
-        self._listeners = listeners
-        self._tell = tell
-        self._sampling = Sampling(store)
-        self._group_of = {record.id: place for place, group in enumerate(groups) for record in group}
         self._orphans = orphans
-        self._records = [record for group in groups for record in group]
-        self._places = {record.id: place for place, record in enumerate(self._records)}
-        self._one = len(self._records) == 1 and orphans == "end"
-        self._running: list[KeptRun] = []
-        self._ended_by = ""
-        self._ended_at_s = 0.0
-        self._shown = AsItIs() if self._one else Prefixed([record.name for record in self._records], below)
-        self._shows = True
-        self._mode: Mode = TimeSlices()
+        self._running: dict[str, Launched] = {}
+        self._new: list[tuple[Launched, tuple[str, ...] | None]] = []
+        self._sampling = _Sampling(store)
+        self._describing: list[threading.Thread] = []
+        self._selector = selectors.EpollSelector()
 
-    def run(self) -> list[RunRecord]:
-        """Run all to their end; return what has become of them."""
-        with self._forwarding():
-            for group in self._groups:
-                if waiting := [record for record in group if self._waits(record)]:
-                    self._run_group(waiting)
-            self._shown.end()
-            self._sampling.close()
-            for record in self._records:
-                self._store.compact(record.id)
-        return [self._store.run(record.id) for record in self._records]
+    def __enter__(self) -> Self:
+        return self
 
-    def _run_group(self, records: Sequence[RunRecord]) -> None:
-        with ExitStack() as until_all_ended:
-            try:
-                self._mode = until_all_ended.enter_context(opened(records))
-            except PenstockError as error:
-                say(str(error))
-                for record in records:
-                    self._store.ended(record.id, "failed", None, f"never began: {error}")
-                    self._note(record)
-                return
-            for together in [[record] for record in records] if records[0].mode == "alone" else [records]:
-                self._run_together(together)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def _waits(self, record: RunRecord) -> bool:
-        """Return whether a run is still to be started."""
-        if self._ended_by:
-            self._store.ended(record.id, "killed", None, f"never began: {self._ended_by}")
-        return self._store.run(record.id).status == "waiting"
+    @property
+    def running(self) -> list[Launched]:
+        """The runs that were started and have not ended, in the order of their starts."""
+        return list(self._running.values())
 
-    def _run_together(self, records: Sequence[RunRecord]) -> None:
-        terminal = terminals() if self._one else _NO_TERMINAL
-        alone = self._one and stdin_is_ours()
-        sharing = {TOGETHER: str(sum(record.plan.share is not None for record in records))}
-        for record in records:
-            if self._waits(record):
-                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # no run is forgotten by a signal
-                run = KeptRun(
-                    self._store,
-                    record,
-                    orphans=self._orphans,
-                    terminal=terminal,
-                    alone=alone,
-                    variables={**self._mode.variables(record), **(sharing if record.plan.share else {})},
-                    lease=self._mode.lease,
-                )
-                self._running.append(run)
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        for run in self._running:
-            self._note(run.record)
-            self._sampling.begin(run.record.id, self._listeners[self._group_of[run.record.id]])
-        passed = Terminal(self._running[0], terminal) if any(terminal) and self._running else None
-        if passed:
-            self._hear(self._running[0])  # it knows now what the terminal is to be like again
-            passed.open()
-        describing = threading.Thread(target=self._describe, args=(records,), name="penstock-environment")
-        describing.start()
-        try:
-            self._wait(passed if terminal[0] else None)
-        finally:
-            if passed:
-                passed.close()
-            describing.join()
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when ``events`` has something to do."""
+        return self._selector.fileno()
 
-    def _wait(self, typed: Terminal | None) -> None:
-        with selectors.DefaultSelector() as selector:
-            for run in self._running:
-                selector.register(run.link, selectors.EVENT_READ, run)
-            if typed:
-                selector.register(0, selectors.EVENT_READ, typed)
-            self._register_sampling(selector)
+    def start(
+        self,
+        record: RunRecord,
+        mode: Mode | None = None,
+        *,
+        listeners: tuple[str, ...] | None = None,
+        variables: Mapping[str, str] = {},
+        terminal: tuple[bool, bool, bool] = NO_TERMINAL,
+        stdin: bool = False,
+    ) -> Launched:
+        """Start a run now; ``events`` reports its start, or its end if it cannot be executed.
+
+        Args:
+            record: A run that waits in the store.
+            mode: An open mode, of a set of runs that has this one; time slices, if None.
+            listeners: What is sampled of it; None for all that can run here.
+            variables: Environment variables that it gets besides its mode's.
+            terminal: Which of descriptors 0 to 2 are a terminal, in whose place it gets one of its own.
+            stdin: Whether it gets this process's standard input; else it finds that empty.
+        """
+        mode = mode or TimeSlices()
+        run = Launched(
+            self._store,
+            record,
+            mode,
+            orphans=self._orphans,
+            terminal=terminal,
+            stdin=stdin,
+            variables={**mode.variables(record), **variables},
+        )
+        self._running[record.id] = run
+        self._selector.register(run.link, selectors.EVENT_READ, run)
+        self._new.append((run, listeners))
+        return run
+
+    def stop(self, id: str, why: str) -> None:
+        """Tell a run to end (SIGTERM), and have it killed 5 s later if it has not; nothing if it does not run."""
+        if run := self._running.get(id):
+            run.send(end=why)
+
+    def events(self, timeout_s: float | None = None) -> Iterator[RunEvent]:
+        """Wait until runs do something, and yield what they have done; nothing if none runs.
+
+        Args:
+            timeout_s: Seconds after which nothing is yielded; no limit, if None.
+        """
+        self._attend_new()
+        for key, _ in self._selector.select(timeout_s if self._running else 0):
+            if isinstance(key.data, Launched):
+                yield from self._heard(key.data)
+            else:
+                self._selector.unregister(key.fd)
+                self._sampling.restart()
+                self._watch_sampling()
+
+    def close(self) -> None:
+        """End what runs, and wait until nothing is left of it."""
+        if self._orphans == "end":
+            for id in self._running:
+                self.stop(id, "what had started it has closed")
             while self._running:
-                for key, _ in selector.select(self._shown.refresh()):
-                    if isinstance(key.data, Sampling):
-                        selector.unregister(key.fd)
-                        key.data.restart()
-                        self._register_sampling(selector)
-                    elif isinstance(key.data, Terminal):
-                        if not key.data.read():
-                            selector.unregister(0)
-                    elif not self._hear(key.data):
-                        selector.unregister(key.data.link)
-                        self._running.remove(key.data)
-                        self._shown.close(self._places[key.data.record.id])
-                        key.data.close()
-                        self._sampling.end(key.data.record.id)
-                        self._note(key.data.record)
+                for _ in self.events():
+                    pass
+        for run in self._running.values():
+            run.link.close()
+        for thread in self._describing:
+            thread.join()
+        self._selector.close()
+        self._sampling.close()
 
-    def _register_sampling(self, selector: selectors.BaseSelector) -> None:
-        if self._sampling.ended is not None:
-            selector.register(self._sampling.ended, selectors.EVENT_READ, self._sampling)
+    def _attend_new(self) -> None:
+        """Sample and describe the runs that were started; only now, so that no start waits for another's."""
+        if not self._new:
+            return
+        new, self._new = self._new, []
+        for run, listeners in new:
+            self._sampling.begin(run.record.id, listeners)
+        self._watch_sampling()
+        thread = threading.Thread(
+            target=self._describe, args=([run for run, _ in new],), name="penstock-environment"
+        )
+        self._describing = [each for each in self._describing if each.is_alive()] + [thread]
+        thread.start()
 
-    def _note(self, record: RunRecord) -> None:
-        """Tell who wants to know what has become of a run."""
-        if self._tell:
-            try:
-                self._tell(self._group_of[record.id], self._store.run(record.id))
-            except PenstockError as error:
-                say(str(error))
-
-    def _hear(self, run: KeptRun) -> bool:
-        """Do what a keeper says; return False once it says no more."""
-        said = run.receive()
-        if isinstance(said, tuple):
-            self._show(run, *said)
-        elif said and "keeper" in said:
-            run.keeper = said["keeper"]
-        elif said and "began" in said:
-            self._mode.began(run.record, said["began"], partial(self._remark, run))
-        elif said and "said" in said:
-            self._show(run, 2, f"penstock: run {run.record.id}: {said['said']}\n".encode())
-        return said is not None
-
-    def _remark(self, run: KeptRun, text: str) -> None:
-        """Tell what is wrong with a run, and have it kept in the run's reason."""
-        say(f"run {run.record.id}: {text}")
-        run.send(note=text)
-
-    def _describe(self, records: Sequence[RunRecord]) -> None:
-        """Keep what the runs run in, without letting them wait for it."""
+    def _describe(self, runs: list[Launched]) -> None:
         from penstock.runs.launch.environment import describe_all
 
-        describe_all(self._store, records, self._mode.variables)
+        describe_all(self._store, runs)
 
-    def _show(self, run: KeptRun, descriptor: int, data: bytes) -> None:
-        if self._shows:
-            try:
-                self._shown.add(self._places[run.record.id], descriptor, data)
-            except BrokenPipeError:  # as for a program in a pipeline: it is told when it next prints
-                self._shows = False
-                self._forward(signal.SIGTERM, "nobody reads the output of penstock run any more")
+    def _watch_sampling(self) -> None:
+        ended = self._sampling.ended
+        if ended is not None and ended not in self._selector.get_map():
+            self._selector.register(ended, selectors.EVENT_READ)
 
-    def _forward(self, number: int, why: str) -> None:
-        if self._ended_by:
-            if time.monotonic() - self._ended_at_s >= _ONE_SIGNAL_S:
-                for run in list(self._running):
-                    run.kill(f"killed by a second signal: {why}")
+    def _heard(self, run: Launched) -> Iterator[RunEvent]:
+        """Take what a run's keeper sends next."""
+        id = run.record.id
+        match run.receive():
+            case None:
+                self._selector.unregister(run.link)
+                del self._running[id]
+                run.close()
+                self._sampling.end(id)
+                yield RunEnded(id)
+            case (descriptor, data):
+                yield RunPrinted(id, descriptor, data)
+            case {"keeper": pid}:
+                run.keeper = pid
+            case {"began": pid}:
+                run.mode.began(run.record, pid, partial(_remark, run))
+                yield RunBegan(id, pid)
+            case {"said": text}:
+                yield RunPrinted(id, 2, f"penstock: run {id}: {text}\n".encode())
+            case _:
+                pass
+
+
+def _remark(run: Launched, text: str) -> None:
+    """Print what is wrong with a run, and have it recorded in the run's reason."""
+    say(f"run {run.record.id}: {text}")
+    run.send(note=text)
+
+
+class _Sampling:
+    """Has listeners sampled while runs go on; that never stops or delays a run.
+
+    Args:
+        store: Where the runs are.
+
+    Attributes:
+        ended: A descriptor that can be read once the process has died; None without a process.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._folder = store.folder
+        self._runs: dict[str, Begin] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.ended: int | None = None
+        self._starts = 0
+
+    def begin(self, id: str, listeners: tuple[str, ...] | None) -> None:
+        """Sample a run from now on; nothing if ``listeners`` is empty."""
+        if listeners == ():
             return
-        self._ended_by, self._ended_at_s = why, time.monotonic()
-        for run in list(self._running):
-            run.send(signal=number, why=why)
+        self._runs[id] = Begin(id, listeners)
+        if self._process is None:
+            self._start()
+        else:
+            self._tell(self._runs[id])
 
-    @contextmanager
-    def _forwarding(self) -> Generator[None]:
-        def forward(number: int, _frame: FrameType | None) -> None:
-            name = signal.Signals(number).name
-            self._forward(number, "Ctrl-C" if number == signal.SIGINT else f"{name} to penstock run")
+    def end(self, id: str) -> None:
+        """Sample a run no more."""
+        if self._runs.pop(id, None):
+            self._tell(End(id))
 
-        before = {number: signal.getsignal(number) for number in _FORWARDED}
-        for number in _FORWARDED:
-            if before[number] != signal.SIG_IGN:  # nohup
-                signal.signal(number, forward)
+    def restart(self) -> None:
+        """Start another process in place of one that died; not without end, if each dies."""
+        self._reap()
+        if self._runs and self._starts < _MOST_SAMPLERS:
+            self._start()
+
+    def close(self) -> None:
+        """End the process, once it has written all that it sampled."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
         try:
-            yield
-        finally:
-            for number in _FORWARDED:
-                signal.signal(number, before[number])
+            self._process.wait(_SAMPLER_ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._reap()
 
+    def _start(self) -> None:
+        self._starts += 1
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.runs.sampler", str(self._folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=without_injection(os.environ),
+            start_new_session=True,
+        )
+        self.ended = os.pidfd_open(self._process.pid)
+        for begin in self._runs.values():
+            self._tell(begin)
 
-def detach(run: Callable[[], object]) -> None:
-    """Do this in a process that goes on when this one ends, without its terminal."""
-    if os.fork():
-        return
-    try:
-        os.setsid()
-        with open(os.devnull, "r+b", 0) as nothing:
-            for fd in (0, 1, 2):
-                os.dup2(nothing.fileno(), fd)
-        run()
-    finally:
-        os._exit(0)
+    def _tell(self, message: Begin | End) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            with suppress(OSError):  # it has died, and its successor is told
+                self._process.stdin.write(msgspec.json.encode(message) + b"\n")
+                self._process.stdin.flush()
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+            assert self._process.stdin is not None and self.ended is not None
+            with suppress(OSError):
+                self._process.stdin.close()
+            os.close(self.ended)
+            self._process = self.ended = None

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
 MASK = "***"

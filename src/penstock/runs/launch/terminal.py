@@ -1,14 +1,156 @@
-"""The terminal of ``penstock run``, while a run has one of its own in its place."""
+"""The terminal of penstock run: what runs print, lines below that, and a run's own terminal in its place."""
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import termios
+import time
 import tty
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
 
-from penstock.runs.launch.kept_run import KeptRun, terminal_size
+from penstock.errors import PenstockError
+from penstock.runs.keeper.output import collapse, last_state
+from penstock.runs.launch.launched import Launched, terminal_size
+from penstock.runs.launch.launcher import Launcher
+
+_REFRESH_S = 1.0
+_CALM_S = 0.02
+_ERASED = b"\r\x1b[J"
+_CUT_OFF, _WRAPPED = "\x1b[?7l", "\x1b[?7h"  # what lines do that are longer than a terminal that was made smaller
+
+
+class Below:
+    """Keeps lines below what is printed.
+
+    The cursor stands before the first of them. So whatever others print meanwhile, and whatever a window of
+    another size does to the lines, they are erased from there on, and nothing else is.
+
+    Args:
+        lines: Returns them, as they are now, escape sequences and all; fewer than the terminal has.
+        terminal: Descriptor of the terminal.
+    """
+
+    def __init__(self, lines: Callable[[], list[str]], terminal: int = 1) -> None:
+        self._terminal = terminal
+        self._lines = lines
+        self._drawn = b""
+        self._is_shown = False
+        self._shown_s = 0.0
+        self._due_s = time.monotonic() + _REFRESH_S
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        """Print whole lines above."""
+        if not os.isatty(descriptor):
+            write(descriptor, data)
+            return
+        erased = _ERASED if self._is_shown else b""
+        # In a flood of lines it would be drawn more often than it can be read.
+        self._is_shown = bool(self._drawn) and time.monotonic() - self._shown_s >= _CALM_S
+        if self._is_shown:
+            data += self._drawn
+            self._shown_s = time.monotonic()
+        write(descriptor, erased + data)
+
+    def refresh(self) -> float:
+        """Draw what is due; return the seconds until something will be."""
+        if (is_due := time.monotonic() >= self._due_s) or self._draws_again_s() <= time.monotonic():
+            if is_due:
+                self._due_s = time.monotonic() + _REFRESH_S
+                with suppress(OSError, PenstockError):  # the terminal is gone, or the store is full: runs go on
+                    lines = self._lines()
+                    up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
+                    self._drawn = (_CUT_OFF + "\n".join(lines) + _WRAPPED + "\r" + up).encode(errors="replace")
+            with suppress(OSError):  # the terminal is gone: a signal says so
+                write(self._terminal, _ERASED + self._drawn)
+            self._is_shown, self._shown_s = True, time.monotonic()
+        return max(0.0, min(self._due_s, self._draws_again_s()) - time.monotonic())
+
+    def close(self) -> None:
+        """Erase them."""
+        if self._is_shown:
+            self._is_shown = False
+            with suppress(OSError):
+                write(self._terminal, _ERASED)
+
+    def _draws_again_s(self) -> float:
+        return self._shown_s + _CALM_S if self._drawn and not self._is_shown else self._due_s
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of it.
+
+    Raises:
+        BrokenPipeError: nobody reads there any more.
+    """
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+_COLOURS = (36, 33, 35, 32, 34, 31)
+
+
+class AsItIs:
+    """Shows the output of one run unchanged."""
+
+    def add(self, run: int, descriptor: int, data: bytes) -> None:
+        """Show this."""
+        write(descriptor, data)
+
+    def close(self, run: int) -> None:
+        """Do nothing: all is shown."""
+
+    def refresh(self) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+class Prefixed:
+    """Shows whole lines of several runs, each with its run's name before it.
+
+    Args:
+        names: Names of the runs.
+        below: Returns the lines to be kept below them, if any.
+    """
+
+    def __init__(self, names: list[str], below: Callable[[], list[str]] | None = None) -> None:
+        self._below = Below(below) if below else None
+        self._write = self._below.write if self._below else write
+        width = max(map(len, names))
+        self._names = [name.ljust(width).encode(errors="replace") for name in names]
+        self._unfinished: dict[tuple[int, int], bytes] = {}
+        self._coloured = {fd: os.isatty(fd) and "NO_COLOR" not in os.environ for fd in (1, 2)}
+
+    def add(self, run: int, descriptor: int, data: bytes) -> None:
+        """Show the lines that this ends."""
+        whole, rest = collapse(self._unfinished.pop((run, descriptor), b"") + data)
+        if rest:
+            self._unfinished[run, descriptor] = rest
+        if whole:
+            prefix = self._names[run] + b" | "
+            if self._coloured[descriptor]:
+                prefix = b"\x1b[%dm%s\x1b[0m" % (_COLOURS[run % len(_COLOURS)], prefix)
+            self._write(descriptor, b"".join(prefix + line + b"\n" for line in whole[:-1].split(b"\n")))
+
+    def close(self, run: int) -> None:
+        """Show the line that it did not end."""
+        for descriptor in (1, 2):
+            if rest := last_state(self._unfinished.pop((run, descriptor), b"")):
+                self.add(run, descriptor, rest + b"\n")
+
+    def refresh(self) -> float | None:
+        """Draw the lines below, if they are due."""
+        return self._below.refresh() if self._below else None
+
+    def end(self) -> None:
+        """Erase the lines below."""
+        if self._below:
+            self._below.close()
 
 
 def terminals() -> tuple[bool, bool, bool]:
@@ -29,42 +171,47 @@ def _in_foreground() -> bool:
 
 
 class Terminal:
-    """Passes what is typed, and the window's size, on to a run; the run's own terminal does the rest.
+    """Passes what is typed, and the window's size, on to a run in a ``with`` block.
+
+    The run's own terminal does the rest.
 
     Args:
         run: The run.
         which: Which of descriptors 0 to 2 are a terminal.
     """
 
-    def __init__(self, run: KeptRun, which: tuple[bool, bool, bool]) -> None:
+    def __init__(self, run: Launched, which: tuple[bool, bool, bool]) -> None:
         self._run = run
         self._shown_at = which.index(True)
         self._typed_at = 0 if which[0] else None
         self._before: list[Any] | None = None
 
-    def open(self) -> None:
-        """Pass all on from now."""
+    def __enter__(self) -> Self:
         self._resized = signal.signal(signal.SIGWINCH, self._resize)
         self._resize()  # it may have changed meanwhile
         if self._typed_at is not None:
             self._before = termios.tcgetattr(self._typed_at)
             tty.setraw(self._typed_at, termios.TCSADRAIN)
+        return self
 
-    def read(self) -> bool:
-        """Pass on what was typed; return False once the terminal is gone."""
-        try:
-            data = os.read(0, 4096)
-        except OSError:
-            data = b""
-        if data:
-            self._run.type(data)
-        return bool(data)
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
+    def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGWINCH, self._resized)
         if self._before is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, self._before)
+
+    def wait(self, launcher: Launcher) -> bool:
+        """Wait for what is typed, and pass it on, or for the launcher; return whether that has something to do."""
+        ready = select.select([launcher, *([] if self._typed_at is None else [0])], [], [])[0]
+        if 0 in ready:
+            try:
+                data = os.read(0, 4096)
+            except OSError:
+                data = b""
+            if data:
+                self._run.type(data)
+            else:  # the terminal is gone
+                self._typed_at = None
+        return launcher in ready
 
     def _resize(self, *_: object) -> None:
         self._run.send(size=terminal_size(self._shown_at))

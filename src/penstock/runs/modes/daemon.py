@@ -1,6 +1,6 @@
-"""``python daemon.py LEASE_FD FOLDER UUID...``: an MPS daemon for as long as anybody holds the lease.
+"""An MPS control daemon: what it is asked, and ``python daemon.py LEASE_FD FOLDER UUID...``, which guards one.
 
-This process guards the daemon, which is its child: it reports "ready" or what
+The guard has the daemon as its child for as long as anybody holds the lease: it reports "ready" or what
 went wrong, waits for the end of the pipe LEASE_FD, and leaves nothing behind,
 not even the folder. If it is killed itself, the kernel kills the daemon.
 """
@@ -17,11 +17,12 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from penstock.linux.process import adopt_orphans, descendants, die_with_parent, kill_descendants, reap
-from penstock.runs.modes.control import PROGRAM, ask
 
+PROGRAM = "nvidia-cuda-mps-control"
 _START_S = 20.0
 _QUIT_S = 5
 
@@ -76,6 +77,50 @@ def _lives() -> bool:
     """Return whether anything lives below this process, once what has ended is reaped."""
     reap()
     return bool(descendants(os.getpid()))
+
+
+def ask(pipes: str, command: str, timeout_s: float = 5.0) -> list[str] | None:
+    """Send a command to the daemon of a pipe directory; return the lines of its answer, None if there is none."""
+    try:
+        done = subprocess.run(
+            [PROGRAM],
+            check=False,
+            input=f"{command}\n",
+            env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipes},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.splitlines() if done.returncode == 0 else None
+
+
+def clients(pipes: str) -> dict[int, int] | None:
+    """Return the daemon's clients, each with the server that serves it; None if the daemon does not answer."""
+    servers = ask(pipes, "get_server_list")
+    if servers is None:
+        return None
+    return {client: server for server in _pids(servers) for client in _pids(_listed(pipes, server))}
+
+
+def end_clients(pipes: str, pids: Collection[int]) -> None:
+    """Have the daemon end the contexts of those of these processes that are its clients.
+
+    A client that dies with work under way may leave its server, and so the other clients, in any state.
+    """
+    for client, server in (clients(pipes) or {}).items():
+        if client in pids:
+            ask(pipes, f"terminate_client {server} {client}")
+
+
+def _listed(pipes: str, server: int) -> list[str]:
+    return ask(pipes, f"get_client_list {server}") or []
+
+
+def _pids(lines: list[str]) -> list[int]:
+    return [int(line) for line in lines if line.strip().isdecimal()]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Mode mig:PROFILE: each run of a group has an instance of a GPU in MIG mode to itself.
+"""Mode mig:PROFILE: each run of a set has an instance of a GPU in MIG mode to itself.
 
 ``python -m penstock.runs.modes.mig LEASE_FD GPU_UUID=PROFILE…`` makes such instances, prints their UUIDs, and
 takes all back once the lease has ended: when ``penstock run`` and all keepers have, however they ended.
@@ -23,28 +23,30 @@ from typing import Any
 from penstock.basics.terminal import say
 from penstock.errors import BadSetting, DeviceUnavailable, PenstockError
 from penstock.gpus.nvml import NvmlGpu, answer, gpu_processes, instances, nvml, told, visible_gpus
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import RunPlan, RunRecord
 
 _TRIES, _PAUSE_S = 10, 0.5
 """Memory of a process that was killed is still in use for a moment."""
 
 
-def check(what: str, group: GroupPlan, gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that each run of a group can have an instance.
+def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
+    """Check, before anything starts, that each of some runs can have an instance.
 
     Args:
         what: Where the mode was asked for; the error's first words.
-        group: The group; the devices of its runs are UUIDs.
+        mode: "mig:" with a profile for all, or one for each.
+        runs: The runs; their devices are UUIDs.
         gpus: GPUs that ``penstock run`` sees.
 
     Raises:
         BadSetting: one cannot; the message says why.
     """
-    profiles, runs = group.mode.count(",") + 1, len(group.runs)
-    if profiles not in (1, runs):
-        raise BadSetting(f"{what}: {profiles} MIG profiles for {runs} runs; name one for all, or one for each")
-    _given(what, [(run, _profile(group.mode, place)) for place, run in enumerate(group.runs)], gpus)
+    profiles = mode.count(",") + 1
+    if profiles not in (1, len(runs)):
+        raise BadSetting(
+            f"{what}: {profiles} MIG profiles for {len(runs)} runs; name one for all, or one for each"
+        )
+    _given(what, _with_profiles(mode, runs), gpus)
 
 
 class Mig:
@@ -58,9 +60,9 @@ class Mig:
         DeviceUnavailable: NVML refuses to make them; what was made is taken back.
     """
 
-    def __init__(self, records: Sequence[RunRecord]) -> None:
-        wanted = [(record.plan, _profile(record.mode, record.index)) for record in records]
-        given = _given(f"mode {records[0].mode}", wanted, visible_gpus(os.environ))
+    def __init__(self, mode: str, records: Sequence[RunRecord]) -> None:
+        wanted = _with_profiles(mode, [record.plan for record in records])
+        given = _given(f"mode {mode}", wanted, visible_gpus(os.environ))
         self.lease: int | None = None
         self._maker: subprocess.Popen[str] | None = None
         made = self._make(
@@ -104,10 +106,10 @@ class Mig:
         return said
 
 
-def _profile(mode: str, place: int) -> str:
-    """Return the profile of a group's run: the mode names one for all, or one for each."""
+def _with_profiles(mode: str, runs: Sequence[RunPlan]) -> list[tuple[RunPlan, str]]:
+    """Return each run with the profile that the mode names for all, or for each."""
     profiles = mode.removeprefix("mig:").split(",")
-    return profiles[place if len(profiles) > 1 else 0]
+    return list(zip(runs, profiles if len(profiles) > 1 else profiles * len(runs), strict=True))
 
 
 def _given(what: str, wanted: Sequence[tuple[RunPlan, str]], gpus: Sequence[NvmlGpu]) -> list[NvmlGpu]:

@@ -1,4 +1,4 @@
-"""The seam of modes: what a mode gives to each run of a group, and puts back when the last has ended."""
+"""The seam of modes: what a mode gives to each run of a set, and puts back when the last has ended."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from contextlib import closing, contextmanager
 from typing import Protocol
 
 from penstock.gpus.nvml import NvmlGpu
-from penstock.runs.plan import GroupPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import RunPlan, RunRecord
 
 
 class Mode(Protocol):
-    """What a group's runs share GPUs by. It exists from before the first of them starts until all have ended.
+    """What a set of runs share GPUs by. It exists from before the first of them starts until all have ended.
 
     Attributes:
         lease: Descriptor that each keeper holds open for as long as its run lives; None if nobody needs it. At the
@@ -57,37 +56,48 @@ class TimeSlices:
         pass
 
 
-def check(what: str, group: GroupPlan, gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that a group can run here in its mode.
+def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
+    """Check, before anything starts, that runs can run here together in a mode.
 
     Args:
         what: Where the mode was asked for; the error's first words.
-        group: The group; the devices of its runs are UUIDs.
+        mode: Its name, as ``GroupPlan`` has it.
+        runs: The runs; their devices are UUIDs.
         gpus: GPUs that ``penstock run`` sees.
 
     Raises:
-        BadSetting: it cannot; the message says why.
+        BadSetting: they cannot; the message says why.
     """
-    _kind(group.mode)[0](what, group, gpus)
+    _kind(mode)[0](what, mode, runs, gpus)
 
 
 @contextmanager
-def opened(records: Sequence[RunRecord]) -> Generator[Mode]:
-    """Open the mode of a group, whose runs these are, for a ``with`` block.
+def opened(mode: str, records: Sequence[RunRecord]) -> Generator[Mode]:
+    """Open a mode for a set of runs, whatever their groups, for a ``with`` block.
+
+    They may start and end at any time in it. Under MPS, so may another run whose devices are those of one of them.
 
     Raises:
         PenstockError: it does not come up, though ``check`` saw nothing wrong; nothing of it is left.
     """
-    with closing(_kind(records[0].mode)[1](records)) as mode:
-        yield mode
+    with closing(_kind(mode)[1](mode, records)) as opened_mode:
+        yield opened_mode
 
 
-def _kind(
-    mode: str,
-) -> tuple[Callable[[str, GroupPlan, Sequence[NvmlGpu]], None], Callable[[Sequence[RunRecord]], Mode]]:
-    """Return what checks that a group can run in a mode, and what opens the mode."""
+def mode_of(records: Sequence[RunRecord]) -> str:
+    """Return the mode for some runs of one group: of MIG profiles that name one for each run, those of these."""
+    kind, _, profiles = records[0].mode.partition(":")
+    each = profiles.split(",")
+    return f"{kind}:{','.join(each[record.index] for record in records)}" if len(each) > 1 else records[0].mode
+
+
+_Check = Callable[[str, str, Sequence[RunPlan], Sequence[NvmlGpu]], None]
+
+
+def _kind(mode: str) -> tuple[_Check, Callable[[str, Sequence[RunRecord]], Mode]]:
+    """Return what checks that runs can run in a mode, and what opens it."""
     if mode in ("alone", "plain"):
-        return lambda what, group, gpus: None, lambda records: TimeSlices()
+        return lambda what, mode, runs, gpus: None, lambda mode, records: TimeSlices()
     from penstock.runs.modes import mig, mps
 
     return (mps.check, mps.Mps) if mode == "mps" else (mig.check, mig.Mig)

@@ -1,4 +1,4 @@
-"""Mode mps: the runs of a group are clients of an MPS daemon that is theirs alone."""
+"""Mode mps: the runs of a set are clients of an MPS daemon that is theirs alone."""
 
 # pynvml has no annotations.
 # pyright: reportUnknownMemberType=false
@@ -18,9 +18,8 @@ from pathlib import Path
 from penstock.errors import BadSetting, DeviceUnavailable
 from penstock.gpus.nvml import NvmlGpu, gpu_processes, nvml, told, users_hidden, visible_gpus
 from penstock.linux.process import lineage, start_ticks
-from penstock.runs.modes.control import PROGRAM, clients
-from penstock.runs.plan import GroupPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.modes.daemon import PROGRAM, clients
+from penstock.runs.record import RunPlan, RunRecord
 
 _DAEMON = Path(__file__).with_name("daemon.py")
 _LONGEST = 60
@@ -28,18 +27,19 @@ _LONGEST = 60
 _LOOK_S = 1.0
 
 
-def check(what: str, group: GroupPlan, gpus: Sequence[NvmlGpu]) -> None:
-    """Check, before anything starts, that the runs of a group can run under MPS.
+def check(what: str, mode: str, runs: Sequence[RunPlan], gpus: Sequence[NvmlGpu]) -> None:
+    """Check, before anything starts, that runs can run under MPS together.
 
     Args:
         what: Where the mode was asked for; the error's first words.
-        group: The group; the devices of its runs are UUIDs.
+        mode: "mps".
+        runs: The runs; their devices are UUIDs.
         gpus: GPUs that ``penstock run`` sees.
 
     Raises:
         BadSetting: they cannot; the message says why.
     """
-    sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in group.runs}
+    sets = {run.devices or tuple(gpu.uuid for gpu in gpus) for run in runs}
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for devices in sets:
         for other in sets - {devices}:
@@ -86,7 +86,7 @@ class Mps:
         DeviceUnavailable: a daemon does not start; the message has its words.
     """
 
-    def __init__(self, records: Sequence[RunRecord]) -> None:
+    def __init__(self, mode: str, records: Sequence[RunRecord]) -> None:
         self._all = tuple(gpu.uuid for gpu in visible_gpus(os.environ))
         self._folders: dict[tuple[str, ...], str] = {}
         self._guards: list[subprocess.Popen[str]] = []

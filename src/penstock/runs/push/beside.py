@@ -1,18 +1,31 @@
-"""The process that pushes runs while and after they run: ``penstock run`` starts it, and waits for its end."""
+"""The process that pushes groups beside ``penstock run``, until standard input ends, and then what is left.
+
+It is ``python -m penstock.runs.push.beside STORE GROUP...``.
+"""
 
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.basics.packages import require
 from penstock.basics.terminal import say
+from penstock.errors import PenstockError
+from penstock.runs.record import ENDED
+from penstock.runs.store import Store
 
 _PATIENCE_S = 15.0
+_EVERY_S = 5.0
+_PART = 20
+"""It rests this many times as long as the last push took."""
+_END_S = 10.0
+_PAUSES_S = 0.5, 2.0
 
 
 def check_mlflow() -> None:
@@ -30,7 +43,7 @@ def pushing(folder: Path, groups: Sequence[str], uri: str, experiment: str) -> G
     named = {"MLFLOW_EXPERIMENT_NAME": experiment} if experiment else {}
     process = subprocess.Popen(
         # Of the working directory nothing is imported: a script of the user's may be called mlflow.py.
-        [sys.executable, "-P", "-W", "ignore", "-m", "penstock.runs.push", str(folder), *groups],
+        [sys.executable, "-P", "-W", "ignore", "-m", __name__, str(folder), *groups],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "MLFLOW_TRACKING_URI": uri, **named},  # a URI with a password is not for `ps`
@@ -56,3 +69,36 @@ def pushing(folder: Path, groups: Sequence[str], uri: str, experiment: str) -> G
 def later(groups: Sequence[str]) -> str:
     """Say how runs of these groups are pushed later."""
     return f"the store has it all: penstock runs push --mlflow URI {' '.join(groups)}"
+
+
+def _main(folder: str, *groups: str) -> int:
+    from penstock.runs.push.to_mlflow import Push
+
+    uri, rest_s = os.environ["MLFLOW_TRACKING_URI"], _EVERY_S
+    with Store.open(Path(folder)) as store:
+        push = Push(store, uri)
+        while not select.select([sys.stdin], [], [], rest_s)[0]:
+            began = time.monotonic()
+            with suppress(PenstockError):  # the server may be back later
+                push.groups(groups)
+            rest_s = max(_EVERY_S, _PART * (time.monotonic() - began))
+        # If who started the runs was killed, their keepers are ending them.
+        until = time.monotonic() + _END_S
+        while time.monotonic() < until and any(
+            run.status not in ENDED for group in groups for run in store.runs(group)
+        ):
+            time.sleep(0.2)
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                push.groups(groups)
+                return 0
+            except PenstockError as error:
+                if pause_s is None:
+                    say(f"not all was pushed to {error}; {later(groups)}")
+                    return 1
+                time.sleep(pause_s)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,17 +1,21 @@
-"""A run's series as MLflow's metrics: their names, their steps, and how many points of what was sampled."""
+"""A run's series as MLflow's metrics, and which of their points a server has."""
 
 from __future__ import annotations
 
 import re
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from penstock.runs.measured import is_measured
+from penstock.linux.files import written_whole
+from penstock.runs.listeners import is_measured
 from penstock.runs.store.columns import Floats, Ints
-from penstock.runs.store.series import Series
+from penstock.runs.store.points import Series
 
 EVERY_S = 10
 """Seconds for which one point of a sampled series stands, as with MLflow's own system metrics."""
@@ -120,3 +124,47 @@ def _system(name: str, each: Series, series: Mapping[str, Series], memory_bytes:
         percent = used_s[some] / passed_s[some] / series["host.cpus"].values[-1] * 100
         return {"system/cpu_utilization_percentage": Series(each.times_s[some], percent)}
     return {f"system/{name}": each}
+
+
+class Pushed(msgspec.Struct):
+    """What one experiment on one server has of a run.
+
+    Attributes:
+        run_id: Its key there.
+        metrics: For each metric how many points it has, and the milliseconds since 1970 of the last.
+        whole: Whether the run has ended, and all of it is there.
+    """
+
+    run_id: str
+    metrics: dict[str, tuple[int, int]] = {}
+    whole: bool = False
+
+    def rest(self, name: str, metric: Metric) -> int:
+        """Return from which point on a metric is to be pushed: from the first, if earlier ones have come since."""
+        count, last_ms = self.metrics.get(name, (0, 0))
+        return count if np.searchsorted(metric.times_ms, last_ms, side="right") == count else 0
+
+
+class Notes:
+    """The file that remembers it, written as a whole.
+
+    Args:
+        folder: The run's folder in the store.
+        place: The server and the experiment.
+    """
+
+    def __init__(self, folder: Path, place: str) -> None:
+        self._path = folder / "mlflow.json"
+        self._place = place
+        self._all: dict[str, Pushed] = {}
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            self._all = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Pushed])
+
+    @property
+    def pushed(self) -> Pushed | None:
+        return self._all.get(self._place)
+
+    def write(self, pushed: Pushed) -> None:
+        self._all[self._place] = pushed
+        with written_whole(self._path) as half:
+            half.write_bytes(msgspec.json.encode(self._all))

@@ -1,17 +1,53 @@
-"""The runs of one command."""
+"""The runs of one command, their names, and the group that a command line asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from penstock.errors import BadSetting
-from penstock.runs.command_line import command as executed
-from penstock.runs.plan import RunPlan
-from penstock.runs.spec.grid import Grid, check_count, combinations, fill
-from penstock.runs.spec.names import base_name, unique, varied
+from penstock.runs.record import GroupPlan, RunPlan
+from penstock.runs.spec.checks import Gpus
+from penstock.runs.spec.checks import command as executed
+from penstock.runs.spec.grid import Grid, check_count, combinations, fill, grid_from
+
+_LONGEST_VALUE = 16
+_LONGEST = 48
+
+
+def base_name(command: Sequence[str]) -> str:
+    """Return what a run of this command is called when nothing varies: its script's name, or its program's."""
+    script = next((word for word in command if word.endswith(".py")), command[0])
+    return PurePath(script).stem or "run"
+
+
+def varied(base: str, all_parameters: Sequence[Mapping[str, str]]) -> list[str]:
+    """Name runs of one command by those parameters that differ between them: ``lr=0.1,width=8``."""
+    differ = [name for name in all_parameters[0] if len({each[name] for each in all_parameters}) > 1]
+    if not differ:
+        return [base] * len(all_parameters)
+    return [",".join(f"{name}={each[name][-_LONGEST_VALUE:]}" for name in differ) for each in all_parameters]
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Shorten names, make them printable, and number those that come more than once: ``train#0``, ``train#1``."""
+    words = ["".join(c if c.isprintable() else "_" for c in name) for name in names]
+    short = [word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…" for word in words]
+    times, seen = Counter(short), Counter[str]()
+    taken, result = {name for name in short if times[name] == 1}, list[str]()
+    for name in short:
+        given = name
+        while times[name] > 1 and (given == name or given in taken):
+            given = f"{name}#{seen[name]}"
+            seen[name] += 1
+        taken.add(given)
+        result.append(given)
+    return result
 
 
 def runs_of(
@@ -62,3 +98,69 @@ def named(runs: Sequence[RunPlan]) -> tuple[RunPlan, ...]:
     """Give each run of a group a name that no other has."""
     names = unique([run.name for run in runs])
     return tuple(msgspec.structs.replace(run, name=name) for run, name in zip(runs, names, strict=True))
+
+
+def group_of(
+    words: Sequence[str],
+    gpus: Gpus,
+    *,
+    repeat: int = 1,
+    name: str = "",
+    group: str = "",
+    mode: str = "",
+    grid: Sequence[str] = (),
+    take: int | None = None,
+    seed: int = 0,
+    listeners: tuple[str, ...] | None = None,
+    devices: Sequence[str] = (),
+    mps_threads: float | None = None,
+    mps_memory_bytes: int | None = None,
+    profile: Sequence[str] = (),
+    **common: Any,
+) -> GroupPlan:
+    """Plan the group that a command line asks for.
+
+    Args:
+        words: A script or a command, and its arguments.
+        gpus: GPUs that it can ask for.
+        repeat: How often each combination is run.
+        name: Name of the runs; that of the script or command, if empty.
+        group: Name of the group; that of the runs, if empty.
+        mode: Mode of the group; "alone" for one run and "plain" for several, if empty.
+        grid: Options such as ``"lr=0.1,0.03"``.
+        take: How many of the grid's combinations are drawn; None for all.
+        seed: Random seed of that.
+        listeners: As ``GroupPlan`` has them.
+        devices: GPUs that each run sees, by number or UUID; empty for all.
+        profile: Profilers, each with its options.
+        mps_threads, mps_memory_bytes, common: As each run's ``RunPlan`` has them.
+
+    Raises:
+        BadSetting: there is no such script, command, mode or device, or the grid makes no sense.
+    """
+    if mode != "mps" and (mps_threads is not None or mps_memory_bytes is not None):
+        raise BadSetting(f"--mps-{'memory' if mps_threads is None else 'threads'}: only with --mode mps")
+    runs = named(
+        runs_of(
+            "the command line",
+            words,
+            os.getcwd(),
+            name=name,
+            grid=grid_from(grid),
+            take=take,
+            seed=seed,
+            repeats=repeat,
+            devices=gpus.devices("--devices", devices),
+            mps_threads=mps_threads,
+            mps_memory_bytes=mps_memory_bytes,
+            profile=gpus.profilers("--profile", profile),
+            **common,
+        )
+    )
+    plan = GroupPlan(
+        name=group or name or base_name(words),
+        mode=mode or ("plain" if len(runs) > 1 else "alone"),
+        runs=runs,
+        listeners=listeners,
+    )
+    return gpus.admit("--mode", plan)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Self
 
 from penstock.errors import BadSetting, PenstockError
-from penstock.runs.plan import GroupPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import GroupPlan, RunRecord
 from penstock.runs.spec import radt
-from penstock.runs.spec.csv_text import replaced
-from penstock.runs.spec.gpus import Gpus
+from penstock.runs.spec.checks import Gpus
+from penstock.runs.spec.radt import replaced
 from penstock.runs.spec.yaml_file import plan_yaml
 
 

@@ -1,7 +1,6 @@
 """The store: what runs there were, what has become of them, and what was measured of each."""
 
-from penstock.runs.store.points import SeriesWriter, points_file
-from penstock.runs.store.series import Series
+from penstock.runs.store.points import Series, SeriesWriter, points_file
 from penstock.runs.store.store import Store
 
 __all__ = ["Series", "SeriesWriter", "Store", "points_file"]

@@ -12,7 +12,7 @@ from penstock.basics.packages import require
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
 from penstock.runs.record import RunRecord
-from penstock.runs.store.series import Series
+from penstock.runs.store.points import Series
 from penstock.runs.store.store import Store
 
 _COLUMNS = ("run", "name", "group", "series", "time_s", "value")

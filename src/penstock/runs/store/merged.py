@@ -30,8 +30,7 @@ from penstock.runs.store.columns import (
     decoded_ints,
 )
 from penstock.runs.store.folder import usable
-from penstock.runs.store.points import HEAD_BYTES, MAGIC, Block, blocks, locked_file
-from penstock.runs.store.series import Series
+from penstock.runs.store.points import HEAD_BYTES, MAGIC, Block, Series, blocks, locked_file
 
 _COMPACTED = "compacted"
 _MAGIC = b"penstock series 1\n"

@@ -15,13 +15,10 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from penstock.errors import BadSetting, NoSuchRun
-from penstock.runs.plan import GroupPlan
-from penstock.runs.record import ENDED, RunRecord, Status
-from penstock.runs.store.alive import Noted, this_place, this_process
+from penstock.runs.record import ENDED, GroupPlan, RunRecord, Status
+from penstock.runs.store.database import SELECT, Noted, connect, record_of, this_place, this_process, writing
 from penstock.runs.store.folder import chosen_folder, private_folder, usable
-from penstock.runs.store.rows import SELECT, record_of
-from penstock.runs.store.schema import connect, writing
-from penstock.runs.store.series import Series
+from penstock.runs.store.points import Series
 
 _FIRST, _LETTERS = "abcdefghjkmnpqrstuvwxyz", "abcdefghjkmnpqrstuvwxyz23456789"
 

@@ -15,11 +15,10 @@ from penstock.bench.experiment import Report, Tell, as_json
 from penstock.errors import BadSetting
 from penstock.linux.files import written_whole
 from penstock.runs.figures import run_figures
-from penstock.runs.launch.launcher import Launcher
+from penstock.runs.launch.groups import GroupsInTurn
 from penstock.runs.launch.secrets import add_masked
 from penstock.runs.machine import Machine, describe
-from penstock.runs.plan import GroupPlan, RunPlan
-from penstock.runs.record import RunRecord
+from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 from penstock.select.bench.spec import UNSCORED, BenchSpec, MethodComparison
 from penstock.select.in_training import ASKED, has_asked
@@ -116,7 +115,7 @@ class Bench:
         group = f"{spec.name}/{label(spec, arm, fraction)}"
         plans = tuple(self._plan(arm, fraction, seed) for seed in seeds)
         records = add_masked(self._store, GroupPlan(name=group, mode="plain", runs=plans))
-        ended = Launcher(self._store, [records], listeners=[None]).run()
+        ended = GroupsInTurn(self._store, [records], listeners=[None]).run()
         try:
             for seed, record in zip(seeds, ended, strict=True):
                 if record.status == "finished":

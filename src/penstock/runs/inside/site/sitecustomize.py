@@ -59,7 +59,7 @@ class _Finder:
 
 def _hook(module: "ModuleType", name: str) -> None:
     try:
-        from penstock.runs.inside.loaders import hooked
+        from penstock.runs.inside.watch import hooked
 
         hooked(getattr(module, name))
     except Exception as error:

@@ -1,18 +1,57 @@
-"""The store's database: opened in the right journal mode, made or migrated under a lock, errors in plain words."""
+"""The store's database: its schema and lock, rows as records, and whether noted processes live."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import sqlite3
+import time
 import warnings
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from penstock.errors import StoreUnusable
 from penstock.linux.files import written_whole
+from penstock.linux.process import start_ticks
+from penstock.runs.record import ENDED, RunPlan, RunRecord
 from penstock.runs.store.folder import network_file_system, usable
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """A process as it is noted down: its number, when it started in clock ticks since boot, and where that counts.
+
+    A machine, one boot of it, and a namespace of processes make that place.
+    """
+
+    pid: int
+    started_ticks: int
+    place: tuple[str, str, str]
+
+    def lives(self) -> bool:
+        """Return whether it lives, as far as can be told from here."""
+        (machine, boot, namespace), here = self.place, this_place()
+        if boot != here[1]:
+            return machine != here[0]  # another machine's: who knows
+        return namespace != here[2] or start_ticks(self.pid) == self.started_ticks
+
+
+@cache
+def this_place() -> tuple[str, str, str]:
+    """Return where this process runs: machine, boot, namespace of processes."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return os.uname().nodename, boot, os.readlink("/proc/self/ns/pid")
+
+
+def this_process() -> Noted:
+    """Note this process down."""
+    started_ticks = start_ticks(os.getpid())
+    assert started_ticks is not None
+    return Noted(os.getpid(), started_ticks, this_place())
+
 
 _BUSY_S = 30.0
 
@@ -126,3 +165,44 @@ def _locked(path: Path) -> Generator[None]:
         yield
     finally:
         os.close(fd)
+
+
+SELECT = (
+    "SELECT runs.*, groups.name AS group_name, groups.mode, groups.owner, groups.added "
+    "FROM runs JOIN groups ON groups.id = runs.group_id"
+)
+
+
+def record_of(row: sqlite3.Row, folder: Path) -> RunRecord:
+    """Make a record of a row that ``SELECT`` gives; the run is "lost" if its keeper or starter does not live."""
+    status, began, ended = row["status"], row["began"], row["ended"]
+    keeper = msgspec.json.decode(row["keeper"], type=Noted) if row["keeper"] else None
+    watched = keeper or msgspec.json.decode(row["owner"], type=Noted)
+    if status not in ENDED and not watched.lives():
+        status, ended = "lost", _last_sign(folder, began or row["added"])
+    plan = msgspec.json.decode(row["plan"], type=RunPlan)
+    return RunRecord(
+        id=row["id"],
+        name=plan.name,
+        group=row["group_name"],
+        group_id=row["group_id"],
+        mode=row["mode"],
+        index=row["position"],
+        status=status,
+        exit_code=row["exit_code"],
+        reason=row["reason"],
+        began=began,
+        seconds=None if began is None else max(0.0, (ended or time.time()) - began),
+        plan=plan,
+        keeper=(keeper.pid, keeper.started_ticks) if keeper else None,
+        pid=row["pid"],
+    )
+
+
+def _last_sign(folder: Path, began: float) -> float:
+    """Return when a lost run last wrote something."""
+    last = began
+    for path in (*folder.glob("*"), *folder.glob("series/*")):
+        with suppress(FileNotFoundError):
+            last = max(last, path.stat().st_mtime)
+    return last

@@ -1,4 +1,4 @@
-"""One run from the side that started it: its keeper's process, and the link to it."""
+"""A run from the side that started it: its keeper's process, and the link to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import penstock.runs.keeper
 from penstock.autosharing.options import to_environment
 from penstock.inject import injected, without_injection
 from penstock.runs.inside import SITE
-from penstock.runs.keeper.order import Order
+from penstock.runs.keeper.link import Order
+from penstock.runs.modes.mode import Mode
 from penstock.runs.profilers import STEPS, command_of, steps_of
 from penstock.runs.record import RunRecord
 from penstock.runs.store import Store
@@ -27,46 +28,49 @@ _KEEPER = Path(penstock.runs.keeper.__file__).with_name("__main__.py")
 _MOST_BYTES = 1 << 18
 
 
-class KeptRun:
-    """A run that has a keeper.
+class Launched:
+    """A run that was started, and whose keeper can be heard.
 
     Args:
         store: Where the run is recorded.
         record: The run.
+        mode: The open mode that it runs in.
         orphans: What becomes of it if this process disappears: "end" or "keep".
         terminal: Which of descriptors 0 to 2 are a terminal, in whose place the run gets one of its own.
-        alone: Whether it gets this process's standard input; else it finds that empty.
-        variables: Environment variables that its mode gives it.
-        lease: Descriptor that its keeper holds open until it ends, for its mode; None for none.
+        stdin: Whether it gets this process's standard input; else it finds that empty.
+        variables: Environment variables that it gets besides this process's.
 
     Attributes:
         record: The run, as it was before it began.
+        mode: The open mode that it runs in.
+        environment: All its environment variables.
         link: A socket to its keeper.
-        keeper: Process of its keeper, once that has told it.
+        keeper: Process of its keeper; None until that has reported it.
     """
 
     def __init__(
         self,
         store: Store,
         record: RunRecord,
+        mode: Mode,
         *,
         orphans: str,
         terminal: tuple[bool, bool, bool],
-        alone: bool,
+        stdin: bool,
         variables: Mapping[str, str],
-        lease: int | None = None,
     ) -> None:
         self.record = record
+        self.mode = mode
         folder = store.folder_of(record.id)
         (folder / "files").mkdir(exist_ok=True)
-        environment = environment_of(record, store, variables)
+        self.environment = _environment_of(record, store, variables)
         order = Order(
             id=record.id,
             store=str(store.folder),
             folder=str(folder),
             command=command_of(record.plan, folder / "files"),
             directory=record.plan.directory,
-            environment=environment,
+            environment=self.environment,
             path=[os.path.abspath(entry) for entry in sys.path],
             time_limit_s=record.plan.time_limit_s,
             orphans=orphans,
@@ -78,15 +82,15 @@ class KeptRun:
         self.keeper: int | None = None
         self._killed = False
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        given = (order, theirs.fileno(), *(() if lease is None else (lease,)))
+        given = (order, theirs.fileno(), *(() if mode.lease is None else (mode.lease,)))
         with theirs, open(order, closefd=True):
             self._guard = subprocess.Popen(
                 # Nothing that the run's environment says of Python is meant for its keeper.
                 [sys.executable, "-I", "-S", str(_KEEPER), *map(str, given)],
-                stdin=None if alone else subprocess.DEVNULL,
+                stdin=None if stdin else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=given,
-                env=without_injection(environment),
+                env=without_injection(self.environment),
                 start_new_session=True,
             )
 
@@ -146,8 +150,8 @@ def terminal_size(fd: int) -> tuple[int, int]:
     return lines, columns
 
 
-def environment_of(record: RunRecord, store: Store, variables: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return the environment variables of a run: this process's, its mode's, and what tells of the run."""
+def _environment_of(record: RunRecord, store: Store, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables of a run: this process's, those given, and what describes the run."""
     plan = record.plan
     parameters = {
         f"PENSTOCK_PARAM_{re.sub(r'[^A-Z0-9]', '_', name.upper())}": value
