@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from penstock.autosharing import guard
-from penstock.autosharing.hook import share_all
-from penstock.autosharing.options import ShareOptions
+from penstock.autosharing.hook import ShareOptions, share_all
 from penstock.basics.sizes import whole_number
 from penstock.inject import hook
 

@@ -13,7 +13,7 @@ from penstock.feed.launch.attach import options
 from penstock.feed.launch.function import missing_arguments
 from penstock.feed.launch.shared import shared
 from penstock.feed.settings import checked
-from penstock.feed.trainer.framework import Framework
+from penstock.feed.trainer.batch_builder import Framework
 from penstock.feed.trainer.loader import Loader
 from penstock.fingerprint.code import fingerprint_of
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from penstock.autosharing.options import ShareOptions
+    from penstock.autosharing.hook import ShareOptions
     from penstock.cli.runs_live import Looks
     from penstock.runs.plan import GroupPlan
     from penstock.runs.record import RunRecord
@@ -179,7 +179,7 @@ def _share_options(share: bool, **given: Any) -> ShareOptions | None:
     Raises:
         BadSetting: there are options, and no ``--share``.
     """
-    from penstock.autosharing.options import ShareOptions
+    from penstock.autosharing.hook import ShareOptions
     from penstock.errors import BadSetting
 
     alone = [f"--{name}" for name, value in given.items() if name != "name" and value not in (None, "", False)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.autosharing.options import ShareOptions
+from penstock.autosharing.hook import ShareOptions
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.examples import examples
 
 from penstock.contracts import Cursor, Ids, SourceBlock
+from penstock.feed.feeder.blocks import FeedMember
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.placement import place
 from penstock.memory.room import Room
@@ -74,7 +74,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
     def come(self, data: st.DataObject, world: int) -> None:
         part = data.draw(st.one_of(st.none(), st.frozensets(st.integers(0, self.samples - 1), min_size=1)))
         for rank in range(world):
-            member = Subscriber(self.came, rank, world, f"group {self.came - rank}")
+            member = FeedMember(self.came, rank, world, f"group {self.came - rank}")
             if part is not None:
                 member.selected = Selection(sorted(part)).bitmap(self.samples)
                 member.part = len(part) / self.samples
@@ -122,7 +122,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         member, *_ = self.state.start(id, at, 0, at)
         self.begin(member, at)
 
-    def begin(self, member: Subscriber, at: Cursor) -> None:
+    def begin(self, member: FeedMember, at: Cursor) -> None:
         trainer = self.trainers[member.id]
         trainer.start, trainer.next, trainer.seen = at, at, []
         for block in self.state.backlog(member):
@@ -233,7 +233,7 @@ test_parts_by_any_sequence = SelectedBlocksMachine.TestCase
 def test_ranks_that_select_otherwise_than_one_that_waits_are_told_apart():
     state = FeedState(Room(1 << 20), 10, (0,), None)
     for id, (rank, part) in enumerate([(0, [1, 2]), (1, [3]), (1, [1, 2]), (0, [3])]):
-        state.join(Subscriber(id, rank, 2, "a", selected=Selection(part).bitmap(10)))
+        state.join(FeedMember(id, rank, 2, "a", selected=Selection(part).bitmap(10)))
     assert not any(map(state.selects_otherwise, range(4))), "none waits: a rank may have loaders of two parts"
     state.start(0, None, 0, Cursor(0, 0))
     assert [state.selects_otherwise(id) for id in range(4)] == [False, True, False, False]

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from penstock.autosharing.options import ShareOptions
+from penstock.autosharing.hook import ShareOptions
 from penstock.errors import BadSetting, PackageMissing
 from penstock.runs.plan import GroupPlan
 from penstock.runs.spec.gpus import Gpus

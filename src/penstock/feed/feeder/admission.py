@@ -12,9 +12,9 @@ from penstock._version import __version__
 from penstock.contracts import ByteArray
 from penstock.errors import ProtocolError
 from penstock.feed import wire
+from penstock.feed.feeder.blocks import FeedMember
+from penstock.feed.feeder.connections import Peer
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.peer import Peer
-from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import MOST_NAMED_ROWS
 from penstock.subsets.bitmap import Bitmap
 
@@ -46,7 +46,7 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selec
 
 
 def objection_to_reading(
-    message: wire.Start | wire.Epoch, welcome: wire.Welcome, state: FeedState, id: int
+    message: wire.Start | wire.EpochBegun, welcome: wire.Welcome, state: FeedState, id: int
 ) -> str | None:
     """Return why a trainer cannot read as it asks, in words for it; None if it can.
 
@@ -59,7 +59,7 @@ def objection_to_reading(
     member = state.members[id]
     if member.resting:
         return "it reads on, after it said that it reads no more"
-    if isinstance(message, wire.Epoch):
+    if isinstance(message, wire.EpochBegun):
         if member.next is None:
             return "its epoch begins before it has started"
         asked = [message.sample]
@@ -105,13 +105,13 @@ def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
     return ""
 
 
-def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> Subscriber:
+def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> FeedMember:
     """Return a trainer as the feed keeps it.
 
     Raises:
         ProtocolError: the bits of its selection did not come with its hello.
     """
-    member = Subscriber(peer.id, hello.rank, hello.world, hello.group, hello.batch_size)
+    member = FeedMember(peer.id, hello.rank, hello.world, hello.group, hello.batch_size)
     if hello.selected is not None and samples is not None:
         packed = np.zeros(-(-samples // 8), np.uint8)
         told = _bits_of(peer, samples)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from penstock.contracts import Cursor, Ids, Known
 from penstock.errors import ProtocolError
-from penstock.feed.feeder.beginning import Beginning
-from penstock.feed.feeder.held_blocks import HeldBlocks
+from penstock.feed.feeder.blocks import Beginning, FeedMember, HeldBlocks, PublishedBlock
 from penstock.feed.feeder.joints import APART_BATCHES, FeedJoints
+from penstock.feed.feeder.pace import blocks_ready
 from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
-from penstock.feed.feeder.prefetch import blocks_ready
-from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.placement import Placement
 from penstock.memory.room import Room, aligned
@@ -59,7 +57,7 @@ class FeedState:
         block_rows: int | None = None,
     ) -> None:
         self.room = room
-        self.members: dict[int, Subscriber] = {}
+        self.members: dict[int, FeedMember] = {}
         self.position = Cursor(0, 0)  # of the next block, unless somebody needs another
         self._samples = samples
         self._segment_starts = segment_starts
@@ -84,7 +82,7 @@ class FeedState:
         """The blocks that somebody holds, by number, in the order in which they were published."""
         return self._held.by_number
 
-    def join(self, member: Subscriber) -> None:
+    def join(self, member: FeedMember) -> None:
         self.members[member.id] = member
 
     def leave(self, id: int) -> None:
@@ -138,7 +136,7 @@ class FeedState:
         known: Known = Known(),  # noqa: B008 - it is immutable
         *,
         leaves: bool = False,
-    ) -> list[Subscriber] | None:
+    ) -> list[FeedMember] | None:
         """Begin to read for a member; return the members that start now, with ``next`` set.
 
         None if it must read the rest of its epoch elsewhere: the joints of that are others than those of
@@ -186,10 +184,10 @@ class FeedState:
             self.beginning.begin(here)
         return group
 
-    def _belong_together(self, one: Subscriber, other: Subscriber) -> bool:
+    def _belong_together(self, one: FeedMember, other: FeedMember) -> bool:
         return one.world > 1 and (one.group, one.world, one.digests) == (other.group, other.world, other.digests)
 
-    def _follow(self, member: Subscriber, start: Cursor) -> list[Subscriber]:
+    def _follow(self, member: FeedMember, start: Cursor) -> list[FeedMember]:
         """Start the ranks that wait for the epoch that this member of their group has begun; return them."""
         group = [
             m
@@ -202,7 +200,7 @@ class FeedState:
             self._begin(each, start, each.epoch, start)
         return group
 
-    def _check_gives(self, member: Subscriber, start: Cursor) -> None:
+    def _check_gives(self, member: FeedMember, start: Cursor) -> None:
         """Check that others can begin the epoch which a member began, perhaps under another feeder."""
         if self.joints and member.known and not self.joints.gives(start, member.known):
             raise ProtocolError(
@@ -210,7 +208,7 @@ class FeedState:
                 "in another order by now: let all ranks go on from states of one moment, or begin the epoch anew"
             )
 
-    def rank_taken(self, member: Subscriber) -> bool:
+    def rank_taken(self, member: FeedMember) -> bool:
         """Whether a group that is still gathering has this rank already."""
         return any(
             self._belong_together(m, member) and m.rank == member.rank and m.next is None and not m.resting
@@ -238,7 +236,7 @@ class FeedState:
             member.end = Cursor(start.cycle + self._epochs - epoch, sample)
         self._served |= member.finished
 
-    def backlog(self, member: Subscriber) -> list[PublishedBlock]:
+    def backlog(self, member: FeedMember) -> list[PublishedBlock]:
         """Give a member the blocks in the ring from its ``next`` on, as held; return them."""
         chain = [
             block
@@ -269,7 +267,7 @@ class FeedState:
         self._planned.forget()
         return self.joints is not None and self.joints.open(cycle, self._began(set()))
 
-    def known_since(self, member: Subscriber) -> Known | None:
+    def known_since(self, member: FeedMember) -> Known | None:
         """Return what a member must know of joints, that reads; None where there can be none."""
         if self.joints is None or member.epoch_start is None:
             return None
@@ -322,7 +320,7 @@ class FeedState:
         published_ns: int = 0,
         ids: bytes = b"",
         kept: bytes = b"",
-    ) -> tuple[PublishedBlock, list[Subscriber]]:
+    ) -> tuple[PublishedBlock, list[FeedMember]]:
         """Record a block that has been written; return it and the members that get it."""
         loaded = self._planned.given(at)
         if kept:  # a worker's slot has room for a whole block
@@ -350,7 +348,7 @@ class FeedState:
             self._held.free_if_unused(block)
         return block, readers
 
-    def end_cycle(self, cycle: int, samples: int) -> list[Subscriber]:
+    def end_cycle(self, cycle: int, samples: int) -> list[FeedMember]:
         """End a cycle of unknown length after ``samples``; return the members that wait for more of it.
 
         A member that has meanwhile gone back into the cycle is not among them.
@@ -369,7 +367,7 @@ class FeedState:
         """Whether no member reads any more, and one has had all its epochs."""
         return self._served and all(m.resting or self._reads_its_last(m) for m in self.members.values())
 
-    def _reads_its_last(self, member: Subscriber) -> bool:
+    def _reads_its_last(self, member: FeedMember) -> bool:
         """Whether a member has been sent all, and has begun its last epoch: until then it may select anew."""
         return member.finished and self._epochs is not None and member.epoch >= self._epochs - 1
 
@@ -378,7 +376,7 @@ class FeedState:
         """Whether a member may still read."""
         return not all(m.resting for m in self.members.values())
 
-    def largest_holder(self) -> Subscriber | None:
+    def largest_holder(self) -> FeedMember | None:
         """The member that holds the most bytes of the window; among equals, the one furthest behind."""
         return max(
             (m for m in self.members.values() if m.held),
@@ -402,19 +400,19 @@ class FeedState:
         """How many members have begun to read; the ranks of a run are one."""
         return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
 
-    def behind(self, member: Subscriber) -> Cursor:
+    def behind(self, member: FeedMember) -> Cursor:
         """Return the first sample that a member has not released."""
         for block in member.held.values():
             return block.at
         return member.next or Cursor(0, 0)
 
-    def _begin(self, member: Subscriber, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+    def _begin(self, member: FeedMember, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         member.next = at
         member.pending = False
         self.begin_epoch(member.id, epoch, epoch_start)
         self.gathers = self.gathers and self.gathered < self.expect
 
-    def place_for(self, group: list[Subscriber], not_before: Cursor) -> Cursor:
+    def place_for(self, group: list[FeedMember], not_before: Cursor) -> Cursor:
         """Return where an epoch begins that the members of a group begin now, or would."""
         selected, ids = group[0].selected, {m.id for m in group}
         others = [m for m in self.members.values() if m.reads and m.id not in ids]
@@ -462,7 +460,7 @@ class FeedState:
             return None
         if self.needed() is None:
             return 0
-        cycle, sample = self.place_for([Subscriber(-1)], Cursor(0, 0))
+        cycle, sample = self.place_for([FeedMember(-1)], Cursor(0, 0))
         return max(0, (cycle - self.head.cycle) * self._samples + sample - self.head.sample)
 
     def _next_segment(self, here: list[Cursor], soonest: Cursor) -> Cursor:
@@ -474,10 +472,10 @@ class FeedState:
             return self.head if self._samples is None else soonest
         return soonest.next_segment(self._segment_starts)
 
-    def _give(self, member: Subscriber, block: PublishedBlock) -> None:
+    def _give(self, member: FeedMember, block: PublishedBlock) -> None:
         self._held.give(member, block)
         self._advance(member, self._held.end(block))
 
-    def _advance(self, member: Subscriber, to: Cursor) -> None:
+    def _advance(self, member: FeedMember, to: Cursor) -> None:
         member.next = to
         self._served |= member.finished

@@ -21,12 +21,11 @@ from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.error_texts import cause
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.joints import FeedJoints
+from penstock.feed.feeder.pace import Throughput
 from penstock.feed.feeder.server import Server
 from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
-from penstock.feed.feeder.throughput import Throughput
-from penstock.feed.feeder.transform import DeviceTransform
 from penstock.feed.feeder.witness import Witnesses
-from penstock.feed.feeder.writer import BlockWriter, check_fits
+from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
 from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, MOST_SEGMENTS, Settings, check_memory, checked
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.code import Fingerprint

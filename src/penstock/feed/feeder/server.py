@@ -19,14 +19,12 @@ from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.admission import member_of, objection_to, objection_to_moving, objection_to_reading
-from penstock.feed.feeder.connections import Connections
+from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
+from penstock.feed.feeder.connections import Connections, Peer
 from penstock.feed.feeder.error_texts import evicted, stuck
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.pace import Pace
-from penstock.feed.feeder.patience import Patience
-from penstock.feed.feeder.peer import Peer
+from penstock.feed.feeder.pace import Pace, Patience
 from penstock.feed.feeder.slot_pool import NotNeeded
-from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.feeder.trainer_statistics import trainer_statistics
 from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.settings import Settings
@@ -217,7 +215,7 @@ class Server:
         else:
             self.changed.wait(limit - held_back_s + 0.001)
 
-    def _tell_if_stuck(self, member: Subscriber) -> None:
+    def _tell_if_stuck(self, member: FeedMember) -> None:
         """Tell a waiting trainer if only its own views leave no room for its block."""
         peer, _ = self._trainers[member.id]
         its = [id for id, (each, _) in self._trainers.items() if each.pid == peer.pid]
@@ -230,7 +228,7 @@ class Server:
         message = stuck(peer.pid, held_bytes, self._state.room.capacity_bytes, self._welcome.name)
         self._connections.send([peer], wire.encode(wire.Stuck(serial, message)))
 
-    def _evict(self, member: Subscriber, held_back_s: float) -> None:
+    def _evict(self, member: FeedMember, held_back_s: float) -> None:
         peer, _ = self._trainers[member.id]
         window_bytes, limit_s = self._state.room.capacity_bytes, self._settings.stall_timeout
         message = evicted(peer.pid, member.held_bytes, window_bytes, self._welcome.name, held_back_s, limit_s)
@@ -339,7 +337,7 @@ class Server:
                 self.pace.moving(now)
         elif objection := objection_to_reading(message, self._welcome, self._state, peer.id):
             self._reject(peer, objection)
-        elif isinstance(message, wire.Epoch):
+        elif isinstance(message, wire.EpochBegun):
             self._state.begin_epoch(peer.id, message.epoch, Cursor(message.cycle, message.sample))
         else:
             self._start(peer, message)
@@ -396,7 +394,7 @@ class Server:
 
     # Both threads, under the lock.
 
-    def _announce(self, block: PublishedBlock, readers: list[Subscriber]) -> None:
+    def _announce(self, block: PublishedBlock, readers: list[FeedMember]) -> None:
         layout, leaf_offsets, leaf_bytes, _ = block.placement
         packets: dict[bool, bytes] = {}
         for member in readers:
@@ -405,7 +403,7 @@ class Server:
             if known not in packets:
                 described = None if known else layout
                 packets[known] = wire.encode(
-                    wire.Block(
+                    wire.BlockAnnounced(
                         block.number,
                         *block.at,
                         block.rows,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.feed.feeder.blocks import FeedMember
+from penstock.feed.feeder.connections import Peer
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.peer import Peer
-from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.statistics import TrainerStatistics
 
 
@@ -44,7 +44,7 @@ def trainer_statistics(
     )
 
 
-def _state_of(member: Subscriber, state: FeedState) -> str:
+def _state_of(member: FeedMember, state: FeedState) -> str:
     """Return what a trainer does, in a word."""
     if state.gathers and member.reads:
         return "waiting"
@@ -55,7 +55,7 @@ def _state_of(member: Subscriber, state: FeedState) -> str:
     return member.state
 
 
-def _waits_for(member: Subscriber, state: FeedState) -> str:
+def _waits_for(member: FeedMember, state: FeedState) -> str:
     """Return what a waiting trainer waits for."""
     if state.gathers and member.reads:
         more = state.expect - state.gathered

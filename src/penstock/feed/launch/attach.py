@@ -14,9 +14,9 @@ from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.variables import with_suffix
 from penstock.feed.settings import flag, real_number
+from penstock.feed.trainer.batch_builder import Framework, check_framework
 from penstock.feed.trainer.batcher import LoaderOptions
-from penstock.feed.trainer.connection import Connection, OpenRing
-from penstock.feed.trainer.framework import Framework, check_framework
+from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
 from penstock.memory.cuda import is_host
 from penstock.sources.sharding import rank_of
@@ -90,13 +90,13 @@ def attach(
     real_number("wait_s", wait_s, 0, math.inf)
     feed_name = with_suffix(name)
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None) -> Connection:
+    def connect(hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None) -> FeedConnection:
         deadline = time.monotonic() + wait_s
         while True:
             endpoint = Endpoint(left.name if left else feed_name)
             try:
                 left_s = min(deadline - time.monotonic(), _MOST_WAIT_S)
-                return Connection(endpoint, hello, open_ring, max(ANSWER_S, left_s))
+                return FeedConnection(endpoint, hello, open_ring, max(ANSWER_S, left_s))
             except FeedNotFound:
                 endpoint.sweep()
                 if time.monotonic() >= deadline:

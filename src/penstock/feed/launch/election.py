@@ -20,7 +20,7 @@ from penstock.errors import FeedNotFound, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.spec import FeederSpec, pickle_spec
-from penstock.feed.trainer.connection import Connection, OpenRing
+from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.error_texts import silent
 from penstock.inject import without_injection
 from penstock.linux.descriptors import opened
@@ -48,7 +48,7 @@ class Ready(msgspec.Struct):
     died: str = ""
 
 
-def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> tuple[Connection, bool]:
+def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> tuple[FeedConnection, bool]:
     """Connect to a feed; if nobody serves it, start its feeder, or wait while another process does.
 
     Returns the connection, and whether this process has started the feeder.
@@ -63,7 +63,7 @@ def connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> t
     while True:
         endpoint = Endpoint(spec.name)
         with suppress(FeedNotFound):
-            return Connection(endpoint, hello, open_ring, ANSWER_S), starts > 0
+            return FeedConnection(endpoint, hello, open_ring, ANSWER_S), starts > 0
         lock = endpoint.acquire()
         if lock is None:  # another trainer is starting the feeder
             start.look()

@@ -17,9 +17,9 @@ from penstock.feed.launch.spec import FeederSpec
 from penstock.feed.launch.variables import with_suffix, workers
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
 from penstock.feed.trainer.batcher import LoaderOptions
-from penstock.feed.trainer.connection import Connection, OpenRing
+from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
-from penstock.feed.trainer.witness import Comparison
+from penstock.feed.trainer.witness import SampleComparison
 from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.data import fingerprint_of_files
 from penstock.sources.adapt import with_workers, witness_of
@@ -55,7 +55,7 @@ def shared(
     began_by_us: set[int] = set()  # feeders
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, "seed": seed, **asked}
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> Connection:
+    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> FeedConnection:
         name, settings = (replaced.name, replaced.settings) if replaced else (feed_name, Settings(**new))
         spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv, feeder_workers)
         connection, began_here = connection_to(spec, hello, open_ring)
@@ -71,12 +71,12 @@ def shared(
             raise
         return connection
 
-    def check(connection: Connection) -> None:
+    def check(connection: FeedConnection) -> None:
         welcome = connection.welcome
         if not compares or welcome.pid in began_by_us:
             return
         leaves_of = partial(_made_anew, make_loader, welcome.settings.seed, feeder_workers)
-        finding = Comparison(connection, 0, leaves_of, _MOST_MADE_S).finding(wait=True)
+        finding = SampleComparison(connection, 0, leaves_of, _MOST_MADE_S).finding(wait=True)
         if finding is not None and finding.differs:
             raise SettingsDiffer(
                 f"your make_loader makes other samples than that of feed {welcome.name!r} (feeder {welcome.pid}): "

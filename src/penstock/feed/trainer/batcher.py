@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from penstock.contracts import Cursor, Gpu, Ids, Tree
 from penstock.errors import BadSetting, PenstockError, ProtocolError
-from penstock.feed.trainer.batch_builder import BatchBuilder, view, whole_copy
+from penstock.feed.trainer.batch_builder import BatchBuilder, Framework, view, whole_copy
 from penstock.feed.trainer.destination import Ready
 from penstock.feed.trainer.epoch import Epoch, EpochRules
-from penstock.feed.trainer.framework import Framework
-from penstock.feed.trainer.received import ReceivedBlock
+from penstock.feed.trainer.holdings import ReceivedBlock
 from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.sources.sharding import batches
 from penstock.subsets.policy import Policy

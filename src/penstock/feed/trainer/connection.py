@@ -24,10 +24,8 @@ from penstock.errors import (
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, credentials
 from penstock.feed.statistics import FeederStatistics
-from penstock.feed.trainer.error_texts import again, ended, failure, not_found, refusal, silent
-from penstock.feed.trainer.holdings import Holdings, most_untold
-from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
-from penstock.feed.trainer.slowness import Reasons
+from penstock.feed.trainer.error_texts import Reasons, again, ended, failure, not_found, refusal, silent
+from penstock.feed.trainer.holdings import CycleEnded, Holdings, ReceivedBlock, most_untold
 from penstock.feed.trainer.socket_errors import despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.descriptors import Descriptors
@@ -42,11 +40,11 @@ _ASK_AFTER_S = 1.5
 """A trainer that has waited this long for a block asks each second what for, and says so from the answer on."""
 
 
-class Apart(Exception):
+class EpochApart(Exception):
     """Raised where a trainer's epoch had other joints than the feed has: it must read the rest elsewhere."""
 
 
-class Connection:
+class FeedConnection:
     """A connection to one feeder.
 
     A call that an asynchronous exception breaks off leaves it whole, as
@@ -138,7 +136,7 @@ class Connection:
             leaves: Whether it can read elsewhere, where it would wait for the feed for cycles.
 
         Raises:
-            Apart: the feed's order is another there, or the feed is cycles behind.
+            EpochApart: the feed's order is another there, or the feed is cycles behind.
         """
         asked = at, epoch, epoch_start, known
         if self._asked_for != asked:  # else a call was broken off while it waited, and waits on
@@ -155,7 +153,7 @@ class Connection:
         while self._heard != self._serial:
             if self._apart == self._serial:
                 self._asked_for = None
-                raise Apart
+                raise EpochApart
             self._wait_once(began)
             self._check_source()
         self._asked_for = None
@@ -163,7 +161,7 @@ class Connection:
 
     def epoch(self, epoch: int, start: Cursor) -> None:
         """Tell the feeder which epoch this trainer is in, and where that began."""
-        self._send(wire.Epoch(epoch, *start))
+        self._send(wire.EpochBegun(epoch, *start))
 
     def item(self, index: int) -> ReceivedBlock | CycleEnded:
         """Return the block, or the end of a cycle, at this index; wait for it if need be.
@@ -359,7 +357,7 @@ class Connection:
         except ProtocolError as error:
             self._ended = again(error)
             raise
-        if isinstance(message, wire.Block):
+        if isinstance(message, wire.BlockAnnounced):
             held, index = self.held, self.held.end
             block = ReceivedBlock(message, self._ordinal, self._validator)
             held.largest_bytes = max(held.largest_bytes, block.nbytes)

@@ -17,18 +17,17 @@ from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.statistics import LoaderStatistics
-from penstock.feed.trainer.batch_builder import filled
+from penstock.feed.trainer.batch_builder import converted, filled
 from penstock.feed.trainer.batcher import Batcher, LoaderOptions
-from penstock.feed.trainer.connection import Connection
+from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.destination import Destination, OnGpu, on_host
 from penstock.feed.trainer.epoch import EpochRules
-from penstock.feed.trainer.framework import converted
 from penstock.feed.trainer.plan import plan_difference, plan_of
 from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
-from penstock.feed.trainer.reading import Loop, Reading
+from penstock.feed.trainer.reading import EpochReader, LoaderLoop
 from penstock.feed.trainer.rows import Connect, RowStream
-from penstock.feed.trainer.selected import Selected
-from penstock.feed.trainer.witness import Comparison
+from penstock.feed.trainer.selected import SelectedSamples
+from penstock.feed.trainer.witness import SampleComparison
 from penstock.fingerprint.making import LeavesOf
 from penstock.linux.when_gone import in_python, when_gone
 from penstock.memory.cuda import gpu_of
@@ -63,7 +62,7 @@ class Loader:
         options: LoaderOptions,
         *,
         failover: bool = False,
-        check: Callable[[Connection], None] | None = None,
+        check: Callable[[FeedConnection], None] | None = None,
     ) -> None:
         self._connect = connect
         self._options = options
@@ -83,7 +82,7 @@ class Loader:
     def _opened(self, options: LoaderOptions, after: RowStream | None) -> RowStream:
         """Connect to the feed, as the first stream of rows or after another."""
         destination = _destination(options)
-        selected = None if options.select is None else Selected(options.select)
+        selected = None if options.select is None else SelectedSamples(options.select)
         hello = wire.Hello(
             wire.PROTOCOL,
             __version__,
@@ -112,7 +111,7 @@ class Loader:
         if self._options.shard is None:
             warn_of_ranks(self.name)
         self._follow_policy()
-        return Loop(self._reading, self, self._check_usable)
+        return LoaderLoop(self._reading, self, self._check_usable)
 
     def __len__(self) -> int:
         """Count the batches of a full epoch, also while the rest of a resumed one is read.
@@ -295,9 +294,9 @@ class Loader:
             state = {**state, "left_out": []}  # its epoch has yet to begin
         self._reading.load(state)
 
-    def compare(self, number: int, leaves_of: LeavesOf) -> Comparison:
+    def compare(self, number: int, leaves_of: LeavesOf) -> SampleComparison:
         """Begin to compare what this process makes of a few samples with what the feeder does."""
-        return Comparison(self._rows.connection, number, leaves_of)
+        return SampleComparison(self._rows.connection, number, leaves_of)
 
     def statistics(self) -> LoaderStatistics:
         """Return what this Loader has received so far, and by which path."""
@@ -339,7 +338,7 @@ class Loader:
         self._streams.close(but=self._rows)
 
 
-def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
+def _reading_of(rows: RowStream, options: LoaderOptions) -> EpochReader:
     welcome = rows.connection.welcome
     drop_last = _drops_last(options, welcome)
     size = None if welcome.settings.whole_batches else options.batch_size or welcome.batch_size
@@ -359,7 +358,8 @@ def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
         anywhere=welcome.anywhere,
         joins=welcome.joins,
     )
-    return Reading(rows, rules, Batcher(rows, rules, options, drop_last=drop_last), partial(_finished, options))
+    batcher = Batcher(rows, rules, options, drop_last=drop_last)
+    return EpochReader(rows, rules, batcher, partial(_finished, options))
 
 
 def _check_fills_a_batch(selected: int, batch_size: int, world: int) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 from penstock.errors import BadSetting
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
-from penstock.feed.trainer.received import Mine, ReceivedBlock
+from penstock.feed.trainer.holdings import Mine, ReceivedBlock
 from penstock.linux.descriptors import opened
 from penstock.linux.fork import close_in_children
 from penstock.subsets.selection import Selection
 
 
-class Selected:
+class SelectedSamples:
     """A trainer's selection, as feeders are told of it and as blocks are read.
 
     Args:

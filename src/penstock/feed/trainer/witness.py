@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from penstock.feed import wire
-from penstock.feed.trainer.connection import Connection
+from penstock.feed.trainer.connection import FeedConnection
 from penstock.fingerprint.batch import STRUCTURE, Leaf, difference, twice
 from penstock.fingerprint.making import LIMIT_S, LeavesOf, Making
 
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     random: str = ""
 
 
-class Comparison:
+class SampleComparison:
     """Compares what this process's own data set makes of a few samples with what the feeder's does.
 
     Either makes them in a child of its own, and twice; only what comes out alike in each of them is compared.
@@ -41,7 +41,7 @@ class Comparison:
     """
 
     def __init__(
-        self, connection: Connection, number: int, leaves_of: LeavesOf, most_made_s: float = float("inf")
+        self, connection: FeedConnection, number: int, leaves_of: LeavesOf, most_made_s: float = float("inf")
     ) -> None:
         self._connection = connection
         self._number = number

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.autosharing.options import ShareOptions
+from penstock.autosharing.hook import ShareOptions
 from penstock.basics.sizes import size_from
 from penstock.errors import BadSetting
 from penstock.runs.command_line import check_listeners, seconds_from
