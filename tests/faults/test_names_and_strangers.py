@@ -463,13 +463,13 @@ def test_a_million_strange_messages_cost_a_trainer_nothing(clean, serve, heard, 
             theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             true = [HELLO, START][: chance.choice([0, 1, 2, 2, 2, 2, 2, 2])]
             with theirs, server.changed:
-                peer = server._connections._adopt(ours)
+                peer = server.connections._adopt(ours)
                 for i in range(50):
                     server._hear(peer, true[i] if i < len(true) else strange(chance))
-                    if peer.id not in server._connections.peers:
+                    if peer.id not in server.connections.peers:
                         break
                 else:
-                    server._connections.drop(peer)
+                    server.connections.drop(peer)
 
 
 def was_rejected(peer: socket.socket) -> bool:

@@ -21,6 +21,7 @@ from tests.examples import examples
 from penstock.contracts import Cursor
 from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.feed_state import FeedState
+from penstock.feed.feeder.joints import head
 from penstock.memory.placement import Placement
 from penstock.memory.room import ALIGNMENT, Room, aligned
 from penstock.tree.layout import Constant
@@ -122,7 +123,7 @@ class FeedStateMachine(RuleBasedStateMachine):
     def start_at_the_next_segment(self, data: st.DataObject) -> None:
         trainer = data.draw(st.sampled_from([t for t in self.trainers.values() if not t.asked]))
         trainer.asked = True
-        soonest = self.state.head
+        soonest = head(self.state)
         if not self.anywhere:
             soonest = soonest.next_segment(self.segment_starts)
         fellows = self._fellows(trainer)
@@ -288,7 +289,8 @@ class FeedStateMachine(RuleBasedStateMachine):
             assert self.state.largest_holder() is not None
             assert not any(block.stays for block in self.state.blocks.values()), "who needs the room gets it"
             return
-        block, readers = self.state.publish(Cursor(needed.cycle, start), stop - start, offset, of_bytes(nbytes))
+        block = PublishedBlock(Cursor(needed.cycle, start), stop - start, offset, of_bytes(nbytes))
+        readers = self.state.publish(block)
         assert readers, "it was needed"
         for member in readers:
             self._receive(self.trainers[member.id], block)
@@ -401,7 +403,7 @@ def blocks_of(state: FeedState, rows: int, *, until: int) -> None:
     while state.position.sample < until:
         offset = state.room.reserve(rows)
         assert offset is not None
-        state.publish(state.position, rows, offset, of_bytes(rows))
+        state.publish(PublishedBlock(state.position, rows, offset, of_bytes(rows)))
 
 
 def reading(state: FeedState, id: int) -> FeedMember:
@@ -459,7 +461,7 @@ def test_a_feed_with_epochs_is_finished_when_everybody_who_read_has_had_them():
     member = reading(state, 0)
     blocks_of(state, 50, until=50)
     assert not state.finished
-    state.publish(state.position, 50, state.room.reserve(50) or 0, of_bytes(50))
+    state.publish(PublishedBlock(state.position, 50, state.room.reserve(50) or 0, of_bytes(50)))
     assert member.state == "finished"
     assert state.finished
     state.join(FeedMember(1))

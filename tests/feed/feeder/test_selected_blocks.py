@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.examples import examples
 
 from penstock.contracts import Cursor, Ids, SourceBlock
-from penstock.feed.feeder.blocks import FeedMember
+from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.feed_state import FeedState
+from penstock.feed.feeder.joints import head
 from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.placement import place
 from penstock.memory.room import Room
@@ -89,7 +90,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         missing = self.missing()
         for member in self.state.start(data.draw(st.sampled_from(waiting)), None, 0, Cursor(0, 0)):
             assert member.next is not None and member.next.sample in self.segment_starts
-            soonest = self.state.head.next_segment(self.segment_starts)
+            soonest = head(self.state).next_segment(self.segment_starts)
             if not self.plans:
                 assert member.next <= soonest
             assert not missing(self.trainers[member.id].part, member.next), "it would be loaded once more"
@@ -190,14 +191,9 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         at = Cursor(self.cycle, block.sample)
         offset = self.state.room.reserve(64)
         assert offset is not None
-        published, readers = self.state.publish(
-            at,
-            block.rows,
-            offset,
-            place(Constant(None), ()),
-            ids=encode_ids(block.ids),
-            kept=encode_kept(block.kept, block.rows),
-        )
+        ids, kept = encode_ids(block.ids), encode_kept(block.kept, block.rows)
+        published = PublishedBlock(at, block.rows, offset, place(Constant(None), ()), ids, kept)
+        readers = self.state.publish(published)
         # A block planned before its only reader went there lacks that one's samples: it is loaded again.
         assert readers or not self.in_vain
         self.in_vain = not readers

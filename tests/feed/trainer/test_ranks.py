@@ -14,7 +14,7 @@ import torch.distributed
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.feed.feeder.blocks import FeedMember
+from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.memory.placement import Placement
 from penstock.memory.room import Room
@@ -55,7 +55,7 @@ def test_a_rank_that_was_sent_all_its_epochs_still_says_where_they_began():
     state.start(0, Cursor(0, 0), 0, Cursor(0, 0))
     offset = state.room.reserve(100)
     assert offset is not None
-    state.publish(Cursor(0, 0), 100, offset, Placement(Constant(None), (), (), 100))
+    state.publish(PublishedBlock(Cursor(0, 0), 100, offset, Placement(Constant(None), (), (), 100)))
     assert state.members[0].finished
     (member,) = state.start(1, None, 0, Cursor(0, 0))
     assert member.next == Cursor(0, 0)

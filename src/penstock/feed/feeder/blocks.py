@@ -21,22 +21,23 @@ class PublishedBlock:
     Attributes:
         at: Its first sample.
         offset: Where it lies in the ring.
-        published_ns: When, by the monotonic clock.
         ids: Numbers of its samples in the data set, as a message has them.
         kept: Which of its rows it has, as a message says it.
+        number: Its number in the order of publishing, from then on.
+        published_ns: When that was, by the monotonic clock.
         union: What was loaded of it; None for all.
         stays: Whether it stays in the ring for those who may come, though nobody holds it (``Beginning``).
         holders: For each member, how many times it was sent the block and has not released it.
     """
 
-    number: int
     at: Cursor
     rows: int
     offset: int
     placement: Placement
-    published_ns: int
     ids: bytes = b""
     kept: bytes = b""
+    number: int = -1
+    published_ns: int = 0
     union: Bitmap | None = None
     stays: bool = False
     holders: dict[int, int] = field(default_factory=dict[int, int])
@@ -145,22 +146,11 @@ class HeldBlocks:
         self._samples = samples
         self._number = 0
 
-    def add(
-        self,
-        at: Cursor,
-        rows: int,
-        offset: int,
-        placement: Placement,
-        published_ns: int,
-        ids: bytes,
-        kept: bytes,
-        union: Bitmap | None,
-    ) -> PublishedBlock:
-        """Add a block that nobody holds yet; see ``PublishedBlock``. Give it to a member, or free it."""
-        block = PublishedBlock(self._number, at, rows, offset, placement, published_ns, ids, kept, union)
+    def add(self, block: PublishedBlock) -> None:
+        """Add a block that nobody holds yet. Give it to a member, or free it."""
+        block.number = self._number
         self._number += 1
         self.by_number[block.number] = block
-        return block
 
     def end(self, block: PublishedBlock) -> Cursor:
         """Return the position after a block."""

@@ -42,7 +42,6 @@ class Peer:
         self._came = Descriptors()
         self.pid, self.uid = credentials(connection)
         self.queue: deque[bytes] = deque()
-        self.layout: object = None  # of the block that was last announced to it
         close_in_children(connection)
 
     def send(self, packet: bytes, fds: Sequence[int] = ()) -> bool:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from penstock.contracts import Cursor, Ids, Known
 from penstock.errors import ProtocolError
 from penstock.feed.feeder.blocks import Beginning, FeedMember, HeldBlocks, PublishedBlock
-from penstock.feed.feeder.joints import APART_BATCHES, FeedJoints
+from penstock.feed.feeder.joints import FeedJoints, is_far_behind, place_for
 from penstock.feed.feeder.pace import blocks_ready
 from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
 from penstock.feed.settings import MOST_BLOCKS
-from penstock.memory.placement import Placement
 from penstock.memory.room import Room, aligned
 from penstock.subsets.bitmap import Mask
 
@@ -59,28 +58,28 @@ class FeedState:
         self.room = room
         self.members: dict[int, FeedMember] = {}
         self.position = Cursor(0, 0)  # of the next block, unless somebody needs another
-        self._samples = samples
-        self._segment_starts = segment_starts
+        self.samples = samples
+        self.segment_starts = segment_starts
         self._epochs = epochs
         self._batches = batches
         self._prefetch = prefetch
-        self._anywhere = anywhere
+        self.anywhere = anywhere
         self.expect = expect
         self.gathers = expect > 1
         self.furthest = self.position
         self.joints = joints
-        self._block_rows = block_rows or 1
+        self.block_rows = block_rows or 1
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
-        self._planned = PlannedBlocks()
-        self._held = HeldBlocks(room, samples)
-        self.beginning = Beginning(self._held, room.capacity_bytes, MOST_BLOCKS)
+        self.planned = PlannedBlocks()
+        self.held = HeldBlocks(room, samples)
+        self.beginning = Beginning(self.held, room.capacity_bytes, MOST_BLOCKS)
         self.taken = 0
 
     @property
     def blocks(self) -> dict[int, PublishedBlock]:
         """The blocks that somebody holds, by number, in the order in which they were published."""
-        return self._held.by_number
+        return self.held.by_number
 
     def join(self, member: FeedMember) -> None:
         self.members[member.id] = member
@@ -104,7 +103,7 @@ class FeedState:
                 rows = member.held[ordinal].rows_for(member.selected)
                 member.taken += rows
                 self.taken += rows
-                self._held.release(member, ordinal)
+                self.held.release(member, ordinal)
         return True
 
     def has_read(self, id: int, before: int) -> bool:
@@ -122,7 +121,7 @@ class FeedState:
         self.gathers = self.gathers and member.next is None and not member.pending
         member.next, member.pending, member.resting = None, False, True
         for ordinal in member.held.keys() - set(keep):
-            self._held.release(member, ordinal)
+            self.held.release(member, ordinal)
         if not self.attended:
             self.beginning.let_go()
 
@@ -158,9 +157,9 @@ class FeedState:
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
         member.not_before = epoch_start
         if at is not None:
-            if leaves and self._is_far_behind(at):
+            if leaves and is_far_behind(self, at):
                 return None
-            if self.joints and not self.joints.admit(at, epoch_start, known, self._began({id})):
+            if self.joints and not self.joints.admit(at, epoch_start, known, self.began({id})):
                 return None
             self.gathers = False
             self._begin(member, at, epoch, epoch_start)
@@ -176,10 +175,10 @@ class FeedState:
         group = [m for m in ranks if m.pending]
         if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
             return []
-        start = self.place_for(group, max(each.not_before for each in group))
+        start = place_for(self, group, max(each.not_before for each in group))
         for each in group:
             self._begin(each, start, each.epoch, start)
-        here = [block for block in self._held.up_to(self.position) if block.at >= start]
+        here = [block for block in self.held.up_to(self.position) if block.at >= start]
         if here and here[0].at == start:
             self.beginning.begin(here)
         return group
@@ -232,7 +231,7 @@ class FeedState:
         member.epoch, member.epoch_start = epoch, start
         if self._epochs is not None:
             # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
-            sample = 0 if self._samples is None else start.sample
+            sample = 0 if self.samples is None else start.sample
             member.end = Cursor(start.cycle + self._epochs - epoch, sample)
         self._served |= member.finished
 
@@ -240,8 +239,8 @@ class FeedState:
         """Give a member the blocks in the ring from its ``next`` on, as held; return them."""
         chain = [
             block
-            for block in self._held.up_to(self.position)
-            if member.next is not None and self._held.end(block) > member.next
+            for block in self.held.up_to(self.position)
+            if member.next is not None and self.held.end(block) > member.next
         ]
         if not chain or member.next is None or chain[0].at > member.next:
             return []
@@ -264,16 +263,16 @@ class FeedState:
 
         Return whether the cycle is new, and has other joints than the one before.
         """
-        self._planned.forget()
-        return self.joints is not None and self.joints.open(cycle, self._began(set()))
+        self.planned.forget()
+        return self.joints is not None and self.joints.open(cycle, self.began(set()))
 
     def known_since(self, member: FeedMember) -> Known | None:
         """Return what a member must know of joints, that reads; None where there can be none."""
         if self.joints is None or member.epoch_start is None:
             return None
-        return self.joints.since(member.epoch_start.cycle, self._began(set()))
+        return self.joints.since(member.epoch_start.cycle, self.began(set()))
 
-    def _began(self, but: set[int]) -> list[int]:
+    def began(self, but: set[int]) -> list[int]:
         """Return where in their cycles the epochs of the members that read began, but for some of these."""
         return [
             m.epoch_start.sample for m in self.members.values() if m.id not in but and m.reads and m.epoch_start
@@ -281,9 +280,9 @@ class FeedState:
 
     def plan(self, at: Cursor, ids: Ids) -> Mask | None:
         """Note that the source plans a block of these samples now; return which it is to load, None for all."""
-        end = at.after(len(ids), self._samples)
+        end = at.after(len(ids), self.samples)
         readers = [m.selected for m in self.members.values() if m.reads and m.next is not None and m.next < end]
-        return self._planned.plan(at, end, ids, readers)
+        return self.planned.plan(at, end, ids, readers)
 
     def has_enough(self, rows: int, nbytes: int) -> bool:
         """Whether each member that reads has as many such blocks to read as are kept ready for it.
@@ -311,25 +310,16 @@ class FeedState:
         room = self.room.reserve(nbytes)
         return self.room.reserve(nbytes) if room is None and self.beginning.let_go() else room
 
-    def publish(
-        self,
-        at: Cursor,
-        rows: int,
-        offset: int,
-        placement: Placement,
-        published_ns: int = 0,
-        ids: bytes = b"",
-        kept: bytes = b"",
-    ) -> tuple[PublishedBlock, list[FeedMember]]:
-        """Record a block that has been written; return it and the members that get it."""
-        loaded = self._planned.given(at)
-        if kept:  # a worker's slot has room for a whole block
-            placement = placement._replace(nbytes=aligned(placement.end))
-            self.room.shrink(offset, placement.nbytes)
-        union = loaded if kept else None
-        block = self._held.add(at, rows, offset, placement, published_ns, ids, kept, union)
+    def publish(self, block: PublishedBlock) -> list[FeedMember]:
+        """Record a block that has been written; return the members that get it."""
+        at, loaded = block.at, self.planned.given(block.at)
+        if block.kept:  # a worker's slot has room for a whole block
+            block.placement = block.placement._replace(nbytes=aligned(block.placement.end))
+            self.room.shrink(block.offset, block.placement.nbytes)
+            block.union = loaded
+        self.held.add(block)
         self._in_cycle = self._in_cycle + 1 if at.sample else 1
-        end = self._held.end(block)
+        end = self.held.end(block)
         readers = [
             m
             for m in self.members.values()
@@ -340,13 +330,13 @@ class FeedState:
         self.position = end
         self.furthest = max(self.furthest, end)
         if readers:
-            if at.sample in self._segment_starts or at.sample in self._began(set()):
+            if at.sample in self.segment_starts or at.sample in self.began(set()):
                 self.beginning.begin([block])
             else:
                 self.beginning.add(block)
         else:
-            self._held.free_if_unused(block)
-        return block, readers
+            self.held.free_if_unused(block)
+        return readers
 
     def end_cycle(self, cycle: int, samples: int) -> list[FeedMember]:
         """End a cycle of unknown length after ``samples``; return the members that wait for more of it.
@@ -354,7 +344,7 @@ class FeedState:
         A member that has meanwhile gone back into the cycle is not among them.
         """
         end = Cursor(cycle, samples)
-        self._anywhere = False
+        self.anywhere = False
         self._batches = self._batches or self._in_cycle
         self.position = Cursor(cycle + 1, 0)
         waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
@@ -412,69 +402,9 @@ class FeedState:
         self.begin_epoch(member.id, epoch, epoch_start)
         self.gathers = self.gathers and self.gathered < self.expect
 
-    def place_for(self, group: list[FeedMember], not_before: Cursor) -> Cursor:
-        """Return where an epoch begins that the members of a group begin now, or would."""
-        selected, ids = group[0].selected, {m.id for m in group}
-        others = [m for m in self.members.values() if m.reads and m.id not in ids]
-        position = self.head
-        if others and not_before.cycle > position.cycle + 1:  # of another history: it would wait for epochs
-            not_before = Cursor(0, 0)
-        here = list[Cursor]()  # where the blocks in the ring begin, newest first
-        if (behind := self._planned.covered_from(selected)) is None:
-            for block in reversed(self._held.up_to(position)):
-                if block.at < not_before or not covers(block.union, selected):
-                    break
-                here.append(block.at)
-        soonest = max(behind or position, position, not_before)
-        if self.joints is None:
-            return self._next_segment(here, soonest)
-        if not others:  # a joint would be in nobody's way, and in nobody's favour
-            return (here[-1] if here else soonest).next_segment(self._segment_starts)
-        began = self._began(ids)
-        if (joined := next((at for at in reversed(here) if self.joints.is_joint(at, began)), None)) is not None:
-            return joined
-        returns = not_before > Cursor(0, 0)  # what lies in the ring was loaded for it
-        first = here[-1 if returns else 0] if here else soonest
-        rows = self._block_rows
-        apart = APART_BATCHES * max((m.batch_rows or rows) * m.world for m in [*group, *others])
-        return self.joints.place(first, began, apart, min(m.epoch_start.cycle for m in others if m.epoch_start))
-
-    def _is_far_behind(self, at: Cursor) -> bool:
-        """Whether others read who are behind a place by more than a cycle, and than the window holds."""
-        block = next(iter(self.blocks.values()), None)
-        cycles = at.cycle - self.head.cycle - 1
-        if block is None or self.joints is None or self._samples is None or self.needed() is None or cycles < 1:
-            return False
-        window = min(self.room.capacity_bytes // max(1, aligned(block.placement.nbytes)), MOST_BLOCKS)
-        return cycles * self._samples > window * self._block_rows
-
-    @property
-    def head(self) -> Cursor:
-        """Where the feed is read next: before anything was published, where those stand who have come back."""
-        readers = (m.next for m in self.members.values() if m.reads and m.next is not None)
-        return self.position if self.furthest > Cursor(0, 0) else min(readers, default=self.position)
-
-    def newcomer_waits_samples(self) -> int | None:
-        """Return how many samples will be published before one that came now would begin; None if unknown."""
-        if self._samples is None:
-            return None
-        if self.needed() is None:
-            return 0
-        cycle, sample = self.place_for([FeedMember(-1)], Cursor(0, 0))
-        return max(0, (cycle - self.head.cycle) * self._samples + sample - self.head.sample)
-
-    def _next_segment(self, here: list[Cursor], soonest: Cursor) -> Cursor:
-        """Return where an epoch begins in a feed without joints."""
-        places = (at for at in reversed(here) if self._anywhere or at.sample in self._segment_starts)
-        if (place := next(places, None)) is not None:
-            return place
-        if self._anywhere:  # of unknown length, what has been read may be more than there is
-            return self.head if self._samples is None else soonest
-        return soonest.next_segment(self._segment_starts)
-
     def _give(self, member: FeedMember, block: PublishedBlock) -> None:
-        self._held.give(member, block)
-        self._advance(member, self._held.end(block))
+        self.held.give(member, block)
+        self._advance(member, self.held.end(block))
 
     def _advance(self, member: FeedMember, to: Cursor) -> None:
         member.next = to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -18,12 +19,12 @@ from penstock.contracts import Cursor, Gpu, Joints, SourceBlock, Tree, WritableR
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.feeder.error_texts import cause
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.joints import FeedJoints
+from penstock.feed.feeder.joints import FeedJoints, newcomer_waits_samples
 from penstock.feed.feeder.pace import Throughput
+from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.feeder.server import Server
-from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
+from penstock.feed.feeder.slot_pool import SlotPool
 from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
 from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, MOST_SEGMENTS, Settings, check_memory, checked
@@ -216,10 +217,11 @@ class Feeder:
         )
         undo.callback(self._server.close, "was not begun")
         self._server.start()
+        self._publisher = Publisher(self._server, self._state, self.name, self.settings.stall_timeout)
         fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
         self._pool = SlotPool(
             self._slots,
-            self._server,
+            self._publisher,
             most=cast(SlotSource, self._source).fill(self._slots) if fills else 0,
             window_bytes=self.settings.window_bytes,
             batch_size=welcome.batch_size or 0,
@@ -235,7 +237,7 @@ class Feeder:
         reason = "was interrupted"
         try:
             with self._running:
-                while (at := self._server.await_need()) is not None:
+                while (at := self._publisher.await_need()) is not None:
                     self._play(at)
             reason = ""
         except Exception as error:
@@ -314,13 +316,13 @@ class Feeder:
                 reopened=self._reopened,
                 trainers=server.trainers(),
                 taken=self._state.taken,
-                newcomer_waits_samples=self._state.newcomer_waits_samples(),
+                newcomer_waits_samples=newcomer_waits_samples(self._state),
             )
 
     def _play(self, at: Cursor) -> None:
         """Publish one cycle from ``at`` on, until a trainer needs another position."""
         self._reopened += self._state.position != at
-        joints = self._server.open(at.cycle)
+        joints = self._publisher.open(at.cycle)
         samples = at.sample
         self._pool.refill()
         try:
@@ -332,10 +334,10 @@ class Feeder:
         finally:
             self._pool.recall()
         if self._source.samples is None:
-            self._server.end_cycle(at.cycle, samples)
+            self._publisher.end_cycle(at.cycle, samples)
 
     def _opened(self, at: Cursor, joints: Joints) -> Any:
-        wanted = partial(self._server.wanted, at.cycle) if self._selects else None
+        wanted = partial(self._publisher.wanted, at.cycle) if self._selects else None
         if self._joints is not None:
             return cast("Any", self._source).open(at, wanted, joints)
         return self._source.open(at) if wanted is None else cast("Any", self._source).open(at, wanted)
@@ -379,10 +381,20 @@ class Feeder:
         elif isinstance(error, PenstockError):
             told = SourceError(str(error), text)
         else:
-            told = SourceError(f"the source of feed {self.name!r} raised {cause(error)}", text)
+            told = SourceError(f"the source of feed {self.name!r} raised {_cause(error)}", text)
         raised = type(error).__name__ if type(error).__module__ == "builtins" else ""
         self._server.fail(type(told).__name__, str(told), text, raised)
         return told
+
+
+def _cause(error: Exception) -> str:
+    """Return an exception's type and message; for a torch worker's, those of the original, and which worker."""
+    caught = re.match(r"Caught (\w+) (in .*?)\.\nOriginal Traceback", str(error))
+    if caught is None:
+        return f"{type(error).__name__}: {error}"
+    kind, where = caught.groups()
+    *_, original = re.split(rf"\n(?=[\w.]*\b{kind}\b)", str(error).rstrip())
+    return f"{original} ({where})"
 
 
 def _ring(gpu: Gpu | None, window_bytes: int) -> WritableHostRing | WritableDeviceRing:
