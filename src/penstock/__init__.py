@@ -22,7 +22,7 @@ from penstock._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from penstock import select as select
-    from penstock.autosharing.marks import autoshare as autoshare
+    from penstock.autosharing.share import autoshare as autoshare
     from penstock.autosharing.share import share as share
     from penstock.errors import BadSetting as BadSetting
     from penstock.errors import BlockChanged as BlockChanged
@@ -104,7 +104,7 @@ _HOMES = {
     "ImageSource": "penstock.sources.images.source",
     "Loader": "penstock.feed.trainer.loader",
     "attach": "penstock.feed.launch.attach",
-    "autoshare": "penstock.autosharing.marks",
+    "autoshare": "penstock.autosharing.share",
     "PackedSource": "penstock.sources.packed",
     "Selection": "penstock.subsets.selection",
     "SelectionSampler": "penstock.subsets.sampler",

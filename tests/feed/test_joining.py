@@ -18,9 +18,9 @@ from penstock.errors import FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.joints import APART_BATCHES
-from penstock.feed.launch.attach import options
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
+from penstock.feed.trainer.options import loader_options
 from penstock.fingerprint.code import Fingerprint
 
 N, ROWS = 600, 5
@@ -57,8 +57,7 @@ class Feeders:
         return FeedConnection(Endpoint(name), hello, open_ring, 10)
 
     def loader(self, batch_size: int, shard: tuple[int, int] | None = None, group: str = "") -> Loader:
-        asked = options(batch_size, None, shard, None, False, None, None, False, False, None)
-        return Loader(partial(self._connect, group), asked, failover=True)
+        return Loader(partial(self._connect, group), loader_options(batch_size, shard=shard), failover=True)
 
     def die(self, name: str) -> None:
         """End one without a goodbye, as a kill would."""

@@ -18,15 +18,14 @@ from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.statistics import LoaderStatistics
 from penstock.feed.trainer.batch_builder import converted, filled
-from penstock.feed.trainer.batcher import Batcher, LoaderOptions
+from penstock.feed.trainer.batcher import Batcher
 from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.destination import Destination, OnGpu, on_host
 from penstock.feed.trainer.epoch import EpochRules
+from penstock.feed.trainer.options import LoaderOptions, SelectedSamples, group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.plan import plan_difference, plan_of
-from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
 from penstock.feed.trainer.reading import EpochReader, LoaderLoop
 from penstock.feed.trainer.rows import Connect, RowStream
-from penstock.feed.trainer.selected import SelectedSamples
 from penstock.feed.trainer.witness import SampleComparison
 from penstock.fingerprint.making import LeavesOf
 from penstock.linux.when_gone import in_python, when_gone

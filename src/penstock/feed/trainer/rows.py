@@ -23,8 +23,8 @@ from penstock.feed.trainer.connection import EpochApart, FeedConnection, OpenRin
 from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
+from penstock.feed.trainer.options import SelectedSamples
 from penstock.feed.trainer.plan import difference_of_feeds, order_of
-from penstock.feed.trainer.selected import SelectedSamples
 from penstock.linux.when_gone import Living
 from penstock.sources.order import digest
 
