@@ -13,9 +13,9 @@ from penstock.autosharing.ranks import Meeting
 from penstock.autosharing.recipe import LoaderRecipe
 from penstock.autosharing.verdict import Declined, Plan
 from penstock.feed.launch.shared import shared
+from penstock.feed.trainer.comparison import Finding, SampleComparison
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import LoaderOptions
-from penstock.feed.trainer.witness import Finding, SampleComparison
 from penstock.feed.wire import MOST_WITNESSES
 from penstock.fingerprint.code import Fingerprint
 from penstock.linux.when_gone import Living

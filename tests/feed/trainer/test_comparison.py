@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.feed import wire
-from penstock.feed.trainer.witness import Finding, SampleComparison
+from penstock.feed.trainer.comparison import Finding, SampleComparison
 from penstock.fingerprint.batch import Leaf, leaves_of
 
 IDS = (4, 9)

@@ -17,12 +17,17 @@ from penstock.contracts import Cursor, Ids, WritableRing
 from penstock.errors import PenstockError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.feeder.admission import member_of, objection_to, objection_to_moving, objection_to_reading
 from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.connections import Connections, Peer
 from penstock.feed.feeder.feed_state import FeedState
 from penstock.feed.feeder.pace import Pace, Patience
-from penstock.feed.feeder.session import Session
+from penstock.feed.feeder.session import (
+    Session,
+    member_of,
+    objection_to,
+    objection_to_moving,
+    objection_to_reading,
+)
 from penstock.feed.feeder.witness import Witnesses
 from penstock.feed.settings import Settings
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics

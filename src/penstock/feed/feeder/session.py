@@ -1,14 +1,24 @@
-"""One trainer of a feed, from its hello on, as the feeder's server knows it."""
+"""One trainer of a feed: whether it is admitted, what it may ask for, and how it stands."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from penstock._version import __version__
+from penstock.contracts import ByteArray
+from penstock.errors import ProtocolError
 from penstock.feed import wire
 from penstock.feed.feeder.blocks import FeedMember
 from penstock.feed.feeder.connections import Peer
 from penstock.feed.feeder.feed_state import FeedState
+from penstock.feed.named_rows import MOST_NAMED_ROWS
 from penstock.feed.statistics import TrainerStatistics
+from penstock.subsets.bitmap import Bitmap
 
 
 @dataclass
@@ -79,3 +89,112 @@ class Session:
             more = state.expect - state.gathered
             return f"{more:,} more trainer" + "s" * (more != 1)
         return self.member.waits_for
+
+
+def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selects: bool) -> str | None:
+    """Return why a trainer is not admitted, in words for it; None if it is admitted.
+
+    Args:
+        hello: What the trainer says of itself.
+        welcome: What it would be told.
+        known: Whether it has said hello before.
+        selects: Whether the source can load some samples only.
+    """
+    if hello.protocol != wire.PROTOCOL:
+        return (
+            f"it speaks protocol {hello.protocol} (penstock {hello.version}), the feeder {wire.PROTOCOL} "
+            f"(penstock {__version__})"
+        )
+    if known or hello.rank >= hello.world:
+        return "its hello makes no sense"
+    if hello.borrow and welcome.settings.stall_timeout is not None:
+        return (
+            f"the feed evicts trainers after stall_timeout={welcome.settings.stall_timeout} s, and a view "
+            "cannot outlive an eviction: use borrow=False, or a feed without stall_timeout"
+        )
+    if hello.selected is not None and (cannot := _cannot_select(welcome, selects=selects)):
+        return f"it reads with select=, and the feed {cannot}"
+    return None
+
+
+def objection_to_reading(
+    message: wire.Start | wire.EpochBegun, welcome: wire.Welcome, state: FeedState, id: int
+) -> str | None:
+    """Return why a trainer cannot read as it asks, in words for it; None if it can.
+
+    Args:
+        message: What the trainer asks.
+        welcome: What it was told.
+        state: The feed's trainers.
+        id: Which of them it is.
+    """
+    member = state.members[id]
+    if member.resting:
+        return "it reads on, after it said that it reads no more"
+    if isinstance(message, wire.EpochBegun):
+        if member.next is None:
+            return "its epoch begins before it has started"
+        asked = [message.sample]
+    elif message.cycle is None and state.selects_otherwise(id):
+        return "another rank of its run waits with another selection: pass the same select= to all ranks"
+    else:
+        asked = [message.sample, message.epoch_sample]
+    if isinstance(message, wire.Start) and not message.known.fits(welcome.samples or 2**48):
+        return "it knows of joints that this feed cannot have"
+    if welcome.samples is not None and max(asked) >= welcome.samples:
+        return f"it asked for sample {max(asked)} of a cycle of {welcome.samples}"
+    return None
+
+
+def objection_to_moving(message: wire.MoveTrainer, hellos: Sequence[wire.Hello]) -> str | None:
+    """Return why a process's trainers cannot move to another feed, in words for who asks; None if they can.
+
+    Args:
+        message: What is asked.
+        hellos: What that process's trainers have said of themselves.
+    """
+    if not hellos:
+        return f"process {message.pid} does not train from it"
+    if any(hello.world > 1 for hello in hellos):
+        return f"process {message.pid} is one of several ranks, which begin each epoch on one feed"
+    return None
+
+
+def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
+    """Say why a trainer cannot have some samples of a feed only; empty if it can."""
+    if welcome.settings.whole_batches:
+        return "gives whole batches: leave out whole_batches=True, or select in the loader (SelectionSampler)"
+    if not selects or welcome.samples is None or welcome.block_rows is None:
+        return (
+            "has a source that cannot leave samples out, such as a stream, or a loader with a sampler of its own: "
+            "give a DataLoader over a map-style data set with shuffle=True, or select in the loader "
+            "(SelectionSampler)"
+        )
+    if welcome.block_rows > MOST_NAMED_ROWS:
+        return (
+            f"has blocks of {welcome.block_rows:,} rows: make its loader's batch_size at most {MOST_NAMED_ROWS:,}"
+        )
+    return ""
+
+
+def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> FeedMember:
+    """Return a trainer as the feed keeps it.
+
+    Raises:
+        ProtocolError: the bits of its selection did not come with its hello.
+    """
+    member = FeedMember(peer.id, hello.rank, hello.world, hello.group, hello.batch_size)
+    if hello.selected is not None and samples is not None:
+        packed = np.zeros(-(-samples // 8), np.uint8)
+        told = _bits_of(peer, samples)
+        packed[: len(told)] = told
+        member.selected = Bitmap(packed, frozenset([hello.selected.digest]))
+        member.part = max(1, len(member.selected)) / samples
+    return member
+
+
+def _bits_of(peer: Peer, samples: int) -> ByteArray:
+    if peer.brought is None:
+        raise ProtocolError("its selection did not come with its hello")
+    fcntl.fcntl(peer.brought, fcntl.F_GET_SEALS)  # an OSError for all but memory, which never keeps us waiting
+    return np.frombuffer(os.pread(peer.brought, -(-samples // 8), 0), np.uint8)

@@ -28,11 +28,11 @@ from penstock.feed.endpoint import ANSWER_S, Endpoint
 from penstock.feed.launch.attach import with_suffix, workers
 from penstock.feed.launch.spec import FeederSpec, Ready, pickle_spec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
+from penstock.feed.trainer.comparison import SampleComparison
 from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.error_texts import silent
 from penstock.feed.trainer.loader import Loader
 from penstock.feed.trainer.options import LoaderOptions
-from penstock.feed.trainer.witness import SampleComparison
 from penstock.fingerprint.code import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.data import fingerprint_of_files
 from penstock.inject import without_injection

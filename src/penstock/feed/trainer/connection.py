@@ -26,7 +26,7 @@ from penstock.feed.endpoint import Endpoint, credentials
 from penstock.feed.statistics import FeederStatistics
 from penstock.feed.trainer.error_texts import Reasons, again, ended, failure, not_found, refusal, silent
 from penstock.feed.trainer.holdings import CycleEnded, Holdings, ReceivedBlock, most_untold
-from penstock.feed.trainer.socket_errors import despite_reset, of_the_system
+from penstock.feed.trainer.line import Line, despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.descriptors import Descriptors
 from penstock.linux.fork import close_in_children
@@ -36,6 +36,7 @@ OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which may then be closed."""
 
 _TICK_S = 1
+_SIZE = (wire.MAX_PACKET_BYTES,)
 _ASK_AFTER_S = 1.5
 """A trainer that has waited this long for a block asks each second what for, and says so from the answer on."""
 
@@ -100,7 +101,7 @@ class FeedConnection:
         except OSError:
             raise not_found(endpoint.name) from None
         close_in_children(self._socket)
-        self._line = _Line(self._socket)
+        self._line = Line(self._socket)
         try:
             descriptors = Descriptors()
             self.welcome, fds = self._introduce(hello, answer_s, descriptors)
@@ -419,40 +420,3 @@ class FeedConnection:
 
     def _send(self, message: wire.FromTrainer) -> None:
         self._line.send(message)
-
-
-class _Line:
-    """What loans know of a connection, which they may outlive.
-
-    Nothing leads from here to the connection: one that is given up half made goes at once, and not when Python
-    looks for cycles.
-    """
-
-    def __init__(self, connected: socket.socket) -> None:
-        self.wait_s = 0.0
-        self.is_closed = False
-        self._socket = connected
-        self._pid = os.getpid()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process has connected it, and not the one that it was forked from."""
-        return os.getpid() == self._pid
-
-    def send(self, message: wire.FromTrainer) -> None:
-        try:
-            self._socket.send(wire.encode(message))
-        except OSError as error:  # the feeder is gone, which the next receive tells with its reason
-            if not of_the_system(error):
-                raise
-
-    def tell_released(self, ordinals: list[int]) -> None:
-        if self.is_ours:
-            self.send(wire.Release(ordinals, int(self.wait_s * 1e3)))
-
-    def loans_ended(self) -> None:
-        if self.is_closed and self.is_ours:
-            self._socket.close()
-
-
-_SIZE = (wire.MAX_PACKET_BYTES,)

@@ -17,11 +17,12 @@ from penstock.errors import BadSetting
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.settings import flag
-from penstock.feed.trainer.batch_builder import Framework, check_framework
+from penstock.feed.trainer.batch_builder import Framework, check_framework, converted, filled
+from penstock.feed.trainer.destination import Destination, OnGpu, on_host
 from penstock.feed.trainer.holdings import Mine, ReceivedBlock
 from penstock.linux.descriptors import opened
 from penstock.linux.fork import close_in_children
-from penstock.memory.cuda import is_host
+from penstock.memory.cuda import gpu_of, is_host
 from penstock.sources.sharding import rank_of
 from penstock.subsets.policy import Policy, selected_at
 from penstock.subsets.selection import Selection
@@ -92,6 +93,37 @@ class LoaderOptions(NamedTuple):
     @property
     def world(self) -> int:
         return self.shard[1] if self.shard else 1
+
+    @property
+    def digest(self) -> str | None:
+        """That of the samples taken; None for all."""
+        return None if self.select is None else self.select.digest
+
+    def drops_last(self, welcome: wire.Welcome) -> bool:
+        """Whether samples that fill no batch are left out of each epoch of a feed."""
+        return welcome.drop_last if self.drop_last is None else self.drop_last
+
+    def check_fills(self, size: int) -> None:
+        """Raise BadSetting if the samples taken fill no batch of this size for each rank."""
+        if self.select is not None and len(self.select) < size * self.world:
+            of_ranks = f" on each of {self.world:,} ranks" if self.world > 1 else ""
+            raise BadSetting(
+                f"select: {len(self.select):,} samples fill no batch of {size:,}{of_ranks}, and drop_last leaves "
+                "all of them out: select more, or use another batch_size, or drop_last=False"
+            )
+
+    def destination(self) -> Destination:
+        """Return where batches go."""
+        gpu = gpu_of(self.device)
+        return on_host(pinned=self.pin_memory) if gpu is None else OnGpu(gpu, views=self.borrow)
+
+    def finished(self, tree: Tree) -> Tree:
+        """Turn a batch into what its trainer gets."""
+        if self.full and self.batch_size is not None:
+            tree = filled(tree, self.batch_size)
+        if self.framework is not None:
+            tree = converted(tree, self.framework)
+        return tree if self.transform is None else self.transform(tree)
 
 
 def loader_options(batch_size: int | None, **given: Unpack[TrainerOptions]) -> LoaderOptions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,19 +11,18 @@ import msgspec
 import numpy as np
 
 from penstock.basics.terminal import say
-from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import Cursor, Ids, Known, Ring, last_read
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
 from penstock.feed.asking import feeds
 from penstock.feed.endpoint import ANSWER_S, MAX_NAME_CHARACTERS, Endpoint
 from penstock.feed.settings import MOST_BLOCKS
+from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data
 from penstock.feed.trainer.connection import EpochApart, FeedConnection, OpenRing
 from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch
 from penstock.feed.trainer.destination import Destination
 from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
 from penstock.feed.trainer.options import SelectedSamples
-from penstock.feed.trainer.plan import difference_of_feeds, order_of
 from penstock.linux.when_gone import Living
 from penstock.sources.order import digest
 
@@ -411,26 +409,11 @@ class RowStream:
         old.close()  # before the other takes its place: if this is broken off, the failover begins again
         connection = self._connected(welcome)
         connection.moves_to, connection.known = old.moves_to, old.known
-        before, now = order_of(old.welcome), order_of(connection.welcome)
-        if changed := ", ".join(name for name in before if before[name] != now[name]):
+        try:
+            check_goes_on(old.welcome, connection.welcome)
+        except SettingsDiffer:
             connection.close()
-            raise SettingsDiffer(
-                f"feed {connection.welcome.name!r}, on which this trainer would go on, has other {changed} than "
-                f"{old.welcome.name!r} had under its last feeder. Load its state_dict() into a Loader of a feed "
-                "like the first"
-            )
+            raise
         self.place = self.place._replace(connection=connection, next_item=0)
         self._past_wait_s += old.wait_s
-        _warn_of_other_data(old.welcome, connection.welcome)  # last: a filter may make an error of it
-
-
-def _warn_of_other_data(before: wire.Welcome, now: wire.Welcome) -> None:
-    """Warn if the rest of an epoch comes from other files than its beginning."""
-    if before.fingerprint is None or now.fingerprint is None:
-        return
-    if changed := before.fingerprint.data.difference(now.fingerprint.data):
-        warnings.warn(
-            f"the feeder of {now.name!r} died, and the one in its place reads other data: {changed}. From here on "
-            "batches come from the new files",
-            stacklevel=users_stacklevel(),
-        )
+        warn_of_other_data(old.welcome, connection.welcome)  # last: a filter may make an error of it
