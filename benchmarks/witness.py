@@ -22,7 +22,7 @@ from benchmarks.claim import claim
 from benchmarks.share.jpeg import Jpegs, files_in
 
 import penstock
-from penstock.autosharing.proof import Proof
+from penstock.autosharing.script_feed import Proof
 from penstock.bench.demo.synthetic import cached_images
 from penstock.bench.measure.family import family
 from penstock.linux.forked_call import ForkedCall

@@ -25,7 +25,7 @@ from tests.fakes.nvml.fake_gpus import FOLDER, FakeGpus
 from tests.forked import Forked, ForkServer
 
 import penstock
-from penstock.feed.feeder import beginning
+from penstock.feed.feeder import blocks
 from penstock.gpus.nvml import nvml
 
 VERBS = [
@@ -40,7 +40,7 @@ def stays(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Set for how many seconds a beginning stays in the window; not at all, unless a test says more."""
 
     def set_to(seconds: float) -> None:
-        monkeypatch.setattr(beginning, "_STAYS_NS", int(seconds * 1e9))
+        monkeypatch.setattr(blocks, "_STAYS_NS", int(seconds * 1e9))
 
     set_to(0)
     return set_to

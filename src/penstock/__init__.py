@@ -23,7 +23,7 @@ from penstock._version import __version__ as __version__
 if TYPE_CHECKING:
     from penstock import errors as errors
     from penstock import select as select
-    from penstock.autosharing.marks import autoshare as autoshare
+    from penstock.autosharing.share import autoshare as autoshare
     from penstock.autosharing.share import share as share
     from penstock.errors import PenstockError as PenstockError
     from penstock.feed.feeder.feeder import Feeder as Feeder
@@ -50,7 +50,7 @@ _HOMES = {
     "ImageSource": "penstock.sources.images.source",
     "Loader": "penstock.feed.trainer.loader",
     "attach": "penstock.feed.launch.attach",
-    "autoshare": "penstock.autosharing.marks",
+    "autoshare": "penstock.autosharing.share",
     "PackedSource": "penstock.sources.packed.source",
     "Selection": "penstock.subsets.selection",
     "SelectionSampler": "penstock.subsets.sampler",

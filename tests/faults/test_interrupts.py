@@ -18,7 +18,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.feed.trainer.connection import Connection
+from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.rows import RowStream
 
 ROWS = 600
@@ -177,7 +177,8 @@ def test_small_blocks_that_are_kept_never_stop_the_feed(serve):
 @pytest.mark.parametrize("place", ["RowStream.start", "Connection.close", "Connection.start"])
 def test_a_failover_that_is_broken_off_is_gone_on_with(forks_feeders_with_torch, monkeypatch, place):
     """As it was found: a feeder that was never asked for rows was waited for."""
-    owner, method = {"RowStream": RowStream, "Connection": Connection}[place.split(".")[0]], place.split(".")[1]
+    owner_name, method = place.split(".")
+    owner = {"RowStream": RowStream, "Connection": FeedConnection}[owner_name]
     true = getattr(owner, method)
     with penstock.share(arrays, "failover", 37, linger=0.5, window="64KiB") as loader:  # not all lies there
         batches = iter(loader)

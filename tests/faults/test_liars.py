@@ -31,8 +31,8 @@ WINDOW = 1 << 20
 LAYOUT = Branch("dict", ("id", "names"), (Array("numpy", "<i8", ()), Strings("list")))
 NAMES = msgspec.msgpack.encode(list("abcdefghij"))
 WELCOME = wire.Welcome("feed", 1, Settings(segments=2, window_bytes=WINDOW), ("host memfd",), 20, 2, 10, (0, 10))
-BLOCK = wire.Block(0, 0, 0, 10, 0, (0, 128), (80, len(NAMES)), 0, LAYOUT)
-NEXT = wire.Block(1, 0, 10, 10, 0, (0, 128), (80, len(NAMES)), 0)
+BLOCK = wire.BlockAnnounced(0, 0, 0, 10, 0, (0, 128), (80, len(NAMES)), 0, LAYOUT)
+NEXT = wire.BlockAnnounced(1, 0, 10, 10, 0, (0, 128), (80, len(NAMES)), 0)
 STARTED = wire.Started(1, 0, 0)
 NESTED = b"\x91" * 1100 + b"\xc0"
 

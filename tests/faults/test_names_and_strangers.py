@@ -340,13 +340,13 @@ MESSAGES = [
     START,
     wire.encode(wire.Start(1, 1, 500, 3, 1, 200)),
     wire.encode(wire.Hello(wire.PROTOCOL, "x" * 50, 2**20, None, True, 3, 4, "group")),
-    wire.encode(wire.Epoch(2, 1, 100)),
+    wire.encode(wire.EpochBegun(2, 1, 100)),
     wire.encode(wire.Release([0, 1, 2])),
     wire.encode(wire.Release([10**6])),
     REST,
     wire.encode(wire.Detach([0, 0, 5])),
     wire.encode(wire.StatisticsRequest()),
-    wire.encode(wire.Block(1, 0, 0, 10, 0, (0, 128), (80, 10_000), 1)),
+    wire.encode(wire.BlockAnnounced(1, 0, 0, 10, 0, (0, 128), (80, 10_000), 1)),
 ]
 
 
@@ -363,12 +363,12 @@ def numbered(chance: random.Random) -> bytes:
         return chance.choice([0, 1, 2, 10, 500, 999] * 10 + [1000, 2**31, 10**9, 2**48])
 
     some = [number() for _ in range(chance.choice([0, 0, 0, 3]))]
-    message = chance.choices([wire.Start, wire.Epoch, wire.Release, wire.Detach], [10, 10, 10, 1])[0]
+    message = chance.choices([wire.Start, wire.EpochBegun, wire.Release, wire.Detach], [10, 10, 10, 1])[0]
     if message is wire.Start:
         at = chance.choice([None, number()])
         return wire.encode(wire.Start(1, at, number(), number(), number(), number()))
-    if message is wire.Epoch:
-        return wire.encode(wire.Epoch(number(), number(), number()))
+    if message is wire.EpochBegun:
+        return wire.encode(wire.EpochBegun(number(), number(), number()))
     return wire.encode(message(some))
 
 
@@ -463,13 +463,13 @@ def test_a_million_strange_messages_cost_a_trainer_nothing(clean, serve, heard, 
             theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             true = [HELLO, START][: chance.choice([0, 1, 2, 2, 2, 2, 2, 2])]
             with theirs, server.changed:
-                peer = server._connections._adopt(ours)
+                peer = server.connections._adopt(ours)
                 for i in range(50):
                     server._hear(peer, true[i] if i < len(true) else strange(chance))
-                    if peer.id not in server._connections.peers:
+                    if peer.id not in server.connections.peers:
                         break
                 else:
-                    server._connections.drop(peer)
+                    server.connections.drop(peer)
 
 
 def was_rejected(peer: socket.socket) -> bool:
@@ -503,9 +503,9 @@ def test_a_packet_of_arrays_in_arrays_drops_its_peer_and_nobody_else(clean, serv
     [
         ([HELLO, wire.encode(wire.Detach([0]))], "keeps a block that it was never sent"),
         ([HELLO, REST, START], "after it said that it reads no more"),
-        ([HELLO, REST, wire.encode(wire.Epoch(0, 0, 0))], "after it said that it reads no more"),
-        ([HELLO, wire.encode(wire.Epoch(0, 0, 0))], "before it has started"),
-        ([HELLO, START, wire.encode(wire.Epoch(0, 0, 1000))], "sample 1000 of a cycle of 1000"),
+        ([HELLO, REST, wire.encode(wire.EpochBegun(0, 0, 0))], "after it said that it reads no more"),
+        ([HELLO, wire.encode(wire.EpochBegun(0, 0, 0))], "before it has started"),
+        ([HELLO, START, wire.encode(wire.EpochBegun(0, 0, 1000))], "sample 1000 of a cycle of 1000"),
         ([HELLO, wire.encode(wire.Start(1, 0, 0, 0, 0, 1000))], "sample 1000 of a cycle of 1000"),
     ],
     ids=["keep", "start", "epoch", "early epoch", "epoch beyond", "start beyond"],

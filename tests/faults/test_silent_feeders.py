@@ -28,7 +28,7 @@ from penstock.feed.launch import feeds
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an answer for more than a moment."""
-    for name in ("attach.ANSWER_S", "election.ANSWER_S", "feeds._ANSWER_S", "feeds._STOP_ANSWER_S"):
+    for name in ("attach.ANSWER_S", "shared.ANSWER_S", "feeds._ANSWER_S", "feeds._STOP_ANSWER_S"):
         monkeypatch.setattr(f"penstock.feed.launch.{name}", 0.5)
 
 

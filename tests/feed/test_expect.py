@@ -12,9 +12,9 @@ from tests.forked import eventually
 
 import penstock
 from penstock.contracts import Cursor
-from penstock.feed.feeder import patience
+from penstock.feed.feeder import pace
+from penstock.feed.feeder.blocks import FeedMember
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.subscriber import Subscriber
 from penstock.memory.room import Room
 
 SAMPLES = 400
@@ -30,7 +30,7 @@ def state(expect: int) -> FeedState:
 
 def begin(feed: FeedState, *ids: int, world: int = 1, group: str = "") -> None:
     for rank, id in enumerate(ids):
-        feed.join(Subscriber(id, rank if world > 1 else 0, world, group))
+        feed.join(FeedMember(id, rank if world > 1 else 0, world, group))
         feed.start(id, None, 0, Cursor(0, 0))
 
 
@@ -59,7 +59,7 @@ def told(feeder: penstock.Feeder) -> list[tuple[str, str]]:
 def test_nothing_is_needed_before_as_many_read_as_are_expected():
     feed = state(3)
     begin(feed, 1, 2)
-    feed.join(Subscriber(3))  # attached is not enough: it might come too late for the first blocks
+    feed.join(FeedMember(3))  # attached is not enough: it might come too late for the first blocks
     assert feed.needed() is None
     feed.start(3, None, 0, Cursor(0, 0))
     assert feed.needed() == (0, 0)
@@ -84,7 +84,7 @@ def test_the_first_cycle_begins_when_one_of_them_has_ended(leave: Callable[[Feed
 
 def test_trainers_of_a_feeder_that_died_do_not_wait_again():
     feed = state(4)
-    feed.join(Subscriber(1))
+    feed.join(FeedMember(1))
     feed.start(1, Cursor(2, 70), 1, Cursor(1, 50))
     assert feed.needed() == (2, 70)
 
@@ -113,13 +113,13 @@ def test_one_that_ends_lets_the_others_begin(serve):
 
 
 def test_nobody_waits_for_ever_for_trainers_that_do_not_come(serve, monkeypatch):
-    monkeypatch.setattr(patience, "GATHER_S", 0.2)
+    monkeypatch.setattr(pace, "GATHER_S", 0.2)
     serve(rows(), expect=100)
     Reader().has_all()
 
 
 def test_two_runs_that_begin_with_different_feeds_do_not_expect_each_other_for_ten_seconds():
-    gathering = patience.Patience(None, 0.0)
+    gathering = pace.Patience(None, 0.0)
     gathering.gathers(100.0)
     assert not gathering.ends_gathering(105.0) and gathering.ends_gathering(109.5)
 

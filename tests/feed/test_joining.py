@@ -18,9 +18,9 @@ from penstock.errors import FeedNotFound
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.joints import APART_BATCHES
-from penstock.feed.launch.attach import options
-from penstock.feed.trainer.connection import Connection, OpenRing
+from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
+from penstock.feed.trainer.options import loader_options
 from penstock.fingerprint.comparison import Fingerprint
 
 N, ROWS = 600, 5
@@ -42,23 +42,22 @@ class Feeders:
 
     def _connect(
         self, group: str, hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None
-    ) -> Connection:
+    ) -> FeedConnection:
         hello.group = group
         with self._lock:  # ranks come back at once
             return self._connected(left.name if left else "feed", hello, open_ring)
 
-    def _connected(self, name: str, hello: wire.Hello, open_ring: OpenRing) -> Connection:
+    def _connected(self, name: str, hello: wire.Hello, open_ring: OpenRing) -> FeedConnection:
         with suppress(FeedNotFound):
-            return Connection(Endpoint(name), hello, open_ring, 10)
+            return FeedConnection(Endpoint(name), hello, open_ring, 10)
         feeder = penstock.Feeder(self._make(), name, window="4MiB", prefetch=2, fingerprint=OURS)
         self.running[name] = feeder, threading.Thread(target=feeder.run)
         self.running[name][1].start()
         self.started.append(name)
-        return Connection(Endpoint(name), hello, open_ring, 10)
+        return FeedConnection(Endpoint(name), hello, open_ring, 10)
 
     def loader(self, batch_size: int, shard: tuple[int, int] | None = None, group: str = "") -> Loader:
-        asked = options(batch_size, None, shard, None, False, None, None, False, False, None)
-        return Loader(partial(self._connect, group), asked, failover=True)
+        return Loader(partial(self._connect, group), loader_options(batch_size, shard=shard), failover=True)
 
     def die(self, name: str) -> None:
         """End one without a goodbye, as a kill would."""

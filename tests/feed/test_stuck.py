@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 from penstock.feed.trainer import connection
-from penstock.feed.trainer.slowness import Reasons, slowness
+from penstock.feed.trainer.error_texts import Reasons, slowness
 
 ROW_BYTES = 1024
 

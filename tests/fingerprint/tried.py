@@ -26,7 +26,7 @@ from tests.fingerprint.mutations import ALIKE, MUTATIONS, Script
 from torch.utils.data import DataLoader
 
 from penstock.autosharing.guard import _feed  # pyright: ignore[reportPrivateUsage]
-from penstock.autosharing.translate import things_of
+from penstock.autosharing.recipe import things_of
 from penstock.autosharing.verdict import Ranks, judge
 from penstock.feed.launch.spec import FeederSpec, pickle_spec, read_spec
 from penstock.feed.settings import Settings

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock.autosharing.feed import Feed
+from penstock.autosharing.hook import ShareOptions, from_environment, runs_together
 from penstock.autosharing.iterator import iterator_for
-from penstock.autosharing.options import ShareOptions, from_environment, runs_together
+from penstock.autosharing.messages import decline, place, say_once
 from penstock.autosharing.ranks import Meeting
-from penstock.autosharing.say import decline, place, say_once
-from penstock.autosharing.translate import Recipe, things_of
+from penstock.autosharing.recipe import LoaderRecipe, things_of
+from penstock.autosharing.script_feed import ScriptFeed
 from penstock.autosharing.verdict import Declined, Plan, judge, ranks_here
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.fingerprint.objects import fingerprint_of_objects, small_state
@@ -37,7 +37,7 @@ class _Decision(NamedTuple):
     """A feed, and the loader's small state when it was chosen."""
 
     state: str
-    feed: Feed
+    feed: ScriptFeed
 
 
 def guard(loader: Any, make: Callable[[], Any]) -> Any:
@@ -60,7 +60,7 @@ def guard(loader: Any, make: Callable[[], Any]) -> Any:
     return iterator
 
 
-def _decided(loader: Any) -> Feed | None:
+def _decided(loader: Any) -> ScriptFeed | None:
     """Return the feed that a loader reads in the epoch that begins; None, where need be said why, for none."""
     try:
         return _feed_of(loader)
@@ -74,7 +74,7 @@ def _decided(loader: Any) -> Feed | None:
     return None
 
 
-def _later(loader: Any) -> Feed | None:
+def _later(loader: Any) -> ScriptFeed | None:
     """Return the feed of a loader's next epochs, if it keeps its iterator, and only this one validates."""
     if not loader.persistent_workers or (torch.is_grad_enabled() and not torch.is_inference_mode_enabled()):
         return None
@@ -92,11 +92,11 @@ class _Known:
 
     def __init__(self) -> None:
         self.decisions: weakref.WeakKeyDictionary[Any, _Decision] = weakref.WeakKeyDictionary()
-        self.feeds: weakref.WeakValueDictionary[Any, Feed] = weakref.WeakValueDictionary()
+        self.feeds: weakref.WeakValueDictionary[Any, ScriptFeed] = weakref.WeakValueDictionary()
         self.joined: Counter[str] = Counter()
         self.meetings: dict[tuple[str, int, int], Meeting] = {}
         self.places: set[tuple[str, str]] = set()  # where data sets of which class have been read
-        self.latest: Feed | None = None  # kept for a loader that is made anew for each epoch
+        self.latest: ScriptFeed | None = None  # kept for a loader that is made anew for each epoch
 
 
 _known = _Known()
@@ -111,7 +111,7 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _feed_of(loader: Any) -> Feed:
+def _feed_of(loader: Any) -> ScriptFeed:
     """Choose the feed that a loader reads in the epoch that begins.
 
     Raises:
@@ -144,7 +144,7 @@ def _feed_of(loader: Any) -> Feed:
 
 def _feed(
     loader: Any, plan: Plan, things: dict[str, Any], fingerprint: Fingerprint, stem: str, *, is_first: bool
-) -> Feed:
+) -> ScriptFeed:
     """Return the feed of a fingerprint, as this process knows it already or anew.
 
     It waits for the other runs if it is the first one here: they come to a later one each in its time.
@@ -161,10 +161,10 @@ def _feed(
         asked: dict[str, Any] = {"whole_batches": plan.whole}
         if is_first and (together := runs_together()) > 1:
             asked["expect"] = together
-        feed = Feed(
+        feed = ScriptFeed(
             name,
             fingerprint,
-            Recipe(loader, plan, workers, things, fingerprint),
+            LoaderRecipe(loader, plan, workers, things, fingerprint),
             plan,
             asked,
             type(loader.dataset).__name__,

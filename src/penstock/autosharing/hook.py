@@ -1,13 +1,52 @@
-"""Has the loaders of this program read feeds, each from when it is iterated."""
+"""What ``penstock run --share`` asks of a run's loaders, and the hook by which they then ask for a feed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from penstock.basics.terminal import say
-from penstock.inject import hook
+from penstock.inject import SHARE, TOGETHER, hook
 from penstock.linux.fork import importing
+
+
+class ShareOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Which loaders of a run are shared, and how.
+
+    Attributes:
+        name: First part of the names of its feeds; the script's if empty.
+        workers: Worker processes of a feed's loader; as many as the script's loader has, if None.
+        only: Pattern of the loaders that may be shared: of the data set's class, or of file and line.
+        iterable: Whether loaders over an ``IterableDataset`` may be shared.
+        explain: Whether each verdict is told, with its reason.
+        strict: Whether what hinders sharing ends the script.
+    """
+
+    name: str = ""
+    workers: int | None = None
+    only: str = ""
+    iterable: bool = False
+    explain: bool = False
+    strict: bool = False
+
+
+def to_environment(options: ShareOptions) -> dict[str, str]:
+    """Return the environment variables that carry options."""
+    return {SHARE: msgspec.json.encode(options).decode()}
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> ShareOptions | None:
+    """Return the options that an environment carries, if it carries any."""
+    text = environment.get(SHARE)
+    return msgspec.json.decode(text, type=ShareOptions) if text else None
+
+
+def runs_together(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many runs that share were started together with this one, itself included."""
+    return int(environment.get(TOGETHER) or 1)
 
 
 def share_all() -> None:

@@ -1,5 +1,8 @@
 """What a shared DataLoader returns when it is iterated, in place of torch's iterator."""
 
+# torch's own annotations leave a loader's samples and settings unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import copy
@@ -7,13 +10,69 @@ from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import Any, Self
 
-from penstock.autosharing.draws import Draws
-from penstock.autosharing.feed import Feed
-from penstock.autosharing.proof import OtherData
-from penstock.autosharing.say import decline, place, say_once, say_reads
+import torch
+
+from penstock.autosharing.messages import decline, place, say_once, say_reads
+from penstock.autosharing.script_feed import OtherData, ScriptFeed
 from penstock.autosharing.verdict import Declined
 from penstock.errors import BadSetting, SettingsDiffer, SourceError
 from penstock.feed.trainer.loader import Loader
+from penstock.sources.torch.sampling import draw
+
+
+class ScriptDraws:
+    """Moves a script's sampler and random numbers as iterating its loader would.
+
+    The model's random stream stays the script's, as does the number of batches: they end when the sampler does. Of
+    the indices that torch takes ahead for workers, only those of one batch are: a sampler that draws at each step
+    draws later here.
+
+    Args:
+        loader: The script's loader, whose iterator was just asked for.
+        of_stream: Whether its sampler never ends, as over an ``IterableDataset``.
+        workers_live_on: Whether its workers have been seeded already, and persist.
+    """
+
+    def __init__(self, loader: Any, *, of_stream: bool, workers_live_on: bool = False) -> None:
+        self._generator: torch.Generator = loader.generator or torch.default_generator
+        self._before = self._states()
+        self._indices: Iterator[Any] = iter(loader._index_sampler)
+        if not workers_live_on:
+            draw(self._generator)  # the seed of its workers
+        self._of_stream = of_stream
+        self._first: list[Any] = []
+        if loader.num_workers and not of_stream:  # workers are given their first indices at once
+            self._first = list(islice(self._indices, 1))
+
+    def next(self) -> None:
+        """Draw what the next batch takes.
+
+        Raises:
+            StopIteration: the sampler has ended.
+        """
+        if self._of_stream:
+            return
+        if self._first:
+            self._first.pop()
+        else:
+            next(self._indices)
+
+    def made_from_before(self, make: Callable[[], Any]) -> Any:
+        """Make the loader's own iterator after all; it draws what has been drawn here."""
+        now = self._states()
+        self._set(self._before)
+        try:
+            return make()
+        finally:
+            self._set(now)
+
+    def _states(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.default_generator.get_state(), self._generator.get_state()
+
+    def _set(self, states: tuple[torch.Tensor, torch.Tensor]) -> None:
+        torch.default_generator.set_state(states[0])
+        self._generator.set_state(states[1])
+
 
 _STATE = "penstock"
 _asks = count(1)
@@ -42,8 +101,8 @@ class SharedIterator:
     def __init__(
         self,
         loader: Any,
-        decide: Callable[[Any], Feed | None],
-        feed: Feed,
+        decide: Callable[[Any], ScriptFeed | None],
+        feed: ScriptFeed,
         make: Callable[[], Any],
         *,
         strict: bool,
@@ -58,11 +117,11 @@ class SharedIterator:
         self._loader: Loader | None = None
         self._begin(loader, feed, is_first=True)
 
-    def _begin(self, loader: Any, feed: Feed, *, is_first: bool) -> None:
+    def _begin(self, loader: Any, feed: ScriptFeed, *, is_first: bool) -> None:
         self.asked = 0
         self._script = loader
         self._feed = feed
-        self._draws = Draws(loader, of_stream=feed.plan.kind == "stream", workers_live_on=not is_first)
+        self._draws = ScriptDraws(loader, of_stream=feed.plan.kind == "stream", workers_live_on=not is_first)
         self._state: dict[str, Any] | None = None  # where it stood when its Loader was taken over
         self._loop: Iterator[Any] = iter(())
         self._held: list[Any] = []
@@ -236,7 +295,7 @@ class SharedIterator:
 class StatefulIterator(SharedIterator):
     """Stands for an iterator of torchdata's ``StatefulDataLoader``, which asks it where it stands."""
 
-    def _begin(self, loader: Any, feed: Feed, *, is_first: bool) -> None:
+    def _begin(self, loader: Any, feed: ScriptFeed, *, is_first: bool) -> None:
         super()._begin(loader, feed, is_first=is_first)
         saved = loader.next_iter_state
         if saved is not None:
@@ -263,8 +322,8 @@ class StatefulIterator(SharedIterator):
 
 def iterator_for(
     loader: Any,
-    decide: Callable[[Any], Feed | None],
-    feed: Feed,
+    decide: Callable[[Any], ScriptFeed | None],
+    feed: ScriptFeed,
     make: Callable[[], Any],
     *,
     strict: bool,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.autosharing.say import difference
+from penstock.autosharing.messages import difference
 from penstock.autosharing.verdict import Declined
 from penstock.basics.terminal import say
 from penstock.fingerprint.comparison import Fingerprint

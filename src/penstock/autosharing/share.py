@@ -4,50 +4,39 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from penstock.contracts import Gpu, Tree
+from penstock.autosharing.hook import ShareOptions, share_all
+from penstock.basics.sizes import whole_number
 from penstock.errors import BadSetting
 from penstock.feed.endpoint import checked_name
-from penstock.feed.launch.attach import options
 from penstock.feed.launch.function import missing_arguments
 from penstock.feed.launch.shared import shared
-from penstock.feed.settings import checked
-from penstock.feed.trainer.framework import Framework
+from penstock.feed.settings import FeedSettings, check_keywords, checked
 from penstock.feed.trainer.loader import Loader
+from penstock.feed.trainer.options import TrainerOptions, loader_options
 from penstock.fingerprint.functions import fingerprint_of
+from penstock.inject import hook
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+_MODULES = {
+    "torch.utils.data.dataloader": "DataLoader",
+    "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
+}
 _DataLoader = TypeVar("_DataLoader", bound="DataLoader[Any]")
+
+
+class ShareSettings(TrainerOptions, FeedSettings, total=False):
+    """What ``share`` takes besides: what a trainer asks, and settings of its feed."""
 
 
 @overload
 def share(
-    make_loader: Callable[[], Any],
-    name: str,
-    batch_size: int | None = None,
-    *,
-    drop_last: bool | None = None,
-    shard: tuple[int, int] | None = None,
-    pad: bool = False,
-    transform: Callable[[Tree], Tree] | None = None,
-    borrow: bool = False,
-    device: str | Gpu | None = None,
-    framework: Framework | None = None,
-    pin_memory: bool = False,
-    select: Any = None,
-    segments: int | None = None,
-    seed: int | None = None,
-    window: int | str | None = None,
-    prefetch: int | None = None,
-    epochs: int | None = None,
-    linger: float | None = None,
-    stall_timeout: float | None = None,
-    whole_batches: bool | None = None,
-    memory: str | None = None,
-    expect: int | None = None,
+    make_loader: Callable[[], Any], name: str, batch_size: int | None = None, **settings: Unpack[ShareSettings]
 ) -> Loader: ...
 
 
@@ -56,29 +45,7 @@ def share(make_loader: _DataLoader, name: str = "") -> _DataLoader: ...
 
 
 def share(
-    make_loader: Any,
-    name: str = "",
-    batch_size: int | None = None,
-    *,
-    drop_last: bool | None = None,
-    shard: tuple[int, int] | None = None,
-    pad: bool = False,
-    transform: Callable[[Tree], Tree] | None = None,
-    borrow: bool = False,
-    device: str | Gpu | None = None,
-    framework: Framework | None = None,
-    pin_memory: bool = False,
-    select: Any = None,
-    segments: int | None = None,
-    seed: int | None = None,
-    window: int | str | None = None,
-    prefetch: int | None = None,
-    epochs: int | None = None,
-    linger: float | None = None,
-    stall_timeout: float | None = None,
-    whole_batches: bool | None = None,
-    memory: str | None = None,
-    expect: int | None = None,
+    make_loader: Any, name: str = "", batch_size: int | None = None, **settings: Unpack[ShareSettings]
 ) -> Any:
     """Join a feed, starting it first if nobody runs it, and return a ``Loader`` on it.
 
@@ -95,8 +62,7 @@ def share(
     first part of the feed's name, whose rest is a digest of what decides the batches; other arguments are not
     taken.
 
-    Settings of the feed (``segments`` to ``expect``) that are left out are those
-    of the running feed.
+    Settings of the feed that are left out are those of the running feed.
 
     Args:
         make_loader: Function without arguments that returns a ``DataLoader``, or whatever else ``Feeder`` takes.
@@ -105,45 +71,12 @@ def share(
         name: Name of the feed. Whoever uses this name shares the loader. ``PENSTOCK_FEED_SUFFIX=x`` in the
             environment puts a run on the feed ``name-x`` instead.
         batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
-        drop_last: Leave out of each epoch the samples that fill no batch: the last ones of an epoch that
-            begins with a pass of the feed, else some drawn afresh from all of it. None for what the source says.
-        shard: ``(rank, world)`` of a data-parallel run. All ranks attach; each gets the same number of batches of
-            one epoch.
-        pad: Give each rank of ``shard`` as many rows as torch's ``DistributedSampler`` does, the number of samples
-            divided by the ranks and rounded up: a few samples of the last step come twice, and all batches of a
-            step are equally long. Of whole batches, the last one goes to every rank that would have none.
-        transform: Function that takes and returns a batch; called in this process, on each batch.
-        borrow: Hand out read-only views into the ring instead of private copies. NumPy refuses to write to one;
-            writing to a torch view kills the process. A view that is kept holds its block's room.
-        device: Where batches end: ``"cuda"``, ``"cuda:1"``, or the UUID of a GPU or MIG instance. Arrays then come
-            as torch tensors, copied while the GPU computes. None for host memory.
-        framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
-            where DLPack allows. None for the source's.
-        pin_memory: Put private copies into pinned memory, from which ``tensor.to("cuda", non_blocking=True)`` does
-            not wait. Without a GPU, and with ``borrow`` or ``device``, it has no effect.
-        select: Take some samples only, each once an epoch: ids, a mask with a bool for each sample of the data
-            set, the path of a ``.npy`` file with either, or a ``Selection``. The feed loads what its trainers take
-            together, each sample once. What is loaded already lacks other samples: a trainer that comes late
-            begins at the first block loaded with its own. None for all samples.
-        segments: Parts of a cycle (one pass over the data) that are shuffled each by itself; with 1, and unless
-            set, all of it is, in the ``DataLoader``'s own order. Whoever joins late needs none.
-        seed: Random seed of the order, and of the loader's workers; 0 unless set.
-        window: Size of the ring: bytes, or text such as ``"2GiB"``; 512 MiB unless set. The fastest trainer can be
-            so far ahead of the slowest.
-        prefetch: Batches that are kept ready for the fastest trainer; unless set two, or 8 MiB of smaller ones, at
-            most a cycle.
-        epochs: Epochs that each trainer gets; endless unless set.
-        linger: Seconds from the last trainer's end to the feed's; 30 unless set.
-        stall_timeout: Seconds for which a trainer may hold the feed back before it is evicted; no limit unless
-            set.
-        whole_batches: Give trainers the source's batches as they are; their shapes may then vary (dynamic padding,
-            detection).
-        memory: Where the ring lies: ``"host"`` (unless set), or the GPU on which trainers train (``"cuda:0"``, or
-            a UUID), to which each block is copied once. Trainers that cannot map that GPU, or want batches on the
-            host, read a twin of the ring in pinned host memory of the window's size.
-        expect: Trainers for which the feed's first cycle waits, so that none of them joins it late: until so many
-            read, one of them has ended, or the first has waited for 9 s. The ranks of one run count as one. 1
-            unless set; without effect on a feed that runs.
+        settings: What this trainer asks (``TrainerOptions``: ``shard``, ``device``, ``select``, …), and settings
+            of the feed (``FeedSettings``: ``window``, ``epochs``, ``memory``, …).
+
+    Example:
+        ``penstock.share(make_loader, "imagenet", batch_size=256, window="4GiB")`` starts the feed "imagenet" with
+        a window of 4 GiB, or joins it, and gives this trainer batches of 256.
 
     Returns:
         A loader whose batches have the tree (tuple, list, dict, ...) and types of the source's, and in each array
@@ -169,36 +102,69 @@ def share(
         ...     [len(batch["id"]) for batch in loader]
         [30, 30, 30, 10]
     """
-    arguments = locals().copy()
+    check_keywords("share", settings, ShareSettings)
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(make_loader, torch.utils.data.DataLoader):
         if name:
             checked_name(name)
-        defaults: dict[str, Any] = {"batch_size": None, **cast("Any", share).__kwdefaults__}
-        if given := [key for key, value in defaults.items() if arguments[key] is not value]:
+        others = {"batch_size": batch_size, **settings}
+        if given := [key for key, value in others.items() if value is not None and value is not False]:
             raise BadSetting(
                 f"share(loader) takes no other arguments than the name, and got {', '.join(given)}: they are the "
                 "loader's own, or those of share(make_loader, ...) with the function that makes it"
             )
-        from penstock.autosharing.marks import marked
+        from penstock.autosharing import guard
 
-        return marked(make_loader, name)
+        guard.marks[id(make_loader.dataset)] = make_loader.dataset, name
+        _hook()
+        return make_loader
     _check_callable(make_loader)
-    asked = checked(
-        segments=segments,
-        seed=seed,
-        window=window,
-        prefetch=prefetch,
-        epochs=epochs,
-        linger=linger,
-        stall_timeout=stall_timeout,
-        whole_batches=whole_batches,
-        memory=memory,
-        expect=expect,
-    )
+    of_feed = {key: value for key, value in settings.items() if key in FeedSettings.__annotations__}
+    of_trainer = {key: value for key, value in settings.items() if key not in of_feed}
+    asked = checked(**cast("FeedSettings", of_feed))
+    options = loader_options(batch_size, **cast("TrainerOptions", of_trainer))
+    return shared(make_loader, name, fingerprint_of(make_loader), asked, options, compares=True)
 
-    given = options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, select)
-    return shared(make_loader, name, fingerprint_of(make_loader), asked, given, compares=True)
+
+def autoshare(
+    name: str = "",
+    *,
+    workers: int | None = None,
+    only: str = "",
+    iterable: bool = False,
+    explain: bool = False,
+    strict: bool = False,
+) -> None:
+    """Have this script's training loaders read feeds from now on, as ``penstock run --share`` does.
+
+    For scripts and notebooks that build no ``DataLoader`` of their own; those of libraries are found. A loader
+    that cannot be shared runs as it is, and stderr says why in one line.
+
+    Args:
+        name: First part of the feeds' names; the script's unless given.
+        workers: Workers of a feed's loader; as many as the script's loader has unless given.
+        only: Pattern (``*``, ``?``) of the data sets' classes, or of the places (``train.py:12``), to be shared.
+        iterable: Share loaders over an ``IterableDataset``, too.
+        explain: Tell what each loader is taken for, and why.
+        strict: Raise what hinders sharing.
+
+    Example:
+        ``penstock.autoshare("resnet", only="train.py:*")`` shares what ``train.py`` iterates.
+
+    Raises:
+        BadSetting: ``workers`` is no whole number.
+    """
+    if workers is not None:
+        workers = whole_number("workers", workers, 0, 10_000)
+    from penstock.autosharing import guard
+
+    guard.options = ShareOptions(
+        name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
+    )
+    import_module("torch.utils.data")
+    with suppress(ImportError):
+        import_module("torchdata.stateful_dataloader")  # a library may import it later
+    _hook()
 
 
 def _check_callable(make_loader: Any) -> None:
@@ -212,3 +178,10 @@ def _check_callable(make_loader: Any) -> None:
             f"make_loader is called without arguments, and this one needs some ({needs}): "
             "use a lambda, or functools.partial"
         )
+
+
+def _hook() -> None:
+    for module, kind in _MODULES.items():
+        if module in sys.modules:
+            hook.hook(getattr(sys.modules[module], kind))
+    share_all()

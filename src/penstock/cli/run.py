@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from penstock.autosharing.options import ShareOptions
+    from penstock.autosharing.hook import ShareOptions
     from penstock.cli.runs_live import Looks
     from penstock.runs.record import GroupPlan, RunRecord
     from penstock.runs.spec.checks import Gpus
@@ -177,7 +177,7 @@ def _share_options(share: bool, **given: Any) -> ShareOptions | None:
     Raises:
         BadSetting: there are options, and no ``--share``.
     """
-    from penstock.autosharing.options import ShareOptions
+    from penstock.autosharing.hook import ShareOptions
     from penstock.errors import BadSetting
 
     alone = [f"--{name}" for name, value in given.items() if name != "name" and value not in (None, "", False)]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from penstock.basics.sizes import size_from, whole_number
+from penstock.contracts import Gpu
 from penstock.errors import BadSetting
 from penstock.linux.cgroups import memory_limit_bytes
 
@@ -23,22 +24,51 @@ MOST_BLOCKS = 1024
 """Most blocks on their way at once, however small: each also waits as a message."""
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """What decides how a feed runs and what its trainers receive.
+class FeedSettings(TypedDict, total=False):
+    """Settings of a feed: keyword arguments of ``share`` and ``Feeder``. One that is None is as if left out.
 
     Attributes:
-        segments: Parts of a cycle that are shuffled each by itself; None until the source has chosen.
-        seed: Random seed of the order, and of the workers.
+        segments: Parts of a cycle (one pass over the data) that are shuffled each by itself, 1 to 4096; with 1,
+            and unless set, all of it is, in the ``DataLoader``'s own order. Whoever joins late needs none.
+        seed: Random seed of the order, and of the loader's workers; 0 unless set.
+        window: Size of the ring: bytes, or text such as ``"2GiB"``; 512 MiB unless set. The fastest trainer can be
+            so far ahead of the slowest.
+        prefetch: Batches that are kept ready for the fastest trainer; unless set two, or 8 MiB of smaller ones, at
+            most a cycle.
+        epochs: Epochs that each trainer gets; endless unless set.
+        linger: Seconds from the last trainer's end to the feed's. Unless set, a feed that ``share`` starts ends
+            after 30, and a ``Feeder`` stays.
+        stall_timeout: Seconds for which a trainer may hold the feed back before it is evicted; no limit unless
+            set.
+        whole_batches: Give trainers the source's batches as they are; their shapes may then vary (dynamic padding,
+            detection).
+        memory: Where the ring lies: ``"host"`` (unless set), or the GPU on which trainers train (``"cuda:0"``, or
+            a UUID), to which each block is copied once. Trainers that cannot map that GPU, or want batches on the
+            host, read a twin of the ring in pinned host memory of the window's size.
+        expect: Trainers for which the feed's first cycle waits, so that none of them joins it late: until so many
+            read, one of them has ended, or the first has waited for 9 s. The ranks of one run count as one. 1
+            unless set; without effect on a feed that runs.
+    """
+
+    segments: int | None
+    seed: int | None
+    window: int | str | None
+    prefetch: int | None
+    epochs: int | None
+    linger: float | None
+    stall_timeout: float | None
+    whole_batches: bool | None
+    memory: str | Gpu | None
+    expect: int | None
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What decides how a feed runs and what its trainers receive: ``FeedSettings``, checked and complete.
+
+    Attributes:
+        segments: As given; None until the source has chosen.
         window_bytes: Size of the ring, a multiple of the page size.
-        prefetch: Batches that the feeder keeps ready for its fastest trainer; None for two, or for 8 MiB of
-            smaller ones, at most a cycle.
-        epochs: Epochs that each trainer gets; None for a feed without end.
-        linger: Seconds that the feeder outlives its last trainer; None for ever.
-        stall_timeout: Seconds after which a trainer that holds the feed back is
-            evicted; None never.
-        whole_batches: Trainers take the source's batches as they are.
-        memory: Where the ring lies: "host", or a GPU.
-        expect: Trainers, the ranks of a run counted once, for which the first cycle waits.
+        linger: As given; None for ever.
     """
 
     segments: int | None = None
@@ -76,7 +106,14 @@ class Settings(msgspec.Struct, frozen=True):
         return f"{told}. Pass {passed}" + (f" and leave {unset} out" if unset else "") + f", l{leave}"
 
 
-def checked(**given: Any) -> dict[str, Any]:
+def check_keywords(function: str, given: Iterable[str], *kinds: type) -> None:
+    """Raise Python's TypeError for an argument that no TypedDict of these kinds has."""
+    for name in given:
+        if not any(name in kind.__annotations__ for kind in kinds):
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+def checked(**given: Unpack[FeedSettings]) -> dict[str, Any]:
     """Check the given settings (those that are not None), and name them as ``Settings`` does.
 
     Raises:

@@ -80,7 +80,7 @@ class Start(msgspec.Struct, tag="start"):
     leaves: bool = False
 
 
-class Epoch(msgspec.Struct, tag="epoch"):
+class EpochBegun(msgspec.Struct, tag="epoch"):
     """My epoch of this number begins here."""
 
     epoch: Cycle
@@ -197,7 +197,7 @@ class InForce(msgspec.Struct, tag="joints"):
     known: Known
 
 
-class Block(msgspec.Struct, tag="block"):
+class BlockAnnounced(msgspec.Struct, tag="block"):
     """A block lies in the ring for you, until you release it.
 
     ``leaf_offsets`` count from ``offset`` and are aligned; ``layout`` is sent only
@@ -288,7 +288,7 @@ class Bye(msgspec.Struct, tag="bye"):
 FromTrainer = (
     Hello
     | Start
-    | Epoch
+    | EpochBegun
     | Release
     | Read
     | Detach
@@ -305,7 +305,7 @@ FromFeeder = (
     | Started
     | Apart
     | InForce
-    | Block
+    | BlockAnnounced
     | CycleEnd
     | Failed
     | Evicted

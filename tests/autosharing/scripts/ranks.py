@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from penstock.autosharing import proof
+from penstock.autosharing import script_feed
 
 N, EPOCHS, LATER_EPOCHS = 15, 2, 8
-proof._PAUSE = 0  # pyright: ignore[reportPrivateUsage]
+script_feed._PAUSE = 0  # pyright: ignore[reportPrivateUsage]
 
 
 class Forgetful(TensorDataset):

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from penstock.autosharing import proof
+from penstock.autosharing import script_feed
 
 N, BATCH = 40, 8
-proof._PAUSE = 0  # pyright: ignore[reportPrivateUsage]
+script_feed._PAUSE = 0  # pyright: ignore[reportPrivateUsage]
 
 
 class Rows(Dataset[Any]):

@@ -19,8 +19,9 @@ from hypothesis.stateful import (
 from tests.examples import examples
 
 from penstock.contracts import Cursor
+from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
+from penstock.feed.feeder.joints import head
 from penstock.memory.room import ALIGNMENT, Room, aligned
 from penstock.memory.slots import Placement
 from penstock.tree.layout import Constant
@@ -103,16 +104,16 @@ class FeedStateMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.trainers) < 5)
     @rule()
     def join(self) -> None:
-        self._join(Subscriber(self.ids))
+        self._join(FeedMember(self.ids))
 
     @precondition(lambda self: len(self.trainers) < 5)
     @rule(group=st.sampled_from("ab"))
     def join_as_a_rank(self, group: str) -> None:
-        free = [rank for rank in (0, 1) if not self.state.rank_taken(Subscriber(self.ids, rank, 2, group))]
+        free = [rank for rank in (0, 1) if not self.state.rank_taken(FeedMember(self.ids, rank, 2, group))]
         if free:
-            self._join(Subscriber(self.ids, free[0], 2, group))
+            self._join(FeedMember(self.ids, free[0], 2, group))
 
-    def _join(self, member: Subscriber) -> None:
+    def _join(self, member: FeedMember) -> None:
         self.state.join(member)
         self.trainers[member.id] = Trainer(member.id)
         self.ids += 1
@@ -122,7 +123,7 @@ class FeedStateMachine(RuleBasedStateMachine):
     def start_at_the_next_segment(self, data: st.DataObject) -> None:
         trainer = data.draw(st.sampled_from([t for t in self.trainers.values() if not t.asked]))
         trainer.asked = True
-        soonest = self.state.head
+        soonest = head(self.state)
         if not self.anywhere:
             soonest = soonest.next_segment(self.segment_starts)
         fellows = self._fellows(trainer)
@@ -175,7 +176,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         for follower in followers:
             self._begin(follower, start, epoch, start)
 
-    def _begin(self, member: Subscriber, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+    def _begin(self, member: FeedMember, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         trainer = self.trainers[member.id]
         trainer.start, trainer.next, trainer.epoch = epoch_start, at, epoch
         runs = {(m.group, 0 if m.world > 1 else m.id) for m in self.state.members.values() if m.next is not None}
@@ -288,7 +289,8 @@ class FeedStateMachine(RuleBasedStateMachine):
             assert self.state.largest_holder() is not None
             assert not any(block.stays for block in self.state.blocks.values()), "who needs the room gets it"
             return
-        block, readers = self.state.publish(Cursor(needed.cycle, start), stop - start, offset, of_bytes(nbytes))
+        block = PublishedBlock(Cursor(needed.cycle, start), stop - start, offset, of_bytes(nbytes))
+        readers = self.state.publish(block)
         assert readers, "it was needed"
         for member in readers:
             self._receive(self.trainers[member.id], block)
@@ -401,11 +403,11 @@ def blocks_of(state: FeedState, rows: int, *, until: int) -> None:
     while state.position.sample < until:
         offset = state.room.reserve(rows)
         assert offset is not None
-        state.publish(state.position, rows, offset, of_bytes(rows))
+        state.publish(PublishedBlock(state.position, rows, offset, of_bytes(rows)))
 
 
-def reading(state: FeedState, id: int) -> Subscriber:
-    member = Subscriber(id)
+def reading(state: FeedState, id: int) -> FeedMember:
+    member = FeedMember(id)
     state.join(member)
     state.start(id, None, 0, Cursor(0, 0))
     return member
@@ -442,15 +444,15 @@ def test_the_greediest_holds_the_most_bytes_and_of_equals_is_furthest_behind():
 def test_ranks_of_one_group_begin_together_and_those_of_another_do_not_count():
     state = FeedState(Room(10_000), 100, (0,), None)
     for id, (rank, world, group) in enumerate([(0, 2, "a"), (0, 2, "b"), (0, 3, "a"), (1, 2, "a")]):
-        state.join(Subscriber(id, rank, world, group))
-    assert state.rank_taken(Subscriber(9, 0, 2, "a"))
-    assert not state.rank_taken(Subscriber(9, 1, 2, "b"))
+        state.join(FeedMember(id, rank, world, group))
+    assert state.rank_taken(FeedMember(9, 0, 2, "a"))
+    assert not state.rank_taken(FeedMember(9, 1, 2, "b"))
     for id in (0, 1, 2):
         assert state.start(id, None, 0, Cursor(0, 0)) == []
         assert state.members[id].state == "waiting"
     assert [member.id for member in state.start(3, None, 0, Cursor(0, 0))] == [0, 3]
     assert [state.members[id].state for id in range(4)] == ["reading", "waiting", "waiting", "reading"]
-    assert not state.rank_taken(Subscriber(9, 0, 2, "a")), "another run may use the same ranks"
+    assert not state.rank_taken(FeedMember(9, 0, 2, "a")), "another run may use the same ranks"
 
 
 def test_a_feed_with_epochs_is_finished_when_everybody_who_read_has_had_them():
@@ -459,10 +461,10 @@ def test_a_feed_with_epochs_is_finished_when_everybody_who_read_has_had_them():
     member = reading(state, 0)
     blocks_of(state, 50, until=50)
     assert not state.finished
-    state.publish(state.position, 50, state.room.reserve(50) or 0, of_bytes(50))
+    state.publish(PublishedBlock(state.position, 50, state.room.reserve(50) or 0, of_bytes(50)))
     assert member.state == "finished"
     assert state.finished
-    state.join(Subscriber(1))
+    state.join(FeedMember(1))
     assert not state.finished
     state.leave(1)
     assert state.finished

@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.examples import examples
 
 from penstock.contracts import Cursor, Ids, SourceBlock
+from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.subscriber import Subscriber
+from penstock.feed.feeder.joints import head
 from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.room import Room
 from penstock.memory.slots import place
@@ -74,7 +75,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
     def come(self, data: st.DataObject, world: int) -> None:
         part = data.draw(st.one_of(st.none(), st.frozensets(st.integers(0, self.samples - 1), min_size=1)))
         for rank in range(world):
-            member = Subscriber(self.came, rank, world, f"group {self.came - rank}")
+            member = FeedMember(self.came, rank, world, f"group {self.came - rank}")
             if part is not None:
                 member.selected = Selection(sorted(part)).bitmap(self.samples)
                 member.part = len(part) / self.samples
@@ -89,7 +90,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         missing = self.missing()
         for member in self.state.start(data.draw(st.sampled_from(waiting)), None, 0, Cursor(0, 0)):
             assert member.next is not None and member.next.sample in self.segment_starts
-            soonest = self.state.head.next_segment(self.segment_starts)
+            soonest = head(self.state).next_segment(self.segment_starts)
             if not self.plans:
                 assert member.next <= soonest
             assert not missing(self.trainers[member.id].part, member.next), "it would be loaded once more"
@@ -122,7 +123,7 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         member, *_ = self.state.start(id, at, 0, at)
         self.begin(member, at)
 
-    def begin(self, member: Subscriber, at: Cursor) -> None:
+    def begin(self, member: FeedMember, at: Cursor) -> None:
         trainer = self.trainers[member.id]
         trainer.start, trainer.next, trainer.seen = at, at, []
         for block in self.state.backlog(member):
@@ -190,14 +191,9 @@ class SelectedBlocksMachine(RuleBasedStateMachine):
         at = Cursor(self.cycle, block.sample)
         offset = self.state.room.reserve(64)
         assert offset is not None
-        published, readers = self.state.publish(
-            at,
-            block.rows,
-            offset,
-            place(Constant(None), ()),
-            ids=encode_ids(block.ids),
-            kept=encode_kept(block.kept, block.rows),
-        )
+        ids, kept = encode_ids(block.ids), encode_kept(block.kept, block.rows)
+        published = PublishedBlock(at, block.rows, offset, place(Constant(None), ()), ids, kept)
+        readers = self.state.publish(published)
         # A block planned before its only reader went there lacks that one's samples: it is loaded again.
         assert readers or not self.in_vain
         self.in_vain = not readers
@@ -233,7 +229,7 @@ test_parts_by_any_sequence = SelectedBlocksMachine.TestCase
 def test_ranks_that_select_otherwise_than_one_that_waits_are_told_apart():
     state = FeedState(Room(1 << 20), 10, (0,), None)
     for id, (rank, part) in enumerate([(0, [1, 2]), (1, [3]), (1, [1, 2]), (0, [3])]):
-        state.join(Subscriber(id, rank, 2, "a", selected=Selection(part).bitmap(10)))
+        state.join(FeedMember(id, rank, 2, "a", selected=Selection(part).bitmap(10)))
     assert not any(map(state.selects_otherwise, range(4))), "none waits: a rank may have loaders of two parts"
     state.start(0, None, 0, Cursor(0, 0))
     assert [state.selects_otherwise(id) for id in range(4)] == [False, True, False, False]

@@ -20,7 +20,7 @@ import torch
 from tests.forked import Forked, ForkServer
 
 import penstock
-from penstock.feed.launch import election, feeds
+from penstock.feed.launch import feeds, shared
 
 HANG_S = 90.0
 
@@ -555,7 +555,7 @@ def test_a_script_in_a_directory_that_has_been_deleted_shares(tmp_path):
 def test_who_starts_a_feeder_and_who_waits_for_it_say_after_3_s_for_what(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(election, "_SAY_AFTER_S", 0.1)
+    monkeypatch.setattr(shared, "_SAY_AFTER_S", 0.1)
 
     def make() -> penstock.ArraySource:
         time.sleep(1.5)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import penstock
-from penstock.feed.trainer.framework import converted
+from penstock.feed.trainer.batch_builder import converted
 from penstock.memory.host_ring import Recycler
 
 SAMPLES, WIDTH, BATCH = 3000, 1500, 96

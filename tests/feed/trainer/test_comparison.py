@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.feed import wire
-from penstock.feed.trainer.witness import Comparison, Finding
+from penstock.feed.trainer.comparison import Finding, SampleComparison
 from penstock.fingerprint.batch import LeafDigest, leaves_of
 
 IDS = (4, 9)
@@ -55,6 +55,6 @@ def test_samples_that_differ_twice_are_others_and_so_are_those_that_cannot_be_ma
     tmp_path: Path, batches: list[Sequence[int]], differs: str
 ) -> None:
     feed: Any = Feed((4, 9))
-    finding = Comparison(feed, 0, Own(tmp_path, *batches)).finding(wait=True)
+    finding = SampleComparison(feed, 0, Own(tmp_path, *batches)).finding(wait=True)
     assert isinstance(finding, Finding)
     assert finding.differs == differs

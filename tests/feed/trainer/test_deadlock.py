@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.feed.statistics import FeederStatistics, TrainerStatistics
-from penstock.feed.trainer.deadlock import Deadlock, Watch, cycle, waits
+from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch, cycle, waits
 
 FEED = msgspec.structs.replace(FeederStatistics.silent("", 9), answers=True)
 TRAINER = TrainerStatistics(0, 1, False, 0, 1, 0, "reading", 0, 0, 0, 0, 0.0, "")
@@ -45,8 +45,8 @@ class Model:
             )
         self.now_s = 0.0
 
-    def watch(self, feed: int, pid: int) -> Watch:
-        return Watch(self.statistics, f"{feed}", pid, lambda: self.now_s)
+    def watch(self, feed: int, pid: int) -> DeadlockWatch:
+        return DeadlockWatch(self.statistics, f"{feed}", pid, lambda: self.now_s)
 
     def members(self, feed: int) -> list[dict[str, Any]]:
         return [each for each in self.loaders if each["feed"] == feed]

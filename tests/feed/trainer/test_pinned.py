@@ -22,7 +22,7 @@ def taken(monkeypatch) -> list[torch.Tensor]:
         return memory[-1]
 
     monkeypatch.setattr(
-        "penstock.feed.trainer.loader.on_host",
+        "penstock.feed.trainer.options.on_host",
         lambda *, pinned: destination.OnPinnedHost(allocate) if pinned else destination.OnHost(),
     )
     return memory

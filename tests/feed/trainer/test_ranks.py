@@ -14,8 +14,8 @@ import torch.distributed
 
 import penstock
 from penstock.contracts import Cursor
+from penstock.feed.feeder.blocks import FeedMember, PublishedBlock
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.subscriber import Subscriber
 from penstock.memory.room import Room
 from penstock.memory.slots import Placement
 from penstock.tree.layout import Constant
@@ -24,7 +24,7 @@ from penstock.tree.layout import Constant
 def state_of_two() -> FeedState:
     state = FeedState(Room(10_000), 100, (0, 50), None)
     for rank in (0, 1):
-        state.join(Subscriber(rank, rank, 2, "a"))
+        state.join(FeedMember(rank, rank, 2, "a"))
     return state
 
 
@@ -51,11 +51,11 @@ def test_a_rank_that_is_behind_the_others_begins_where_their_epoch_began():
 def test_a_rank_that_was_sent_all_its_epochs_still_says_where_they_began():
     state = FeedState(Room(10_000), 100, (0, 50), 1)
     for rank in (0, 1):
-        state.join(Subscriber(rank, rank, 2, "a"))
+        state.join(FeedMember(rank, rank, 2, "a"))
     state.start(0, Cursor(0, 0), 0, Cursor(0, 0))
     offset = state.room.reserve(100)
     assert offset is not None
-    state.publish(Cursor(0, 0), 100, offset, Placement(Constant(None), (), (), 100))
+    state.publish(PublishedBlock(Cursor(0, 0), 100, offset, Placement(Constant(None), (), (), 100)))
     assert state.members[0].finished
     (member,) = state.start(1, None, 0, Cursor(0, 0))
     assert member.next == Cursor(0, 0)
@@ -64,7 +64,7 @@ def test_a_rank_that_was_sent_all_its_epochs_still_says_where_they_began():
 def test_a_rank_that_is_there_twice_does_not_stand_for_another():
     """It was restarted, and its first connection is not heard to have ended yet."""
     state = state_of_two()
-    state.join(Subscriber(2, 0, 2, "a"))
+    state.join(FeedMember(2, 0, 2, "a"))
     assert state.start(0, None, 0, Cursor(0, 0)) == []
     assert state.start(2, None, 0, Cursor(0, 0)) == []
     assert [member.id for member in state.start(1, None, 0, Cursor(0, 0))] == [0, 1, 2]

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from penstock.contracts import Cursor, Ids, Known
 from penstock.errors import ProtocolError
-from penstock.feed.feeder.beginning import Beginning
-from penstock.feed.feeder.held_blocks import HeldBlocks
-from penstock.feed.feeder.joints import APART_BATCHES, FeedJoints
+from penstock.feed.feeder.blocks import Beginning, FeedMember, HeldBlocks, PublishedBlock
+from penstock.feed.feeder.joints import FeedJoints, is_far_behind, place_for
+from penstock.feed.feeder.pace import blocks_ready
 from penstock.feed.feeder.planned_blocks import PlannedBlocks, covers
-from penstock.feed.feeder.prefetch import blocks_ready
-from penstock.feed.feeder.subscriber import PublishedBlock, Subscriber
 from penstock.feed.settings import MOST_BLOCKS
 from penstock.memory.room import Room, aligned
-from penstock.memory.slots import Placement
 from penstock.subsets.selection import Mask
 
 
@@ -59,32 +56,32 @@ class FeedState:
         block_rows: int | None = None,
     ) -> None:
         self.room = room
-        self.members: dict[int, Subscriber] = {}
+        self.members: dict[int, FeedMember] = {}
         self.position = Cursor(0, 0)  # of the next block, unless somebody needs another
-        self._samples = samples
-        self._segment_starts = segment_starts
+        self.samples = samples
+        self.segment_starts = segment_starts
         self._epochs = epochs
         self._batches = batches
         self._prefetch = prefetch
-        self._anywhere = anywhere
+        self.anywhere = anywhere
         self.expect = expect
         self.gathers = expect > 1
         self.furthest = self.position
         self.joints = joints
-        self._block_rows = block_rows or 1
+        self.block_rows = block_rows or 1
         self._in_cycle = 0  # blocks that were published of the present cycle
         self._served = False
-        self._planned = PlannedBlocks()
-        self._held = HeldBlocks(room, samples)
-        self.beginning = Beginning(self._held, room.capacity_bytes, MOST_BLOCKS)
+        self.planned = PlannedBlocks()
+        self.held = HeldBlocks(room, samples)
+        self.beginning = Beginning(self.held, room.capacity_bytes, MOST_BLOCKS)
         self.taken = 0
 
     @property
     def blocks(self) -> dict[int, PublishedBlock]:
         """The blocks that somebody holds, by number, in the order in which they were published."""
-        return self._held.by_number
+        return self.held.by_number
 
-    def join(self, member: Subscriber) -> None:
+    def join(self, member: FeedMember) -> None:
         self.members[member.id] = member
 
     def leave(self, id: int) -> None:
@@ -106,7 +103,7 @@ class FeedState:
                 rows = member.held[ordinal].rows_for(member.selected)
                 member.taken += rows
                 self.taken += rows
-                self._held.release(member, ordinal)
+                self.held.release(member, ordinal)
         return True
 
     def has_read(self, id: int, before: int) -> bool:
@@ -124,7 +121,7 @@ class FeedState:
         self.gathers = self.gathers and member.next is None and not member.pending
         member.next, member.pending, member.resting = None, False, True
         for ordinal in member.held.keys() - set(keep):
-            self._held.release(member, ordinal)
+            self.held.release(member, ordinal)
         if not self.attended:
             self.beginning.let_go()
 
@@ -138,7 +135,7 @@ class FeedState:
         known: Known = Known(),  # noqa: B008 - it is immutable
         *,
         leaves: bool = False,
-    ) -> list[Subscriber] | None:
+    ) -> list[FeedMember] | None:
         """Begin to read for a member; return the members that start now, with ``next`` set.
 
         None if it must read the rest of its epoch elsewhere: the joints of that are others than those of
@@ -160,9 +157,9 @@ class FeedState:
         member.pending, member.epoch, member.next, member.serial = at is None, epoch, None, serial
         member.not_before = epoch_start
         if at is not None:
-            if leaves and self._is_far_behind(at):
+            if leaves and is_far_behind(self, at):
                 return None
-            if self.joints and not self.joints.admit(at, epoch_start, known, self._began({id})):
+            if self.joints and not self.joints.admit(at, epoch_start, known, self.began({id})):
                 return None
             self.gathers = False
             self._begin(member, at, epoch, epoch_start)
@@ -178,18 +175,18 @@ class FeedState:
         group = [m for m in ranks if m.pending]
         if len({m.rank for m in group}) < member.world:  # a rank may be there twice, before its death is heard
             return []
-        start = self.place_for(group, max(each.not_before for each in group))
+        start = place_for(self, group, max(each.not_before for each in group))
         for each in group:
             self._begin(each, start, each.epoch, start)
-        here = [block for block in self._held.up_to(self.position) if block.at >= start]
+        here = [block for block in self.held.up_to(self.position) if block.at >= start]
         if here and here[0].at == start:
             self.beginning.begin(here)
         return group
 
-    def _belong_together(self, one: Subscriber, other: Subscriber) -> bool:
+    def _belong_together(self, one: FeedMember, other: FeedMember) -> bool:
         return one.world > 1 and (one.group, one.world, one.digests) == (other.group, other.world, other.digests)
 
-    def _follow(self, member: Subscriber, start: Cursor) -> list[Subscriber]:
+    def _follow(self, member: FeedMember, start: Cursor) -> list[FeedMember]:
         """Start the ranks that wait for the epoch that this member of their group has begun; return them."""
         group = [
             m
@@ -202,7 +199,7 @@ class FeedState:
             self._begin(each, start, each.epoch, start)
         return group
 
-    def _check_gives(self, member: Subscriber, start: Cursor) -> None:
+    def _check_gives(self, member: FeedMember, start: Cursor) -> None:
         """Check that others can begin the epoch which a member began, perhaps under another feeder."""
         if self.joints and member.known and not self.joints.gives(start, member.known):
             raise ProtocolError(
@@ -210,7 +207,7 @@ class FeedState:
                 "in another order by now: let all ranks go on from states of one moment, or begin the epoch anew"
             )
 
-    def rank_taken(self, member: Subscriber) -> bool:
+    def rank_taken(self, member: FeedMember) -> bool:
         """Whether a group that is still gathering has this rank already."""
         return any(
             self._belong_together(m, member) and m.rank == member.rank and m.next is None and not m.resting
@@ -234,16 +231,16 @@ class FeedState:
         member.epoch, member.epoch_start = epoch, start
         if self._epochs is not None:
             # An epoch is one cycle long; where the length is unknown, it ends with its cycle.
-            sample = 0 if self._samples is None else start.sample
+            sample = 0 if self.samples is None else start.sample
             member.end = Cursor(start.cycle + self._epochs - epoch, sample)
         self._served |= member.finished
 
-    def backlog(self, member: Subscriber) -> list[PublishedBlock]:
+    def backlog(self, member: FeedMember) -> list[PublishedBlock]:
         """Give a member the blocks in the ring from its ``next`` on, as held; return them."""
         chain = [
             block
-            for block in self._held.up_to(self.position)
-            if member.next is not None and self._held.end(block) > member.next
+            for block in self.held.up_to(self.position)
+            if member.next is not None and self.held.end(block) > member.next
         ]
         if not chain or member.next is None or chain[0].at > member.next:
             return []
@@ -266,16 +263,16 @@ class FeedState:
 
         Return whether the cycle is new, and has other joints than the one before.
         """
-        self._planned.forget()
-        return self.joints is not None and self.joints.open(cycle, self._began(set()))
+        self.planned.forget()
+        return self.joints is not None and self.joints.open(cycle, self.began(set()))
 
-    def known_since(self, member: Subscriber) -> Known | None:
+    def known_since(self, member: FeedMember) -> Known | None:
         """Return what a member must know of joints, that reads; None where there can be none."""
         if self.joints is None or member.epoch_start is None:
             return None
-        return self.joints.since(member.epoch_start.cycle, self._began(set()))
+        return self.joints.since(member.epoch_start.cycle, self.began(set()))
 
-    def _began(self, but: set[int]) -> list[int]:
+    def began(self, but: set[int]) -> list[int]:
         """Return where in their cycles the epochs of the members that read began, but for some of these."""
         return [
             m.epoch_start.sample for m in self.members.values() if m.id not in but and m.reads and m.epoch_start
@@ -283,9 +280,9 @@ class FeedState:
 
     def plan(self, at: Cursor, ids: Ids) -> Mask | None:
         """Note that the source plans a block of these samples now; return which it is to load, None for all."""
-        end = at.after(len(ids), self._samples)
+        end = at.after(len(ids), self.samples)
         readers = [m.selected for m in self.members.values() if m.reads and m.next is not None and m.next < end]
-        return self._planned.plan(at, end, ids, readers)
+        return self.planned.plan(at, end, ids, readers)
 
     def has_enough(self, rows: int, nbytes: int) -> bool:
         """Whether each member that reads has as many such blocks to read as are kept ready for it.
@@ -313,25 +310,16 @@ class FeedState:
         room = self.room.reserve(nbytes)
         return self.room.reserve(nbytes) if room is None and self.beginning.let_go() else room
 
-    def publish(
-        self,
-        at: Cursor,
-        rows: int,
-        offset: int,
-        placement: Placement,
-        published_ns: int = 0,
-        ids: bytes = b"",
-        kept: bytes = b"",
-    ) -> tuple[PublishedBlock, list[Subscriber]]:
-        """Record a block that has been written; return it and the members that get it."""
-        loaded = self._planned.given(at)
-        if kept:  # a worker's slot has room for a whole block
-            placement = placement._replace(nbytes=aligned(placement.end))
-            self.room.shrink(offset, placement.nbytes)
-        union = loaded if kept else None
-        block = self._held.add(at, rows, offset, placement, published_ns, ids, kept, union)
+    def publish(self, block: PublishedBlock) -> list[FeedMember]:
+        """Record a block that has been written; return the members that get it."""
+        at, loaded = block.at, self.planned.given(block.at)
+        if block.kept:  # a worker's slot has room for a whole block
+            block.placement = block.placement._replace(nbytes=aligned(block.placement.end))
+            self.room.shrink(block.offset, block.placement.nbytes)
+            block.union = loaded
+        self.held.add(block)
         self._in_cycle = self._in_cycle + 1 if at.sample else 1
-        end = self._held.end(block)
+        end = self.held.end(block)
         readers = [
             m
             for m in self.members.values()
@@ -342,21 +330,21 @@ class FeedState:
         self.position = end
         self.furthest = max(self.furthest, end)
         if readers:
-            if at.sample in self._segment_starts or at.sample in self._began(set()):
+            if at.sample in self.segment_starts or at.sample in self.began(set()):
                 self.beginning.begin([block])
             else:
                 self.beginning.add(block)
         else:
-            self._held.free_if_unused(block)
-        return block, readers
+            self.held.free_if_unused(block)
+        return readers
 
-    def end_cycle(self, cycle: int, samples: int) -> list[Subscriber]:
+    def end_cycle(self, cycle: int, samples: int) -> list[FeedMember]:
         """End a cycle of unknown length after ``samples``; return the members that wait for more of it.
 
         A member that has meanwhile gone back into the cycle is not among them.
         """
         end = Cursor(cycle, samples)
-        self._anywhere = False
+        self.anywhere = False
         self._batches = self._batches or self._in_cycle
         self.position = Cursor(cycle + 1, 0)
         waiting = [m for m in self.members.values() if m.reads and m.next and end <= m.next < self.position]
@@ -369,7 +357,7 @@ class FeedState:
         """Whether no member reads any more, and one has had all its epochs."""
         return self._served and all(m.resting or self._reads_its_last(m) for m in self.members.values())
 
-    def _reads_its_last(self, member: Subscriber) -> bool:
+    def _reads_its_last(self, member: FeedMember) -> bool:
         """Whether a member has been sent all, and has begun its last epoch: until then it may select anew."""
         return member.finished and self._epochs is not None and member.epoch >= self._epochs - 1
 
@@ -378,7 +366,7 @@ class FeedState:
         """Whether a member may still read."""
         return not all(m.resting for m in self.members.values())
 
-    def largest_holder(self) -> Subscriber | None:
+    def largest_holder(self) -> FeedMember | None:
         """The member that holds the most bytes of the window; among equals, the one furthest behind."""
         return max(
             (m for m in self.members.values() if m.held),
@@ -402,82 +390,22 @@ class FeedState:
         """How many members have begun to read; the ranks of a run are one."""
         return len({(m.group, m.world) if m.world > 1 else m.id for m in self.members.values() if m.reads})
 
-    def behind(self, member: Subscriber) -> Cursor:
+    def behind(self, member: FeedMember) -> Cursor:
         """Return the first sample that a member has not released."""
         for block in member.held.values():
             return block.at
         return member.next or Cursor(0, 0)
 
-    def _begin(self, member: Subscriber, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
+    def _begin(self, member: FeedMember, at: Cursor, epoch: int, epoch_start: Cursor) -> None:
         member.next = at
         member.pending = False
         self.begin_epoch(member.id, epoch, epoch_start)
         self.gathers = self.gathers and self.gathered < self.expect
 
-    def place_for(self, group: list[Subscriber], not_before: Cursor) -> Cursor:
-        """Return where an epoch begins that the members of a group begin now, or would."""
-        selected, ids = group[0].selected, {m.id for m in group}
-        others = [m for m in self.members.values() if m.reads and m.id not in ids]
-        position = self.head
-        if others and not_before.cycle > position.cycle + 1:  # of another history: it would wait for epochs
-            not_before = Cursor(0, 0)
-        here = list[Cursor]()  # where the blocks in the ring begin, newest first
-        if (behind := self._planned.covered_from(selected)) is None:
-            for block in reversed(self._held.up_to(position)):
-                if block.at < not_before or not covers(block.union, selected):
-                    break
-                here.append(block.at)
-        soonest = max(behind or position, position, not_before)
-        if self.joints is None:
-            return self._next_segment(here, soonest)
-        if not others:  # a joint would be in nobody's way, and in nobody's favour
-            return (here[-1] if here else soonest).next_segment(self._segment_starts)
-        began = self._began(ids)
-        if (joined := next((at for at in reversed(here) if self.joints.is_joint(at, began)), None)) is not None:
-            return joined
-        returns = not_before > Cursor(0, 0)  # what lies in the ring was loaded for it
-        first = here[-1 if returns else 0] if here else soonest
-        rows = self._block_rows
-        apart = APART_BATCHES * max((m.batch_rows or rows) * m.world for m in [*group, *others])
-        return self.joints.place(first, began, apart, min(m.epoch_start.cycle for m in others if m.epoch_start))
+    def _give(self, member: FeedMember, block: PublishedBlock) -> None:
+        self.held.give(member, block)
+        self._advance(member, self.held.end(block))
 
-    def _is_far_behind(self, at: Cursor) -> bool:
-        """Whether others read who are behind a place by more than a cycle, and than the window holds."""
-        block = next(iter(self.blocks.values()), None)
-        cycles = at.cycle - self.head.cycle - 1
-        if block is None or self.joints is None or self._samples is None or self.needed() is None or cycles < 1:
-            return False
-        window = min(self.room.capacity_bytes // max(1, aligned(block.placement.nbytes)), MOST_BLOCKS)
-        return cycles * self._samples > window * self._block_rows
-
-    @property
-    def head(self) -> Cursor:
-        """Where the feed is read next: before anything was published, where those stand who have come back."""
-        readers = (m.next for m in self.members.values() if m.reads and m.next is not None)
-        return self.position if self.furthest > Cursor(0, 0) else min(readers, default=self.position)
-
-    def newcomer_waits_samples(self) -> int | None:
-        """Return how many samples will be published before one that came now would begin; None if unknown."""
-        if self._samples is None:
-            return None
-        if self.needed() is None:
-            return 0
-        cycle, sample = self.place_for([Subscriber(-1)], Cursor(0, 0))
-        return max(0, (cycle - self.head.cycle) * self._samples + sample - self.head.sample)
-
-    def _next_segment(self, here: list[Cursor], soonest: Cursor) -> Cursor:
-        """Return where an epoch begins in a feed without joints."""
-        places = (at for at in reversed(here) if self._anywhere or at.sample in self._segment_starts)
-        if (place := next(places, None)) is not None:
-            return place
-        if self._anywhere:  # of unknown length, what has been read may be more than there is
-            return self.head if self._samples is None else soonest
-        return soonest.next_segment(self._segment_starts)
-
-    def _give(self, member: Subscriber, block: PublishedBlock) -> None:
-        self._held.give(member, block)
-        self._advance(member, self._held.end(block))
-
-    def _advance(self, member: Subscriber, to: Cursor) -> None:
+    def _advance(self, member: FeedMember, to: Cursor) -> None:
         member.next = to
         self._served |= member.finished

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from io import FileIO
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 import msgspec
 
@@ -18,16 +19,23 @@ from penstock.contracts import Cursor, Gpu, Joints, SourceBlock, Tree, WritableR
 from penstock.errors import PenstockError, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint
-from penstock.feed.feeder.error_texts import cause
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.joints import FeedJoints
+from penstock.feed.feeder.joints import FeedJoints, newcomer_waits_samples
+from penstock.feed.feeder.pace import Throughput
+from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.feeder.server import Server
-from penstock.feed.feeder.slot_pool import NotNeeded, SlotPool
-from penstock.feed.feeder.throughput import Throughput
-from penstock.feed.feeder.transform import DeviceTransform
+from penstock.feed.feeder.slot_pool import SlotPool
 from penstock.feed.feeder.witness import Witnesses
-from penstock.feed.feeder.writer import BlockWriter, check_fits
-from penstock.feed.settings import DEFAULT_WINDOW, MOST_BLOCKS, MOST_SEGMENTS, Settings, check_memory, checked
+from penstock.feed.feeder.writer import BlockWriter, DeviceTransform, check_fits
+from penstock.feed.settings import (
+    MOST_BLOCKS,
+    MOST_SEGMENTS,
+    FeedSettings,
+    Settings,
+    check_keywords,
+    check_memory,
+    checked,
+)
 from penstock.feed.statistics import FeederStatistics
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.memory.cuda import gpu_of
@@ -51,29 +59,17 @@ class Feeder:
         loader: A torch ``DataLoader``; a tree of arrays (tuple, dict, array or tensor, with one row per sample); a
             ``Source``; or any iterable of batches that starts afresh each time.
         name: Name of the feed, any text of 1 to 1,000 characters.
-        segments: Parts of a cycle (one pass over the data) that are shuffled each by itself, 1 to 4096; with 1,
-            and unless set, all of it is, in the ``DataLoader``'s own order. Whoever joins late needs none.
-        seed: Random seed of the order, and of the loader's workers.
-        window: Size of the ring: bytes, or text such as ``"2GiB"``. The fastest trainer can be so far ahead of the
-            slowest.
-        prefetch: Batches that are kept ready for the fastest trainer; None for two, or for 8 MiB of smaller ones,
-            at most a cycle.
-        epochs: Epochs that each trainer gets; None for a feed without end.
-        linger: Seconds from the last trainer's end to the feed's; None for a feed that stays.
-        stall_timeout: Seconds for which a trainer may hold the feed back before it is evicted; None for no limit.
-        whole_batches: Give trainers the source's batches as they are; their shapes may then vary (dynamic padding,
-            detection).
-        memory: Where the ring lies: ``"host"``, or the GPU on which trainers train (``"cuda:0"``, or a UUID), to
-            which each block is copied once. Trainers that cannot map that GPU, or want batches on the host, read a
-            twin of the ring in pinned host memory of the window's size.
-        expect: Trainers for which the first cycle waits, so that none of them joins it late: until so many read,
-            one of them has ended, or the first has waited for 9 s. The ranks of one run count as one.
         transform: Function that takes a block of the loader and returns one with as many rows (normalised, or
             embedded by a frozen encoder); called here, once for all trainers. With the ring on a GPU it is given
             tensors there, and may return such.
         lock: Lock of the feed, where another process took it for this one.
         fingerprint: Fingerprint of the function that made the loader, which ``share`` compares.
         witnesses: What the loader makes of a few samples, with which trainers compare their own.
+        settings: Settings of the feed; see ``FeedSettings``.
+
+    Example:
+        ``with penstock.Feeder(loader, "imagenet", window="4GiB", epochs=90) as feeder: feeder.run()`` feeds each
+        trainer 90 epochs.
 
     Raises:
         FeedExists: another feeder serves this name.
@@ -97,35 +93,16 @@ class Feeder:
         loader: Any,
         name: str,
         *,
-        segments: int | None = None,
-        seed: int = 0,
-        window: int | str = DEFAULT_WINDOW,
-        prefetch: int | None = None,
-        epochs: int | None = None,
-        linger: float | None = None,
-        stall_timeout: float | None = None,
-        whole_batches: bool = False,
-        memory: str | Gpu = "host",
-        expect: int = 1,
         transform: Callable[[Tree], Tree] | None = None,
         lock: FileIO | None = None,
         fingerprint: Fingerprint | None = None,
         witnesses: Witnesses | None = None,
+        **settings: Unpack[FeedSettings],
     ) -> None:
-        self.settings = Settings(
-            **checked(
-                segments=segments,
-                seed=seed,
-                window=window,
-                prefetch=prefetch,
-                epochs=epochs,
-                linger=linger,
-                stall_timeout=stall_timeout,
-                whole_batches=whole_batches,
-                memory=cast(Any, getattr(memory, "name", memory)),
-                expect=expect,
-            )
-        )
+        check_keywords("Feeder", settings, FeedSettings)
+        memory = settings.get("memory") or "host"
+        named = {**settings, "memory": getattr(memory, "name", memory)}
+        self.settings = Settings(**checked(**cast("FeedSettings", named)))
         check_memory(self.settings.window_bytes)
         self.name = name
         self._source = adapt(loader, segments=self.settings.segments, seed=self.settings.seed)
@@ -223,10 +200,11 @@ class Feeder:
         )
         undo.callback(self._server.close, "was not begun")
         self._server.start()
+        self._publisher = Publisher(self._server, self._state, self.name, self.settings.stall_timeout)
         fills = isinstance(self._source, SlotSource) and welcome.batch_size and transform is None
         self._pool = SlotPool(
             self._slots,
-            self._server,
+            self._publisher,
             most=cast(SlotSource, self._source).fill(self._slots) if fills else 0,
             window_bytes=self.settings.window_bytes,
             batch_size=welcome.batch_size or 0,
@@ -242,7 +220,7 @@ class Feeder:
         reason = "was interrupted"
         try:
             with self._running:
-                while (at := self._server.await_need()) is not None:
+                while (at := self._publisher.await_need()) is not None:
                     self._play(at)
             reason = ""
         except Exception as error:
@@ -321,13 +299,13 @@ class Feeder:
                 reopened=self._reopened,
                 trainers=server.trainers(),
                 taken=self._state.taken,
-                newcomer_waits_samples=self._state.newcomer_waits_samples(),
+                newcomer_waits_samples=newcomer_waits_samples(self._state),
             )
 
     def _play(self, at: Cursor) -> None:
         """Publish one cycle from ``at`` on, until a trainer needs another position."""
         self._reopened += self._state.position != at
-        joints = self._server.open(at.cycle)
+        joints = self._publisher.open(at.cycle)
         samples = at.sample
         self._pool.refill()
         try:
@@ -339,10 +317,10 @@ class Feeder:
         finally:
             self._pool.recall()
         if self._source.samples is None:
-            self._server.end_cycle(at.cycle, samples)
+            self._publisher.end_cycle(at.cycle, samples)
 
     def _opened(self, at: Cursor, joints: Joints) -> Any:
-        wanted = partial(self._server.wanted, at.cycle) if self._selects else None
+        wanted = partial(self._publisher.wanted, at.cycle) if self._selects else None
         if self._joints is not None:
             return cast("Any", self._source).open(at, wanted, joints)
         return self._source.open(at) if wanted is None else cast("Any", self._source).open(at, wanted)
@@ -386,10 +364,20 @@ class Feeder:
         elif isinstance(error, PenstockError):
             told = SourceError(str(error), text)
         else:
-            told = SourceError(f"the source of feed {self.name!r} raised {cause(error)}", text)
+            told = SourceError(f"the source of feed {self.name!r} raised {_cause(error)}", text)
         raised = type(error).__name__ if type(error).__module__ == "builtins" else ""
         self._server.fail(type(told).__name__, str(told), text, raised)
         return told
+
+
+def _cause(error: Exception) -> str:
+    """Return an exception's type and message; for a torch worker's, those of the original, and which worker."""
+    caught = re.match(r"Caught (\w+) (in .*?)\.\nOriginal Traceback", str(error))
+    if caught is None:
+        return f"{type(error).__name__}: {error}"
+    kind, where = caught.groups()
+    *_, original = re.split(rf"\n(?=[\w.]*\b{kind}\b)", str(error).rstrip())
+    return f"{original} ({where})"
 
 
 def _ring(gpu: Gpu | None, window_bytes: int) -> WritableHostRing | WritableDeviceRing:

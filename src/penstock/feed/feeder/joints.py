@@ -1,4 +1,4 @@
-"""The joints of a feed: where epochs may begin, and which joints are in force in which cycle (decision 24).
+"""Where epochs begin in a feed, and the joints that are in force in each of its cycles (decision 24).
 
 Pure: a model of feeders and trainers in random histories drives it (``tests/feed/test_joints.py``).
 """
@@ -6,8 +6,16 @@ Pure: a model of feeders and trainers in random histories drives it (``tests/fee
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from penstock.contracts import MOST_CHANGES, MOST_JOINTS, NO_JOINTS, Cursor, Joints, Known, last_read
+from penstock.feed.feeder.blocks import FeedMember
+from penstock.feed.feeder.planned_blocks import covers
+from penstock.feed.settings import MOST_BLOCKS
+from penstock.memory.room import aligned
+
+if TYPE_CHECKING:
+    from penstock.feed.feeder.feed_state import FeedState
 
 _MOST_NEW = 15
 """Newcomers make no more joints than these: more of them cost accuracy, as fewer rows are shuffled together."""
@@ -147,3 +155,67 @@ class FeedJoints:
     def _block_from(self, sample: int) -> int:
         """Return the beginning of the first block at or after a sample."""
         return -(-sample // self._block_rows) * self._block_rows
+
+
+def place_for(state: FeedState, group: list[FeedMember], not_before: Cursor) -> Cursor:
+    """Return where an epoch begins that the members of a group begin now, or would."""
+    selected, ids = group[0].selected, {m.id for m in group}
+    others = [m for m in state.members.values() if m.reads and m.id not in ids]
+    position = head(state)
+    if others and not_before.cycle > position.cycle + 1:  # of another history: it would wait for epochs
+        not_before = Cursor(0, 0)
+    here = list[Cursor]()  # where the blocks in the ring begin, newest first
+    if (behind := state.planned.covered_from(selected)) is None:
+        for block in reversed(state.held.up_to(position)):
+            if block.at < not_before or not covers(block.union, selected):
+                break
+            here.append(block.at)
+    soonest = max(behind or position, position, not_before)
+    if state.joints is None:
+        return _next_segment(state, here, soonest)
+    if not others:  # a joint would be in nobody's way, and in nobody's favour
+        return (here[-1] if here else soonest).next_segment(state.segment_starts)
+    began = state.began(ids)
+    if (joined := next((at for at in reversed(here) if state.joints.is_joint(at, began)), None)) is not None:
+        return joined
+    returns = not_before > Cursor(0, 0)  # what lies in the ring was loaded for it
+    first = here[-1 if returns else 0] if here else soonest
+    rows = state.block_rows
+    apart = APART_BATCHES * max((m.batch_rows or rows) * m.world for m in [*group, *others])
+    return state.joints.place(first, began, apart, min(m.epoch_start.cycle for m in others if m.epoch_start))
+
+
+def is_far_behind(state: FeedState, at: Cursor) -> bool:
+    """Whether others read who are behind a place by more than a cycle, and than the window holds."""
+    block = next(iter(state.blocks.values()), None)
+    cycles = at.cycle - head(state).cycle - 1
+    if block is None or state.joints is None or state.samples is None or state.needed() is None or cycles < 1:
+        return False
+    window = min(state.room.capacity_bytes // max(1, aligned(block.placement.nbytes)), MOST_BLOCKS)
+    return cycles * state.samples > window * state.block_rows
+
+
+def head(state: FeedState) -> Cursor:
+    """Where the feed is read next: before anything was published, where those stand who have come back."""
+    readers = (m.next for m in state.members.values() if m.reads and m.next is not None)
+    return state.position if state.furthest > Cursor(0, 0) else min(readers, default=state.position)
+
+
+def newcomer_waits_samples(state: FeedState) -> int | None:
+    """Return how many samples will be published before one that came now would begin; None if unknown."""
+    if state.samples is None:
+        return None
+    if state.needed() is None:
+        return 0
+    cycle, sample = place_for(state, [FeedMember(-1)], Cursor(0, 0))
+    return max(0, (cycle - head(state).cycle) * state.samples + sample - head(state).sample)
+
+
+def _next_segment(state: FeedState, here: list[Cursor], soonest: Cursor) -> Cursor:
+    """Return where an epoch begins in a feed without joints."""
+    places = (at for at in reversed(here) if state.anywhere or at.sample in state.segment_starts)
+    if (place := next(places, None)) is not None:
+        return place
+    if state.anywhere:  # of unknown length, what has been read may be more than there is
+        return head(state) if state.samples is None else soonest
+    return soonest.next_segment(state.segment_starts)

@@ -1,8 +1,13 @@
-"""Who holds a feed back, and for how long."""
+"""How fast a feed goes: who holds it back, how long it waits for trainers, what it has ready and has published."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from math import ceil
+
+from penstock.feed.feeder.blocks import FeedMember
+from penstock.feed.settings import GATHER_S, MOST_BLOCKS
+from penstock.memory.room import aligned
 
 
 class Pace:
@@ -46,3 +51,116 @@ class Pace:
         if member == self._culprit:
             self.moving(now_s)
         self._total_s.pop(member, None)
+
+
+_FIRST_TRAINER_S = 60.0
+"""A lingering feeder waits at least this long for its first trainer."""
+_LATE_S = 0.01
+"""A time is looked at this much after its end, lest it is looked at just before."""
+
+
+class Patience:
+    """Says when a feed has waited for trainers long enough.
+
+    Times are given in seconds of one monotonic clock.
+
+    Args:
+        linger_s: Seconds from the last trainer's end to the feed's; None for a feed that stays.
+        now_s: When the feed begins.
+    """
+
+    def __init__(self, linger_s: float | None, now_s: float) -> None:
+        self._linger_s = linger_s
+        self._empty_since_s = now_s + max(0.0, _FIRST_TRAINER_S - (linger_s or 0))
+        self._gather_until_s: float | None = None
+
+    def left(self, now_s: float) -> None:
+        """Record that a trainer has left, or reads no more."""
+        self._empty_since_s = now_s
+
+    def gathers(self, now_s: float) -> None:
+        """Record that a trainer waits for those that are expected; the first one's time counts."""
+        if self._gather_until_s is None:
+            self._gather_until_s = now_s + GATHER_S
+
+    def ends_gathering(self, now_s: float) -> bool:
+        """Whether those expected have been waited for long enough; true only once."""
+        if self._gather_until_s is None or self._gather_until_s > now_s:
+            return False
+        self._gather_until_s = None
+        return True
+
+    def has_lingered(self, now_s: float) -> bool:
+        """Whether a feed without trainers has stayed long enough."""
+        return self._linger_s is not None and now_s > self._empty_since_s + self._linger_s
+
+    def timeout_s(self, now_s: float, *, lingers: bool) -> float | None:
+        """Return after what time to look again; None if nothing is waited for.
+
+        Args:
+            now_s: The time now.
+            lingers: Whether the feed stays on without trainers now.
+        """
+        until_s = [] if self._gather_until_s is None else [self._gather_until_s]
+        if lingers and self._linger_s is not None:
+            until_s.append(self._empty_since_s + self._linger_s)
+        return max(0.0, min(until_s) - now_s) + _LATE_S if until_s else None
+
+
+_READY_BYTES = 8 << 20
+"""Where batches are smaller than half of this, more than two are kept ready: handing each over takes its time."""
+
+
+def blocks_ready(
+    member: FeedMember, rows: int, nbytes: int, window_bytes: int, batches: int | None, prefetch: int | None
+) -> int:
+    """Return how many blocks of this size are kept ready for a trainer.
+
+    Args:
+        member: The trainer.
+        rows: Rows of a block.
+        nbytes: Bytes of a block.
+        window_bytes: Size of the ring.
+        batches: Blocks in a cycle; None while unknown.
+        prefetch: Batches to keep ready, if the feed's settings say.
+    """
+    blocks_per_batch = ceil((member.batch_rows or rows) * member.world / (rows * member.part))
+    if batches is not None:
+        blocks_per_batch = min(blocks_per_batch, batches)
+    if member.part < 1:
+        in_half_a_window = min(window_bytes // aligned(nbytes), MOST_BLOCKS) // 4
+        blocks_per_batch = max(1, min(blocks_per_batch, in_half_a_window))
+    if prefetch is not None:
+        return prefetch * blocks_per_batch
+    small = _READY_BYTES // aligned(nbytes)
+    return max(2 * blocks_per_batch, small if batches is None else min(small, batches))
+
+
+_RATE_OVER_S = 5.0
+
+
+class Throughput:
+    """Counts published blocks; one thread counts, any may read.
+
+    Attributes:
+        in_place: Blocks that the source's workers wrote into the ring themselves.
+    """
+
+    def __init__(self) -> None:
+        self.blocks = self.in_place = self.samples = self.bytes = 0
+        self._recent: deque[tuple[float, int]] = deque()
+
+    def count(self, rows: int, nbytes: int, now_s: float, *, in_place: bool) -> None:
+        self.blocks += 1
+        self.in_place += in_place
+        self.samples += rows
+        self.bytes += nbytes
+        self._recent.append((now_s, self.samples))
+        while self._recent[0][0] < now_s - _RATE_OVER_S:
+            self._recent.popleft()
+
+    def samples_per_s(self, now_s: float) -> float:
+        recent = [entry for entry in list(self._recent) if entry[0] >= now_s - _RATE_OVER_S]
+        if len(recent) < 2:
+            return 0.0
+        return (recent[-1][1] - recent[0][1]) / (now_s - recent[0][0])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.contracts import Cursor, SourceBlock
+from penstock.feed.feeder.blocks import PublishedBlock
+from penstock.feed.feeder.publisher import NotNeeded, Publisher
 from penstock.feed.named_rows import encode_ids, encode_kept
 from penstock.memory.slots import Filled, Placement, Slot, Slots, place
 from penstock.tree import Strings, array_nodes
@@ -14,56 +15,20 @@ RING_SHARE = 4
 """Slots take at most one part in so many of the window."""
 
 
-class NotNeeded(enum.Enum):
-    """Why there is no room for a block."""
-
-    SKIP = "nobody needs it, but somebody needs a later one"
-    REOPEN = "somebody needs another position, or the feed ends"
-
-
 class Reservation(NamedTuple):
     """Room in the ring for one block, to be published or cancelled.
 
     Attributes:
         at: The block's first sample.
-        rows: Its rows.
-        stored: How many of them it has.
+        block: The block.
         offset: Where the room begins.
         slot: The slot in which the block lies already, if it does.
-        ids: Numbers of its samples in the data set, as a message has them.
-        kept: Which of its rows it has, as a message says it.
     """
 
     at: Cursor
-    rows: int
-    stored: int
+    block: SourceBlock
     offset: int
     slot: Slot | None
-    ids: bytes
-    kept: bytes
-
-
-class RingRoom(Protocol):
-    """Reserves room in the ring, and publishes the blocks written there."""
-
-    def reserve(self, at: Cursor, rows: int, nbytes: int, offset: int | None) -> int | NotNeeded:
-        """Wait until a block is needed and has room; return where that begins, or why not.
-
-        ``offset`` is that of a block which lies in the ring already.
-        """
-        ...
-
-    def reserve_ahead(self, nbytes: int) -> int | None:
-        """Reserve room for a block to come; None while there is none."""
-        ...
-
-    def release(self, offset: int) -> None:
-        """Give back room for which no block has come."""
-        ...
-
-    def publish(self, at: Cursor, rows: int, offset: int, placement: Placement, ids: bytes, kept: bytes) -> None:
-        """Announce a written block; its room is freed when its readers have released it."""
-        ...
 
 
 class SlotPool:
@@ -87,7 +52,7 @@ class SlotPool:
     def __init__(
         self,
         slots: Slots,
-        room: RingRoom,
+        room: Publisher,
         *,
         most: int,
         window_bytes: int,
@@ -114,8 +79,7 @@ class SlotPool:
         at = Cursor(cycle, block.sample)
         offset = self._room.reserve(at, block.rows, nbytes, None if slot is None else slot.offset)
         if not isinstance(offset, NotNeeded):
-            kept = encode_kept(block.kept, block.rows)
-            return Reservation(at, block.rows, block.stored, offset, slot, encode_ids(block.ids), kept)
+            return Reservation(at, block, offset, slot)
         if slot is not None:
             self._slots.offer(slot)
         return offset
@@ -124,10 +88,11 @@ class SlotPool:
         """Announce the block written there; its room is the trainers' from now on."""
         if reserved.slot is not None:
             self._out.remove(reserved.slot)
-        at, rows, stored, offset, _, ids, kept = reserved
-        self._room.publish(at, rows, offset, placement, ids, kept)
-        if self._most is None and stored:
-            self._most = self._measure(stored, placement)
+        at, block, offset, _ = reserved
+        ids, kept = encode_ids(block.ids), encode_kept(block.kept, block.rows)
+        self._room.publish(PublishedBlock(at, block.rows, offset, placement, ids, kept))
+        if self._most is None and block.stored:
+            self._most = self._measure(block.stored, placement)
         self.refill()
 
     def cancel(self, reserved: Reservation) -> None:

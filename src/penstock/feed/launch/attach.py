@@ -1,27 +1,23 @@
-"""``attach``: a Loader on a feed that somebody else runs."""
+"""``attach``: a Loader on a feed that somebody else runs; and what the environment says of a run's feeds."""
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Unpack
 
 from penstock.basics.sizes import whole_number
-from penstock.contracts import Gpu, Tree
 from penstock.errors import BadSetting, FeedNotFound
 from penstock.feed import wire
-from penstock.feed.endpoint import ANSWER_S, Endpoint
-from penstock.feed.launch.variables import with_suffix
-from penstock.feed.settings import flag, real_number
-from penstock.feed.trainer.batcher import LoaderOptions
-from penstock.feed.trainer.connection import Connection, OpenRing
-from penstock.feed.trainer.framework import Framework, check_framework
+from penstock.feed.endpoint import ANSWER_S, Endpoint, checked_name
+from penstock.feed.settings import check_keywords, real_number
+from penstock.feed.trainer.connection import FeedConnection, OpenRing
 from penstock.feed.trainer.loader import Loader
-from penstock.memory.cuda import is_host
-from penstock.sources.sharding import rank_of
-from penstock.subsets.policy import selected_at
+from penstock.feed.trainer.options import TrainerOptions, loader_options
 
+_SUFFIX = "PENSTOCK_FEED_SUFFIX"
+_WORKERS = "PENSTOCK_FEED_WORKERS"
 _RETRY_S = 0.05
 _MOST_WAIT_S = 1e6  # longest timeout that the system takes
 
@@ -30,16 +26,8 @@ def attach(
     name: str,
     batch_size: int | None = None,
     *,
-    drop_last: bool | None = None,
-    shard: tuple[int, int] | None = None,
-    pad: bool = False,
-    transform: Callable[[Tree], Tree] | None = None,
-    borrow: bool = False,
-    device: str | Gpu | None = None,
-    framework: Framework | None = None,
-    pin_memory: bool = False,
-    select: Any = None,
     wait_s: float = 0.0,
+    **options: Unpack[TrainerOptions],
 ) -> Loader:
     """Join a feed that runs, and return a ``Loader`` on it.
 
@@ -47,32 +35,13 @@ def attach(
         name: Name of the feed, as its feeder was given it. ``PENSTOCK_FEED_SUFFIX=x`` in the environment puts a
             run on the feed ``name-x`` instead.
         batch_size: Samples of a batch, whatever the source's; per rank under ``shard``. None for the source's.
-        drop_last: Leave out of each epoch the samples that fill no batch: the last ones of an epoch that
-            begins with a pass of the feed, else some drawn afresh from all of it. None for what the source says.
-        shard: ``(rank, world)`` of a data-parallel run. All ranks attach; each gets the same number of batches of
-            one epoch.
-        pad: Give each rank of ``shard`` as many rows as torch's ``DistributedSampler`` does, the number of samples
-            divided by the ranks and rounded up: a few samples of the last step come twice, and all batches of a
-            step are equally long. Of whole batches, the last one goes to every rank that would have none.
-        transform: Function that takes and returns a batch; called in this process, on each batch.
-        borrow: Hand out read-only views into the ring instead of private copies. NumPy refuses to write to one;
-            writing to a torch view kills the process. A view that is kept holds its block's room.
-            On a GPU, keep a view until what reads it has run: when its last reference dies, only the
-            work of the current stream is waited for. ``record_stream`` has no effect on a view; have the
-            current stream wait for a side stream that read it, then let the view go. Writing to a view on a
-            GPU is a fault of the device; under MPS it may end the other processes on that GPU too. Take no
-            batch while a CUDA graph is captured.
-        device: Where batches end: ``"cuda"``, ``"cuda:1"``, or the UUID of a GPU or MIG instance. Arrays then come
-            as torch tensors, copied while the GPU computes. None for host memory.
-        framework: Whose arrays batches hold: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"cupy"``, without a copy
-            where DLPack allows. None for the source's.
-        pin_memory: Put private copies into pinned memory, from which ``tensor.to("cuda", non_blocking=True)`` does
-            not wait. Without a GPU, and with ``borrow`` or ``device``, it has no effect.
-        select: Take some samples only, each once an epoch: ids, a mask with a bool for each sample of the data
-            set, the path of a ``.npy`` file with either, or a ``Selection``. The feed loads what its trainers take
-            together, each sample once. What is loaded already lacks other samples: a trainer that comes late
-            begins at the first block loaded with its own. None for all samples.
         wait_s: Seconds to wait for a feed that does not run yet. A feeder that runs has at least 10 s to answer.
+        options: What else this trainer asks: ``shard``, ``device``, ``select`` and the others of
+            ``TrainerOptions``.
+
+    Example:
+        ``penstock.attach("imagenet", batch_size=256, device="cuda", wait_s=60)`` reads the feed "imagenet" in
+        batches of 256 on the GPU.
 
     Returns:
         A loader whose batches have the tree (tuple, list, dict, ...) and types of the source's, and in each array
@@ -93,63 +62,48 @@ def attach(
         ...     len(loader), sum(len(batch) for batch in loader)
         (2, 100)
     """
-
+    check_keywords("attach", options, TrainerOptions)
     real_number("wait_s", wait_s, 0, math.inf)
     feed_name = with_suffix(name)
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None) -> Connection:
+    def connect(hello: wire.Hello, open_ring: OpenRing, left: wire.Welcome | None) -> FeedConnection:
         deadline = time.monotonic() + wait_s
         while True:
             endpoint = Endpoint(left.name if left else feed_name)
             try:
                 left_s = min(deadline - time.monotonic(), _MOST_WAIT_S)
-                return Connection(endpoint, hello, open_ring, max(ANSWER_S, left_s))
+                return FeedConnection(endpoint, hello, open_ring, max(ANSWER_S, left_s))
             except FeedNotFound:
                 endpoint.sweep()
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_RETRY_S)
 
-    return Loader(
-        connect,
-        options(batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, select),
-    )
+    return Loader(connect, loader_options(batch_size, **options))
 
 
-def options(
-    batch_size: int | None,
-    drop_last: bool | None,
-    shard: tuple[int, int] | None,
-    transform: Callable[[Tree], Tree] | None,
-    borrow: bool,
-    device: str | Gpu | None,
-    framework: Framework | None,
-    pad: bool,
-    pin_memory: bool,
-    select: Any,
-) -> LoaderOptions:
-    """Check what a trainer asks.
+def with_suffix(name: str) -> str:
+    """Return the name of the feed that this run joins under ``name``, which the environment may append to.
 
     Raises:
-        BadSetting: a value makes no sense.
+        BadSetting: it is no name, or would be none with the suffix.
     """
-    if batch_size is not None:
-        batch_size = whole_number("batch_size", batch_size, 1, 2**31 - 1)
-    shard = rank_of(shard)
-    if transform is not None and not callable(cast("object", transform)):
-        raise BadSetting(f"transform={transform!r}: it must be a function that takes a batch")
-    if drop_last is not None:
-        flag("drop_last", drop_last)
-    flag("borrow", borrow)
-    flag("pad", pad)
-    flag("pin_memory", pin_memory)
-    check_framework(framework)
-    if borrow and not is_host(device) and framework in {"jax", "cupy"}:
-        raise BadSetting(
-            f"borrow=True with framework={framework!r} on a GPU: on which streams {framework} reads a view is not "
-            "known here, so its bytes could be reused too early. Leave borrow out, and batches are copies"
-        )
-    chosen, policy = selected_at(select, 0)
-    return LoaderOptions(
-        batch_size, drop_last, shard, transform, borrow, device, framework, pad, pin_memory, chosen, policy
-    )
+    checked_name(name)
+    if not (suffix := os.environ.get(_SUFFIX)):
+        return name
+    try:
+        return checked_name(f"{name}-{suffix}")
+    except BadSetting as error:
+        raise BadSetting(f"{_SUFFIX}={suffix!r} is appended to {name!r}: {error}") from None
+
+
+def workers() -> int | None:
+    """Return how many workers a feeder that this run starts gives its torch loader; None for the loader's own.
+
+    Raises:
+        BadSetting: the environment names no such number.
+    """
+    given = os.environ.get(_WORKERS)
+    if not given:
+        return None
+    return whole_number(_WORKERS, int(given) if given.isdecimal() else given, 0, 4096)  # type: ignore[arg-type]

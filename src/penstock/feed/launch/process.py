@@ -18,8 +18,7 @@ from penstock.errors import PenstockError
 from penstock.feed.endpoint import Endpoint
 from penstock.feed.feeder.feeder import Feeder
 from penstock.feed.feeder.witness import Witnesses
-from penstock.feed.launch.election import Ready
-from penstock.feed.launch.spec import read_spec
+from penstock.feed.launch.spec import Ready, read_spec
 from penstock.fingerprint.files import fingerprint_of_files
 from penstock.inject import FEEDER
 from penstock.linux.fork import close_in_children

@@ -2,30 +2,177 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
+from io import FileIO
+from itertools import chain, starmap
+from multiprocessing.connection import wait
 from typing import Any
 
+import msgspec
+
+from penstock import errors
+from penstock.basics.packages import import_path
+from penstock.basics.terminal import say
 from penstock.basics.tracebacks import users_stacklevel
-from penstock.errors import BadSetting, SettingsDiffer
+from penstock.errors import BadSetting, FeedNotFound, SettingsDiffer, SourceError
 from penstock.feed import wire
-from penstock.feed.launch.election import connection_to
-from penstock.feed.launch.spec import FeederSpec
-from penstock.feed.launch.variables import with_suffix, workers
+from penstock.feed.endpoint import ANSWER_S, Endpoint
+from penstock.feed.launch.attach import with_suffix, workers
+from penstock.feed.launch.spec import FeederSpec, Ready, pickle_spec
 from penstock.feed.settings import DEFAULT_LINGER_S, Settings
-from penstock.feed.trainer.batcher import LoaderOptions
-from penstock.feed.trainer.connection import Connection, OpenRing
+from penstock.feed.trainer.comparison import SampleComparison
+from penstock.feed.trainer.connection import FeedConnection, OpenRing
+from penstock.feed.trainer.error_texts import silent
 from penstock.feed.trainer.loader import Loader
-from penstock.feed.trainer.witness import Comparison
+from penstock.feed.trainer.options import LoaderOptions
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 from penstock.fingerprint.files import fingerprint_of_files
+from penstock.inject import without_injection
+from penstock.linux.files import opened
+from penstock.linux.fork import close_in_children
 from penstock.sources.adapt import with_workers, witness_of
 from penstock.sources.seeds import seed_process
 
+_RETRY_S = 0.02
+_MOST_STARTS = 3
+_SAY_AFTER_S = 3.0
 _MOST_MADE_S = 1.0
+
+# -c, not -m: what our __main__ defines goes into the new process's __main__.
+_PROGRAM = """import sys
+sys.path[:] = sys.argv[3:]
+from penstock.feed.launch.detached import detach
+report = detach(*map(int, sys.argv[1:3]))
+from penstock.feed.launch.process import main
+main(int(sys.argv[1]), report)"""
+
+
+def _connection_to(spec: FeederSpec, hello: wire.Hello, open_ring: OpenRing) -> tuple[FeedConnection, bool]:
+    """Connect to a feed; if nobody serves it, start its feeder, or wait while another process does.
+
+    Returns the connection, and whether this process has started the feeder.
+
+    Raises:
+        BadSetting: the loader's function cannot be pickled.
+        SourceError: the loader could not be made, or the feeder's process died three times before it served.
+        FeederSilent: the feeder, or the process that is starting it, is stopped.
+        Refused: the feeder does not admit this trainer.
+    """
+    start, starts, died = _Start(Endpoint(spec.name)), 0, ""
+    while True:
+        endpoint = Endpoint(spec.name)
+        with suppress(FeedNotFound):
+            return FeedConnection(endpoint, hello, open_ring, ANSWER_S), starts > 0
+        lock = endpoint.acquire()
+        if lock is None:  # another trainer is starting the feeder
+            start.look()
+            time.sleep(_RETRY_S)
+            continue
+        if starts == _MOST_STARTS:
+            lock.close()
+            endpoint.sweep()
+            raise SourceError(f"feed {spec.name!r} cannot be started: {starts} times {died}")
+        died = _start_feeder(spec, endpoint, lock) or "its feeder was gone before it admitted this trainer"
+        starts += 1
+
+
+class _Start:
+    """The wait for a feeder that is being started."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._began_s = time.monotonic()
+        self._say_after_s = _SAY_AFTER_S
+
+    def look(self) -> None:
+        """Say for what is waited, after 3 s and after 30; raise FeederSilent if that is stopped, and stays so."""
+        waited_s = time.monotonic() - self._began_s
+        if waited_s > ANSWER_S and self._endpoint.owner_is_stopped():
+            raise silent(self._endpoint, ANSWER_S)
+        if waited_s > self._say_after_s and (owner := self._endpoint.owner()):
+            self._say_after_s *= 10
+            name = self._endpoint.name
+            say(f"feed {name!r} is not there after {waited_s:.0f} s: process {owner.pid} makes its loader")
+
+
+def _start_feeder(spec: FeederSpec, endpoint: Endpoint, lock: FileIO) -> str:
+    """Start a feeder in a separate process, hand it the lock, and wait until it serves.
+
+    Returns how it died before it served, if another may fare better; empty if it serves.
+
+    Raises:
+        BadSetting: its loader's function cannot be pickled.
+        SourceError: it could not make its loader.
+    """
+    try:
+        with lock:  # the feeder has it too, and keeps it
+            ready = _answer(pickle_spec(spec), endpoint, lock)
+            log = endpoint.log_end(2000).strip() if ready.died else ""
+            if ready.error:
+                endpoint.remove(lock)
+    except BaseException:
+        endpoint.sweep()
+        raise
+    if ready.error:
+        kind = getattr(errors, ready.kind, SourceError)
+        if issubclass(kind, SourceError):
+            raise kind(ready.error, ready.traceback_text)
+        raise kind(ready.error)
+    if not ready.died:
+        return ""
+    why = " (as the kernel does when memory runs out)" if "SIGKILL" in ready.died else ""
+    return f"its feeder's process {ready.died}{why} before it served" + (
+        f"; the end of its log:\n{log}" if log else ""
+    )
+
+
+def _answer(pickled: bytes, endpoint: Endpoint, lock: FileIO) -> Ready:
+    """Start the new process and return its report. When this is interrupted, the process is killed."""
+    with ExitStack() as stack:
+
+        def kept(file: FileIO) -> FileIO:
+            # Unbuffered: in a child that another thread forks meanwhile, a buffer's lock could stay taken.
+            close_in_children(file)
+            return stack.enter_context(file)
+
+        pipe = list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()])), "rw"))
+        answer, written = map(kept, pipe)
+        writing = written.fileno()
+        log = kept(endpoint.open_log())
+        spec = kept(opened("r+", os.memfd_create, "penstock-spec"))
+        rest = memoryview(pickled)
+        while rest:
+            rest = rest[spec.write(rest) :]
+        spec.seek(0)
+        passed = {0: spec, 1: log, 2: log, lock.fileno(): lock, writing: written}
+        # Not subprocess: it waits until every child that another thread forks meanwhile has ended.
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-c", _PROGRAM, str(lock.fileno()), str(writing), *import_path()],
+            without_injection(os.environ),
+            file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), fd) for fd, file in passed.items()],
+            setsid=True,  # a Ctrl-C in the terminal is not for it
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+        )
+        try:
+            written.close()
+            start = _Start(endpoint)
+            while not wait([answer.fileno()], 1.0):  # making a loader may take minutes
+                start.look()
+            line = answer.readline()
+        finally:
+            answer.close()  # the process that waits for the feeder's report sees it, and ends
+            with suppress(ChildProcessError):  # somebody else has waited for it
+                os.waitpid(pid, 0)
+    return msgspec.json.decode(line, type=Ready) if line else Ready(died="ended, and what watched it was killed,")
 
 
 def shared(
@@ -55,10 +202,10 @@ def shared(
     began_by_us: set[int] = set()  # feeders
     new: dict[str, Any] = {"linger": DEFAULT_LINGER_S, "seed": seed, **asked}
 
-    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> Connection:
+    def connect(hello: wire.Hello, open_ring: OpenRing, replaced: wire.Welcome | None) -> FeedConnection:
         name, settings = (replaced.name, replaced.settings) if replaced else (feed_name, Settings(**new))
         spec = FeederSpec(make_loader, name, settings, fingerprint, sys.argv, feeder_workers)
-        connection, began_here = connection_to(spec, hello, open_ring)
+        connection, began_here = _connection_to(spec, hello, open_ring)
         if began_here:
             began_by_us.add(connection.welcome.pid)
         try:
@@ -71,12 +218,12 @@ def shared(
             raise
         return connection
 
-    def check(connection: Connection) -> None:
+    def check(connection: FeedConnection) -> None:
         welcome = connection.welcome
         if not compares or welcome.pid in began_by_us:
             return
         leaves_of = partial(_made_anew, make_loader, welcome.settings.seed, feeder_workers)
-        finding = Comparison(connection, 0, leaves_of, _MOST_MADE_S).finding(wait=True)
+        finding = SampleComparison(connection, 0, leaves_of, _MOST_MADE_S).finding(wait=True)
         if finding is not None and finding.differs:
             raise SettingsDiffer(
                 f"your make_loader makes other samples than that of feed {welcome.name!r} (feeder {welcome.pid}): "

@@ -26,6 +26,7 @@ from types import FunctionType
 from typing import IO, Any, NamedTuple, cast
 
 import cloudpickle
+import msgspec
 import numpy as np
 
 from penstock.errors import BadSetting
@@ -46,6 +47,15 @@ class FeederSpec(NamedTuple):
     fingerprint: Fingerprint
     argv: list[str]
     workers: int | None = None  # of its torch loader; None for the loader's own
+
+
+class Ready(msgspec.Struct):
+    """Report on a new feeder process: it serves (all empty), why it cannot, or how it died before."""
+
+    error: str = ""
+    kind: str = ""
+    traceback_text: str = ""
+    died: str = ""
 
 
 class _Pickler(cloudpickle.Pickler):

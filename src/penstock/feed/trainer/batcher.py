@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.contracts import Cursor, Gpu, Ids, Tree
+from penstock.contracts import Cursor, Ids, Tree
 from penstock.errors import BadSetting, PenstockError, ProtocolError
 from penstock.feed.trainer.batch_builder import BatchBuilder, view, whole_copy
 from penstock.feed.trainer.destination import Ready
 from penstock.feed.trainer.epoch import Epoch, EpochRules
-from penstock.feed.trainer.framework import Framework
-from penstock.feed.trainer.received import ReceivedBlock
+from penstock.feed.trainer.holdings import ReceivedBlock
+from penstock.feed.trainer.options import LoaderOptions
 from penstock.feed.trainer.rows import RowStream, Standing
 from penstock.sources.sharding import batches
-from penstock.subsets.policy import Policy
-from penstock.subsets.selection import Selection
-
-
-class LoaderOptions(NamedTuple):
-    """What a trainer asks of its Loader; see ``penstock.attach``. ``full`` is for batches that ``pad`` makes."""
-
-    batch_size: int | None = None
-    drop_last: bool | None = None
-    shard: tuple[int, int] | None = None
-    transform: Callable[[Tree], Tree] | None = None
-    borrow: bool = False
-    device: str | Gpu | None = None
-    framework: Framework | None = None
-    pad: bool = False
-    pin_memory: bool = False
-    select: Selection | None = None
-    policy: Policy | None = None
-    full: bool = False
-
-    @property
-    def rank(self) -> int:
-        return self.shard[0] if self.shard else 0
-
-    @property
-    def world(self) -> int:
-        return self.shard[1] if self.shard else 1
 
 
 class Counts(NamedTuple):

@@ -24,11 +24,9 @@ from penstock.errors import (
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, credentials
 from penstock.feed.statistics import FeederStatistics
-from penstock.feed.trainer.error_texts import again, ended, failure, not_found, refusal, silent
-from penstock.feed.trainer.holdings import Holdings, most_untold
-from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
-from penstock.feed.trainer.slowness import Reasons
-from penstock.feed.trainer.socket_errors import despite_reset, of_the_system
+from penstock.feed.trainer.error_texts import Reasons, again, ended, failure, not_found, refusal, silent
+from penstock.feed.trainer.holdings import CycleEnded, Holdings, ReceivedBlock, most_untold
+from penstock.feed.trainer.line import Line, despite_reset, of_the_system
 from penstock.feed.trainer.validation import MOST_RINGS, MessageValidator
 from penstock.linux.files import Descriptors
 from penstock.linux.fork import close_in_children
@@ -38,15 +36,16 @@ OpenRing = Callable[[wire.Welcome, Sequence[int]], Ring]
 """Maps one of a feed's rings by its descriptor, which may then be closed."""
 
 _TICK_S = 1
+_SIZE = (wire.MAX_PACKET_BYTES,)
 _ASK_AFTER_S = 1.5
 """A trainer that has waited this long for a block asks each second what for, and says so from the answer on."""
 
 
-class Apart(Exception):
+class EpochApart(Exception):
     """Raised where a trainer's epoch had other joints than the feed has: it must read the rest elsewhere."""
 
 
-class Connection:
+class FeedConnection:
     """A connection to one feeder.
 
     A call that an asynchronous exception breaks off leaves it whole, as
@@ -102,7 +101,7 @@ class Connection:
         except OSError:
             raise not_found(endpoint.name) from None
         close_in_children(self._socket)
-        self._line = _Line(self._socket)
+        self._line = Line(self._socket)
         try:
             descriptors = Descriptors()
             self.welcome, fds = self._introduce(hello, answer_s, descriptors)
@@ -138,7 +137,7 @@ class Connection:
             leaves: Whether it can read elsewhere, where it would wait for the feed for cycles.
 
         Raises:
-            Apart: the feed's order is another there, or the feed is cycles behind.
+            EpochApart: the feed's order is another there, or the feed is cycles behind.
         """
         asked = at, epoch, epoch_start, known
         if self._asked_for != asked:  # else a call was broken off while it waited, and waits on
@@ -155,7 +154,7 @@ class Connection:
         while self._heard != self._serial:
             if self._apart == self._serial:
                 self._asked_for = None
-                raise Apart
+                raise EpochApart
             self._wait_once(began)
             self._check_source()
         self._asked_for = None
@@ -163,7 +162,7 @@ class Connection:
 
     def epoch(self, epoch: int, start: Cursor) -> None:
         """Tell the feeder which epoch this trainer is in, and where that began."""
-        self._send(wire.Epoch(epoch, *start))
+        self._send(wire.EpochBegun(epoch, *start))
 
     def item(self, index: int) -> ReceivedBlock | CycleEnded:
         """Return the block, or the end of a cycle, at this index; wait for it if need be.
@@ -359,7 +358,7 @@ class Connection:
         except ProtocolError as error:
             self._ended = again(error)
             raise
-        if isinstance(message, wire.Block):
+        if isinstance(message, wire.BlockAnnounced):
             held, index = self.held, self.held.end
             block = ReceivedBlock(message, self._ordinal, self._validator)
             held.largest_bytes = max(held.largest_bytes, block.nbytes)
@@ -421,40 +420,3 @@ class Connection:
 
     def _send(self, message: wire.FromTrainer) -> None:
         self._line.send(message)
-
-
-class _Line:
-    """What loans know of a connection, which they may outlive.
-
-    Nothing leads from here to the connection: one that is given up half made goes at once, and not when Python
-    looks for cycles.
-    """
-
-    def __init__(self, connected: socket.socket) -> None:
-        self.wait_s = 0.0
-        self.is_closed = False
-        self._socket = connected
-        self._pid = os.getpid()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process has connected it, and not the one that it was forked from."""
-        return os.getpid() == self._pid
-
-    def send(self, message: wire.FromTrainer) -> None:
-        try:
-            self._socket.send(wire.encode(message))
-        except OSError as error:  # the feeder is gone, which the next receive tells with its reason
-            if not of_the_system(error):
-                raise
-
-    def tell_released(self, ordinals: list[int]) -> None:
-        if self.is_ours:
-            self.send(wire.Release(ordinals, int(self.wait_s * 1e3)))
-
-    def loans_ended(self) -> None:
-        if self.is_closed and self.is_ours:
-            self._socket.close()
-
-
-_SIZE = (wire.MAX_PACKET_BYTES,)

@@ -108,7 +108,7 @@ def _run(trainer: TrainerStatistics) -> str:
     return trainer.group or str(trainer.pid)
 
 
-class Watch:
+class DeadlockWatch:
     """Looks at all feeds while a trainer is kept waiting on one.
 
     Args:

@@ -1,8 +1,9 @@
-"""The errors that a training script sees when its feeder reports one, or is silent."""
+"""What a training script is told: why it waits, and the errors when its feeder reports one, or is silent."""
 
 from __future__ import annotations
 
 import builtins
+import re
 import shlex
 from contextlib import suppress
 from functools import lru_cache
@@ -10,9 +11,12 @@ from typing import Any
 
 from penstock import errors
 from penstock._version import __version__
+from penstock.basics.terminal import say
 from penstock.errors import FeedEnded, FeederSilent, FeedNotFound, FeedStopped, PenstockError, Refused, SourceError
 from penstock.feed import wire
 from penstock.feed.endpoint import Endpoint, endpoints
+from penstock.feed.settings import GATHER_S
+from penstock.feed.statistics import FeederStatistics, TrainerStatistics
 
 
 def again(error: PenstockError) -> PenstockError:
@@ -84,3 +88,109 @@ def _also(kind: type[SourceError], raised: type[Exception]) -> type[SourceError]
 
     both = {"__str__": message, "__reduce__": reduced, "__module__": kind.__module__}
     return type(kind.__name__, (kind, raised), both)
+
+
+_REPEATED_AFTER_S = 10.0
+_MORE = ("more trainer", "more trainers")
+
+
+class Reasons:
+    """Says why a trainer waits: each reason once, and after 10 s of one wait again.
+
+    Args:
+        pid: Process of the trainer.
+
+    Attributes:
+        told: What its feeder has said of the feed during this wait.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.told: FeederStatistics | None = None
+        self._pid = pid
+        self._asked = 0  # since the feeder has answered
+        self._said: set[str] = set()
+        self._repeated_in = 0.0
+
+    def say(self, began_s: float, waited_s: float) -> None:
+        """Say why the trainer waits, if its feeder has answered and that was not said.
+
+        Args:
+            began_s: When the wait began, which tells it from others.
+            waited_s: Time that it has lasted.
+        """
+        if (feed := self.told) is None:
+            return
+        why = slowness(feed, self._pid)
+        kind = re.sub(r"(?<!process )\b[\d,]+", "", why.partition(": about")[0])
+        repeats = waited_s > _REPEATED_AFTER_S and self._repeated_in != began_s
+        if kind in self._said and not repeats:
+            return
+        self._said.add(kind)
+        self._repeated_in = began_s if repeats else self._repeated_in
+        say(f"feed {feed.name!r} has sent this trainer (pid {self._pid}) nothing for {waited_s:.0f} s: {why}")
+
+    def begin(self) -> None:
+        """Note that a wait has begun."""
+        self.told, self._asked = None, 0
+
+    def ask(self, feed: str, feeder_pid: int) -> None:
+        """Note that the feeder is asked once more; until it answers both, it is taken for silent."""
+        if self._asked:
+            self.told = FeederStatistics.silent(feed, feeder_pid)
+        self._asked += 1
+
+    def hear(self, told: FeederStatistics) -> None:
+        """Note what the feeder has answered."""
+        self.told, self._asked = told, 0
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the feed waits for another trainer."""
+        return self.told is not None and self.told.held_back_by is not None
+
+
+def slowness(feed: FeederStatistics, pid: int) -> str:
+    """Return what this process's trainer waits for, from its feeder's statistics."""
+    mine = next((trainer for trainer in feed.trainers if trainer.pid == pid), None)
+    return _why(feed, mine)
+
+
+def _why(feed: FeederStatistics, mine: TrainerStatistics | None) -> str:
+    if not feed.answers:
+        return (
+            f"its feeder (process {feed.pid}) does not answer. It is stopped (kill -CONT {feed.pid} ends that), "
+            "or too busy, as where its data set lets no other thread run"
+        )
+    if mine is not None and mine.waits_for == "the other ranks":
+        ranks = {trainer.rank for trainer in feed.trainers if trainer.world == mine.world}
+        missing = sorted(set(range(mine.world)) - ranks)
+        return f"of its {mine.world} ranks {', '.join(map(str, missing)) or 'some'} have yet to begin to read"
+    if mine is not None and mine.state == "ahead":
+        return (
+            f"the feed has gone back to sample {feed.sample:,} of cycle {feed.cycle} for a trainer that was "
+            "resumed there, and this one waits until it has caught up"
+        )
+    if feed.held_back_by is not None:
+        still = "is behind" if feed.held_back_s < 1 else f"has read nothing for {feed.held_back_s:.0f} s"
+        return (
+            f"the window is full, and the trainer of process {feed.held_back_by}, which holds the most of it, "
+            f"{still}. Look at that process, or give the feed a larger window"
+        )
+    if mine is not None and mine.waits_for.endswith(_MORE):
+        return f"the feed begins with {mine.waits_for}, or {GATHER_S:.0f} s after its first"
+    if mine is not None and mine.waits_for:
+        of = f" of {feed.samples_per_cycle:,}" if feed.samples_per_cycle else ""
+        of += f" of cycle {feed.cycle}" if not of or mine.cycle > feed.cycle + 1 else ""
+        return f"it begins at {mine.waits_for}, and the feed is at sample {feed.sample:,}{of}{_about(feed, mine)}"
+    if feed.waits_for == "source":
+        return f"its source ({feed.source}) has given no batch"
+    return f"the feed is at sample {feed.sample:,} of cycle {feed.cycle}"
+
+
+def _about(feed: FeederStatistics, mine: TrainerStatistics) -> str:
+    """Return how long the feed takes to come to a trainer's place, in words; empty if nobody knows."""
+    cycles = mine.cycle - feed.cycle
+    if feed.samples_per_s <= 0 or (cycles and not feed.samples_per_cycle):
+        return ""
+    left = cycles * (feed.samples_per_cycle or 0) + mine.sample - feed.sample
+    return f": about {max(1, round(left / feed.samples_per_s)):,} s" if left > 0 else ""

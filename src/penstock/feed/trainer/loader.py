@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +17,17 @@ from penstock.errors import BadSetting, ForkedLoader, LoaderClosed
 from penstock.feed import wire
 from penstock.feed.named_rows import decode_ids
 from penstock.feed.statistics import LoaderStatistics
-from penstock.feed.trainer.batch_builder import filled
-from penstock.feed.trainer.batcher import Batcher, LoaderOptions
-from penstock.feed.trainer.connection import Connection
-from penstock.feed.trainer.destination import Destination, OnGpu, on_host
+from penstock.feed.trainer.batcher import Batcher
+from penstock.feed.trainer.comparison import STATE_VERSION, SampleComparison, check_state, plan_of
+from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.epoch import EpochRules
-from penstock.feed.trainer.framework import converted
-from penstock.feed.trainer.plan import plan_difference, plan_of
-from penstock.feed.trainer.ranks import group_of_ranks, warn_of_ranks
-from penstock.feed.trainer.reading import Loop, Reading
+from penstock.feed.trainer.options import LoaderOptions, SelectedSamples, group_of_ranks, warn_of_ranks
+from penstock.feed.trainer.reading import EpochReader, LoaderLoop
 from penstock.feed.trainer.rows import Connect, RowStream
-from penstock.feed.trainer.selected import Selected
-from penstock.feed.trainer.witness import Comparison
 from penstock.fingerprint.batch import LeavesOf
 from penstock.linux.when_gone import in_python, when_gone
-from penstock.memory.cuda import gpu_of
 from penstock.sources.sharding import batches
 from penstock.subsets.policy import selected_at
-
-_STATE_VERSION = 2
 
 
 class Loader:
@@ -75,7 +67,7 @@ class Loader:
         options: LoaderOptions,
         *,
         failover: bool = False,
-        check: Callable[[Connection], None] | None = None,
+        check: Callable[[FeedConnection], None] | None = None,
     ) -> None:
         self._connect = connect
         self._options = options
@@ -94,8 +86,8 @@ class Loader:
 
     def _opened(self, options: LoaderOptions, after: RowStream | None) -> RowStream:
         """Connect to the feed, as the first stream of rows or after another."""
-        destination = _destination(options)
-        selected = None if options.select is None else Selected(options.select)
+        destination = options.destination()
+        selected = None if options.select is None else SelectedSamples(options.select)
         hello = wire.Hello(
             wire.PROTOCOL,
             __version__,
@@ -124,7 +116,7 @@ class Loader:
         if self._options.shard is None:
             warn_of_ranks(self.name)
         self._follow_policy()
-        return Loop(self._reading, self, self._check_usable)
+        return LoaderLoop(self._reading, self, self._check_usable)
 
     def __len__(self) -> int:
         """Count the batches of a full epoch, also while the rest of a resumed one is read.
@@ -170,7 +162,7 @@ class Loader:
     @property
     def drop_last(self) -> bool:
         """Whether samples that fill no batch are left out of each epoch."""
-        return _drops_last(self._options, self._rows.connection.welcome)
+        return self._options.drops_last(self._rows.connection.welcome)
 
     @property
     def epoch(self) -> int:
@@ -231,12 +223,12 @@ class Loader:
         if policy is not None and not coming.passed:
             policy.check_ranks(self._options.world)
             options = self._options._replace(select=policy.selection(coming.number))
-            if _digest(options) != _digest(self._options):
+            if options.digest != self._options.digest:
                 self._take(options)
 
     def _take(self, options: LoaderOptions) -> None:
         old = self._reading
-        if old.epoch.start is None and _digest(options) == _digest(self._options):
+        if old.epoch.start is None and options.digest == self._options.digest:
             self._options = options
             return
         self._rows.check_views()
@@ -261,13 +253,12 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next sample, in plain numbers, to be saved beside the model's state."""
         self._check_usable()
-        plan = plan_of(self._rows.connection.welcome)
-        place = self._reading.saved()
-        digest = _digest(self._options)
+        plan, place = plan_of(self._rows.connection.welcome), self._reading.saved()
+        digest = self._options.digest
         chosen: dict[str, Any] = {} if digest is None else {"selection": digest}
         if self._options.policy is not None and (policy := self._options.policy.state_dict()):
             chosen["policy"] = policy
-        return {"version": _STATE_VERSION, "feed": self.name, "plan": plan, **place, **chosen}
+        return {"version": STATE_VERSION, "feed": self.name, "plan": plan, **place, **chosen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place that a state holds; the next loop yields the rest of its epoch.
@@ -279,24 +270,12 @@ class Loader:
             BadSetting: the state comes from a feed with another order of samples, or it is no state.
         """
         self._check_usable()
-        given = cast("object", state)  # of any type: it comes from a file
-        if not isinstance(given, dict) or "plan" not in given:
-            raise BadSetting("this state does not come from a Loader's state_dict()")
-        if state.get("version") != _STATE_VERSION:
-            raise BadSetting(
-                f"this state has version {state.get('version')!r}, and penstock {__version__} reads "
-                f"version {_STATE_VERSION}: it was saved by another version of penstock. Begin its epoch anew"
-            )
-        if differs := plan_difference(state["plan"], plan_of(self._rows.connection.welcome)):
-            raise BadSetting(
-                f"this state belongs to another order of samples than that of feed {self.name!r}: {differs}. "
-                "Start the feed with the loader, sampler, segments and seed of the state"
-            )
+        check_state(state, self._rows.connection.welcome)
         if (policy := self._options.policy) is not None:
             policy.load_state_dict(state.get("policy", {}))
             if state.get("delivered"):
                 self._take(self._options._replace(select=policy.selection(state["epoch"])))
-        if (saved := state.get("selection")) != _digest(self._options):
+        if (saved := state.get("selection")) != self._options.digest:
             selection = self._options.select
             if state.get("delivered"):
                 now = "without select=" if selection is None else f"with {selection!r}"
@@ -307,9 +286,9 @@ class Loader:
             state = {**state, "left_out": []}  # its epoch has yet to begin
         self._reading.load(state)
 
-    def compare(self, number: int, leaves_of: LeavesOf) -> Comparison:
+    def compare(self, number: int, leaves_of: LeavesOf) -> SampleComparison:
         """Begin to compare what this process makes of a few samples with what the feeder does."""
-        return Comparison(self._rows.connection, number, leaves_of)
+        return SampleComparison(self._rows.connection, number, leaves_of)
 
     def statistics(self) -> LoaderStatistics:
         """Return what this Loader has received so far, and by which path."""
@@ -351,12 +330,12 @@ class Loader:
         self._streams.close(but=self._rows)
 
 
-def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
+def _reading_of(rows: RowStream, options: LoaderOptions) -> EpochReader:
     welcome = rows.connection.welcome
-    drop_last = _drops_last(options, welcome)
+    drop_last = options.drops_last(welcome)
     size = None if welcome.settings.whole_batches else options.batch_size or welcome.batch_size
-    if options.select is not None and drop_last and size is not None:
-        _check_fills_a_batch(len(options.select), size, options.world)
+    if drop_last and size is not None:
+        options.check_fills(size)
     rules = EpochRules(
         welcome.samples,
         size,
@@ -371,38 +350,8 @@ def _reading_of(rows: RowStream, options: LoaderOptions) -> Reading:
         anywhere=welcome.anywhere,
         joins=welcome.joins,
     )
-    return Reading(rows, rules, Batcher(rows, rules, options, drop_last=drop_last), partial(_finished, options))
-
-
-def _check_fills_a_batch(selected: int, batch_size: int, world: int) -> None:
-    if selected < batch_size * world:
-        of_ranks = f" on each of {world:,} ranks" if world > 1 else ""
-        raise BadSetting(
-            f"select: {selected:,} samples fill no batch of {batch_size:,}{of_ranks}, and drop_last leaves all of "
-            "them out: select more, or use another batch_size, or drop_last=False"
-        )
-
-
-def _digest(options: LoaderOptions) -> str | None:
-    return None if options.select is None else options.select.digest
-
-
-def _drops_last(options: LoaderOptions, welcome: wire.Welcome) -> bool:
-    return welcome.drop_last if options.drop_last is None else options.drop_last
-
-
-def _destination(options: LoaderOptions) -> Destination:
-    gpu = gpu_of(options.device)
-    return on_host(pinned=options.pin_memory) if gpu is None else OnGpu(gpu, views=options.borrow)
-
-
-def _finished(options: LoaderOptions, tree: Tree) -> Tree:
-    """Turn a batch into what its trainer gets."""
-    if options.full and options.batch_size is not None:
-        tree = filled(tree, options.batch_size)
-    if options.framework is not None:
-        tree = converted(tree, options.framework)
-    return tree if options.transform is None else options.transform(tree)
+    batcher = Batcher(rows, rules, options, drop_last=drop_last)
+    return EpochReader(rows, rules, batcher, options.finished)
 
 
 class _Streams:

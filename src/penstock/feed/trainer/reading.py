@@ -9,13 +9,13 @@ from penstock.basics.terminal import say
 from penstock.contracts import Cursor, Tree, last_read
 from penstock.errors import BadSetting, FeedEnded, LoaderClosed
 from penstock.feed.trainer.batcher import Batcher, Counts, Named, PendingBatch
-from penstock.feed.trainer.connection import Connection
+from penstock.feed.trainer.connection import FeedConnection
 from penstock.feed.trainer.epoch import Epoch, EpochRules
 from penstock.feed.trainer.rows import RowStream
 from penstock.waits import Iteration
 
 
-class Reading:
+class EpochReader:
     """Where a trainer stands, and the stream that it reads.
 
     ``epoch`` passes a batch when that is handed out, and no earlier. If a batch
@@ -51,7 +51,7 @@ class Reading:
         self.resumed = False
         self.newest: object = None
         self.not_before = Cursor(0, 0)
-        self.check: Callable[[Connection], None] | None = None
+        self.check: Callable[[FeedConnection], None] | None = None
         self.rules = rules
         self._rows = rows
         self._batcher = batcher
@@ -189,14 +189,14 @@ class Reading:
         self.epoch = self.rules.begin(number, at)
 
 
-class Loop:
+class LoaderLoop:
     """One ``for`` loop over a Loader: an epoch, or the rest of one.
 
     Whatever breaks ``next()`` off, the next call goes on behind the last
     batch that was handed out.
     """
 
-    def __init__(self, reading: Reading, loader: object, check_usable: Callable[[], None]) -> None:
+    def __init__(self, reading: EpochReader, loader: object, check_usable: Callable[[], None]) -> None:
         self._reading = reading
         self._check_usable = check_usable
         self._begun = False

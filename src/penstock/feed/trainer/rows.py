@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,23 +11,22 @@ import msgspec
 import numpy as np
 
 from penstock.basics.terminal import say
-from penstock.basics.tracebacks import users_stacklevel
 from penstock.contracts import Cursor, Ids, Known, Ring, last_read
 from penstock.errors import DeviceUnavailable, FeederLost, FeedStopped, PenstockError, SettingsDiffer, WindowHeld
 from penstock.feed import wire
 from penstock.feed.asking import feeds
 from penstock.feed.endpoint import ANSWER_S, MAX_NAME_CHARACTERS, Endpoint
 from penstock.feed.settings import MOST_BLOCKS
-from penstock.feed.trainer.connection import Apart, Connection, OpenRing
-from penstock.feed.trainer.deadlock import Deadlock, Watch
+from penstock.feed.trainer.comparison import check_goes_on, difference_of_feeds, warn_of_other_data
+from penstock.feed.trainer.connection import EpochApart, FeedConnection, OpenRing
+from penstock.feed.trainer.deadlock import Deadlock, DeadlockWatch
 from penstock.feed.trainer.destination import Destination
-from penstock.feed.trainer.plan import difference_of_feeds, order_of
-from penstock.feed.trainer.received import CycleEnded, ReceivedBlock
-from penstock.feed.trainer.selected import Selected
+from penstock.feed.trainer.holdings import CycleEnded, ReceivedBlock
+from penstock.feed.trainer.options import SelectedSamples
 from penstock.linux.when_gone import Living
 from penstock.sources.order import digest
 
-Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], Connection]
+Connect = Callable[[wire.Hello, OpenRing, wire.Welcome | None], FeedConnection]
 """Finds a feeder, or under ``share`` starts one (in the place of the one that said this welcome, if any)."""
 
 _POLLED_EVERY = 16
@@ -51,7 +49,7 @@ class Standing(NamedTuple):
 
     at: Cursor
     row: int
-    connection: Connection
+    connection: FeedConnection
     next_item: int
 
 
@@ -85,7 +83,7 @@ class RowStream:
         destination: Destination,
         *,
         failover: bool,
-        selected: Selected | None = None,
+        selected: SelectedSamples | None = None,
         after: RowStream | None = None,
     ) -> None:
         self._connect = connect
@@ -107,7 +105,7 @@ class RowStream:
         self._past_wait_s = after.wait_s if after else 0.0
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> FeedConnection:
         return self.place.connection
 
     @property
@@ -154,7 +152,7 @@ class RowStream:
                 return
             except FeederLost as lost:
                 self._replace(lost)
-            except Apart:
+            except EpochApart:
                 self._end_epoch_apart(self._start[0] or epoch_start, epoch_start, known, is_apart=is_apart)
                 is_apart = True
 
@@ -202,7 +200,7 @@ class RowStream:
             return self.destination.open_ring(welcome, fds)
 
         try:
-            connection = Connection(Endpoint(to), self._hello, open_ring, ANSWER_S)
+            connection = FeedConnection(Endpoint(to), self._hello, open_ring, ANSWER_S)
         except DeviceUnavailable:  # the old ring has been left by then
             raise
         except PenstockError as error:
@@ -339,7 +337,7 @@ class RowStream:
         rows = self.selected.mine(block).rows
         return len(rows) - int(np.searchsorted(rows, passed))
 
-    def _connected(self, replaced: wire.Welcome | None) -> Connection:
+    def _connected(self, replaced: wire.Welcome | None) -> FeedConnection:
         connection = self._connect(self._hello, self.destination.open_ring, replaced)
         try:
             if self.selected is not None:
@@ -348,7 +346,7 @@ class RowStream:
             self.destination.leave()
             connection.close()
             raise
-        connection.held_up = Watch(feeds, connection.welcome.name, self._hello.pid).look
+        connection.held_up = DeadlockWatch(feeds, connection.welcome.name, self._hello.pid).look
         return connection
 
     def _start_again(self) -> None:
@@ -357,7 +355,7 @@ class RowStream:
         _, epoch, epoch_start = self._start
         self.start(self.at, epoch, epoch_start, self.place.row)
 
-    def _make_room(self, connection: Connection, index: int) -> None:
+    def _make_room(self, connection: FeedConnection, index: int) -> None:
         """Let blocks go before waiting: the feeder may be waiting for their room."""
         held = connection.held
         nbytes, blocks = max(held.bytes_before(index), held.largest_bytes), index - held.first
@@ -411,26 +409,11 @@ class RowStream:
         old.close()  # before the other takes its place: if this is broken off, the failover begins again
         connection = self._connected(welcome)
         connection.moves_to, connection.known = old.moves_to, old.known
-        before, now = order_of(old.welcome), order_of(connection.welcome)
-        if changed := ", ".join(name for name in before if before[name] != now[name]):
+        try:
+            check_goes_on(old.welcome, connection.welcome)
+        except SettingsDiffer:
             connection.close()
-            raise SettingsDiffer(
-                f"feed {connection.welcome.name!r}, on which this trainer would go on, has other {changed} than "
-                f"{old.welcome.name!r} had under its last feeder. Load its state_dict() into a Loader of a feed "
-                "like the first"
-            )
+            raise
         self.place = self.place._replace(connection=connection, next_item=0)
         self._past_wait_s += old.wait_s
-        _warn_of_other_data(old.welcome, connection.welcome)  # last: a filter may make an error of it
-
-
-def _warn_of_other_data(before: wire.Welcome, now: wire.Welcome) -> None:
-    """Warn if the rest of an epoch comes from other files than its beginning."""
-    if before.fingerprint is None or now.fingerprint is None:
-        return
-    if changed := before.fingerprint.data.difference(now.fingerprint.data):
-        warnings.warn(
-            f"the feeder of {now.name!r} died, and the one in its place reads other data: {changed}. From here on "
-            "batches come from the new files",
-            stacklevel=users_stacklevel(),
-        )
+        warn_of_other_data(old.welcome, connection.welcome)  # last: a filter may make an error of it

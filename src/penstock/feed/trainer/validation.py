@@ -93,7 +93,7 @@ class MessageValidator:
             ProtocolError: it does not follow from what came before.
         """
         message, following = self._decoded(packet), self.next
-        if isinstance(message, wire.Block):
+        if isinstance(message, wire.BlockAnnounced):
             following = self._check_block(message)
         elif isinstance(message, wire.Started):
             following = Cursor(message.cycle, message.sample)
@@ -153,7 +153,7 @@ class MessageValidator:
         if settings.window_bytes < 1 or not _holds(fds[-1], settings.window_bytes):
             raise self.nonsense(f"its window of {settings.window_bytes} bytes is not in the file that it sent")
 
-    def _check_block(self, block: wire.Block) -> Cursor:
+    def _check_block(self, block: wire.BlockAnnounced) -> Cursor:
         at, samples = Cursor(block.cycle, block.sample), self._samples
         end = at.after(block.rows, samples)
         if self.next is None or not at <= self.next < end:
@@ -186,13 +186,13 @@ class MessageValidator:
             )
         return end
 
-    def _check_empty(self, block: wire.Block, end: Cursor) -> Cursor:
+    def _check_empty(self, block: wire.BlockAnnounced, end: Cursor) -> Cursor:
         if block.leaf_offsets or block.leaf_bytes:
             raise self.nonsense(f"a block without rows has {len(block.leaf_offsets)} leaves")
         self.placement, self._checked = EMPTY, ()
         return end
 
-    def _check_names(self, block: wire.Block) -> int:
+    def _check_names(self, block: wire.BlockAnnounced) -> int:
         """Check which of its rows a block has, and their ids; return how many it has."""
         if block.kept and (not self._selects or len(block.kept) != -(-block.rows // 8)):
             raise self.nonsense(f"a block of {block.rows} rows came with {len(block.kept)} bytes that tell which")
@@ -210,7 +210,7 @@ class MessageValidator:
                 )
         return stored
 
-    def _check_leaves(self, block: wire.Block, stored: int) -> None:
+    def _check_leaves(self, block: wire.BlockAnnounced, stored: int) -> None:
         if not len(block.leaf_offsets) == len(block.leaf_bytes) == len(self._sizes):
             raise self.nonsense(
                 f"a tree of {len(self._sizes)} leaves lies at {len(block.leaf_offsets)} offsets, and "

@@ -17,7 +17,7 @@ from penstock.fingerprint.code import in_library
 from penstock.fingerprint.comparison import Fingerprint, fingerprint_difference, same_fingerprint
 
 if TYPE_CHECKING:
-    from penstock.autosharing.feed import Feed
+    from penstock.autosharing.script_feed import ScriptFeed
 
 _LONGEST = 400
 _said: set[str] = set()
@@ -56,7 +56,7 @@ def decline(loader: Any, why: str | Exception) -> None:
     say_once(f"{place()} is not shared: {why}", type(loader.dataset).__name__ + why)
 
 
-def say_reads(feed: Feed, loader: Loader) -> None:
+def say_reads(feed: ScriptFeed, loader: Loader) -> None:
     """Tell, once for each feed, that a loop reads it; and if nobody else does, what others are made of."""
     if feed.told:
         return

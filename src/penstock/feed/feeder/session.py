@@ -1,10 +1,11 @@
-"""Whether a feed admits a trainer, and what that trainer may then ask for."""
+"""One trainer of a feed: whether it is admitted, what it may ask for, and how it stands."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,11 +13,82 @@ from penstock._version import __version__
 from penstock.contracts import ByteArray
 from penstock.errors import ProtocolError
 from penstock.feed import wire
+from penstock.feed.feeder.blocks import FeedMember
+from penstock.feed.feeder.connections import Peer
 from penstock.feed.feeder.feed_state import FeedState
-from penstock.feed.feeder.peer import Peer
-from penstock.feed.feeder.subscriber import Subscriber
 from penstock.feed.named_rows import MOST_NAMED_ROWS
+from penstock.feed.statistics import TrainerStatistics
 from penstock.subsets.selection import Bitmap
+
+
+@dataclass
+class Session:
+    """A trainer that was admitted.
+
+    Attributes:
+        peer: Its connection.
+        hello: What it has said of itself.
+        member: What it reads, and holds.
+        starved: Serial of its last word that it waits while it keeps views; None once that was answered.
+        compares: Whether it has asked for a witness.
+        layout: Layout of the block that was last announced to it.
+    """
+
+    peer: Peer
+    hello: wire.Hello
+    member: FeedMember
+    starved: int | None = None
+    compares: bool = False
+    layout: object = None
+
+    def statistics(self, state: FeedState, batch_size: int | None, held_back_s: float) -> TrainerStatistics:
+        """Return this trainer as it is now.
+
+        Args:
+            state: The feed's members.
+            batch_size: Samples of a batch, unless it has asked for others; None where they vary.
+            held_back_s: Time for which it has held the feed back.
+        """
+        member = self.member
+        behind, word = state.behind(member), self._state(state)
+        return TrainerStatistics(
+            pid=self.peer.pid,
+            batch_size=self.hello.batch_size or batch_size,
+            borrow=self.hello.borrow,
+            rank=member.rank,
+            world=member.world,
+            epoch=member.epoch,
+            state=word,
+            cycle=behind.cycle,
+            sample=behind.sample,
+            lag_samples=member.held_rows,
+            held_bytes=member.held_bytes,
+            held_back_s=held_back_s,
+            waits_for=self._waits_for(state) if word == "waiting" else "",
+            selected=None if member.selected is None else len(member.selected),
+            taken=member.taken,
+            wait_s=member.wait_s,
+            group=member.group,
+            joined_sample=member.epoch_start.sample if member.epoch_start else 0,
+        )
+
+    def _state(self, state: FeedState) -> str:
+        """Return what it does, in a word."""
+        member = self.member
+        if state.gathers and member.reads:
+            return "waiting"
+        if member.reads and member.next is not None and state.position < state.furthest <= member.next:
+            return "ahead"
+        if member.reads and member.next is not None and member.next > state.position:
+            return "waiting"  # for the feed to reach the position where it begins
+        return member.state
+
+    def _waits_for(self, state: FeedState) -> str:
+        """Return what it waits for."""
+        if state.gathers and self.member.reads:
+            more = state.expect - state.gathered
+            return f"{more:,} more trainer" + "s" * (more != 1)
+        return self.member.waits_for
 
 
 def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selects: bool) -> str | None:
@@ -46,7 +118,7 @@ def objection_to(hello: wire.Hello, welcome: wire.Welcome, *, known: bool, selec
 
 
 def objection_to_reading(
-    message: wire.Start | wire.Epoch, welcome: wire.Welcome, state: FeedState, id: int
+    message: wire.Start | wire.EpochBegun, welcome: wire.Welcome, state: FeedState, id: int
 ) -> str | None:
     """Return why a trainer cannot read as it asks, in words for it; None if it can.
 
@@ -59,7 +131,7 @@ def objection_to_reading(
     member = state.members[id]
     if member.resting:
         return "it reads on, after it said that it reads no more"
-    if isinstance(message, wire.Epoch):
+    if isinstance(message, wire.EpochBegun):
         if member.next is None:
             return "its epoch begins before it has started"
         asked = [message.sample]
@@ -105,13 +177,13 @@ def _cannot_select(welcome: wire.Welcome, *, selects: bool) -> str:
     return ""
 
 
-def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> Subscriber:
+def member_of(peer: Peer, hello: wire.Hello, samples: int | None) -> FeedMember:
     """Return a trainer as the feed keeps it.
 
     Raises:
         ProtocolError: the bits of its selection did not come with its hello.
     """
-    member = Subscriber(peer.id, hello.rank, hello.world, hello.group, hello.batch_size)
+    member = FeedMember(peer.id, hello.rank, hello.world, hello.group, hello.batch_size)
     if hello.selected is not None and samples is not None:
         packed = np.zeros(-(-samples // 8), np.uint8)
         told = _bits_of(peer, samples)

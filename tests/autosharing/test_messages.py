@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.autosharing import say
-from penstock.autosharing.say import decline, place, say_once
+from penstock.autosharing import messages
+from penstock.autosharing.messages import decline, place, say_once
 
 
 class Rows:
@@ -27,11 +27,11 @@ class Rows:
 def test_the_place_is_the_scripts_own_below_any_library(file: str) -> None:
     held: dict[str, Any] = {"place": place}
     exec(compile("def fit(): return place()", file, "exec"), held)
-    assert held["fit"]().startswith("test_say.py:")
+    assert held["fit"]().startswith("test_messages.py:")
 
 
 def test_every_verdict_is_said_once_and_none_is_swallowed(monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    monkeypatch.setattr(say, "_said", set())
+    monkeypatch.setattr(messages, "_said", set())
     for _ in range(2):
         for number in range(100):
             say_once(f"train.py:3 is shared as train-{number}: it shuffles")

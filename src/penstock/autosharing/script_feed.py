@@ -1,31 +1,114 @@
-"""A feed that a script's loaders read: a ``Loader`` for each iteration that is alive."""
+"""A feed that a script's loaders read, and the proof that it gives the samples of the script's own data set."""
 
 from __future__ import annotations
 
 import gc
 import hashlib
+import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.autosharing.proof import Proof
 from penstock.autosharing.ranks import Meeting
-from penstock.autosharing.translate import Recipe
+from penstock.autosharing.recipe import LoaderRecipe
 from penstock.autosharing.verdict import Declined, Plan
 from penstock.feed.launch.shared import shared
-from penstock.feed.trainer.batcher import LoaderOptions
+from penstock.feed.trainer.comparison import Finding, SampleComparison
 from penstock.feed.trainer.loader import Loader
+from penstock.feed.trainer.options import LoaderOptions
+from penstock.feed.wire import MOST_WITNESSES
 from penstock.fingerprint.comparison import Fingerprint
 from penstock.linux.when_gone import Living
+from penstock.sources.torch.workers import hindrance, made_twice
 
 if TYPE_CHECKING:
     from penstock.autosharing.iterator import SharedIterator
+
+
+_PAUSE = 1000
+"""Between comparisons lies so many times the CPU time of one: they take a thousandth of a core at most."""
+
+
+class OtherData(Declined):
+    """A feed gives other samples than the script's own data set."""
+
+
+class Proof:
+    """Compares a few samples before the first batch of a feed, and others in the background of later epochs.
+
+    Names and fingerprints of data cannot see all that decides a sample. Samples can be compared, where a forked
+    child of the script makes them; whatever else cannot be compared is shared, and ``unproved`` says why.
+
+    Attributes:
+        refusal: Why the feed is not to be read; empty if nothing speaks against it.
+        unproved: Why the newest comparison has found nothing.
+        random: Leaves that it has not compared, as they come out another each time.
+    """
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self.unproved = self.random = ""
+        self._epochs = 0
+        self._equal_in = 0  # epoch of the newest comparison that has found no difference
+        self._compared = 0
+        self._next_s = 0.0
+        self._going_on: tuple[int, SampleComparison] | None = None
+
+    def renew(self) -> None:
+        """Compare before the next epoch as before the first: the data have changed, and their name has not."""
+        if self._going_on is not None:
+            self._going_on[1].close()
+            self._going_on = None
+        self._compared = 0
+
+    def begin_epoch(self, script: Any, loader: Loader) -> None:
+        """Compare before the first epoch, or in the background of a later one.
+
+        Args:
+            script: The script's loader.
+            loader: The feed's.
+        """
+        self.go_on()
+        self._epochs += 1
+        # Workers that persist read no change, without a feed neither.
+        rests = script.persistent_workers or time.monotonic() < self._next_s
+        if self._going_on or self.refusal or (self._compared and rests):
+            return
+        if why := hindrance(script):
+            self.unproved = why
+            return
+        number = self._compared and 1 + (self._compared - 1) % (MOST_WITNESSES - 1)
+        comparison = loader.compare(number, partial(made_twice, script))
+        if number:
+            self._going_on = self._epochs, comparison
+        elif finding := comparison.finding(wait=True):
+            self._conclude(self._epochs, finding, self._epochs - 1)
+        self._compared += 1  # a comparison that Ctrl-C breaks off is made again
+
+    def go_on(self) -> None:
+        """Bring on what goes on in the background."""
+        if self._going_on is not None:
+            epoch, comparison = self._going_on
+            if (finding := comparison.finding(wait=False)) is not None:
+                self._going_on = None
+                self._conclude(epoch, finding, self._epochs)
+
+    def _conclude(self, epoch: int, finding: Finding, given: int) -> None:
+        self._next_s = time.monotonic() + _PAUSE * finding.cpu_s
+        self.unproved, self.random = finding.unproved, finding.random
+        if finding.differs:
+            self.refusal = f"{finding.differs} between its own data set and the feed"
+            if given > self._equal_in:
+                self.refusal += f"; its epochs {self._equal_in + 1} to {given} had not been compared"
+        elif not finding.unproved:
+            self._equal_in = epoch
 
 
 _LEFT_AFTER = 32
 """Batches that this process asks for elsewhere, after which an iteration beside another leaves its feed."""
 
 
-class Feed:
+class ScriptFeed:
     """A feed from one script's side.
 
     A Loader reads one epoch at a time, and while it stands in the middle of one it holds room of the feed. Two
@@ -66,13 +149,13 @@ class Feed:
         self,
         name: str,
         fingerprint: Fingerprint,
-        recipe: Recipe,
+        recipe: LoaderRecipe,
         plan: Plan,
         asked: dict[str, Any],
         data: str,
         joined: Counter[str],
         meeting: Meeting | None = None,
-        before: Feed | None = None,
+        before: ScriptFeed | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -88,11 +171,11 @@ class Feed:
         self._asked = asked
         self._joined = joined
         self._before = before
-        self._beside: Feed | None = None
+        self._beside: ScriptFeed | None = None
         self._idle: list[Loader] = []
         self._begun = Living["SharedIterator"]()
 
-    def without_others(self, iterator: SharedIterator) -> Feed:
+    def without_others(self, iterator: SharedIterator) -> ScriptFeed:
         """Return this feed, or the first beside it on which no other iteration stands."""
         if self.plan.shard or not self._others(iterator):
             return self
@@ -103,7 +186,7 @@ class Feed:
             feeds = [*self._before_this(), self]
             name = f"{feeds[0].name}-{len(feeds) + 1}"
             made_of = self.fingerprint, self._recipe, self.plan, self._asked, self.data, self._joined
-            self._beside = Feed(name, *made_of, before=self)
+            self._beside = ScriptFeed(name, *made_of, before=self)
         return self._beside.without_others(iterator)
 
     def take(self, iterator: SharedIterator) -> Loader:
@@ -133,7 +216,7 @@ class Feed:
                 if asked - other.asked > _LEFT_AFTER:
                     other.rest()
 
-    def _before_this(self) -> list[Feed]:
+    def _before_this(self) -> list[ScriptFeed]:
         return [] if self._before is None else [*self._before._before_this(), self._before]
 
     def _others(self, iterator: SharedIterator) -> list[SharedIterator]:

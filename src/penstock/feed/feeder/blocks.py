@@ -1,0 +1,278 @@
+"""The blocks in the ring and the members of the feed that hold them: a block's room is freed when nobody does."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from penstock.contracts import Cursor, Known
+from penstock.feed.named_rows import decode_ids, decode_kept
+from penstock.memory.room import Room
+from penstock.memory.slots import Placement
+from penstock.subsets.selection import Bitmap
+
+_BEGINNING = Cursor(0, 0)
+
+
+@dataclass
+class PublishedBlock:
+    """A block in the ring, and which members still need it.
+
+    Attributes:
+        at: Its first sample.
+        offset: Where it lies in the ring.
+        ids: Numbers of its samples in the data set, as a message has them.
+        kept: Which of its rows it has, as a message says it.
+        number: Its number in the order of publishing, from then on.
+        published_ns: When that was, by the monotonic clock.
+        union: What was loaded of it; None for all.
+        stays: Whether it stays in the ring for those who may come, though nobody holds it (``Beginning``).
+        holders: For each member, how many times it was sent the block and has not released it.
+    """
+
+    at: Cursor
+    rows: int
+    offset: int
+    placement: Placement
+    ids: bytes = b""
+    kept: bytes = b""
+    number: int = -1
+    published_ns: int = 0
+    union: Bitmap | None = None
+    stays: bool = False
+    holders: dict[int, int] = field(default_factory=dict[int, int])
+
+    def rows_for(self, selected: Bitmap | None) -> int:
+        """Count its rows that a trainer of these samples takes."""
+        if selected is None:
+            return self.rows
+        rows = len(decode_kept(self.kept)) if self.kept else self.rows
+        return int(selected.holds(decode_ids(self.ids, rows)).sum())
+
+
+@dataclass
+class FeedMember:
+    """One trainer of a feed.
+
+    Attributes:
+        next: The first sample that it has not been sent, once it reads.
+        end: Where its last epoch ends; None for a feed without end.
+        epoch_start: Where its epoch began, once it reads.
+        serial: Serial of its newest start; 0 before the first.
+        sent: How many blocks it has been sent, which numbers them in the order of sending.
+        batch_rows: Rows of its batch; None for those of a block.
+        read: It has read the blocks before this number.
+        unread: How many of ``held`` it has not read.
+        held: Blocks that it has not released, by that number. A block may be there twice: it
+            is sent again after a new start, while views of it live.
+        pending: Whether it has asked to start, and waits for the other ranks of its group.
+        selected: The samples that it takes; None for all.
+        part: What part of all samples these are.
+        taken: Of the rows that it has released, those that it takes.
+        wait_s: Time for which it has waited for blocks, as it says.
+        not_before: Where its epoch begins at the earliest, while it waits.
+        known: What it brought of the joints of an epoch that began under another feeder.
+        resting: Whether it reads no more, and only holds blocks of which views live.
+    """
+
+    id: int
+    rank: int = 0
+    world: int = 1
+    group: str = ""
+    batch_rows: int | None = None
+    epoch: int = 0
+    next: Cursor | None = None
+    end: Cursor | None = None
+    epoch_start: Cursor | None = None
+    serial: int = 0
+    sent: int = 0
+    read: int = 0
+    unread: int = 0
+    held: dict[int, PublishedBlock] = field(default_factory=dict[int, PublishedBlock])
+    held_bytes: int = 0
+    held_rows: int = 0
+    pending: bool = False
+    resting: bool = False
+    not_before: Cursor = _BEGINNING
+    known: Known | None = None
+    selected: Bitmap | None = None
+    part: float = 1.0
+    taken: int = 0
+    wait_s: float = 0.0
+
+    @property
+    def digests(self) -> frozenset[str]:
+        return frozenset() if self.selected is None else self.selected.digests
+
+    @property
+    def reads(self) -> bool:
+        return self.next is not None and not self.finished
+
+    @property
+    def state(self) -> str:
+        if self.finished:
+            return "finished"
+        if self.reads:
+            return "reading"
+        return "waiting" if self.pending else "attached"
+
+    @property
+    def waits_for(self) -> str:
+        """What a trainer that has yet to begin waits for."""
+        if self.next is None:
+            return "the other ranks"
+        cycle, sample = self.next
+        return f"sample {sample:,} of cycle {cycle}" if sample else f"cycle {cycle}"
+
+    @property
+    def finished(self) -> bool:
+        return self.next is not None and self.end is not None and self.next >= self.end
+
+
+class HeldBlocks:
+    """The blocks in a ring, as its members hold them.
+
+    Args:
+        room: The ring's bytes.
+        samples: Samples in a cycle; None when unknown.
+
+    Attributes:
+        by_number: The blocks, in the order in which they were published.
+    """
+
+    def __init__(self, room: Room, samples: int | None) -> None:
+        self.by_number: dict[int, PublishedBlock] = {}
+        self._room = room
+        self._samples = samples
+        self._number = 0
+
+    def add(self, block: PublishedBlock) -> None:
+        """Add a block that nobody holds yet. Give it to a member, or free it."""
+        block.number = self._number
+        self._number += 1
+        self.by_number[block.number] = block
+
+    def end(self, block: PublishedBlock) -> Cursor:
+        """Return the position after a block."""
+        return block.at.after(block.rows, self._samples)
+
+    def up_to(self, position: Cursor) -> list[PublishedBlock]:
+        """Return the newest blocks that lead without a gap up to a position."""
+        chain: list[PublishedBlock] = []
+        expected = position
+        for block in reversed(self.by_number.values()):
+            if self.end(block) != expected:
+                break
+            chain.append(block)
+            expected = block.at
+        return chain[::-1]
+
+    def give(self, member: FeedMember, block: PublishedBlock) -> None:
+        """Let a member hold a block that is sent to it; once more, if it holds it already."""
+        if member.id not in block.holders:
+            member.held_bytes += block.placement.nbytes
+            member.held_rows += block.rows
+        block.holders[member.id] = block.holders.get(member.id, 0) + 1
+        member.held[member.sent] = block
+        member.sent += 1
+        member.unread += 1
+
+    def release(self, member: FeedMember, ordinal: int) -> None:
+        """Let a member release what it was sent under this number."""
+        block = member.held.pop(ordinal)
+        member.unread -= ordinal >= member.read
+        block.holders[member.id] -= 1
+        if block.holders[member.id]:
+            return
+        del block.holders[member.id]
+        member.held_bytes -= block.placement.nbytes
+        member.held_rows -= block.rows
+        self.free_if_unused(block)
+
+    def free_if_unused(self, block: PublishedBlock) -> None:
+        """Free the room of a block if nobody holds it, and it need not stay."""
+        if not block.holders and not block.stays:
+            self._room.release(block.offset)
+            del self.by_number[block.number]
+
+
+_STAYS_NS = 20 * 10**9
+_WINDOW_SHARE = 4
+"""They take at most one part in so many of the window, and of the blocks that may be on their way."""
+
+
+class Beginning:
+    """Keeps blocks in the ring as a trainer would: all from the oldest beginning on that is young, and fits.
+
+    Args:
+        held: The blocks in the ring.
+        window_bytes: Size of the ring.
+        most_blocks: Most blocks that may be on their way.
+    """
+
+    def __init__(self, held: HeldBlocks, window_bytes: int, most_blocks: int) -> None:
+        self._held = held
+        self._most_bytes = window_bytes // _WINDOW_SHARE
+        self._most_blocks = most_blocks // _WINDOW_SHARE
+        self._kept: list[PublishedBlock] = []  # without a gap, up to the newest block
+        self._bytes = 0
+        self._begins: list[tuple[int, int]] = []  # blocks with which parts begin, by number, and until when
+
+    def begin(self, blocks: list[PublishedBlock]) -> None:
+        """Keep these, the newest of the ring: a part begins with the first of them."""
+        first = blocks[0]
+        if self._kept and first.number < self._kept[0].number:
+            self._kept, self._bytes = [], 0  # all of them are among these
+        elif self._kept and not self._follows(first):
+            self.let_go()
+        known = self._kept[-1].number if self._kept else -1
+        for block in blocks:
+            if block.number > known:
+                self._keep(block)
+        if (beginning := (first.number, first.published_ns + _STAYS_NS)) not in self._begins:
+            insort(self._begins, beginning)
+        self.expire(first.published_ns)
+
+    def add(self, block: PublishedBlock) -> None:
+        """Keep a block that was just published, if all from a beginning on are kept."""
+        if self._kept and self._follows(block):
+            self._keep(block)
+        else:
+            self.let_go()
+        self.expire(block.published_ns)
+
+    def expire(self, now_ns: int) -> None:
+        """Let go what has stayed for long enough, or is too much."""
+        while self._begins and (
+            now_ns > self._begins[0][1] or self._bytes > self._most_bytes or len(self._kept) > self._most_blocks
+        ):
+            del self._begins[0]
+            self._let_go_before(self._begins[0][0] if self._begins else None)
+
+    @property
+    def until_ns(self) -> int | None:
+        """Until when the oldest stay, by the monotonic clock; None if there are none."""
+        return self._begins[0][1] if self._begins else None
+
+    def let_go(self) -> bool:
+        """Let them go; return whether there were any."""
+        any_kept = bool(self._kept)
+        self._begins.clear()
+        self._let_go_before(None)
+        return any_kept
+
+    def _follows(self, block: PublishedBlock) -> bool:
+        """Whether a block is kept, or comes next."""
+        return block.stays or self._held.end(self._kept[-1]) == block.at
+
+    def _keep(self, block: PublishedBlock) -> None:
+        block.stays = True  # first: if Ctrl-C comes here, it is not freed twice
+        self._kept.append(block)
+        self._bytes += block.placement.nbytes
+
+    def _let_go_before(self, number: int | None) -> None:
+        while self._kept and (number is None or self._kept[0].number < number):
+            block = self._kept.pop(0)
+            self._bytes -= block.placement.nbytes
+            block.stays = False
+            self._held.free_if_unused(block)
