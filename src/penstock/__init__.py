@@ -64,7 +64,7 @@ _HOMES = {
     "PenstockError": "penstock.errors",
 }
 _MODULES = ("errors", "select")
-_LOADERS = {"Loader", "attach", "share"}
+_WAITED_FOR = {"Loader", "attach", "autoshare", "share"}
 
 
 def __getattr__(name: str) -> Any:
@@ -76,8 +76,8 @@ def __getattr__(name: str) -> Any:
         return _error(name)
     with _importing:
         value = getattr(import_module(_HOMES[name]), name)
-        if name in _LOADERS and "PENSTOCK_RUN_ID" in os.environ:
-            import_module("penstock.runs.inside.run").watch_waits()
+        if name in _WAITED_FOR and "PENSTOCK_RUN_ID" in os.environ:
+            import_module("penstock.runs.inside.watch").watch_loaders()
     globals()[name] = value
     return value
 

@@ -148,8 +148,8 @@ def autoshare(
         explain: Tell what each loader is taken for, and why.
         strict: Raise what hinders sharing.
 
-    Example:
-        ``penstock.autoshare("resnet", only="train.py:*")`` shares what ``train.py`` iterates.
+    Examples:
+        >>> penstock.autoshare("resnet", only="train.py:*")  # what train.py iterates
 
     Raises:
         BadSetting: ``workers`` is no whole number.

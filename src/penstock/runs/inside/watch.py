@@ -115,6 +115,15 @@ def first_axis(batch: Any) -> float:
         return math.nan
 
 
+def watch_loaders() -> None:
+    """Keep the waits of this process's loops: for Penstock's loaders, and for whatever loaders are hooked."""
+    from penstock.runs.inside.run import watch_waits
+
+    watch_waits()
+    if watch not in hook.GUARDS:
+        hook.GUARDS.append(watch)
+
+
 def hooked(loader_class: type) -> None:
     """Watch, and share if ``penstock run --share`` asks for it, all loaders of a class.
 
