@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.runs.running import nothing_is_left
 
+from penstock.runs.launch import groups
 from penstock.runs.launch.launcher import Launcher, RunBegan, RunEnded, RunEvent, RunPrinted
-from penstock.runs.modes.mode import mode_of, opened
+from penstock.runs.modes.mode import Mode, mode_of, opened
 from penstock.runs.record import GroupPlan, RunPlan, RunRecord
 from penstock.runs.store import Store
 
@@ -103,3 +105,26 @@ def test_some_runs_of_a_group_have_their_own_mig_profiles(store: Store):
     records = added(store, "true", "true", "true", mode="mig:a,b,c")
     assert mode_of(records[1:]) == "mig:b,c"
     assert mode_of(added(store, "true", "true", mode="mig:a")[1:]) == "mig:a"
+
+
+def test_runs_end_before_their_mode_closes_whatever_is_raised_beside_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    (record,) = added(store, "sleep 1000")
+    closed = list[str]()
+
+    @contextmanager
+    def mode(name: str, records: Sequence[RunRecord]) -> Iterator[Mode]:
+        with opened(name, records) as known:
+            try:
+                yield known
+            finally:
+                closed.append(store.run(record.id).status)
+
+    def tell(group: int, run: RunRecord) -> None:
+        raise RuntimeError(f"{run.name} began")
+
+    monkeypatch.setattr(groups, "opened", mode)
+    with pytest.raises(RuntimeError, match="run-0 began"):
+        groups.GroupsInTurn(store, [[record]], listeners=[()], tell=tell).run()
+    assert closed == ["killed"]

@@ -81,6 +81,7 @@ class GroupsInTurn:
                     self._store.ended(record.id, "failed", None, f"never began: {error}")
                     self._note(record.id)
                 return
+            until_all_ended.callback(self._launcher.end_running)  # a mode waits for its runs when it closes
             for together in [[record] for record in records] if records[0].mode == "alone" else [records]:
                 self._run_together(together, mode)
 

@@ -141,14 +141,18 @@ class Launcher:
                 self._sampling.restart()
                 self._watch_sampling()
 
-    def close(self) -> None:
-        """End what runs, and wait until nothing is left of it."""
+    def end_running(self) -> None:
+        """End the runs that may not outlive this process, and wait until nothing is left of them."""
         if self._orphans == "end":
             for id in self._running:
                 self.stop(id, "what had started it has closed")
             while self._running:
                 for _ in self.events():
                     pass
+
+    def close(self) -> None:
+        """End what runs, and wait until nothing is left of it."""
+        self.end_running()
         for run in self._running.values():
             run.link.close()
         for thread in self._describing:
