@@ -16,8 +16,9 @@ import pytest
 import penstock
 
 ROOT = Path(__file__).parents[2]
-NAMES = [name for name in dir(penstock) if name not in ("__version__", "select")]
+NAMES = [name for name in dir(penstock) if name not in ("__version__", "select", "errors", "PenstockError")]
 NAMES += [f"select.{name}" for name in dir(penstock.select)]
+NAMES += [f"errors.{name}" for name, kind in vars(penstock.errors).items() if isinstance(kind, type)]
 
 pytest.importorskip("mkdocs", reason="make test-docs installs it")
 
@@ -67,5 +68,5 @@ def test_the_docstring_of_a_public_function_names_its_arguments_and_errors(name:
     made_elsewhere = name in ("Loader", "select.Scorer")
     for argument in inspect.signature(thing).parameters:
         assert made_elsewhere or re.search(rf"^    {argument}: ", documented, re.MULTILINE), argument
-    raises_nothing = name in ("Loader", "feeds", "log", "run", "select.overlap")
+    raises_nothing = name in ("Loader", "feeds", "log", "current_run", "select.overlap")
     assert raises_nothing or "Raises:" in documented or "\nAttributes:" in documented
