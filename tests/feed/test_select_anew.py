@@ -6,6 +6,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,26 @@ def test_ranks_select_before_their_first_epoch_and_may_read_two_parts_at_once(se
     with ThreadPoolExecutor(2) as ranks:
         seen = [sorted([*one, *other]) for one, other in zip(*ranks.map(train, range(2)), strict=True)]
     assert seen == [[5, 6, 7, 8], [7, 8], [1, 2]]
+
+
+def test_ranks_that_select_the_same_after_they_have_loaded_a_state_begin_an_epoch(serve: Any) -> None:
+    serve(arrays(), window="1MiB")
+
+    def train(rank: int) -> list[int]:
+        with penstock.attach("feed", 5, shard=(rank, 2)) as loader:
+            amid = iter(loader)
+            next(amid)
+            saved = loader.state_dict()
+        both_have_left.wait()
+        with penstock.attach("feed", 5, shard=(rank, 2)) as loader:
+            loader.load_state_dict(saved)
+            loader.select(None)
+            return epoch_of(loader)
+
+    both_have_left = Barrier(2)
+    with ThreadPoolExecutor(2) as ranks:
+        one, other = ranks.map(train, range(2))
+    assert sorted([*one, *other]) == list(range(N))
 
 
 def test_a_part_is_changed_between_the_epochs_of_a_feed_that_has_sent_them_all(serve: Any) -> None:

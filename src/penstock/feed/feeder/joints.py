@@ -6,6 +6,7 @@ Pure: a model of feeders and trainers in random histories drives it (``tests/fee
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.contracts import MOST_CHANGES, MOST_JOINTS, NO_JOINTS, Cursor, Joints, Known, last_read
@@ -187,11 +188,12 @@ def place_for(state: FeedState, group: list[FeedMember], not_before: Cursor) -> 
 
 def is_far_behind(state: FeedState, at: Cursor) -> bool:
     """Whether others read who are behind a place by more than a cycle, and than the window holds."""
-    block = next(iter(state.blocks.values()), None)
     cycles = at.cycle - head(state).cycle - 1
-    if block is None or state.joints is None or state.samples is None or state.needed() is None or cycles < 1:
+    if state.joints is None or state.samples is None or state.needed() is None or cycles < 1:
         return False
-    window = min(state.room.capacity_bytes // max(1, aligned(block.placement.nbytes)), MOST_BLOCKS)
+    window = MOST_BLOCKS
+    for block in islice(state.blocks.values(), 1):
+        window = min(window, state.room.capacity_bytes // max(1, aligned(block.placement.nbytes)))
     return cycles * state.samples > window * state.block_rows
 
 

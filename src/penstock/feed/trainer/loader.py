@@ -227,12 +227,13 @@ class Loader:
                 self._take(options)
 
     def _take(self, options: LoaderOptions) -> None:
-        old = self._reading
-        if old.epoch.start is None and options.digest == self._options.digest:
+        old, same = self._reading, options.digest == self._options.digest
+        if same and old.epoch.start is None:
             self._options = options
             return
         self._rows.check_views()
-        rows = self._opened(options, self._rows)
+        goes_on = same and not self._rows.has_asked  # a state was loaded, and nothing read: a rank is here already
+        rows = self._rows if goes_on else self._opened(options, self._rows)
         try:
             reading = _reading_of(rows, options)
             coming = old.coming()

@@ -118,6 +118,11 @@ class RowStream:
         return self.connection.welcome.samples
 
     @property
+    def has_asked(self) -> bool:
+        """Whether a feeder was asked for rows."""
+        return self._start is not None
+
+    @property
     def wait_s(self) -> float:
         return self._past_wait_s + self.connection.wait_s
 
