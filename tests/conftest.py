@@ -69,16 +69,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if a process of a test's is left, or a file in /dev/shm; the names of torch's tell whose."""
     if hasattr(session.config, "workerinput"):  # one of several processes that test
         return
-    # Those of a test that hung, and was killed: whoever waits for the end of their output would wait for ever.
-    processes = _serving(session.config._tmp_path_factory.getbasetemp())  # pyright: ignore
-    for process in processes:
-        process.kill()
-    deadline = time.monotonic() + 5  # a torch worker's file is there for a moment, until it is handed over
-    while (left := set(os.listdir("/dev/shm")) - session.config.stash[SHM_BEFORE]) and time.monotonic() < deadline:
+    base = session.config._tmp_path_factory.getbasetemp()  # pyright: ignore
+    deadline = time.monotonic() + 15  # the last test's processes may be about to end, a torch worker's file to go
+    while time.monotonic() < deadline:
+        processes = _serving(base)
+        left = set(os.listdir("/dev/shm")) - session.config.stash[SHM_BEFORE]
+        if not processes and not left:
+            return
         time.sleep(0.05)
+    for process in processes:  # whoever waits for the end of their output would wait for ever
+        process.kill()
     session.config.stash[LEFT] = [*map(str, processes), *(f"/dev/shm/{name}" for name in sorted(left))]
-    if session.config.stash[LEFT]:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
