@@ -1,0 +1,124 @@
+"""What a scheduler knows of a run, and of the machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+GpuMode = Literal["plain", "mps"]
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to be scheduled: what is left of it, and what a sample of it costs.
+
+    Attributes:
+        name: Unique among the jobs of a plan.
+        samples: Samples that it has yet to train on.
+        preparation_s: CPU-seconds in which its loader prepares a sample. A feed spends them once for its members.
+        own_s: CPU-seconds a sample in its own process.
+        gpu_s: Seconds a sample on a GPU that it has for itself.
+        start_s: CPU-seconds until its first batch: imports, mostly.
+        sm_share: Part of a GPU's multiprocessors that it keeps busy while it computes alone.
+        memory_bytes: GPU memory that it needs, on each of its GPUs; host memory on a machine without GPUs.
+        gpus: How many GPUs it computes on at once.
+        data: Fingerprint of its data and loader: jobs with equal ones can be fed by one feed. Empty: by none.
+        kind: By what its interference with others was measured: its command and code.
+        priority: Weight in a plan's objective.
+        deadline_s: When it must have ended, in seconds from the plan's beginning; None for no deadline.
+        after: Names of the jobs that must end before it starts.
+        arrives_s: When it can start at the earliest, in seconds from the plan's beginning.
+        devices: Numbers of the GPUs that it may use; empty for all.
+    """
+
+    name: str
+    samples: float
+    preparation_s: float
+    own_s: float = 0.0
+    gpu_s: float
+    start_s: float = 0.0
+    sm_share: float = 1.0
+    memory_bytes: int = 0
+    gpus: int = 1
+    data: str = ""
+    kind: str = ""
+    priority: float = 1.0
+    deadline_s: float | None = None
+    after: tuple[str, ...] = ()
+    arrives_s: float = 0.0
+    devices: tuple[int, ...] = ()
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What jobs run on.
+
+    Attributes:
+        cores: CPU cores.
+        memories: Memory of each GPU in bytes, less what must stay free; of the host, where there is no GPU.
+        speeds: Of each GPU, relative to the one on which ``gpu_s`` was measured: less than 1 for a MIG instance.
+            Empty if all are 1.
+        mode: How jobs share a GPU: by turns ("plain"), or each with the multiprocessors that it uses ("mps").
+        pairs: What was measured of two kinds on one GPU: the rate of each, as a part of its rate alone.
+    """
+
+    cores: float
+    memories: tuple[float, ...]
+    speeds: tuple[float, ...] = ()
+    mode: GpuMode = "plain"
+    pairs: Mapping[tuple[str, str], float] = {}
+
+    @property
+    def gpus(self) -> int:
+        return len(self.memories)
+
+    def speed(self, gpu: int) -> float:
+        return self.speeds[gpu] if self.speeds else 1.0
+
+    def slowdown(self, job: Job, neighbours: Sequence[Job]) -> tuple[float, bool]:
+        """How much slower a job computes beside others on its GPU, and whether that was measured.
+
+        What was measured contains that a GPU's time is shared. What is assumed does not: 5% for each neighbour by
+        turns, 3% under MPS (EuroMLSys'24's measurements of DLRM beside ResNet-152).
+        """
+        measured = [self.pairs.get((job.kind, other.kind)) for other in neighbours]
+        if neighbours and all(each is not None for each in measured):
+            rate = math.prod(each for each in measured if each is not None)
+            return (1 / rate if rate > 0 else math.inf), True
+        return 1 + (0.03 if self.mode == "mps" else 0.05) * len(neighbours), False
+
+
+def alone_sample_s(job: Job, machine: Machine) -> float:
+    """Seconds in which a job trains on a sample with the machine for itself."""
+    speed = max(map(machine.speed, job.devices or range(machine.gpus)))
+    return max(job.gpu_s / speed, job.own_s, (job.preparation_s + job.own_s) / machine.cores)
+
+
+def alone_s(job: Job, machine: Machine) -> float:
+    """Seconds that a job takes with the machine for itself."""
+    return job.start_s + job.samples * alone_sample_s(job, machine)
+
+
+def contention(jobs: Sequence[Job], machine: Machine) -> float:
+    """Return ρ: the cores that preparation would keep busy if one job ran on each GPU, per core that is there.
+
+    Up to 1, sharing data saves CPU time and no other time.
+    """
+    wanted = [job.preparation_s / max(job.gpu_s, 1e-12) for job in jobs]
+    return machine.gpus * sum(wanted) / max(1, len(wanted)) / machine.cores
+
+
+def least_makespan_s(jobs: Sequence[Job], machine: Machine) -> float:
+    """A time that no plan is shorter than: each data set is prepared once, each sample computed, each job ends."""
+    own, prepared, computed, longest = 0.0, dict[str, float](), 0.0, 0.0
+    for job in jobs:
+        work = job.samples * job.preparation_s
+        key = job.data or f"only {job.name}"
+        prepared[key] = max(prepared.get(key, 0.0), work)
+        own += job.start_s + job.samples * job.own_s
+        if not machine.pairs:  # what was measured of two may sum up to more than one
+            computed += job.samples * job.gpu_s * job.gpus * (job.sm_share if machine.mode == "mps" else 1.0)
+        longest = max(longest, job.arrives_s + alone_s(job, machine))
+    speed = sum(map(machine.speed, range(machine.gpus)))
+    return max((own + sum(prepared.values())) / machine.cores, computed / speed, longest)

@@ -1,0 +1,187 @@
+"""How a policy's plan would go: jobs as fluids, from event to event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.schedule.jobs import Job, Machine
+from penstock.schedule.partition import Sharing, rates_together
+from penstock.schedule.rates import Placed
+
+_SAME_TIME_S = 1e-9
+
+
+class Start(NamedTuple):
+    """A job that starts now, by its index, and the GPUs that it gets."""
+
+    job: int
+    gpus: tuple[int, ...]
+
+
+class Running(NamedTuple):
+    """A job that runs when a plan begins.
+
+    Attributes:
+        job: Its index.
+        gpus: The GPUs that it has.
+        since_s: When it started, relative to now: at most 0.
+    """
+
+    job: int
+    gpus: tuple[int, ...]
+    since_s: float = 0.0
+
+
+class ScheduledRun(NamedTuple):
+    """When and where a job runs.
+
+    Attributes:
+        job: Its index.
+        gpus: The GPUs that it computes on.
+        start_s: When it starts.
+        end_s: When it ends.
+        feed: Number of the feed that it reads first; jobs with the same number share one.
+    """
+
+    job: int
+    gpus: tuple[int, ...]
+    start_s: float
+    end_s: float
+    feed: int
+
+
+class State:
+    """Who waits and who runs, at a moment of a plan; what policies see.
+
+    Attributes:
+        jobs: All jobs, by index.
+        machine: What they run on.
+        now_s: Seconds since the plan's beginning.
+        waiting: Indices of the jobs that may start now, by arrival.
+        placed: The jobs that run, by index.
+        on: By GPU, the jobs that run there.
+        free_bytes: By GPU, memory that no job has.
+    """
+
+    def __init__(self, jobs: Sequence[Job], machine: Machine, running: Sequence[Running]) -> None:
+        self.jobs = jobs
+        self.machine = machine
+        self.now_s = 0.0
+        self.waiting: list[int] = []
+        self.placed: dict[int, Placed] = {}
+        self.on: list[list[int]] = [[] for _ in range(machine.gpus)]
+        self.free_bytes = list(machine.memories)
+        for each in running:
+            self.place(each.job, each.gpus)
+
+    def place(self, job: int, gpus: tuple[int, ...]) -> None:
+        self.placed[job] = Placed.on(self.jobs[job], gpus, self.machine)
+        for gpu in gpus:
+            self.on[gpu].append(job)
+            self.free_bytes[gpu] -= self.jobs[job].memory_bytes
+
+    def remove(self, job: int) -> None:
+        for gpu in self.placed.pop(job).gpus:
+            self.on[gpu].remove(job)
+            self.free_bytes[gpu] += self.jobs[job].memory_bytes
+
+    def room_for(self, job: int, most: int) -> list[int]:
+        """Return the GPUs that it may use, whose memory has room for it, and where fewer than ``most`` run."""
+        wanted = self.jobs[job]
+        return [
+            gpu
+            for gpu in wanted.devices or range(self.machine.gpus)
+            if self.free_bytes[gpu] >= wanted.memory_bytes and len(self.on[gpu]) < most
+        ]
+
+
+Policy = Callable[[State], Start | None]
+"""Names a job that starts now, or None; asked again at once after each start, and at each event."""
+
+
+class Outcome(NamedTuple):
+    """How a plan goes.
+
+    Attributes:
+        runs: All jobs, by index.
+        makespan_s: When the last has ended.
+        stuck: Indices of the jobs that have not ended, where the policy starts no more or the time was up.
+    """
+
+    runs: dict[int, ScheduledRun]
+    makespan_s: float
+    stuck: list[int]
+
+    def mean_jct_s(self, jobs: Sequence[Job]) -> float:
+        """Return the mean time from arrival to end, weighted by priority."""
+        weights = sum(job.priority for job in jobs)
+        return sum(job.priority * (self.runs[i].end_s - job.arrives_s) for i, job in enumerate(jobs)) / weights
+
+
+def simulate(
+    jobs: Sequence[Job],
+    machine: Machine,
+    policy: Policy,
+    sharing: Sharing,
+    running: Sequence[Running] = (),
+    until_s: float = math.inf,
+) -> Outcome:
+    """Run a policy in the model.
+
+    Args:
+        jobs: What is left of each.
+        machine: What they run on.
+        policy: Who starts, at each event.
+        sharing: How those that run are divided into feeds.
+        running: The jobs that run already.
+        until_s: Give up once the makespan cannot be less.
+    """
+    state = State(jobs, machine, running)
+    starting = {each.job: jobs[each.job].start_s for each in running if jobs[each.job].start_s > 0}
+    left = {each.job: jobs[each.job].samples for each in running}
+    began = {each.job: each.since_s for each in running}
+    coming = sorted((i for i in range(len(jobs)) if i not in left), key=lambda i: (jobs[i].arrives_s, i))
+    names = {job.name: i for i, job in enumerate(jobs)}
+    needs = {i: {names[name] for name in jobs[i].after if name in names} for i in coming}
+    ended: dict[int, ScheduledRun] = {}
+    feed_of: dict[int, int] = {}
+    feeds_made = 0
+    while True:
+        arrived = [i for i in coming if jobs[i].arrives_s <= state.now_s + _SAME_TIME_S and not needs[i]]
+        if arrived:
+            state.waiting.extend(arrived)
+            coming = [i for i in coming if i not in arrived]
+        while state.waiting and (start := policy(state)) is not None:
+            state.waiting.remove(start.job)
+            state.place(*start)
+            began[start.job], left[start.job] = state.now_s, jobs[start.job].samples
+            if jobs[start.job].start_s > 0:
+                starting[start.job] = jobs[start.job].start_s
+        reading = [i for i in state.placed if i not in starting]
+        rates, core, feeds = rates_together([state.placed[i] for i in reading], len(starting), machine, sharing)
+        for members in feeds:
+            number = min((feed_of[reading[i]] for i in members if reading[i] in feed_of), default=feeds_made)
+            feeds_made = max(feeds_made, number + 1)
+            for i in members:
+                feed_of.setdefault(reading[i], number)
+        steps = [left[i] / rate for i, rate in zip(reading, rates, strict=True) if rate > 0]
+        steps += [seconds / core for seconds in starting.values()]
+        steps += [jobs[i].arrives_s - state.now_s for i in coming if jobs[i].arrives_s > state.now_s][:1]
+        if not steps or state.now_s >= until_s:
+            stuck = [*state.placed, *state.waiting, *coming]
+            return Outcome(ended, math.inf if stuck else state.now_s, stuck)
+        step = max(0.0, min(steps))
+        state.now_s += step
+        for i, rate in zip(reading, rates, strict=True):
+            left[i] -= rate * step
+            if left[i] <= rate * _SAME_TIME_S + 1e-9 * jobs[i].samples:
+                ended[i] = ScheduledRun(i, state.placed[i].gpus, began[i], state.now_s, feed_of[i])
+                state.remove(i)
+                for each in needs.values():
+                    each.discard(i)
+        for i in list(starting):
+            starting[i] -= core * step
+            if starting[i] <= _SAME_TIME_S:
+                del starting[i]
