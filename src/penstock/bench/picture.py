@@ -235,3 +235,80 @@ def _keep_apart(labels: Sequence[Any], points: Sequence[tuple[float, float]], ro
             break
         else:
             label.set_visible(False)
+
+
+class Bar(NamedTuple):
+    """Something that lasts.
+
+    Attributes:
+        lane: Number of the lane that it lies in, from 0; those that overlap in one lie below each other.
+        start: Where it begins on the axis of time.
+        end: Where it ends.
+        label: Written into it, if it is long enough.
+        group: Number of its colour.
+    """
+
+    lane: int
+    start: float
+    end: float
+    label: str
+    group: int
+
+
+_GROUPS = ("#0b7a75", "#c46a2b", "#5b6abf", "#8a6d3b", "#a8447d", "#4f8a3c", "#3f7fa6", "#9aa5b1")
+
+
+def gantt_picture(
+    title: str, about: str, bars: Sequence[Bar], groups: Sequence[str], unit: str, beside: Panel | None = None
+) -> Any:
+    """Draw what lasts in lanes, by group, and a panel beside it.
+
+    Args:
+        groups: Names of the groups; those after the seventh share a colour.
+        unit: Of the axis of time.
+    """
+    last = len(_GROUPS) - 1
+    named = [*groups[:last], "others"] if len(groups) > last else groups
+    handles = [Line2D([], [], lw=8, color=color, label=name) for name, color in zip(named, _GROUPS, strict=False)]
+    rows, heights = _rows(bars)
+    figure = _canvas(13, min(9.0, max(4.0, 0.24 * sum(heights) + 1.2)), title, about, handles)
+    grid = figure.add_gridspec(1, 2, width_ratios=(2.4, 1)) if beside else figure.add_gridspec(1, 1)
+    axes = figure.add_subplot(grid[0, 0])
+    end = max(bar.end for bar in bars)
+    for bar, row in zip(bars, rows, strict=True):
+        color = _GROUPS[min(bar.group, last)]
+        axes.barh(row, bar.end - bar.start, 0.86, bar.start, color=color, edgecolor="white", lw=0.6)
+        if (bar.end - bar.start) / end > 0.011 * len(bar.label):
+            place = (bar.start + bar.end) / 2, row
+            axes.text(*place, bar.label, ha="center", va="center", fontsize=7.5, color="white", clip_on=True)
+    tops = [sum(heights[:lane]) for lane in range(len(heights))]
+    axes.set_yticks([top + (high - 1) / 2 for top, high in zip(tops, heights, strict=True)])
+    axes.set_yticklabels([f"GPU {lane}" for lane in range(len(heights))])
+    for top in tops[1:]:
+        axes.axhline(top - 0.5, color=GRID, lw=1)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.01 * end)
+    axes.set_xlabel(unit, color=FAINT)
+    _plain(axes, "Plan", "bottom")
+    if beside:
+        axes = figure.add_subplot(grid[0, 1])
+        labels, points = _draw(axes, beside)
+        axes.set_ylim(0, 1.1)
+        axes.axhline(1, color=FAINT, lw=0.8, ls="--")
+        figure.draw_without_rendering()
+        _keep_apart(labels, points, rows=10)
+    return figure
+
+
+def _rows(bars: Sequence[Bar]) -> tuple[list[int], list[int]]:
+    """Return the row of each bar, so that none in a lane overlap, and how many rows each lane has."""
+    lanes = 1 + max(bar.lane for bar in bars)
+    ends: list[list[float]] = [[] for _ in range(lanes)]
+    row_of = dict[int, int]()
+    for i in sorted(range(len(bars)), key=lambda i: bars[i].start):
+        lane = ends[bars[i].lane]
+        row = next((row for row, end in enumerate(lane) if end <= bars[i].start + 1e-9), len(lane))
+        lane[row : row + 1] = [bars[i].end]
+        row_of[i] = row
+    heights = [max(1, len(lane)) for lane in ends]
+    return [sum(heights[: bar.lane]) + row_of[i] for i, bar in enumerate(bars)], heights

@@ -11,7 +11,7 @@ from penstock._version import __version__
 from penstock.cli.command import Command, Group
 
 _VERBS = {
-    **{verb: verb for verb in ("run", "runs", "web", "feed", "pack", "cache", "select")},
+    **{verb: verb for verb in ("run", "runs", "web", "feed", "pack", "cache", "select", "schedule")},
     **dict.fromkeys(("status", "stop"), "feeds"),
     **{verb: verb for verb in ("doctor", "advise", "demo", "bench")},
 }

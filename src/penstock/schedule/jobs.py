@@ -60,7 +60,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         speeds: Of each GPU, relative to the one on which ``gpu_s`` was measured: less than 1 for a MIG instance.
             Empty if all are 1.
         mode: How jobs share a GPU: by turns ("plain"), or each with the multiprocessors that it uses ("mps").
-        pairs: What was measured of two kinds on one GPU: the rate of each, as a part of its rate alone.
+        pairs: What was measured of two kinds on one GPU: the rate of the first, as a part of its rate alone; 0 if
+            they do not fit together.
+        most_on_gpu: Jobs that may share a GPU.
     """
 
     cores: float
@@ -68,6 +70,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     speeds: tuple[float, ...] = ()
     mode: GpuMode = "plain"
     pairs: Mapping[tuple[str, str], float] = {}
+    most_on_gpu: int = 1_000_000
 
     @property
     def gpus(self) -> int:
@@ -75,6 +78,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     def speed(self, gpu: int) -> float:
         return self.speeds[gpu] if self.speeds else 1.0
+
+    def goes_beside(self, job: Job, neighbours: Sequence[Job]) -> bool:
+        """Whether a GPU with these jobs may get one more."""
+        apart = any(self.pairs.get((job.kind, other.kind)) == 0 for other in neighbours)
+        return len(neighbours) < self.most_on_gpu and not apart
 
     def slowdown(self, job: Job, neighbours: Sequence[Job]) -> tuple[float, bool]:
         """How much slower a job computes beside others on its GPU, and whether that was measured.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, Self
 
 from penstock.schedule.jobs import Job, Machine
-from penstock.schedule.partition import Sharing
+from penstock.schedule.partition import SHARINGS, Sharing
 from penstock.schedule.policies import (
     Order,
     by_arrival,
@@ -26,13 +27,15 @@ from penstock.schedule.policies import (
 from penstock.schedule.simulate import Outcome, Policy, Running, simulate
 
 Objective = Literal["makespan", "jct"]
-SHARINGS: tuple[Sharing, ...] = ("split", "all", "none")
 PUBLISHED = ("fifo", "spt", "lpt", "carma-magm", "carma-lug", "muri")
 """Policies of others, as the planner is compared with them."""
+_APART: tuple[Sharing, ...] = ("none",)
 _LATE = 1e3
 """What a second after a deadline costs, in seconds of the objective."""
 _TIE = 1e-6
 """Of plans that end together, that is best whose jobs end early."""
+_WORSE = 0.005
+"""What exchanges may cost at first, as a part of all (threshold accepting; Dueck and Scheuer, 1990)."""
 _ORDERS: dict[str, Order] = {
     "lpt": longest_first,
     "data": by_data,
@@ -67,16 +70,16 @@ class Portfolio:
         orders = {name: order(jobs, machine) for name, order in _ORDERS.items()}
         if not any(job.deadline_s is not None for job in jobs):
             del orders["edf"]
-        self._makers: dict[str, Callable[[Sharing], Policy]] = {"carma-magm": lambda _: carma_magm}
+        self._makers: dict[str, Callable[[Sharing], Policy]] = {
+            "spt": lambda _: listed(orders["spt"], 1),
+            "lpt": lambda _: listed(orders["lpt"], 1),
+            "fifo": lambda _: listed(orders["fifo"], 1, backfill=False),
+            "carma-magm": lambda _: carma_magm,
+        }
         for most in (2, 4):
             for name, order in orders.items():
                 self._makers[f"{name} by {most}"] = lambda _, o=order, m=most: listed(o, m)
-        self._makers["greedy"] = greedy
-        self._makers["muri"] = lambda _: muri()
-        self._makers["fifo"] = lambda _: listed(orders["fifo"], 1, backfill=False)
-        self._makers["spt"] = lambda _: listed(orders["spt"], 1)
-        self._makers["lpt"] = lambda _: listed(orders["lpt"], 1)
-        self._makers["carma-lug"] = lambda _: carma_lug
+        self._makers |= {"muri": lambda _: muri(), "carma-lug": lambda _: carma_lug, "greedy": greedy}
         for name, order in orders.items():
             self._makers[f"{name} as memory allows"] = lambda _, o=order: listed(o, len(jobs))
 
@@ -95,8 +98,8 @@ class Planner:
         objective: What is to be small: the time until all have ended, or the mean time from arrival to end.
         sharings: The ways of sharing that may be chosen.
         names: The policies that may be chosen; None for all, and for exchanges after them.
-        most_s: Seconds after which no further policy is tried.
-        swaps_s: Seconds for exchanges, within ``most_s``.
+        most_s: CPU-seconds after which no further policy is tried.
+        swaps_s: CPU-seconds for exchanges, within ``most_s``.
         seed: Of the exchanges.
     """
 
@@ -126,46 +129,48 @@ class Planner:
             jobs: What is left of each.
             running: Those that run already, and go on.
         """
-        began = time.monotonic()
-        portfolio, best = Portfolio(jobs, self._machine), None
-        sharings = self._sharings if _can_share(jobs) else self._sharings[-1:]
-        for name in self._names or portfolio:
-            for sharing in sharings:
-                if best is None or time.monotonic() - began < self._most_s - self._swaps_s:
-                    policy = portfolio.policy(name, sharing)
-                    best = self._better(name, policy, sharing, jobs, running, best)
-        assert best is not None
-        if self._names is None and best.cost < math.inf and len(jobs) > 1:
-            best = self._exchanged(best, jobs, running, time.monotonic() + self._swaps_s)
-        return best
+        began = time.thread_time()
+        portfolio, best = Portfolio(jobs, self._machine), list[Plan]()
+        for sharing in self._sharings if _can_share(jobs) else _APART:
+            of_this = list[Plan]()
+            for name in self._names or portfolio:
+                if not best + of_this or time.thread_time() - began < self._most_s - self._swaps_s:
+                    until_s = of_this[-1].cost if of_this and self._objective == "makespan" else math.inf
+                    trial = self._tried(name, portfolio.policy(name, sharing), sharing, jobs, running, until_s)
+                    if not of_this or trial.cost < of_this[-1].cost:
+                        of_this.append(trial)
+            best += of_this[-1:]
+        best.sort(key=lambda each: each.cost)
+        if self._names is None and best[0].cost < math.inf and len(jobs) > 1:
+            best[0] = self._exchanged(best, jobs, running)
+        return best[0]
 
-    def _better(
+    def _tried(
         self,
         name: str,
         policy: Policy,
         sharing: Sharing,
         jobs: Sequence[Job],
         running: Sequence[Running],
-        best: Plan | None,
+        until_s: float = math.inf,
     ) -> Plan:
-        until_s = best.cost if best and self._objective == "makespan" else math.inf
         outcome = simulate(jobs, self._machine, policy, sharing, running, until_s)
-        cost = cost_of(outcome, jobs, self._objective)
-        return Plan(name, policy, sharing, outcome, cost) if best is None or cost < best.cost else best
+        return Plan(name, policy, sharing, outcome, cost_of(outcome, jobs, self._objective))
 
-    def _exchanged(self, best: Plan, jobs: Sequence[Job], running: Sequence[Running], until: float) -> Plan:
-        """Change a plan's list at random, as long as there is time, and keep what makes it no worse."""
-        start = _List.of(best.outcome, len(jobs))
-        current, cost = start, math.inf
-        while time.monotonic() < until:
-            changed = current.changed(self._chance) if cost < math.inf else start
-            sharing = self._chance.choice(self._sharings) if self._chance.random() < 0.1 else best.sharing
-            outcome = simulate(jobs, self._machine, changed.policy(), sharing, running)
-            new = cost_of(outcome, jobs, self._objective)
-            if new <= cost:
-                current, cost = changed, new
-            if new < best.cost:
-                best = Plan("exchanges", changed.policy(), sharing, outcome, new)
+    def _exchanged(self, plans: Sequence[Plan], jobs: Sequence[Job], running: Sequence[Running]) -> Plan:
+        """Change the lists of plans at random, in turn, and keep what is hardly worse: less and less of that."""
+        began, best = time.thread_time(), plans[0]
+        lists = deque(
+            _Searched(each.sharing, _List.of(each.outcome, len(jobs))) for each in plans if each.outcome.runs
+        )
+        while lists and (past := (time.thread_time() - began) / self._swaps_s) < 1:
+            sharing, current, cost = lists.popleft()
+            changed = current.changed(self._chance) if cost < math.inf else current
+            trial = self._tried("exchanges", changed.policy(), sharing, jobs, running)
+            better = trial.cost <= cost * (1 + _WORSE * (1 - past))
+            lists.append(_Searched(sharing, changed, trial.cost) if better else _Searched(sharing, current, cost))
+            if trial.cost < best.cost:
+                best = trial
         return best
 
 
@@ -229,3 +234,11 @@ class _List(NamedTuple):
             case _:
                 return self._replace(backfill=not self.backfill)
         return self._replace(order=tuple(order), most=tuple(most))
+
+
+class _Searched(NamedTuple):
+    """Where the exchanges of one way of sharing stand."""
+
+    sharing: Sharing
+    current: _List
+    cost: float = math.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from penstock.schedule.jobs import Job, Machine, alone_s
 from penstock.schedule.partition import Sharing, rates_together
@@ -14,7 +14,7 @@ Order = Callable[[Sequence[Job], Machine], list[int]]
 _SM_CAP = 0.8
 """CARMA adds no job to a GPU whose multiprocessors are busier than this."""
 _LOOKED_AT = 8
-"""Waiting jobs that greedy compares, and the most that Muri matches are four times as many."""
+"""Waiting jobs that greedy compares; Muri matches twice as many."""
 _LEAST_GAIN = 1e-9
 
 
@@ -97,7 +97,7 @@ def muri() -> Policy:
     """Muri (SIGCOMM'22): pairs whose stages interleave best, by maximum-weight matching, share a GPU.
 
     Who computes alone and who waits are matched anew at each event; the
-    matching is grown greedily and improved by exchanging partners.
+    matching is grown greedily and improved by exchanges.
     """
     known: dict[tuple[int, int], float] = {}
 
@@ -110,7 +110,7 @@ def muri() -> Policy:
         alone = [jobs[0] for jobs in state.on if len(jobs) == 1 and state.jobs[jobs[0]].gpus == 1]
         if not alone and all(state.on):
             return None
-        waiting = state.waiting[: 4 * _LOOKED_AT]
+        waiting = state.waiting[: 2 * _LOOKED_AT]
         partner = matching([*alone, *waiting], lambda a, b: 0.0 if {a, b} <= {*alone} else gain(a, b, state))
         for job in alone:
             other = partner.get(job)
@@ -144,7 +144,7 @@ def pair_gain(a: int, b: int, state: State) -> float:
 
 
 def matching(nodes: Sequence[int], gain: Callable[[int, int], float]) -> dict[int, int]:
-    """Match nodes in pairs for a large sum of gains: best pairs first, then exchanges between two pairs."""
+    """Match nodes in pairs for a large sum of gains: best pairs first, then exchanges among two or three pairs."""
     gains = {pair: gain(*pair) for pair in itertools.combinations(nodes, 2)}
     weight = {**gains, **{(b, a): each for (a, b), each in gains.items()}}
     free, pairs = set(nodes), list[tuple[int, int]]()
@@ -155,12 +155,25 @@ def matching(nodes: Sequence[int], gain: Callable[[int, int], float]) -> dict[in
     changed = True
     while changed:
         changed = False
-        for i, j in itertools.combinations(range(len(pairs)), 2):
-            (a, b), (c, d) = pairs[i], pairs[j]
-            for one, other in (((a, c), (b, d)), ((a, d), (b, c))):
-                if weight[one] + weight[other] > weight[pairs[i]] + weight[pairs[j]] + 1e-9:
-                    pairs[i], pairs[j], changed = one, other, True
+        for some in itertools.chain(
+            itertools.combinations(range(len(pairs)), 2), itertools.combinations(range(len(pairs)), 3)
+        ):
+            now = sum(weight[pairs[i]] for i in some)
+            for other in _pairings([node for i in some for node in pairs[i]]):
+                if sum(weight[pair] for pair in other) > now + _LEAST_GAIN:
+                    for i, pair in zip(some, other, strict=True):
+                        pairs[i] = pair
+                    changed = True
+                    break
     return {**dict(pairs), **{b: a for a, b in pairs}}
+
+
+def _pairings(nodes: list[int]) -> Iterator[list[tuple[int, int]]]:
+    if not nodes:
+        yield []
+    for i in range(1, len(nodes)):
+        for others in _pairings(nodes[1:i] + nodes[i + 1 :]):
+            yield [(nodes[0], nodes[i]), *others]
 
 
 def greedy(sharing: Sharing) -> Policy:
@@ -192,7 +205,9 @@ def _progress(state: State, sharing: Sharing, more: Start | None) -> float:
     placed = [*state.placed.values()]
     if more:
         placed.append(Placed.on(state.jobs[more.job], more.gpus, state.machine))
-    rates, _, _ = rates_together(placed, 0, state.machine, "none" if sharing == "none" else "all")
+    rates, _, _ = rates_together(
+        placed, [1.0] * len(placed), 0, state.machine, "none" if sharing == "none" else "all"
+    )
     return sum(rate * each.weight for each, rate in zip(placed, rates, strict=True))
 
 

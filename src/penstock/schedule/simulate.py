@@ -93,7 +93,9 @@ class State:
         return [
             gpu
             for gpu in wanted.devices or range(self.machine.gpus)
-            if self.free_bytes[gpu] >= wanted.memory_bytes and len(self.on[gpu]) < most
+            if self.free_bytes[gpu] >= wanted.memory_bytes
+            and len(self.on[gpu]) < most
+            and self.machine.goes_beside(wanted, [self.jobs[i] for i in self.on[gpu]])
         ]
 
 
@@ -160,7 +162,9 @@ def simulate(
             if jobs[start.job].start_s > 0:
                 starting[start.job] = jobs[start.job].start_s
         reading = [i for i in state.placed if i not in starting]
-        rates, core, feeds = rates_together([state.placed[i] for i in reading], len(starting), machine, sharing)
+        rates, core, feeds = rates_together(
+            [state.placed[i] for i in reading], [left[i] for i in reading], len(starting), machine, sharing
+        )
         for members in feeds:
             number = min((feed_of[reading[i]] for i in members if reading[i] in feed_of), default=feeds_made)
             feeds_made = max(feeds_made, number + 1)

@@ -1,0 +1,119 @@
+"""``penstock schedule``: which runs run when, where and on which feed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.basics.terminal import console
+from penstock.cli.command import AsJson, Command, Group, print_json
+from penstock.errors import BadSetting
+
+app = typer.Typer(cls=Group, help="Plan which runs run when, where and on which feed.", no_args_is_help=True)
+
+
+@app.callback()
+def schedule() -> None:
+    """Plan which runs run when, where and on which feed."""
+
+
+@app.command(cls=Command)
+def simulate(
+    trace: Annotated[
+        str,
+        typer.Option(
+            metavar="TRACE",
+            help="gavel:FILE, muri:FILE or tiresias:FILE; synergy:24 for 24 drawn jobs; or a JSON list of jobs.",
+        ),
+    ] = "synergy:24",
+    policy: Annotated[
+        str, typer.Option(metavar="NAMES", help="fifo, spt, lpt, carma-magm, carma-lug, muri, plan; with commas.")
+    ] = "fifo,spt,carma-magm,carma-lug,muri,plan",
+    share: Annotated[
+        str, typer.Option(metavar="WAYS", help="none, all or split: how jobs on the same data share feeds.")
+    ] = "none,all,split",
+    gpus: Annotated[int, typer.Option(min=1, max=64, help="GPUs.")] = 4,
+    cores: Annotated[float, typer.Option(min=1, help="CPU cores.")] = 12,
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of each GPU.")] = "16GiB",
+    mode: Annotated[str, typer.Option(metavar="MODE", help="plain or mps: how jobs share a GPU.")] = "plain",
+    objective: Annotated[str, typer.Option(metavar="WHAT", help="makespan or jct.")] = "makespan",
+    same_data: Annotated[
+        float, typer.Option(min=0, max=1, help="Of drawn jobs, the part that trains on one data set.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn, and of the planner's exchanges.")] = 0,
+    json: AsJson = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF).")] = None,
+) -> None:
+    """Compare policies, with and without shared feeds, in a model of this machine or another.
+
+    Nothing runs. Rates are those of the planner's model: a feed prepares its data once for all its members, GPUs
+    are shared in turns, memory is a limit.
+    """
+    from penstock.basics.sizes import size_from
+    from penstock.bench.experiment import check_files, progress
+    from penstock.schedule.jobs import Machine, contention, least_makespan_s
+    from penstock.schedule.partition import SHARINGS
+    from penstock.schedule.planner import PUBLISHED
+    from penstock.schedule.study import PLANNED, Study, compared, gains, picture, table
+    from penstock.schedule.traces import read_trace
+
+    names = _names("--policy", policy, (*PUBLISHED, PLANNED))
+    sharings: Any = _names("--share", share, SHARINGS)
+    (one_mode,) = _names("--mode", mode, ("plain", "mps"), most=1)
+    (wanted,) = _names("--objective", objective, ("makespan", "jct"), most=1)
+    check_files(plot=plot)
+    found = read_trace(trace, gpus=gpus, same_data=same_data, seed=seed)
+    usable = 0.95 * size_from("--memory", memory)
+    if too_large := [job.name for job in found.jobs if job.memory_bytes > usable]:
+        more = f" ({len(too_large)} jobs do)" if too_large[1:] else ""
+        raise BadSetting(f"{too_large[0]} needs more memory than a GPU of {memory} has, less 5%{more}")
+    machine = Machine(
+        cores=cores,
+        memories=(usable,) * gpus,
+        mode=one_mode,  # pyright: ignore[reportArgumentType]
+        pairs=found.pairs,
+        most_on_gpu=2 if found.pairs else len(found.jobs),
+    )
+    kind: Any = wanted
+    both = {*sharings} > {"none"}
+    rows, gained = list[Any](), list[tuple[float, float]]()
+    steps = len(names) * len(sharings) + 5 * both
+    with progress(console(stderr=True)) as tell:
+        for row in compared(found.jobs, machine, kind, names, sharings, seed):
+            rows.append(row)
+            tell(len(rows), steps, f"{row.policy}, {row.sharing}")
+        for each in gains(found.jobs, machine, kind, seed) if both else ():
+            gained.append(each)
+            tell(len(rows) + len(gained), steps, f"ρ = {each[0]:.1f}")
+    study = Study(found.jobs, machine, kind, tuple(rows), tuple(gained))
+    about = (
+        f"{len(found.jobs)} jobs, {gpus} GPUs, {cores:g} cores, ρ = {contention(found.jobs, machine):.2f}; "
+        f"no plan is shorter than {least_makespan_s(found.jobs, machine) / 3600:.2f} h"
+    )
+    if plot:
+        picture(study, about).savefig(plot)
+    if json:
+        print_json({**study.as_json(), "left_out": dict(found.left_out), "assumed": found.assumed})
+        return
+    out = console()
+    out.print(about, soft_wrap=True)
+    out.print(table(study))
+    for line in (
+        *(f"Left out: {number} jobs that {why}." for why, number in found.left_out.items()),
+        *found.assumed,
+    ):
+        out.print(line, style="dim", soft_wrap=True)
+    if gained:
+        pairs = ", ".join(f"{gain:.2f} at ρ {rho:.1f}" for rho, gain in gained)
+        out.print(
+            f"Best plan with shared feeds ÷ best without, with other numbers of cores: {pairs}", soft_wrap=True
+        )
+
+
+def _names(option: str, text: str, known: tuple[str, ...], most: int = 100) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    if wrong := [name for name in names if name not in known] or names[most:]:
+        raise BadSetting(f"{option} {text}: {wrong[0]!r} is not one of {', '.join(known)}")
+    return names

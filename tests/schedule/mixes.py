@@ -1,0 +1,46 @@
+"""Jobs and machines for tests of schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from penstock.schedule.jobs import Job, Machine
+
+GIB = 2**30
+
+
+def job(name: str, **more: Any) -> Job:
+    return Job(
+        **{"name": name, "samples": 1000.0, "preparation_s": 0.01, "gpu_s": 0.001, "data": "images", **more}
+    )
+
+
+@st.composite
+def jobs(draw: Any, most: int = 6) -> list[Job]:
+    cost = st.floats(1e-4, 0.1)
+    return [
+        job(
+            f"job{i}",
+            samples=draw(st.floats(10, 1e5)),
+            preparation_s=draw(st.just(0.0) | cost),
+            own_s=draw(st.just(0.0) | cost),
+            gpu_s=draw(cost),
+            start_s=draw(st.sampled_from([0.0, 2.0])),
+            sm_share=draw(st.floats(0.1, 1)),
+            memory_bytes=draw(st.integers(1, 12)) * GIB,
+            data=draw(st.sampled_from(["", "a", "b"])),
+            arrives_s=draw(st.sampled_from([0.0, 0.0, 5.0, 100.0])),
+            priority=draw(st.sampled_from([1.0, 1.0, 3.0])),
+        )
+        for i in range(draw(st.integers(1, most)))
+    ]
+
+
+@st.composite
+def machines(draw: Any) -> Machine:
+    gpus = draw(st.integers(1, 3))
+    return Machine(
+        cores=draw(st.floats(1, 16)), memories=(16.0 * GIB,) * gpus, mode=draw(st.sampled_from(["plain", "mps"]))
+    )
