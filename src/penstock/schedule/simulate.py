@@ -63,6 +63,8 @@ class State:
         placed: The jobs that run, by index.
         on: By GPU, the jobs that run there.
         free_bytes: By GPU, memory that no job has.
+        left: By index, the samples that each running job has yet to train on.
+        started_s: By index, when each running job started.
     """
 
     def __init__(self, jobs: Sequence[Job], machine: Machine, running: Sequence[Running]) -> None:
@@ -73,16 +75,21 @@ class State:
         self.placed: dict[int, Placed] = {}
         self.on: list[list[int]] = [[] for _ in range(machine.gpus)]
         self.free_bytes = list(machine.memories)
+        self.left: dict[int, float] = {}
+        self.started_s: dict[int, float] = {}
         for each in running:
             self.place(each.job, each.gpus)
+            self.started_s[each.job] = each.since_s
 
     def place(self, job: int, gpus: tuple[int, ...]) -> None:
+        self.left[job], self.started_s[job] = self.jobs[job].samples, self.now_s
         self.placed[job] = Placed.on(self.jobs[job], gpus, self.machine)
         for gpu in gpus:
             self.on[gpu].append(job)
             self.free_bytes[gpu] -= self.jobs[job].memory_bytes
 
     def remove(self, job: int) -> None:
+        del self.left[job], self.started_s[job]
         for gpu in self.placed.pop(job).gpus:
             self.on[gpu].remove(job)
             self.free_bytes[gpu] += self.jobs[job].memory_bytes
@@ -142,8 +149,7 @@ def simulate(
     """
     state = State(jobs, machine, running)
     starting = {each.job: jobs[each.job].start_s for each in running if jobs[each.job].start_s > 0}
-    left = {each.job: jobs[each.job].samples for each in running}
-    began = {each.job: each.since_s for each in running}
+    left, began = state.left, state.started_s
     coming = sorted((i for i in range(len(jobs)) if i not in left), key=lambda i: (jobs[i].arrives_s, i))
     names = {job.name: i for i, job in enumerate(jobs)}
     needs = {i: {names[name] for name in jobs[i].after if name in names} for i in coming}
@@ -158,7 +164,6 @@ def simulate(
         while state.waiting and (start := policy(state)) is not None:
             state.waiting.remove(start.job)
             state.place(*start)
-            began[start.job], left[start.job] = state.now_s, jobs[start.job].samples
             if jobs[start.job].start_s > 0:
                 starting[start.job] = jobs[start.job].start_s
         reading = [i for i in state.placed if i not in starting]
