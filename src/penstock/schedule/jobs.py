@@ -11,7 +11,7 @@ import msgspec
 GpuMode = Literal["plain", "mps"]
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run to be scheduled: what is left of it, and what a sample of it costs.
 
     Attributes:

@@ -10,6 +10,7 @@ import csv
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -94,6 +95,8 @@ def read_trace(text: str, *, gpus: int, same_data: float = 1.0, seed: int = 0) -
     path = Path(rest if read else text)
     try:
         trace = (read or _jobs)(path)
+        if not trace.jobs:
+            raise ValueError("there is no job in it")
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, IndexError, SyntaxError, msgspec.MsgspecError) as error:
@@ -141,6 +144,13 @@ def _jobs(path: Path) -> Trace:
     jobs = msgspec.json.decode(path.read_bytes(), type=tuple[Job, ...])
     if len({job.name for job in jobs}) < len(jobs):
         raise ValueError("two jobs have one name")
+    for job in jobs:
+        costs = job.preparation_s, job.own_s, job.gpu_s, job.start_s, job.memory_bytes
+        if min(costs) < 0 or sum(costs[:3]) <= 0 or job.samples <= 0 or job.gpus < 1 or job.priority <= 0:
+            raise ValueError(f"job {job.name!r} has no samples, costs nothing, or less than nothing")
+        if lost := {*job.after} - {other.name for other in jobs}:
+            raise ValueError(f"job {job.name!r} comes after {min(lost)!r}, which is none of them")
+    TopologicalSorter({job.name: job.after for job in jobs}).prepare()  # refuses circles
     return Trace(jobs)
 
 
