@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
-from rich.console import Console
 
 from penstock.basics.sizes import size_from
+from penstock.basics.terminal import console
+from penstock.cli.command import AsJson, show
 from penstock.errors import BadSetting, FeederSilent, FeedNotFound
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def advise(
         typer.Option(metavar="FOLDER=SIZE", help="Cache for the images; room for all unless given."),
     ] = None,
     feed: Annotated[str | None, typer.Option(help="Running feed whose rate and sample size are the need.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead: one object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which mechanism to read with, what it costs, and what to do if none suffices.
 
@@ -52,9 +52,9 @@ def advise(
 
     What it says is tagged: *measured here*, or *published* and by whom.
     """
-    if images is not None:
-        from penstock.cli.advise_page import advise_images
+    from penstock.cli.advise_page import advice_shown, advise_images
 
+    if images is not None:
         advise_images(images, cache)
         return
     import psutil
@@ -83,12 +83,7 @@ def advise(
         raise BadSetting("give either a file of penstock bench io, or --on DIRECTORY to measure there for 30 s")
     measured = Benchmark(_quick(on)) if on else read_benchmark(benchmark or "")
     advice = choose(measured.rows, need)
-    if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(advice), indent=2).decode())
-        return
-    from penstock.cli.advise_page import advice_shown
-
-    Console().print(advice_shown(advice, measured.origin), highlight=False)
+    show(as_json, advice, lambda: advice_shown(advice, measured.origin))
 
 
 def _rate(text: str) -> float:
@@ -154,11 +149,9 @@ def _drawn_samples_per_s(feed: FeederStatistics) -> float:
         )
     part = feed.used_bytes / feed.window_bytes
     if part < _FULL:
-        Console(stderr=True).print(
+        console(stderr=True).print(
             f"! {feed.name} publishes as fast as its source yields, its window is {part:.0%} full: the trainers "
-            "may want more or, if they have only begun, less. Give --rate if you know it",
-            highlight=False,
-            markup=False,
+            "may want more or, if they have only begun, less. Give --rate if you know it"
         )
     return feed.samples_per_s
 
@@ -174,7 +167,7 @@ def _quick(directory: Path) -> list[Measurement]:
         said = f"kept for reader='auto': {save(rows, directory)}"
     except OSError as error:
         said = f"! not kept for reader='auto': {saved_at(directory)} cannot be written ({error.strerror})"
-    Console(stderr=True).print(said, highlight=False, markup=False, soft_wrap=True)
+    console(stderr=True).print(said, soft_wrap=True)
     return rows
 
 
@@ -191,5 +184,5 @@ def _measured_on(directory: Path) -> list[Measurement]:
         runtime_s=0.5,
         warm_up_s=0.1,
     )
-    with progress(Console(stderr=True)) as tell:
+    with progress(console(stderr=True)) as tell:
         return run(settings, str(directory), tell).rows

@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.sizes import size_text
-from penstock.basics.terminal import console, printable
+from penstock.basics.terminal import console, printable, printable_lines
 from penstock.cli.cache import cache_of
+from penstock.cli.command import plain_table
 from penstock.contracts import Cursor
 from penstock.io.advice.advice import Advice
 from penstock.io.advice.prediction import Reason, Requirement, Setting
@@ -79,15 +79,12 @@ def _reasons(heading: str, reasons: Sequence[Reason]) -> Table:
     table.add_column(heading)
     table.add_column("", style="dim", max_width=30)
     for reason in reasons:
-        table.add_row(escape(reason.text), escape(reason.tag))
+        table.add_row(printable_lines(reason.text), printable_lines(reason.tag))
     return table
 
 
 def _table(choices: Sequence[Setting]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("the best of each mechanism")
-    for heading in ("read", "MB/s", "cores", "CPU-s/GiB"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = plain_table("the best of each mechanism", "read", "MB/s", "cores", "CPU-s/GiB")
     table.add_column("figures")
     for choice in choices:
         table.add_row(
@@ -142,9 +139,7 @@ def advise_images(images: str, cache: str | None) -> None:
             "Regions would take a fifth to a third less CPU time: penstock doctor says how to get them.",
             soft_wrap=True,
         )
-    table = Table(box=None, pad_edge=False)
-    for heading in ("a cache keeps", "of the images", "takes", "images/s from the second epoch on"):
-        table.add_column(heading, justify="left" if heading == "a cache keeps" else "right")
+    table = plain_table("a cache keeps", "of the images", "takes", "images/s from the second epoch on")
     table.add_row("nothing", "", "", f"{source.workers / sum(took.values()):,.0f}")
     for choice in choices:
         nbytes = costs.nbytes if choice.kind == "bytes" else costs.pixel_bytes

@@ -116,13 +116,9 @@ def io(
             metavar="NAMES", help="Other tools to run beside, where they are installed: fio,gdsio,spdk,bam."
         ),
     ] = "",
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File for the rows: a list of objects.")
-    ] = None,
+    json: _Json = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the rows: one line each.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File for a picture (PNG, SVG, PDF): throughput, CPU cost.")
-    ] = None,
+    plot: _Picture = None,
 ) -> None:
     """Measure how fast each mechanism reads here, and how much CPU time each GiB costs.
 

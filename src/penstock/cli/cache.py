@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
-from penstock.cli.command import Command, Group
+from penstock.cli.command import Command, Group, plain_table
 from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -38,9 +37,7 @@ def status(folder: _Folder) -> None:
     found = _data_sets(folder)
     if not found:
         return
-    table = Table(box=None, pad_edge=False)
-    for heading, justify in (("data set", "left"), ("keeps", "left"), ("size", "right"), ("opened", "right")):
-        table.add_column(heading, justify=justify, overflow="fold")  # pyright: ignore[reportArgumentType]
+    table = plain_table("data set", "keeps", "size", "opened", texts=2)
     for each in found:
         opened = "in use" if each.in_use else f"{_ago(time.time() - each.opened_s)} ago"
         table.add_row(printable(each.about.root), each.about.kind, size_text(each.nbytes), opened)

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
-from penstock.cli import INTERRUPTED
 from penstock.cli.cache import cache_of
 from penstock.errors import BadSetting
 from penstock.feed.launch.function import call, function_at
@@ -118,7 +117,7 @@ def feed(
         serve(feeder)
     except KeyboardInterrupt:
         shown.print("Interrupted; the trainers have been told.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise
 
 
 def _divided(words: list[str]) -> tuple[str, dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -12,18 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.command import Experiment, StoreFolder
+
 if TYPE_CHECKING:
-    from penstock.autosharing.hook import ShareOptions
     from penstock.cli.runs_live import Looks
     from penstock.runs.record import GroupPlan, RunRecord
     from penstock.runs.spec.checks import Gpus
     from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
 
-_SHARED = "Sharing"
+_BESIDE_SPEC = ("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "mig_changes", "store", "detached")
+"""What may be given beside a spec, which says all else itself."""
+_OF_SHARING = ("workers", "only", "iterable", "explain", "strict")
+
+
+def _sharing(option: str, told: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(option, help=told, metavar=metavar, rich_help_panel="Sharing", **more)
 
 
 def run(
+    context: typer.Context,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -78,10 +86,7 @@ def run(
     mlflow: Annotated[
         str, typer.Option(metavar="URI", help="An MLflow server that the runs are pushed to: http://host:5000.")
     ] = "",
-    experiment: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Experiment there; $MLFLOW_EXPERIMENT_NAME, or the group's name."),
-    ] = "",
+    experiment: Experiment = "",
     profile: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="torch, nsys or ncu, and its options; more than once."),
@@ -90,54 +95,37 @@ def run(
         bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
     ] = False,
     share: Annotated[
-        bool,
-        typer.Option(
-            "--share",
-            help="Have the training loaders of all runs read one feed; scripts need no change.",
-            rich_help_panel=_SHARED,
-        ),
+        bool, _sharing("--share", "Have the training loaders of all runs read one feed; scripts need no change.")
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Workers of a feed; as many as the script's loader has unless given.",
-            rich_help_panel=_SHARED,
-        ),
+        _sharing("--workers", "Workers of a feed; as many as the script's loader has unless given.", "N", min=0),
     ] = None,
     only: Annotated[
         str,
-        typer.Option(
-            metavar="PATTERN",
-            help="Data sets' class, or places (train.py:12), to be shared; all unless given.",
-            rich_help_panel=_SHARED,
-        ),
+        _sharing("--only", "Data sets' class, or places (train.py:12), to share; all unless given.", "PATTERN"),
     ] = "",
-    iterable: Annotated[
-        bool,
-        typer.Option("--iterable", help="Share loaders over an IterableDataset, too.", rich_help_panel=_SHARED),
-    ] = False,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="Tell what each loader is taken for, and why.", rich_help_panel=_SHARED),
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="End a run at what hinders sharing.", rich_help_panel=_SHARED)
-    ] = False,
-    store: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the store, instead of $PENSTOCK_STORE.")
-    ] = None,
+    iterable: Annotated[bool, _sharing("--iterable", "Share loaders over an IterableDataset, too.")] = False,
+    explain: Annotated[bool, _sharing("--explain", "Tell what each loader is taken for, and why.")] = False,
+    strict: Annotated[bool, _sharing("--strict", "End a run at what hinders sharing.")] = False,
+    store: StoreFolder = None,
     detached: Annotated[
         bool, typer.Option("--detach", help="Print the runs' ids and return; they go on by themselves.")
     ] = False,
 ) -> None:
     """Run a script or a command, and keep what it was, what it printed and how it ended."""
+    from penstock.autosharing.hook import ShareOptions
     from penstock.basics.sizes import size_from
+    from penstock.errors import BadSetting
     from penstock.runs.spec.checks import SPECS, Gpus, listeners_from, seconds_from
 
     if carbon_intensity is not None:
         os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
+    if (alone := _given(context, _OF_SHARING)) and not share:
+        raise BadSetting(f"{' '.join(alone)}: only with --share")
+    sharing = ShareOptions(
+        name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
+    )
     options: dict[str, Any] = {
         "repeat": repeat,
         "grid": tuple(grid or ()),
@@ -153,14 +141,14 @@ def run(
         "mps_memory_bytes": size_from("--mps-memory", mps_memory) if mps_memory else None,
         "watch_dataloader": watch_dataloader,
         "profile": tuple(profile or ()),
-        "share": _share_options(
-            share, name=name, workers=workers, only=only, iterable=iterable, explain=explain, strict=strict
-        ),
+        "share": sharing if share else None,
     }
     gpus = Gpus(without=no_gpu, mig_changes=mig_changes)
     pushed = _pushed(mlflow, experiment)
     if words[0].endswith(SPECS):
-        _refuse_beside_spec(words, options)
+        others = {each.name for each in context.command.params} - {*_BESIDE_SPEC}
+        if beside := [*_given(context, others), *words[1:]]:
+            raise BadSetting(f"{' '.join(beside)} beside {words[0]}: a spec says all of its runs; write it there")
         with _spec(words[0], gpus) as spec:
             _start(spec.groups, store, tell=spec.tell, detached=detached, pushed=pushed)
     else:
@@ -171,38 +159,11 @@ def run(
         _start([planned], store, tell=None, detached=detached, pushed=pushed)
 
 
-def _share_options(share: bool, **given: Any) -> ShareOptions | None:
-    """Return what ``--share`` and its options ask for.
-
-    Raises:
-        BadSetting: there are options, and no ``--share``.
-    """
-    from penstock.autosharing.hook import ShareOptions
-    from penstock.errors import BadSetting
-
-    alone = [f"--{name}" for name, value in given.items() if name != "name" and value not in (None, "", False)]
-    if alone and not share:
-        raise BadSetting(f"{' '.join(alone)}: only with --share")
-    return ShareOptions(**given) if share else None
-
-
-def _refuse_beside_spec(words: list[str], options: dict[str, Any]) -> None:
-    """Refuse what a spec says itself.
-
-    Raises:
-        BadSetting: something else was given.
-    """
-    from penstock.errors import BadSetting
-
-    nothing: dict[str, Any] = {"repeat": 1, "seed": 0, "name": "", "group": "", "mode": ""}
-    nothing |= {"grid": (), "devices": (), "watch_dataloader": False, "profile": ()}
-    flags = {"take": "random", "time_limit_s": "time-limit", "watch_dataloader": "watch-dataloader"}
-    flags |= {"mps_threads": "mps-threads", "mps_memory_bytes": "mps-memory"}
-    given = [f"--{flags.get(name, name)}" for name, value in options.items() if value != nothing.get(name)]
-    if words[1:] or given:
-        raise BadSetting(
-            f"{' '.join([*given, *words[1:]])} beside {words[0]}: a spec says all of its runs; write it there"
-        )
+def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
+    """List those of some options that the command line has, as it spells them."""
+    options = [each for each in context.command.params if each.name and each.name in names]
+    sources = [(option, context.get_parameter_source(str(option.name))) for option in options]
+    return [option.opts[-1] for option, source in sources if source and source.name == "COMMANDLINE"]
 
 
 def _spec(path: str, gpus: Gpus) -> Spec:

@@ -13,7 +13,8 @@ import typer
 
 from penstock.basics.sizes import size_from, size_text
 from penstock.basics.terminal import say
-from penstock.cli.command import AsJson, Command, Group, Interval, StoreFolder, print_json, watch
+from penstock.cli.command import AsJson, Command, Experiment, Group, Interval, StoreFolder, watch
+from penstock.cli.command import show as show_or_json
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.keeper.output import read_output
 from penstock.runs.record import ENDED, STATUSES, RunRecord
@@ -45,6 +46,8 @@ def ls(
     store: StoreFolder = None,
 ) -> None:
     """List runs, the newest group last."""
+    from penstock.cli.runs_table import runs_table
+
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store) as opened:
@@ -53,13 +56,7 @@ def ls(
 
             watch(partial(Looks(opened).table, group, status), interval, as_json)
         found = [run for run in _of_group(opened, group) if status in {None, run.status}]
-    if as_json:
-        print_json([_fields(run) for run in found])
-        return
-    from penstock.basics.terminal import console
-    from penstock.cli.runs_table import runs_table
-
-    console().print(runs_table(found), soft_wrap=True)
+    show_or_json(as_json, [_fields(run) for run in found], lambda: runs_table(found))
 
 
 @app.command(cls=Command, hidden=True)
@@ -73,6 +70,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
     """Show a run: command, parameters, environment, where its time goes, last value and mean of each series."""
     import numpy as np
 
+    from penstock.cli.runs_table import run_page
     from penstock.runs.compare import group_figures
 
     with Store.open(store) as opened:
@@ -88,24 +86,17 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
             for name, (_, values) in sorted(found.items())
         }
     figures, advice = next(each for each in group.runs if each.id == run.id), group.advice.get(run.id)
-    if as_json:
-        print_json(
-            {
-                **_fields(run),
-                "plan": run.plan,
-                "parameters": run.plan.parameters,
-                "environment": environment,
-                "series": series,
-                "parts": figures.parts,
-                "advice": advice.text if advice else "",
-                "folder": str(folder),
-            }
-        )
-        return
-    from penstock.basics.terminal import console
-    from penstock.cli.runs_table import run_page
-
-    console().print(run_page(run, environment, series, folder, figures, advice), soft_wrap=True)
+    known = {
+        **_fields(run),
+        "plan": run.plan,
+        "parameters": run.plan.parameters,
+        "environment": environment,
+        "series": series,
+        "parts": figures.parts,
+        "advice": advice.text if advice else "",
+        "folder": str(folder),
+    }
+    show_or_json(as_json, known, lambda: run_page(run, environment, series, folder, figures, advice))
 
 
 @app.command(cls=Command)
@@ -118,6 +109,7 @@ def compare(
 
     Of groups of one name, the newest of each mode is taken, and stderr names the others.
     """
+    from penstock.cli.runs_table import comparison_page
     from penstock.runs.compare import compare as compared
 
     with Store.open(store) as opened:
@@ -125,13 +117,7 @@ def compare(
         for group in groups:
             found |= _newest(opened, group)
         comparison = compared(found, lambda run: opened.series(run.id))
-    if as_json:
-        print_json(comparison)
-        return
-    from penstock.basics.terminal import console
-    from penstock.cli.runs_table import comparison_page
-
-    console().print(comparison_page(comparison), soft_wrap=True)
+    show_or_json(as_json, comparison, lambda: comparison_page(comparison))
 
 
 @app.command(cls=Command)
@@ -241,12 +227,7 @@ def push(
         list[str] | None,
         typer.Argument(metavar="[RUN|GROUP...]", help="Ids of runs, names or ids of groups; all unless given."),
     ] = None,
-    experiment: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Experiment; $MLFLOW_EXPERIMENT_NAME, or each group's name, unless given."
-        ),
-    ] = "",
+    experiment: Experiment = "",
     store: StoreFolder = None,
 ) -> None:
     """Push runs to an MLflow server: what it has is not pushed again."""

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.terminal import printable
+from penstock.cli.command import plain_table
 from penstock.runs.advice import MUCH_WAITING, Advice
 from penstock.runs.compare import Comparison, GroupFigures
 from penstock.runs.figures import RunFigures
@@ -80,10 +81,7 @@ def run_page(
         facts.add_row("", Text(printable(f"It {advice.text}."), "bold green"))
     if not series:
         return facts
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("\nseries", overflow="fold")
-    for heading in ("last", "mean", "points"):
-        table.add_column(f"\n{heading}", justify="right", no_wrap=True)
+    table = plain_table("\nseries", "last", "mean", "points")
     for name, each in series.items():
         table.add_row(printable(name), _text(each["last"], 6), _text(each["mean"], 6), f"{each['points']:,}")
     return Group(facts, table)
@@ -165,11 +163,7 @@ def comparison_page(comparison: Comparison) -> RenderableType:
 
 def parts_table(runs: Sequence[tuple[str, RunFigures]]) -> Table:
     """Show where the time of each run goes; runs come with the names of their groups."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("group", "run"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("waits for data", "copies", "computes", "other"):
-        table.add_column(heading, justify="right")
+    table = plain_table("group", "run", "waits for data", "copies", "computes", "other", texts=2)
     for group, run in runs:
         parts = run.parts
         shares = (parts.waiting, parts.copying, parts.computing, parts.other)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.basics.terminal import console, say
-from penstock.cli.command import AsJson, Command, Group, StoreFolder, print_json
+from penstock.cli.command import AsJson, Command, Group, StoreFolder
+from penstock.cli.command import show as show_or_json
 from penstock.errors import BadSetting
 from penstock.select.meter import WATTS
 
@@ -81,10 +82,7 @@ def show(scores: _Scores, as_json: AsJson = False) -> None:
     from penstock.select.scores import Scores
 
     read = Scores.read(scores)
-    if as_json:
-        print_json(read.header)
-    else:
-        console().print(scores_page(read), soft_wrap=True)
+    show_or_json(as_json, read.header, lambda: scores_page(read))
 
 
 @app.command(cls=Command)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.basics.terminal import printable
+from penstock.cli.command import plain_table
 from penstock.select.choices import overlap, top
 from penstock.select.identity import ScoresHeader
 from penstock.select.savings import ESTIMATED_WH, RunsCost, balances
@@ -43,10 +44,8 @@ def scores_page(scores: Scores) -> Group:
 
 def comparison_table(names: Sequence[str], scores: Sequence[Scores]) -> Table:
     """Show the rank correlation and the overlaps of each pair; of several targets, of all in turn."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("scores", overflow="fold")
-    for heading in ("rank correlation", *(f"top {fraction:.0%} in both" for fraction in _FRACTIONS)):
-        table.add_column(heading, justify="right")
+    overlaps = (f"top {fraction:.0%} in both" for fraction in _FRACTIONS)
+    table = plain_table("scores", "rank correlation", *overlaps)
     worths = [_ranks(each.worth.max(1)) for each in scores]
     for i, one in enumerate(scores):
         for j in range(i + 1, len(scores)):
@@ -58,9 +57,7 @@ def comparison_table(names: Sequence[str], scores: Sequence[Scores]) -> Table:
 
 def cost_page(header: ScoresHeader, full: RunsCost, selected: RunsCost, metric: str, watts: float) -> Group:
     """Show what scoring cost, what a run saves, when that has paid, and what it reached."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("", "scoring", "a run on all", "a run on the selection", "has paid after"):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = plain_table("", "scoring", "a run on all", "a run on the selection", "has paid after")
     measures = balances(header.cost, full, selected, watts)
     for unit, balance in measures.items():
         paid = "never" if balance.pays_after is None else runs_text(balance.pays_after)
