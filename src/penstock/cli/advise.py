@@ -36,29 +36,16 @@ def advise(
     gpu_share: Annotated[str | None, typer.Option(help="Part of the GPU for reading, such as 2%.")] = None,
     dest: Annotated[str, typer.Option(help="Destination of the bytes: host, or a GPU, such as cuda:0.")] = "host",
     dataset: Annotated[str | None, typer.Option(help="Size of the data set, such as 100GB.")] = None,
-    images: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Images instead, as for ImageSource: decoder and cache.")
-    ] = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER=SIZE", help="Cache for the images; room for all unless given."),
-    ] = None,
     feed: Annotated[str | None, typer.Option(help="Running feed whose rate and sample size are the need.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which mechanism to read with, what it costs, and what to do if none suffices.
 
-    With --images: what decodes them, and what a cache would bring.
-
     What it says is tagged: *measured here*, or *published* and by whom.
     """
-    from penstock.cli.advise_page import advice_shown, advise_images
-
-    if images is not None:
-        advise_images(images, cache)
-        return
     import psutil
 
+    from penstock.cli.advise_page import advice_shown
     from penstock.io.advice.advice import advise as choose
     from penstock.io.advice.measurements import Benchmark, read_benchmark
     from penstock.io.advice.prediction import Requirement

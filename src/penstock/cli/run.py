@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.basics.terminal import say
 from penstock.cli.command import Experiment, StoreFolder
 
 if TYPE_CHECKING:
     from penstock.cli.runs_live import Looks
     from penstock.runs.record import GroupPlan, RunRecord
-    from penstock.runs.spec.checks import Gpus
-    from penstock.runs.spec.open import Spec
     from penstock.runs.store import Store
 
 _BESIDE_SPEC = ("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "mig_changes", "store", "detached")
@@ -118,6 +117,7 @@ def run(
     from penstock.basics.sizes import size_from
     from penstock.errors import BadSetting
     from penstock.runs.spec.checks import SPECS, Gpus, listeners_from, seconds_from
+    from penstock.runs.spec.open import Spec
 
     if carbon_intensity is not None:
         os.environ["PENSTOCK_CARBON_INTENSITY"] = str(carbon_intensity)  # for the sampling process
@@ -149,13 +149,14 @@ def run(
         others = {each.name for each in context.command.params} - {*_BESIDE_SPEC}
         if beside := [*_given(context, others), *words[1:]]:
             raise BadSetting(f"{' '.join(beside)} beside {words[0]}: a spec says all of its runs; write it there")
-        with _spec(words[0], gpus) as spec:
+        with Spec(Path(words[0]), gpus) as spec:
+            _say_each(spec.left_out)
             _start(spec.groups, store, tell=spec.tell, detached=detached, pushed=pushed)
     else:
         from penstock.runs.spec.command import group_of
 
         planned = group_of(words, gpus, **options)
-        _say_left_out(gpus.left_out)
+        _say_each(gpus.left_out)
         _start([planned], store, tell=None, detached=detached, pushed=pushed)
 
 
@@ -166,18 +167,9 @@ def _given(context: typer.Context, names: Collection[str | None]) -> list[str]:
     return [option.opts[-1] for option, source in sources if source and source.name == "COMMANDLINE"]
 
 
-def _spec(path: str, gpus: Gpus) -> Spec:
-    """Open a spec, and say what it asks for that is not done."""
-    from penstock.runs.spec.open import Spec
-
-    spec = Spec(Path(path), gpus)
-    _say_left_out(spec.left_out)
-    return spec
-
-
-def _say_left_out(sentences: list[str]) -> None:
+def _say_each(sentences: list[str]) -> None:
     for sentence in sentences:
-        typer.echo(f"penstock: {sentence}", err=True)
+        say(sentence)
 
 
 def _pushed(uri: str, experiment: str) -> Callable[[Path, list[str]], AbstractContextManager[None]]:
@@ -234,7 +226,7 @@ def _say_without_loaders(store: Store, ended: list[RunRecord]) -> None:
     """Name the runs that were to share, and have read no loader."""
     for record in ended:
         if record.plan.share and record.status == "finished" and "feed.batches" not in store.names(record.id):
-            typer.echo(f"penstock: {record.name} shared nothing: it has iterated no DataLoader", err=True)
+            say(f"{record.name} shared nothing: it has iterated no DataLoader")
 
 
 def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None:
@@ -259,5 +251,5 @@ def _exit_code(ended: list[RunRecord]) -> int:
 
         console().print(ended_table(ended), soft_wrap=True)
     elif ended[0].status not in ("finished", "failed") or ended[0].reason.startswith("died of "):
-        typer.echo(f"penstock: run {ended[0].id}: {ended[0].status}: {ended[0].reason}", err=True)
+        say(f"run {ended[0].id}: {ended[0].status}: {ended[0].reason}")
     return next((record.exit_code or 1 for record in ended if record.status != "finished"), 0)
