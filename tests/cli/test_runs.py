@@ -20,7 +20,7 @@ from rich.console import Console
 from tests.runs.store.groups import DEAD, group, living
 
 from penstock.cli import main
-from penstock.cli.runs_live import Looks
+from penstock.cli.runs_table import Looks
 from penstock.runs.record import RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file
 

@@ -207,12 +207,16 @@ def each_row_once_an_epoch(script: Script, reports: list[Report], epochs: int = 
 
 def prepare(folder: Path) -> None:
     """Make the scripts' data."""
+    ran(folder, FOLDER / "make_data.py", folder, FRAMEWORKS_DECODED="/dev/null")
+
+
+def ran(folder: Path, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the environment's Python in a folder, to its end."""
     assert PYTHON.exists(), "make test-frameworks makes the environment"
-    environment = environment_in(folder) | {"FRAMEWORKS_DECODED": "/dev/null"}
-    made = subprocess.run(
-        [PYTHON, FOLDER / "make_data.py", folder], env=environment, capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr
+    env = environment_in(folder) | environment
+    done = subprocess.run([PYTHON, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def environment_in(folder: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable
-from penstock.cli.command import Command, Group, plain_table
+from penstock.cli.command import Command, Group, argument, plain_table
 from penstock.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=Group, help="Look after a cache's folder.", no_args_is_help=True)
 
-_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a cache.")]
+_Folder = Annotated[Path, argument("FOLDER", "Folder of a cache.")]
 _NO_LIMIT = 2**63
-
-
-@app.callback()
-def cache() -> None:
-    """Look after a cache's folder."""
 
 
 @app.command(cls=Command)
@@ -78,9 +73,7 @@ def check(folder: _Folder) -> None:
 @app.command(cls=Command)
 def drop(
     folder: _Folder,
-    data_set: Annotated[
-        str | None, typer.Argument(metavar="DATA_SET", help="As status names it; all unless given.")
-    ] = None,
+    data_set: Annotated[str | None, argument("DATA_SET", "As status names it; all unless given.")] = None,
 ) -> None:
     """Delete what is kept of a data set, or of all, unless a process uses it."""
     cached = _opened(folder)

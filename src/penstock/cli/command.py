@@ -39,17 +39,26 @@ def _without_types_of_flags(params: list[Any]) -> list[Any]:
     return params
 
 
+def option(*names_and_help: str, **more: Any) -> Any:
+    """Make an option: its names, if they are not that of its parameter, and last what the help says of it."""
+    *names, told = names_and_help
+    return typer.Option(*names, help=told, **more)
+
+
+def argument(metavar: str, told: str, **more: Any) -> Any:
+    """Make an argument, as the help names it, and what the help says of it."""
+    return typer.Argument(metavar=metavar, help=told, **more)
+
+
 StoreFolder = Annotated[
-    Path | None,
-    typer.Option("--store", metavar="DIR", help="Folder of the store; $PENSTOCK_STORE unless given."),
+    Path | None, option("--store", "Folder of the store; $PENSTOCK_STORE unless given.", metavar="DIR")
 ]
 Experiment = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="MLflow experiment; $MLFLOW_EXPERIMENT_NAME, or the group's name."),
+    str, option("MLflow experiment; $MLFLOW_EXPERIMENT_NAME, or the group's name.", metavar="NAME")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Show it live, until Ctrl-C.")]
-Interval = Annotated[float, typer.Option(metavar="SECONDS", help="Time between two refreshes.")]
+AsJson = Annotated[bool, option("--json", "JSON instead.")]
+Watch = Annotated[bool, option("--watch", "Show it live, until Ctrl-C.")]
+Interval = Annotated[float, option("Time between two refreshes.", metavar="SECONDS")]
 
 
 def show(as_json: bool, value: Any, page: Callable[[], RenderableType]) -> None:

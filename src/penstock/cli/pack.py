@@ -22,20 +22,16 @@ from rich.progress import (
 from penstock.basics.sizes import size_text
 from penstock.basics.terminal import console, printable, say
 from penstock.cli import tell
+from penstock.cli.command import argument, option
 from penstock.errors import BadSetting, PackDamaged
 
 
 def pack(
-    source: Annotated[
-        str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="Function that makes the loader.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="FOLDER", help="New folder, or one whose packing was interrupted.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the pass.")] = 0,
+    source: Annotated[str | None, argument("FILE.py:FUNCTION", "Function that makes the loader.")] = None,
+    folder: Annotated[Path | None, argument("FOLDER", "New folder, or one whose packing was interrupted.")] = None,
+    seed: Annotated[int, option("Random seed of the pass.")] = 0,
     check: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Packed data set to check instead: all checksums and headers."),
+        Path | None, option("Packed data set to check instead: all checksums and headers.", metavar="FOLDER")
     ] = None,
 ) -> None:
     """Pack one pass of a loader into a folder, for `penstock feed packed:FOLDER`.

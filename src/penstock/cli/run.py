@@ -6,110 +6,99 @@ import os
 import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.basics.terminal import say
-from penstock.cli.command import Experiment, StoreFolder
+from penstock.cli.command import Experiment, StoreFolder, argument, option
 
 if TYPE_CHECKING:
-    from penstock.cli.runs_live import Looks
+    from penstock.cli.runs_table import Looks
     from penstock.runs.record import GroupPlan, RunRecord
     from penstock.runs.store import Store
 
 _BESIDE_SPEC = ("words", "carbon_intensity", "mlflow", "experiment", "no_gpu", "mig_changes", "store", "detached")
 """What may be given beside a spec, which says all else itself."""
 _OF_SHARING = ("workers", "only", "iterable", "explain", "strict")
-
-
-def _sharing(option: str, told: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer.Option(option, help=told, metavar=metavar, rich_help_panel="Sharing", **more)
+_sharing = partial(option, rich_help_panel="Sharing")
 
 
 def run(
     context: typer.Context,
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="COMMAND",
-            help="A script (*.py), a command, or a spec (*.yaml, *.csv); what comes after is its own.",
-        ),
+        argument("COMMAND", "A script (*.py), a command, or a spec (*.yaml, *.csv); what comes after is its own."),
     ],
-    repeat: Annotated[int, typer.Option("-n", "--repeat", min=1, help="Number of runs, of each combination.")] = 1,
+    repeat: Annotated[int, option("-n", "--repeat", "Number of runs, of each combination.", min=1)] = 1,
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUES", help="Values for {NAME} in the command: lr=0.1,0.03; more than once."),
+        option("Values for {NAME} in the command: lr=0.1,0.03; more than once.", metavar="NAME=VALUES"),
     ] = None,
     random: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Combinations drawn from the grid; all unless given.")
+        int | None, option("Combinations drawn from the grid; all unless given.", metavar="N", min=1)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the draws.")] = 0,
-    name: Annotated[str, typer.Option(help="Name of the run, instead of the script's.")] = "",
-    group: Annotated[str, typer.Option(help="Name of the group, instead of the run's.")] = "",
+    seed: Annotated[int, option("Random seed of the draws.")] = 0,
+    name: Annotated[str, option("Name of the run, instead of the script's.")] = "",
+    group: Annotated[str, option("Name of the group, instead of the run's.")] = "",
     mode: Annotated[
-        str, typer.Option(metavar="MODE", help="alone: one after the other; plain: all at once; mps; mig:PROFILE.")
+        str, option("alone: one after the other; plain: all at once; mps; mig:PROFILE.", metavar="MODE")
     ] = "",
-    devices: Annotated[
-        str, typer.Option(metavar="NUMBERS", help="GPUs that each run sees: 0,1; all unless given.")
-    ] = "",
+    devices: Annotated[str, option("GPUs that each run sees: 0,1; all unless given.", metavar="NUMBERS")] = "",
     mig_changes: Annotated[
-        bool, typer.Option("--allow-mig-changes", help="Make MIG instances, as root, and take them back.")
+        bool, option("--allow-mig-changes", "Make MIG instances, as root, and take them back.")
     ] = False,
-    no_gpu: Annotated[bool, typer.Option("--no-gpu", help="Leave out what needs a GPU, and say what.")] = False,
+    no_gpu: Annotated[bool, option("--no-gpu", "Leave out what needs a GPU, and say what.")] = False,
     mps_threads: Annotated[
-        float | None,
-        typer.Option(metavar="PERCENT", min=1, max=100, help="GPU threads that each run may use under MPS."),
+        float | None, option("GPU threads that each run may use under MPS.", metavar="PERCENT", min=1, max=100)
     ] = None,
-    mps_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="GPU memory that each run may use under MPS: 10GiB.")
-    ] = "",
-    time_limit: Annotated[
-        str, typer.Option(metavar="TIME", help="Time after which a run is ended: 90s, 10m, 1h30m.")
-    ] = "",
+    mps_memory: Annotated[str, option("GPU memory that each run may use under MPS: 10GiB.", metavar="SIZE")] = "",
+    time_limit: Annotated[str, option("Time after which a run is ended: 90s, 10m, 1h30m.", metavar="TIME")] = "",
     listeners: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="What is sampled: proc,host; all unless given, or none."),
+        str | None, option("What is sampled: proc,host; all unless given, or none.", metavar="NAMES")
     ] = None,
     carbon_intensity: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Grams of CO2 per kWh, for estimates; none unless given.",
             metavar="GRAMS",
             envvar="PENSTOCK_CARBON_INTENSITY",
             min=0,
-            help="Grams of CO2 per kWh, for estimates; none unless given.",
         ),
     ] = None,
     mlflow: Annotated[
-        str, typer.Option(metavar="URI", help="An MLflow server that the runs are pushed to: http://host:5000.")
+        str, option("An MLflow server that the runs are pushed to: http://host:5000.", metavar="URI")
     ] = "",
     experiment: Experiment = "",
     profile: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="torch, nsys or ncu, and its options; more than once."),
+        list[str] | None, option("torch, nsys or ncu, and its options; more than once.", metavar="NAME")
     ] = None,
     watch_dataloader: Annotated[
-        bool, typer.Option("--watch-dataloader", help="Keep the wait for plain DataLoaders, too.")
+        bool, option("--watch-dataloader", "Keep the wait for plain DataLoaders, too.")
     ] = False,
     share: Annotated[
         bool, _sharing("--share", "Have the training loaders of all runs read one feed; scripts need no change.")
     ] = False,
     workers: Annotated[
         int | None,
-        _sharing("--workers", "Workers of a feed; as many as the script's loader has unless given.", "N", min=0),
+        _sharing(
+            "--workers", "Workers of a feed; as many as the script's loader has unless given.", metavar="N", min=0
+        ),
     ] = None,
     only: Annotated[
         str,
-        _sharing("--only", "Data sets' class, or places (train.py:12), to share; all unless given.", "PATTERN"),
+        _sharing(
+            "--only", "Data sets' class, or places (train.py:12), to share; all unless given.", metavar="PATTERN"
+        ),
     ] = "",
     iterable: Annotated[bool, _sharing("--iterable", "Share loaders over an IterableDataset, too.")] = False,
     explain: Annotated[bool, _sharing("--explain", "Tell what each loader is taken for, and why.")] = False,
     strict: Annotated[bool, _sharing("--strict", "End a run at what hinders sharing.")] = False,
     store: StoreFolder = None,
     detached: Annotated[
-        bool, typer.Option("--detach", help="Print the runs' ids and return; they go on by themselves.")
+        bool, option("--detach", "Print the runs' ids and return; they go on by themselves.")
     ] = False,
 ) -> None:
     """Run a script or a command, and keep what it was, what it printed and how it ended."""
@@ -236,7 +225,7 @@ def _lines_below(store: Store, ids: list[str]) -> Callable[[], list[str]] | None
 
     @cache
     def looks() -> Looks:  # imported once the runs have begun
-        from penstock.cli.runs_live import Looks
+        from penstock.cli.runs_table import Looks
 
         return Looks(store)
 

@@ -13,7 +13,7 @@ import typer
 
 from penstock.basics.sizes import size_from, size_text
 from penstock.basics.terminal import say
-from penstock.cli.command import AsJson, Command, Experiment, Group, Interval, StoreFolder, watch
+from penstock.cli.command import AsJson, Command, Experiment, Group, Interval, StoreFolder, argument, option, watch
 from penstock.cli.command import show as show_or_json
 from penstock.errors import BadSetting, NoSuchRun
 from penstock.runs.keeper.output import read_output
@@ -23,23 +23,17 @@ from penstock.runs.store.store import Removed
 
 app = typer.Typer(cls=Group, help="What has become of runs.", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the run; its first letters are enough.")]
+Id = Annotated[str, argument("ID", "Id of the run; its first letters are enough.")]
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _POLL_S = 0.2
 
 
-@app.callback()
-def runs() -> None:
-    """What has become of runs."""
-
-
 @app.command(cls=Command)
 def ls(
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only groups of this name or id.")] = None,
-    status: Annotated[str | None, typer.Option(metavar="STATUS", help=f"Only {', '.join(STATUSES)}.")] = None,
+    group: Annotated[str | None, option("Only groups of this name or id.", metavar="GROUP")] = None,
+    status: Annotated[str | None, option(f"Only {', '.join(STATUSES)}.", metavar="STATUS")] = None,
     live: Annotated[
-        bool,
-        typer.Option("--watch", help="Show those that go on, live: CPU, memory, wait for data, what they log."),
+        bool, option("--watch", "Show those that go on, live: CPU, memory, wait for data, what they log.")
     ] = False,
     interval: Interval = 1.0,
     as_json: AsJson = False,
@@ -52,7 +46,7 @@ def ls(
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store) as opened:
         if live:
-            from penstock.cli.runs_live import Looks
+            from penstock.cli.runs_table import Looks
 
             watch(partial(Looks(opened).table, group, status), interval, as_json)
         found = [run for run in _of_group(opened, group) if status in {None, run.status}]
@@ -101,7 +95,7 @@ def show(id: Id, as_json: AsJson = False, store: StoreFolder = None) -> None:
 
 @app.command(cls=Command)
 def compare(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names or ids of groups.")],
+    groups: Annotated[list[str], argument("GROUP...", "Names or ids of groups.")],
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
@@ -123,7 +117,7 @@ def compare(
 @app.command(cls=Command)
 def logs(
     id: Id,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
+    follow: Annotated[bool, option("-f", "--follow", "Go on until the run has ended.")] = False,
     store: StoreFolder = None,
 ) -> None:
     """Print what a run has printed."""
@@ -150,8 +144,7 @@ def logs(
 
 @app.command(cls=Command)
 def stop(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs, by the beginning of their ids.")],
-    store: StoreFolder = None,
+    ids: Annotated[list[str], argument("ID...", "Runs, by the beginning of their ids.")], store: StoreFolder = None
 ) -> None:
     """End runs, wherever they were started: SIGTERM, and SIGKILL 5 s later."""
     from penstock.runs.stop import stop as end
@@ -164,12 +157,11 @@ def stop(
 
 @app.command(cls=Command)
 def rm(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs that have ended.")],
+    ids: Annotated[list[str], argument("ID...", "Runs that have ended.")],
     force: Annotated[
         bool,
-        typer.Option(
-            "--force",
-            help="Remove runs of another machine or container, too; nobody can tell here whether they go on.",
+        option(
+            "--force", "Remove runs of another machine or container, too; nobody can tell here whether they go on."
         ),
     ] = False,
     store: StoreFolder = None,
@@ -181,13 +173,9 @@ def rm(
 
 @app.command(cls=Command)
 def prune(
-    keep: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Remove what ended earlier: 90d, 12h, 2w.")
-    ] = None,
-    most: Annotated[
-        str | None, typer.Option("--max", metavar="SIZE", help="Remove the oldest beyond this: 20GB.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be.")] = False,
+    keep: Annotated[str | None, option("Remove what ended earlier: 90d, 12h, 2w.", metavar="AGE")] = None,
+    most: Annotated[str | None, option("--max", "Remove the oldest beyond this: 20GB.", metavar="SIZE")] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Remove nothing; say what would be.")] = False,
     store: StoreFolder = None,
 ) -> None:
     """Remove the oldest runs that have ended."""
@@ -201,10 +189,7 @@ def prune(
 
 @app.command(cls=Command)
 def export(
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="ID... FILE", help="Runs, and last a file that ends in .csv or .parquet."),
-    ],
+    words: Annotated[list[str], argument("ID... FILE", "Runs, and last a file that ends in .csv or .parquet.")],
     store: StoreFolder = None,
 ) -> None:
     """Write all series of runs into one table: run, name, group, series, time_s, value."""
@@ -221,11 +206,10 @@ def export(
 @app.command(cls=Command)
 def push(
     mlflow: Annotated[
-        str, typer.Option(metavar="URI", envvar="MLFLOW_TRACKING_URI", help="The MLflow server: http://host:5000.")
+        str, option("The MLflow server: http://host:5000.", metavar="URI", envvar="MLFLOW_TRACKING_URI")
     ],
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN|GROUP...]", help="Ids of runs, names or ids of groups; all unless given."),
+        list[str] | None, argument("[RUN|GROUP...]", "Ids of runs, names or ids of groups; all unless given.")
     ] = None,
     experiment: Experiment = "",
     store: StoreFolder = None,
