@@ -417,10 +417,11 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_of_a_module_of_the_user_s_what_its_code_reads_and_its_file_count_and_its_lock_may_stay(
     photos: Any, change: str, told: str
 ) -> None:
-    before, small = of(photos.Photos()), small_state({"dataset": photos.Photos()})
+    held = photos.Photos()
+    before, small = of(held), small_state({"dataset": held})
     exec(change, vars(photos))
-    assert fingerprint_difference(before, of(photos.Photos())) == told
-    assert (small_state({"dataset": photos.Photos()}) == small) == ("__file__" in change)
+    assert fingerprint_difference(before, of(held)) == told
+    assert (small_state({"dataset": held}) == small) == ("__file__" in change)
 
 
 class Late:

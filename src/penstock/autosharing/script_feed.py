@@ -190,9 +190,12 @@ class ScriptFeed:
             raise Declined(self.proof.refusal)
         if self._idle:
             loader = self._idle.pop()
+        elif others := self._others(iterator):
+            other = min(others, key=lambda other: other.asked)
+            loader = other.part()
+            self._end(other)
         else:
-            others = self._others(iterator)
-            loader = self._taken_over(others) if others else self.joined_anew()
+            loader = self.joined_anew()
         if self.looked_at:
             loader.load_state_dict(loader.state_dict())  # else its next loop would give the epoch up
         self._begun.add(iterator)
@@ -210,12 +213,6 @@ class ScriptFeed:
 
     def _others(self, iterator: SharedIterator) -> list[SharedIterator]:
         return [other for other in self._begun if other is not iterator]
-
-    def _taken_over(self, others: list[SharedIterator]) -> Loader:
-        other = min(others, key=lambda other: other.asked)
-        loader = other.part()
-        self._end(other)
-        return loader
 
     def _end(self, iterator: SharedIterator) -> None:
         self._begun.discard(iterator)

@@ -192,9 +192,9 @@ def _map_style(loader: Any, asked: bool) -> Plan:
         _check_no_part(sampler)
         kind = "shuffled" if _is_plain_shuffle(sampler, loader.dataset) else "sampler"
         if shard is not None:
-            batches = length(
-                loader.batch_sampler if outer is loader.batch_sampler else _shard_of(loader.batch_sampler)
-            )
+            chain = chain_of(loader.batch_sampler)
+            shards = (each for each in chain if type(each).__name__ == "BatchSamplerShard")
+            batches = length(outer if outer is loader.batch_sampler else next(shards))
     if split and shard is not None:
         size //= shard[1]
     if shard is not None and kind != "shuffled":
@@ -222,10 +222,6 @@ def _unwrapped(batch_sampler: Any) -> tuple[Any, tuple[int, int] | None, bool, b
             batch_sampler = batch_sampler.sampler
         else:
             return batch_sampler, shard, split, even
-
-
-def _shard_of(batch_sampler: Any) -> Any:
-    return next(each for each in chain_of(batch_sampler) if type(each).__name__ == "BatchSamplerShard")
 
 
 def _is(thing: Any, kind: type, *names: str) -> bool:

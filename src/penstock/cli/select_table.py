@@ -25,6 +25,7 @@ def scores_page(scores: Scores) -> Group:
     """Show a header, and a histogram for each target."""
     header = scores.header
     asked = header.asked
+    checkpoint = f", by parameters {header.checkpoint}" if header.checkpoint else ""
     energy = "" if header.cost.wh is None else f", {header.cost.wh:.3g} Wh"
     lines = [
         Text.assemble(
@@ -32,7 +33,7 @@ def scores_page(scores: Scores) -> Group:
             f" (version {header.method_version}{', ' if asked else ''}{asked}), seed {header.seed}; "
             f"{header.direction} scores are worth more",
         ),
-        Text(f"{len(scores):,} of {header.data.samples:,} samples" + _of_checkpoint(header)),
+        Text(f"{len(scores):,} of {header.data.samples:,} samples{checkpoint}"),
         Text(
             f"cost {header.cost.seconds:,.1f} s, {header.cost.cpu_s:,.1f} CPU-seconds{energy}, on "
             f"{', '.join(header.machine.gpus) or header.machine.cpu}, {header.machine.date[:10]}"
@@ -79,10 +80,6 @@ def _reached(cost: RunsCost, metric: str) -> str:
     if not (values := cost.logged.get(metric)):
         return "not logged" + (f" (there are {', '.join(cost.logged)}: --metric)" if cost.logged else "")
     return f"{np.median(values):.4g} ({values[0]:.4g} to {values[-1]:.4g}, {runs_text(len(values))})"
-
-
-def _of_checkpoint(header: ScoresHeader) -> str:
-    return f", by parameters {header.checkpoint}" if header.checkpoint else ""
 
 
 def _histogram(name: str, values: np.ndarray) -> Table:
