@@ -7,8 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.frameworks.groups import FOLDER, ROWS, ran
-from tests.frameworks.pages import Run, code_of, rows_of, stopped_feeds
+from tests.frameworks.groups import FOLDER, ROWS, Run, code_of, ran, rows_of, stopped_feeds
 
 EPOCHS = 3
 HUGGING_FACE, LIGHTNING, TIMM = "how-to/hugging-face.md", "how-to/lightning.md", "how-to/timm.md"

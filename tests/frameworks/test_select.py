@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.frameworks.groups import FOLDER, ran
-from tests.frameworks.pages import code_of
+from tests.frameworks.groups import FOLDER, code_of, ran
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])

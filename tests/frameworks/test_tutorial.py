@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.frameworks.groups import PYTHON, ran
-from tests.frameworks.pages import WATCHED, code_of, rows_of, stopped_feeds
+from tests.frameworks.groups import PYTHON, WATCHED, code_of, ran, rows_of, stopped_feeds
 
 TEXTS, EPOCHS = 48, 2
 
