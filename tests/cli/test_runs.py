@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from importlib.util import find_spec
 from io import StringIO
 from typing import Any
 
@@ -20,7 +19,7 @@ from rich.console import Console
 from tests.runs.store.groups import DEAD, group, living
 
 from penstock.cli import main
-from penstock.cli.runs_live import Looks
+from penstock.cli.runs_table import Looks
 from penstock.runs.record import RunRecord
 from penstock.runs.store import SeriesWriter, Store, points_file
 
@@ -274,17 +273,8 @@ def test_an_export_that_cannot_be_is_one_error(command, runs, tmp_path):
     assert not list(tmp_path.glob("*all*"))
 
 
-@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
-def test_an_export_to_parquet_without_pyarrow_says_what_to_install(command, runs, tmp_path):
-    ran = command("runs", "export", runs[0].id, str(tmp_path / "all.parquet"))
-    assert ran.returncode == 1
-    assert 'pip install "penstock[columns]"' in ran.stderr
-
-
-@pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
 def test_an_export_to_parquet_has_all_points(command, runs, tmp_path):
-    from pyarrow import parquet
-
+    parquet = pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "all.parquet"
     told(command("runs", "export", runs[0].id, str(file)))
     table = parquet.read_table(file).to_pydict()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from penstock.basics.terminal import console, printable
+from penstock.cli.command import option
 from penstock.errors import BadSetting
 
 _TRAINERS_MOST = 64
@@ -16,17 +15,17 @@ _TRAINERS_MOST = 64
 def demo(
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of class folders with JPEGs in them, or of train/ with such folders, or of JPEGs; "
-            "the demo's own images, made once in your cache directory, unless given.",
+        option(
+            "Folder of class folders with JPEGs in them, or of train/ with such folders, or of JPEGs; "
+            "the demo's own images, made once in your cache directory, unless given."
         ),
     ] = None,
-    trainers: Annotated[int, typer.Option(help="Models trained side by side.")] = 4,
-    epochs: Annotated[int, typer.Option(help="Epochs of each model.")] = 8,
-    images: Annotated[int, typer.Option(help="Training images at most; 0 for all.")] = 2000,
-    report: Annotated[
-        Path, typer.Option(metavar="FILE", help="File for the results; a picture is saved beside it.")
-    ] = Path("demo-report.json"),
+    trainers: Annotated[int, option("Models trained side by side.")] = 4,
+    epochs: Annotated[int, option("Epochs of each model.")] = 8,
+    images: Annotated[int, option("Training images at most; 0 for all.")] = 2000,
+    report: Annotated[Path, option("File for the results; a picture is saved beside it.", metavar="FILE")] = Path(
+        "demo-report.json"
+    ),
 ) -> None:
     """Train small models side by side, each with its own DataLoader, then all from one feed, and compare.
 
