@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -79,6 +81,7 @@ def feed(
     shown = console()
     where, options = _divided(words)
     named = named_source(where)
+    _check_options(where, options, {} if named is None else named.options)
     source = _made(where, options, seed) if named is None else _opened(named, options, segments, seed)
     feeder = Feeder(
         source,
@@ -135,6 +138,18 @@ def _divided(words: list[str]) -> tuple[str, dict[str, str]]:
     return where[0], options
 
 
+def _check_options(where: str, options: dict[str, str], of_source: Mapping[str, Any]) -> None:
+    """Refuse what is the feed's own, or nearly: the source would speak of its own options only."""
+    own = [name for name in signature(feed).parameters if name != "words"]
+    for key, value in options.items():
+        if key in own:
+            raise BadSetting(
+                f"{key}={value}: that is the feed's, not {where}'s; give --{key.replace('_', '-')} {value}"
+            )
+        if key not in of_source and (near := get_close_matches(key, own, 1)):
+            raise BadSetting(f"there is no option {key!r}; did you mean --{near[0].replace('_', '-')}?")
+
+
 def _opened(named: NamedSource, texts: dict[str, str], segments: int | None, seed: int) -> Any:
     """Make a named source from the texts of its options."""
     kinds = named.options
@@ -164,11 +179,10 @@ def _made(where: str, options: dict[str, str], seed: int) -> Any:
     """Call FUNCTION."""
     if options:
         raise BadSetting(f"{', '.join(options)}: only for {' or '.join(SOURCES)}; {where} has its own")
-    if f"{where}:" in SOURCES or Path(where).is_dir():
-        prefix, folder = (f"{where}:", "FOLDER") if f"{where}:" in SOURCES else ("packed:", where)
-        raise BadSetting(
-            f"{where!r} names no function; to feed what penstock pack has made, write {prefix}{folder}"
-        )
+    if f"{where}:" in SOURCES:
+        raise BadSetting(f"{where!r} names no data: write {where}: and their path, without a space")
+    if Path(where).is_dir():
+        raise BadSetting(f"{where!r} names no function; to feed what penstock pack has made, write packed:{where}")
     seed_process(seed)  # a list that FUNCTION shuffles has one order in every feeder
     return call(function_at(where), where)
 

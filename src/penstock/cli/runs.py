@@ -45,11 +45,12 @@ def ls(
     if status is not None and status not in STATUSES:
         raise BadSetting(f"--status {status!r}: give one of {', '.join(STATUSES)}")
     with Store.open(store) as opened:
+        found = _of_group(opened, group)
         if live:
             from penstock.cli.runs_table import Looks
 
             watch(partial(Looks(opened).table, group, status), interval, as_json)
-        found = [run for run in _of_group(opened, group) if status in {None, run.status}]
+        found = [run for run in found if status in {None, run.status}]
     show_or_json(as_json, [_fields(run) for run in found], lambda: runs_table(found))
 
 
