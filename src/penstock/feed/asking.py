@@ -52,7 +52,7 @@ def statistics_of(endpoint: Endpoint, answer_s: float) -> FeederStatistics | Non
         endpoint.sweep()
         return None
     owner = endpoint.owner()
-    return FeederStatistics.silent(endpoint.name, owner.pid if owner else 0)
+    return FeederStatistics(endpoint.name, owner.pid if owner else 0, answers=False)
 
 
 def answer_to(

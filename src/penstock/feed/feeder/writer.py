@@ -175,15 +175,13 @@ class BlockWriter:
         if layout == self._layout:
             return
         if self._layout is not None:
-            changed = difference(self._layout, layout)
+            changed = f"changed at sample {block.sample} of its cycle: {difference(self._layout, layout)}"
             if not self._whole:
                 raise BlockChanged(
-                    f"the source's batches changed at sample {block.sample} of its cycle: {changed}. If they are "
-                    "meant to vary (dynamic padding), pass whole_batches=True to the feeder or share()"
+                    f"the source's batches {changed}. If they are meant to vary (dynamic padding), pass "
+                    "whole_batches=True to the feeder or share()"
                 )
             if not same_but_for_shapes(self._layout, layout):
-                raise BlockChanged(
-                    f"the source's batches changed at sample {block.sample} of its cycle: {changed}"
-                )
+                raise BlockChanged(f"the source's batches {changed}")
         self._layout, self._nodes = layout, list(array_nodes(layout))
         self._layout_bytes = len(msgspec.msgpack.encode(layout))

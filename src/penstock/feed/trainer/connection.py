@@ -366,25 +366,18 @@ class FeedConnection:
             if self._heard == self._serial:
                 held.items[index] = block
                 held.end = index + 1
-                self._ordinal = block.ordinal + 1
-                self._validator.next = following
-                del self._inbox[0]
             else:  # announced before the feeder heard of the new start
                 held.untold[block.ordinal] = block.nbytes
-                self._ordinal = block.ordinal + 1
-                self._validator.next = following
-                del self._inbox[0]
+            self._ordinal = block.ordinal + 1
         elif isinstance(message, wire.CycleEnd):
             held, ended = self.held, CycleEnded(message.cycle)
             if self._heard == self._serial:
                 held.items[held.end] = ended
                 held.end = held.end + 1
-            self._validator.next = following
-            del self._inbox[0]
         else:
             self._hear(message)
-            self._validator.next = following
-            del self._inbox[0]
+        self._validator.next = following
+        del self._inbox[0]
 
     def _hear(self, message: Any) -> None:
         """Handle a message that may be heard twice."""
