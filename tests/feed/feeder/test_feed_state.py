@@ -272,7 +272,7 @@ class FeedStateMachine(RuleBasedStateMachine):
         enough = self.state.has_enough(stop - start, nbytes)
         assert not (enough and 0 in unread.values()), "who has nothing to read is fed"
         if self.prefetch is not None:
-            most = self.state._batches or 2  # more than a cycle is not kept ready, once that has ended
+            most = self.state.batches or 2  # more than a cycle is not kept ready, once that has ended
             worlds = {id: min(self.state.members[id].world, most) for id in unread}
             assert enough == all(unread[id] >= self.prefetch * worlds[id] for id in unread)
         if enough:

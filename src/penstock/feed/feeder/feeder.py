@@ -162,7 +162,7 @@ class Feeder:
             anywhere=anywhere or (self._source.samples is None and self._source.batches is None),
             expect=self.settings.expect,
             joints=self._joints,
-            block_rows=rows,
+            block_rows=rows or 1,
         )
         self._published = Throughput()
         self._reopened = 0

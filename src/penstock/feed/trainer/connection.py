@@ -102,6 +102,7 @@ class FeedConnection:
             raise not_found(endpoint.name) from None
         close_in_children(self._socket)
         self._line = Line(self._socket)
+        self._send = self._line.send
         try:
             descriptors = Descriptors()
             self.welcome, fds = self._introduce(hello, answer_s, descriptors)
@@ -410,6 +411,3 @@ class FeedConnection:
     @property
     def _feeder(self) -> str:
         return f"the feeder (process {self.welcome.pid}) of feed {self._endpoint.name!r}"
-
-    def _send(self, message: wire.FromTrainer) -> None:
-        self._line.send(message)
