@@ -171,3 +171,21 @@ def test_a_trainer_for_whom_the_feeder_has_no_descriptor_is_told_so(feed):
     crowd.append(penstock.attach("feed", wait_s=30))
     for trainer in crowd:
         trainer.close()
+
+
+def test_an_interrupt_amid_a_locks_own_code_is_an_interrupt(monkeypatch):
+    feeder = penstock.Feeder(rows(10), "feed")
+    changed = feeder._server.changed
+    released = changed._release_save
+
+    def interrupted() -> None:
+        released()
+        raise KeyboardInterrupt  # after the lock was released, and before its user knows
+
+    monkeypatch.setattr(changed, "_release_save", interrupted)
+    with penstock.attach("feed", 5) as loader:
+        with pytest.raises(KeyboardInterrupt):
+            feeder.run()
+        with pytest.raises(penstock.FeedStopped, match="interrupted"):
+            for _ in range(10):
+                next(iter(loader))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.feed.reading import at_once
 from tests.feed.squares import N, Squares, arrays, epoch_of, part, right
 from tests.forked import eventually
 from torch.utils.data import DataLoader
@@ -89,8 +90,7 @@ def test_ranks_deal_a_part_evenly(serve: Any, size: int, options: dict[str, Any]
             list(loader)
             return epoch_of(loader), len(loader)
 
-    with ThreadPoolExecutor(3) as threads:
-        ranks = list(threads.map(train, range(3)))
+    ranks = at_once(train, 3)
     assert len({batches for _, batches in ranks}) == 1
     seen = [id for ids, _ in ranks for id in ids]
     if options == {"drop_last": True}:

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.feed.reading import at_once
 from tests.forked import Forked, ForkServer
 
 import penstock
@@ -26,7 +26,6 @@ HANG_S = 90.0
 
 SCRIPT = """
 import functools, json, os, sys, time
-from typing import NamedTuple
 import numpy as np, penstock
 
 def note(**event):
@@ -39,31 +38,6 @@ def make():
 
 def epoch(loader):
     return [int(i) for batch in loader for i in batch["id"]]
-"""
-TORCH = """
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-OFFSET = 0
-
-class Batch(NamedTuple):
-    id: torch.Tensor
-    square: torch.Tensor
-
-class Numbers(Dataset):
-    def __len__(self):
-        return 200
-    def __getitem__(self, i):
-        return square(i + OFFSET)
-
-def square(i):
-    return Batch(torch.tensor(i), torch.tensor(i * i))
-
-def make_with(workers):
-    return DataLoader(Numbers(), batch_size=16, num_workers=workers)
-
-def make_two():
-    return make_with(2)
 """
 
 
@@ -120,12 +94,12 @@ class ForkedScript(Forked):
 def fork(
     servers: dict[str, ForkServer], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., ForkedScript]]:
-    """Start a script as ``start`` does, but forked, as its feeder is; with ``torch`` they have imported that."""
+    """Start a script as ``start`` does, but forked, as its feeder is."""
     scripts: list[ForkedScript] = []
 
-    def run(text: str, *arguments: str, torch: bool = False) -> ForkedScript:
-        server = servers["torch" if torch else "numpy"]
-        scripts.append(ForkedScript(server, text, tmp_path, tmp_path_factory.mktemp("said"), *arguments))
+    def run(text: str, *arguments: str) -> ForkedScript:
+        said = tmp_path_factory.mktemp("said")
+        scripts.append(ForkedScript(servers["numpy"], text, tmp_path, said, *arguments))
         return scripts[-1]
 
     yield run
@@ -163,49 +137,6 @@ with penstock.share(make, "numbers", 1 + 16 * int(sys.argv[1]), linger=1.0) as l
             assert sorted(event["ids"]) == list(range(500))
     (feeder,) = {events[3]["feeder"] for events in said}
     assert (tmp_path / "started").read_text().split() == [str(feeder)]
-
-
-@pytest.mark.parametrize(
-    "made_by",
-    [
-        "lambda: make_with(2)",
-        pytest.param("functools.partial(make_with, 2)", marks=pytest.mark.soak),
-        pytest.param("make_two", marks=pytest.mark.soak),
-    ],
-)
-def test_what_lives_in_main_is_shared_with_two_workers(fork, made_by):
-    text = (
-        TORCH
-        + f"""
-if __name__ == "__main__":
-    OFFSET = 1000
-    with penstock.share({made_by}, "numbers", 7, linger=0.5) as loader:
-        ids = []
-        for batch in loader:
-            assert type(batch) is Batch and (batch.square == batch.id * batch.id).all()
-            ids.extend(batch.id.tolist())
-        note(ids=ids)
-"""
-    )
-    (event,) = fork(text, torch=True).says()
-    assert event["ids"] == list(range(1000, 1200))
-
-
-def test_classes_in_main_that_inherit_from_each_other_are_shared_without_workers(fork):
-    text = (
-        TORCH
-        + """
-class Odd(Numbers):
-    def __getitem__(self, i):
-        return super().__getitem__(2 * i + 1)
-
-if __name__ == "__main__":
-    with penstock.share(lambda: DataLoader(Odd(), batch_size=16), "numbers", linger=0.5) as loader:
-        note(ids=[i for batch in loader for i in batch.id.tolist()])
-"""
-    )
-    (event,) = fork(text, torch=True).says()
-    assert event["ids"] == list(range(1, 401, 2))
 
 
 def test_a_module_beside_the_script_is_found_by_the_feeder(fork, tmp_path):
@@ -530,7 +461,6 @@ def test_who_starts_a_feeder_and_who_waits_for_it_say_after_3_s_for_what(
         with penstock.share(make, "numbers", linger=0.1) as loader:
             return loader.statistics().feeder_pid
 
-    with ThreadPoolExecutor(2) as two:
-        (feeder,) = set(two.map(read, range(2)))
+    (feeder,) = set(at_once(read, 2))
     said = [line for line in capsys.readouterr().err.splitlines() if "is not there after" in line]
     assert len(said) >= 2 and sum(f"process {feeder} makes its loader" in line for line in said) >= 1, said
