@@ -87,6 +87,7 @@ def test_any_text_is_whole_pages_or_refused(text):
         ({"whole_batches": "no"}, "whole_batches='no'"),
         ({"whole_batches": 1}, "whole_batches=1"),
         ({"memory": 3}, "memory=3"),
+        ({"memory": 0}, "memory=0"),
     ],
 )
 def test_a_value_out_of_range_or_of_a_wrong_type_is_named_and_nothing_is_left(setting, says, feeds_directory):

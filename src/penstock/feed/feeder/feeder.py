@@ -100,7 +100,8 @@ class Feeder:
         **settings: Unpack[FeedSettings],
     ) -> None:
         check_keywords("Feeder", settings, FeedSettings)
-        memory = settings.get("memory") or "host"
+        memory = settings.get("memory")
+        memory = "host" if memory is None else memory
         named = {**settings, "memory": getattr(memory, "name", memory)}
         self.settings = Settings(**checked(**cast("FeedSettings", named)))
         check_memory(self.settings.window_bytes)
