@@ -18,12 +18,11 @@ from penstock.io.cache.cache import Cache
 from penstock.io.cache.tiers import Counts
 from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
-from penstock.sources.alone import Alone
 from penstock.sources.formats import records_of
 from penstock.sources.images.labels import LabelledRecords, labels_of
 from penstock.sources.order import digest, planned
 from penstock.sources.records.files import is_remote
-from penstock.sources.sharding import rank_of
+from penstock.sources.sharding import Alone, rank_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ``IMG_EXTENSIONS``."""

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from penstock.contracts import ByteArray, Completed, Extents, Ids, Reader, SourceBlock
-from penstock.memory.slots import Filled, Placement, Slot
+from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots
 from penstock.sources.order import Planned
 from penstock.sources.packed.files import PackedFiles
-from penstock.tree import Array, build, leaf_from_bytes
 
 _PARTS = 4
 """Part of the reads under way that is waited for at once, so that one turn of Python serves many."""
 
 _TAGS = 1 << 32
 """Most extents of a block; an extent's tag is its block's number times this, plus its index."""
-
-
-class Places(Protocol):
-    """Gives out slots, as ``penstock.memory.slots.Slots`` does."""
-
-    def take(self) -> Slot | None: ...
-
-    def offer(self, slot: Slot) -> None: ...
 
 
 class Shelf:
@@ -41,7 +31,13 @@ class Shelf:
     """
 
     def __init__(
-        self, memory: ByteArray, places: Places, reader: Reader | None, files: Sequence[int], *, gives_slots: bool
+        self,
+        memory: ByteArray,
+        places: Slots | OwnSlots,
+        reader: Reader | None,
+        files: Sequence[int],
+        *,
+        gives_slots: bool,
     ) -> None:
         self.memory = memory
         self.places = places
@@ -200,21 +196,17 @@ class Reading:
 
     def _given(self, block: _Block) -> SourceBlock:
         rows = len(block.ids)
-        layout = self._files.layout
         if not rows:
             block.shelf.places.offer(block.slot)
             return block.planned.block(None)
+        offsets = tuple(place - block.slot.offset for place in block.places)
+        sizes = tuple(size * rows for size in self._files.row_bytes)
+        placement = Placement(self._files.manifest.layout, offsets, sizes, block.slot.nbytes)
         if block.shelf.gives_slots:
-            offsets = tuple(place - block.slot.offset for place in block.places)
-            sizes = tuple(size * rows for size in self._files.row_bytes)
-            placement = Placement(layout, offsets, sizes, block.slot.nbytes)
             return block.planned.block(Filled(block.slot, rows, placement))
-        leaves: list[object] = []
-        for leaf, node in enumerate(self._files.nodes):
-            assert isinstance(node, Array)
-            leaves.append(leaf_from_bytes(node, self._memory(block, leaf, 0, rows).copy(), rows))
+        tree = placement.copied(block.shelf.memory[block.slot.offset :], rows)
         block.shelf.places.offer(block.slot)
-        return block.planned.block(build(layout, leaves))
+        return block.planned.block(tree)
 
     def _abandon(self) -> None:
         for shelf in {id(block.shelf): block.shelf for block in self._under_way.values()}.values():

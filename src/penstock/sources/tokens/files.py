@@ -25,8 +25,8 @@ from penstock.fingerprint.files import FileVersion
 from penstock.io.cache.cache import Cache
 from penstock.io.cache.slab import Slab
 from penstock.io.cache.whole import WholeFile, slab_of
-from penstock.sources.alone import UNTRAVELLED
 from penstock.sources.records.files import check_once, is_remote, objects_like, read, version_of
+from penstock.sources.sharding import UNTRAVELLED
 from penstock.sources.tokens import megatron
 
 _HEADER_INTS = 256

@@ -16,9 +16,8 @@ from penstock.errors import BadSetting
 from penstock.io.cache.cache import Cache
 from penstock.memory.room import aligned
 from penstock.memory.slots import Filled, Slots, place
-from penstock.sources.alone import Alone
 from penstock.sources.order import Planned, digest, planned
-from penstock.sources.sharding import rank_of
+from penstock.sources.sharding import Alone, rank_of
 from penstock.sources.tokens.files import TokenFile, Tokens, opened
 from penstock.sources.tokens.mixture import Mixture
 from penstock.sources.tokens.rows import Documents, Rows, Windows
