@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from copy import deepcopy
 from itertools import islice
@@ -122,26 +122,27 @@ class SamplerPasses:
 
     def _begins_with(self) -> Any:
         """Return the sampler's first indices; they differ by process if it draws from what cannot be seeded."""
-        if not self._copied:
-            return None
-        try:
-            _, batches, own = self._begin(0)
-            return canonical(list(islice(self._steps(0, batches, own), _PROBED)))
-        except Exception:  # opening a pass will raise it
-            return None
-        finally:
-            self._restart()
+        return self._probed(lambda batches, own: canonical(list(islice(self._steps(0, batches, own), _PROBED))))
 
     def never_end(self, steps: int | None) -> bool:
         """Whether a pass goes on when the sampler has given twice the steps of its length, if it has one."""
-        if steps is None or self._of_torch or not self._copied:
+        if steps is None or self._of_torch:
             return False
-        try:
-            _, batches, own = self._begin(0)
+
+        def goes_on(batches: Iterator[Any], own: SamplersOwn) -> bool:
             with own:
                 return next(islice(batches, 2 * steps, None), None) is not None
+
+        return bool(self._probed(goes_on))
+
+    def _probed(self, look: Callable[[Iterator[Any], SamplersOwn], Any]) -> Any:
+        """Return what is found in a first pass, which is as if it had not been; None if that cannot be known."""
+        if not self._copied:
+            return None
+        try:
+            return look(*self._begin(0)[1:])
         except Exception:  # opening a pass will raise it
-            return False
+            return None
         finally:
             self._restart()
 
