@@ -58,14 +58,14 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def test_each_result_is_that_of_its_number_in_whatever_order_it_is_asked_for(log: Path) -> None:
+def test_each_result_is_that_of_its_number_in_whatever_order_it_is_asked_for(log):
     with prepared(2, log) as workers:
         for number in range(20):
             workers.submit(number, ("do", f"task {number}"))
         assert [workers.result(n) for n in reversed(range(20))] == [f"TASK {n}" for n in reversed(range(20))]
 
 
-def test_what_a_task_raises_is_its_own_and_others_go_on(log: Path) -> None:
+def test_what_a_task_raises_is_its_own_and_others_go_on(log):
     with prepared(1, log) as workers:
         for number, verb in enumerate(("do", "refuse", "do")):
             workers.submit(number, (verb, "x"))
@@ -75,7 +75,7 @@ def test_what_a_task_raises_is_its_own_and_others_go_on(log: Path) -> None:
         assert workers.result(0) == "X"
 
 
-def test_a_task_whose_worker_dies_is_done_again(log: Path, tmp_path: Path) -> None:
+def test_a_task_whose_worker_dies_is_done_again(log, tmp_path):
     with prepared(2, log) as workers:
         tasks = [("die once", str(tmp_path / str(number))) for number in range(4)]
         for number, task in enumerate(tasks):
@@ -83,7 +83,7 @@ def test_a_task_whose_worker_dies_is_done_again(log: Path, tmp_path: Path) -> No
         assert [workers.result(number) for number in range(4)] == [text.upper() for _, text in tasks]
 
 
-def test_a_task_that_kills_each_worker_is_an_error_and_others_go_on(log: Path, tmp_path: Path) -> None:
+def test_a_task_that_kills_each_worker_is_an_error_and_others_go_on(log, tmp_path):
     with prepared(2, log) as workers:
         workers.submit(0, ("die", str(tmp_path / "dead")))
         workers.submit(1, ("do", "alive"))
@@ -92,7 +92,7 @@ def test_a_task_that_kills_each_worker_is_an_error_and_others_go_on(log: Path, t
         assert workers.result(1) == "ALIVE"
 
 
-def test_after_settling_nothing_is_written_and_tasks_go_on(log: Path) -> None:
+def test_after_settling_nothing_is_written_and_tasks_go_on(log):
     with prepared(1, log) as workers:
         for number in range(6):
             workers.submit(number, ("wait", str(number)))
@@ -105,7 +105,7 @@ def test_after_settling_nothing_is_written_and_tasks_go_on(log: Path) -> None:
         assert workers.result(0) == "AGAIN"
 
 
-def test_closed_workers_write_no_more_and_new_tasks_have_new_ones(log: Path) -> None:
+def test_closed_workers_write_no_more_and_new_tasks_have_new_ones(log):
     with prepared(2, log) as workers:
         workers.submit(0, ("wait", "x"))
         workers.close()
@@ -116,7 +116,7 @@ def test_closed_workers_write_no_more_and_new_tasks_have_new_ones(log: Path) -> 
         assert workers.result(0) == "AGAIN"
 
 
-def test_the_next_tasks_data_are_asked_for_before_the_one_at_hand_is_done(log: Path) -> None:
+def test_the_next_tasks_data_are_asked_for_before_the_one_at_hand_is_done(log):
     with prepared(1, log) as workers:
         for number, text in enumerate("abc"):
             workers.submit(number, ("do", text))
@@ -127,12 +127,12 @@ def test_the_next_tasks_data_are_asked_for_before_the_one_at_hand_is_done(log: P
         assert (steps.count(f"ask {text}"), steps.count(f"do {text}")) == (1, STEPS)
 
 
-def test_what_cannot_travel_is_refused() -> None:
+def test_what_cannot_travel_is_refused():
     with closing(Pool(1, __name__)) as workers, pytest.raises(BadSetting, match="cannot be sent"):
         workers.prepare((Lock(),), [])
 
 
-def test_workers_that_cannot_start_are_an_error(tmp_path: Path) -> None:
+def test_workers_that_cannot_start_are_an_error(tmp_path):
     with closing(Pool(1, __name__)) as workers:
         workers.prepare(("too", "many"), [])
         workers.submit(0, ("do", "x"))

@@ -69,8 +69,8 @@ def plain(folder: Path) -> list[list[np.ndarray]]:
     ("memory", "size"), [(0, "50MB"), (0, PAST_THE_PAGE_CACHE), ("200KB", "50MB"), ("50MB", "50MB")]
 )
 def test_pixels_are_the_same_from_memory_from_disk_and_from_the_images(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, memory: Any, size: str
-) -> None:
+    folder, tmp_path, plain, kind, memory, size
+):
     source = made(folder, Cache(tmp_path / "cache", size, memory=memory, keep=kind))
     for cycle in range(3):
         assert equal(cycles(source, [cycle]), plain[cycle])
@@ -86,9 +86,7 @@ def test_pixels_are_the_same_from_memory_from_disk_and_from_the_images(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_source_finds_what_was_kept(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any
-) -> None:
+def test_another_source_finds_what_was_kept(folder, tmp_path, plain, kind):
     first = made(folder, Cache(tmp_path / "cache", "50MB", keep=kind))
     cycles(first, [0])
     first.close()
@@ -101,7 +99,7 @@ def test_another_source_finds_what_was_kept(
 
 
 @pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
-def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path: Path, part: float) -> None:
+def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path, part):
     image = jpeg(noise(40, 40))
     count = 1000
     (tmp_path / "images").mkdir()
@@ -125,7 +123,7 @@ def test_every_cycle_finds_the_part_for_which_there_is_room(tmp_path: Path, part
     source.close()
 
 
-def test_images_that_are_replaced_while_a_source_lives_come_new(folder: Path, tmp_path: Path) -> None:
+def test_images_that_are_replaced_while_a_source_lives_come_new(folder, tmp_path):
     """Whichever worker has seen the old ones."""
     for kind in KINDS:
         source, plain = (made(folder, cache) for cache in (Cache(tmp_path / kind, "50MB", keep=kind), None))
@@ -141,7 +139,7 @@ def test_images_that_are_replaced_while_a_source_lives_come_new(folder: Path, tm
         plain.close()
 
 
-def test_one_image_larger_than_the_cache_keeps_no_other_out(folder: Path, tmp_path: Path) -> None:
+def test_one_image_larger_than_the_cache_keeps_no_other_out(folder, tmp_path):
     (folder / "class-0" / "huge.png").write_bytes(
         encoded(np.random.default_rng(0).integers(0, 255, (900, 900, 3), np.uint8), ".png")
     )
@@ -153,7 +151,7 @@ def test_one_image_larger_than_the_cache_keeps_no_other_out(folder: Path, tmp_pa
     source.close()
 
 
-def test_a_damaged_index_is_begun_anew_by_the_next_run(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_index_is_begun_anew_by_the_next_run(folder, tmp_path):
     for name in ("index", "data"):
         source = made(folder, Cache(tmp_path / "c", "50MB", keep="bytes"))
         cycles(source, [0])
@@ -166,7 +164,7 @@ def test_a_damaged_index_is_begun_anew_by_the_next_run(folder: Path, tmp_path: P
         again.close()
 
 
-def test_an_image_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) -> None:
+def test_an_image_that_was_replaced_is_read_again(folder, tmp_path):
     source = made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"))
     cycles(source, [0])
     source.close()
@@ -182,14 +180,7 @@ def test_an_image_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("size", ["50MB", PAST_THE_PAGE_CACHE])
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bits_come_from_the_images_again_and_are_named(
-    folder: Path,
-    tmp_path: Path,
-    plain: list[list[np.ndarray]],
-    kind: Any,
-    size: str,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_flipped_bits_come_from_the_images_again_and_are_named(folder, tmp_path, plain, kind, size, capfd):
     source = made(folder, Cache(tmp_path / "cache", size, keep=kind))
     cycles(source, [0])
     (data,) = (tmp_path / "cache").glob("*/data")
@@ -207,9 +198,7 @@ def test_flipped_bits_come_from_the_images_again_and_are_named(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kills", [4, pytest.param(300, marks=pytest.mark.soak)])
-def test_workers_killed_while_they_fill_it_change_no_pixel(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]], kind: Any, kills: int
-) -> None:
+def test_workers_killed_while_they_fill_it_change_no_pixel(folder, tmp_path, plain, kind, kills):
     choose, killed, turn = random.Random(kills), 0, 0
     while killed < kills:
         source = made(folder, Cache(tmp_path / f"cache-{turn}", "50MB", memory="250KB", keep=kind))
@@ -226,9 +215,7 @@ def test_workers_killed_while_they_fill_it_change_no_pixel(
         turn += 1
 
 
-def test_a_cache_whose_folder_is_gone_changes_nothing(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
-) -> None:
+def test_a_cache_whose_folder_is_gone_changes_nothing(folder, tmp_path, plain):
     source = made(folder, Cache(tmp_path / "cache", "50MB", keep="bytes"))
     blocks = source.open(Cursor(0, 0))
     next(blocks)
@@ -241,9 +228,7 @@ def test_a_cache_whose_folder_is_gone_changes_nothing(
         made(folder, "/scratch")  # pyright: ignore[reportArgumentType]
 
 
-def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
-) -> None:
+def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(folder, tmp_path, plain):
     source = made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"))
     cycles(source, [0])
     for path in (tmp_path / "cache").rglob("*"):
@@ -255,9 +240,7 @@ def test_a_cache_that_is_deleted_while_it_is_read_changes_nothing(
     source.close()
 
 
-def test_a_cache_that_is_full_says_so_and_the_feed_goes_on(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
-) -> None:
+def test_a_cache_that_is_full_says_so_and_the_feed_goes_on(folder, tmp_path, plain):
     source = made(folder, Cache(tmp_path / "cache", "1MB", keep="pixels"))
     for cycle in range(3):
         assert equal(cycles(source, [cycle]), plain[cycle])
@@ -266,7 +249,7 @@ def test_a_cache_that_is_full_says_so_and_the_feed_goes_on(
     source.close()
 
 
-def test_nodes_keep_their_part_and_read_the_others(folder: Path, tmp_path: Path) -> None:
+def test_nodes_keep_their_part_and_read_the_others(folder, tmp_path):
     names = ["a", "b", "c"]
     folders = {name: tmp_path / name for name in names}
     sources = [
@@ -298,13 +281,7 @@ def test_nodes_keep_their_part_and_read_the_others(folder: Path, tmp_path: Path)
         source.close()
 
 
-def test_it_chooses_by_what_it_measures_and_says_what_came(
-    folder: Path,
-    tmp_path: Path,
-    plain: list[list[np.ndarray]],
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_chooses_by_what_it_measures_and_says_what_came(folder, tmp_path, plain, capfd, monkeypatch):
     monkeypatch.setattr("penstock.sources.images.caching.read_rate", lambda *_, **__: 1e12)
     source = made(folder, Cache(tmp_path / "cache", "50MB"))
     assert "measuring what to keep" in source.description
@@ -317,7 +294,7 @@ def test_it_chooses_by_what_it_measures_and_says_what_came(
     source.close()
 
 
-def test_a_users_decoder_gets_kept_bytes_and_no_kept_pixels(folder: Path, tmp_path: Path) -> None:
+def test_a_users_decoder_gets_kept_bytes_and_no_kept_pixels(folder, tmp_path):
     with pytest.raises(BadSetting, match=r"keep=.pixels. cannot be used with decode="):
         made(folder, Cache(tmp_path / "cache", "50MB", keep="pixels"), decode=grey)
     source = made(folder, Cache(tmp_path / "cache", "50MB"), decode=grey)
@@ -331,7 +308,7 @@ def grey(encoded: bytes) -> np.ndarray:
     return np.full((20, 20, 3), 128, np.uint8)
 
 
-def test_a_bad_image_is_named_from_the_cache_too(folder: Path, tmp_path: Path) -> None:
+def test_a_bad_image_is_named_from_the_cache_too(folder, tmp_path):
     (folder / "class-2" / "bad.jpg").write_bytes(b"\xff\xd8 no image")
     os.utime(folder / "class-2" / "bad.jpg", (1, 1))
     for kind in KINDS:
@@ -341,7 +318,7 @@ def test_a_bad_image_is_named_from_the_cache_too(folder: Path, tmp_path: Path) -
         source.close()
 
 
-def test_what_was_written_just_now_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_written_just_now_is_not_kept(tmp_path, monkeypatch):
     assert Preparer  # the workers' own module, which reads the clock
     from penstock.sources.images import cached
 
@@ -355,7 +332,7 @@ def test_what_was_written_just_now_is_not_kept(tmp_path: Path, monkeypatch: pyte
     assert cached._origin(place) != 0  # pyright: ignore[reportPrivateUsage]
 
 
-def test_an_empty_file_is_bad_in_every_cycle_and_harms_no_other(folder: Path, tmp_path: Path) -> None:
+def test_an_empty_file_is_bad_in_every_cycle_and_harms_no_other(folder, tmp_path):
     (folder / "class-0" / "000a.jpg").write_bytes(b"")
     time.sleep(0.15)
     source, plain = (
@@ -368,9 +345,7 @@ def test_an_empty_file_is_bad_in_every_cycle_and_harms_no_other(folder: Path, tm
     plain.close()
 
 
-def test_what_cannot_be_decoded_is_not_kept_and_a_kept_image_that_cannot_is_read_again(
-    folder: Path, tmp_path: Path, plain: list[list[np.ndarray]]
-) -> None:
+def test_what_cannot_be_decoded_is_not_kept_and_a_kept_image_that_cannot_is_read_again(folder, tmp_path, plain):
     bad = folder / "class-2" / "bad.jpg"
     bad.write_bytes(b"\xff\xd8 no image")
     time.sleep(0.15)
@@ -397,7 +372,7 @@ def test_what_cannot_be_decoded_is_not_kept_and_a_kept_image_that_cannot_is_read
     assert path.exists()
 
 
-def test_a_node_whose_folder_fails_costs_reads_alone(folder: Path, tmp_path: Path) -> None:
+def test_a_node_whose_folder_fails_costs_reads_alone(folder, tmp_path):
     a, b = (
         made(
             folder,
@@ -417,7 +392,7 @@ def test_a_node_whose_folder_fails_costs_reads_alone(folder: Path, tmp_path: Pat
     b.close()
 
 
-def test_the_disk_goes_on_where_memory_is_full(folder: Path, tmp_path: Path) -> None:
+def test_the_disk_goes_on_where_memory_is_full(folder, tmp_path):
     source = made(folder, Cache(tmp_path / "c", "50MB", memory="30KB", keep="bytes"))
     for cycle in range(3):
         cycles(source, [cycle])

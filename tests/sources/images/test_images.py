@@ -22,7 +22,7 @@ from tests.sources.images.pictures import colours, encoded, jpeg, noise, texture
 import penstock
 from penstock import ImageSource
 from penstock.contracts import Cursor
-from penstock.sources.images.decoders import decoder, whole_image
+from penstock.sources.images.decoders import DECODER, decoder, whole_image
 from penstock.testing.source import SourceContract
 
 SIZE = 16
@@ -88,16 +88,14 @@ def test_an_image_has_equal_pixels_whoever_decodes_it_and_other_ones_in_each_cyc
         each.close()
 
 
-def test_regions_and_whole_images_give_equal_batches(folder, monkeypatch, request):
-    batches = []
-    for name in ("regions", "whole"):
-        with pytest.MonkeyPatch.context() as patch:
-            if name == "whole":
-                patch.setattr("penstock.sources.images.decoders.turbo_library", lambda: None)
-            source = made(folder, jitter=(0.4, 0.4, 0.4, 0.1))
-            batches.append(pixels_of(source))
-            source.close()
-    assert_equal(*batches)
+@pytest.mark.usefixtures("each_decoder")
+def test_regions_and_whole_images_give_equal_batches(folder, monkeypatch):
+    by_regions, whole = (made(folder, jitter=(0.4, 0.4, 0.4, 0.1)) for _ in range(2))
+    found = pixels_of(by_regions)
+    monkeypatch.setenv(DECODER, "simplejpeg")  # workers that start now decode whole images
+    assert_equal(found, pixels_of(whole))
+    by_regions.close()
+    whole.close()
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
