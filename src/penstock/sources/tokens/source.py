@@ -6,6 +6,7 @@ import math
 import os
 import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
@@ -132,18 +133,15 @@ class TokenSource(Alone):
     def open(self, at: Cursor, wanted: Wanted | None = None, joints: Joints = NO_JOINTS) -> Iterator[SourceBlock]:
         for file in self._files:
             file.check_unchanged()
-        plans = planned(self._order.blocks(at, joints), wanted)
-        plan = next(plans, None)
         ahead = 0
-        while plan is not None:
-            coming = next(plans, None)
+        for plan, coming in pairwise(chain(planned(self._order.blocks(at, joints), wanted), [None])):
+            assert plan is not None
             if ahead and coming is not None:
                 self._rows.will_need(coming.ids)
             faults = _major_faults()
             block = self._block(plan)
             ahead = _READ_AHEAD_BLOCKS if _major_faults() > faults else max(0, ahead - 1)
             yield block
-            plan = coming
 
     def fill(self, slots: Slots) -> int:
         self._slots = slots
