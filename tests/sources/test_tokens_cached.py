@@ -51,6 +51,16 @@ def data_of(folder: Path) -> Path:
     return data
 
 
+def assert_each_piece_is_there_once(folder: Path) -> None:
+    assert data_of(folder).stat().st_size == -(-2 * COUNT // 4096) * 4096
+
+
+def spoil(folder: Path, offset: int, content: bytes) -> None:
+    with data_of(folder).open("r+b") as data:
+        data.seek(offset)
+        data.write(content)
+
+
 def test_tokens_are_fetched_once_and_found_again(file, tmp_path, capfd):
     plain = made(file, None)
     for expected in ("200 KB are fetched", "", ""):
@@ -58,7 +68,7 @@ def test_tokens_are_fetched_once_and_found_again(file, tmp_path, capfd):
         assert all(np.array_equal(rows(source, cycle), rows(plain, cycle)) for cycle in range(2))
         said = capfd.readouterr().err
         assert (expected in said) if expected else not said
-    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096
+    assert_each_piece_is_there_once(tmp_path / "cache")
 
 
 def test_a_file_that_is_written_to_is_fetched_again_and_a_source_keeps_its_copy(file, tmp_path):
@@ -74,9 +84,7 @@ def test_a_file_that_is_written_to_is_fetched_again_and_a_source_keeps_its_copy(
 def test_a_damaged_piece_is_named_and_read_again(file, tmp_path, capfd):
     cache = Cache(tmp_path / "cache", "10MB")
     expected = rows(made(file, cache))
-    with data_of(tmp_path / "cache").open("r+b") as data:
-        data.seek(8 * PIECE + 100)
-        data.write(bytes(100))
+    spoil(tmp_path / "cache", 8 * PIECE + 100, bytes(100))
     capfd.readouterr()
     source = made(file, cache)
     assert np.array_equal(rows(source), expected)
@@ -89,9 +97,7 @@ def test_a_damaged_piece_is_named_and_read_again(file, tmp_path, capfd):
 def test_a_damaged_piece_of_a_file_that_has_changed_is_an_error(file, tmp_path):
     cache = Cache(tmp_path / "cache", "10MB")
     made(file, cache)
-    with data_of(tmp_path / "cache").open("r+b") as data:
-        data.seek(9 * PIECE)
-        data.write(bytes(PIECE))
+    spoil(tmp_path / "cache", 9 * PIECE, bytes(PIECE))
     source = made(file, cache)
     file.write_bytes(bytes(2 * COUNT))
     with pytest.raises(ReadFailed, match="has changed while it was read"):
@@ -102,9 +108,7 @@ def test_damage_after_a_source_was_made_is_seen_before_its_first_batch(file, tmp
     cache = Cache(tmp_path / "cache", "10MB")
     expected = rows(made(file, None))
     source = made(file, cache)
-    with data_of(tmp_path / "cache").open("r+b") as data:
-        data.seek(1000)
-        data.write(bytes(100))
+    spoil(tmp_path / "cache", 1000, bytes(100))
     assert np.array_equal(rows(source), expected)
 
 
@@ -118,7 +122,7 @@ def test_what_a_killed_process_left_takes_no_room(file, tmp_path):
     os.truncate(index, 5 * frame)
     os.truncate(data_of(tmp_path / "cache"), 6 * PIECE + 100)
     assert np.array_equal(rows(made(file, cache)), expected)
-    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096
+    assert_each_piece_is_there_once(tmp_path / "cache")
 
 
 def test_documents_headers_and_indexes_are_kept_too(tmp_path):
@@ -223,7 +227,7 @@ def test_a_process_killed_while_it_fetches_leaves_what_the_next_goes_on_with(fil
         assert died.returncode == -signal.SIGKILL, died.stderr
         assert data_of(tmp_path / "cache").stat().st_size >= kept * PIECE
     assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), rows(made(file, None)))
-    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096  # each piece once
+    assert_each_piece_is_there_once(tmp_path / "cache")
 
 
 def test_of_several_processes_one_fetches_a_file_for_all(file, tmp_path):
@@ -232,7 +236,7 @@ def test_of_several_processes_one_fetches_a_file_for_all(file, tmp_path):
     assert [out for out, _ in said] == ["begins\ndone\n"] * 3
     assert "".join(err for _, err in said).count("are fetched into the cache") == 1
     assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), rows(made(file, None)))
-    assert data_of(tmp_path / "cache").stat().st_size == -(-2 * COUNT // 4096) * 4096  # each piece once
+    assert_each_piece_is_there_once(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -281,23 +285,18 @@ def test_a_prefix_with_files_to_train_and_to_validate_with_is_refused(s3, file, 
         made("s3://bucket/both", Cache(tmp_path / "cache", "10MB"))
 
 
-def test_damage_in_a_cached_array_with_bytes_behind_it_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.io.cache.whole.PIECE_BYTES", 16 << 10)
+def test_damage_in_a_cached_array_with_bytes_behind_it_is_found(tmp_path):
     file = tmp_path / "tokens.npy"
     np.save(file, np.arange(60_000, dtype=np.uint16))
     file.write_bytes(file.read_bytes() + bytes(80 << 10))
     expected = rows(made(file, None))
     made(file, Cache(tmp_path / "cache", "10MB"))
-    with open(data_of(tmp_path / "cache"), "r+b") as kept:
-        kept.seek(70_000)
-        kept.write(b"damage")
+    spoil(tmp_path / "cache", 70_000, b"damage")
     assert np.array_equal(rows(made(file, Cache(tmp_path / "cache", "10MB"))), expected)
 
 
 def test_what_another_process_has_replaced_is_not_mapped(file, tmp_path, monkeypatch):
-    from penstock.io.cache.whole import WholeFile
-
-    monkeypatch.setattr(WholeFile, "_rows", lambda self: [-1] * len(self._offsets))
-    monkeypatch.setattr(WholeFile, "_missing", lambda self: [])
+    monkeypatch.setattr(whole.WholeFile, "_rows", lambda self: [-1] * len(self._offsets))
+    monkeypatch.setattr(whole.WholeFile, "_missing", lambda self: [])
     with pytest.raises(BadSetting, match="was replaced while it was fetched"):
         made(file, Cache(tmp_path / "cache", "10MB"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sources.drawing import DrawingStream
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -22,7 +23,6 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
-    get_worker_info,
 )
 
 import penstock
@@ -44,18 +44,6 @@ class Ids(Dataset[dict[str, int]]):
 
     def __getitem__(self, i: int) -> dict[str, int]:
         return {"id": i, "pid": os.getpid()}
-
-
-class Stream(IterableDataset[dict[str, int]]):
-    """A stream of which each worker gives its part."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Iterator[dict[str, int]]:
-        info = get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        return ({"id": i} for i in range(first, self.size, step))
 
 
 class ByEpoch(Sampler[int]):
@@ -110,8 +98,8 @@ KINDS: dict[str, tuple[Callable[[], DataLoader[Any]], int, Iterable[int]]] = {
         4,
         range(36),
     ),
-    "stream": (lambda: DataLoader(Stream(47), batch_size=6), 4, range(47)),
-    "stream, with workers": (lambda: DataLoader(Stream(47), batch_size=6, num_workers=2), 4, range(47)),
+    "stream": (lambda: DataLoader(DrawingStream(47), batch_size=6), 4, range(47)),
+    "stream, with workers": (lambda: DataLoader(DrawingStream(47), batch_size=6, num_workers=2), 4, range(47)),
     "whole batches": (lambda: DataLoader(WholeBatches(), batch_size=None), 4, range(30)),
 }
 """Loaders; the segments asked for; their samples."""
@@ -154,7 +142,7 @@ DATA = TensorDataset(torch.arange(40))
             SamplerSource,
         ),
         (lambda: DataLoader(DATA, batch_size=None), WholeBatchLoader),
-        (lambda: DataLoader(Stream(9), batch_size=4), IterableDatasetSource),
+        (lambda: DataLoader(DrawingStream(9), batch_size=4), IterableDatasetSource),
     ],
 )
 def test_each_kind_of_loader_gets_the_source_that_can_do_most_with_it(make, kind):
@@ -250,7 +238,9 @@ def test_what_cannot_be_fed_is_named(thing, hint):
         adapt(thing, segments=1, seed=0)
 
 
-@pytest.mark.parametrize("thing", [DATA, Ids(3), Stream(4), range(5), "train"], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "thing", [DATA, Ids(3), DrawingStream(4), range(5), "train"], ids=lambda x: type(x).__name__
+)
 def test_a_data_set_is_refused_in_favour_of_its_loader(thing):
     with pytest.raises(penstock.BadSetting, match=r"give a DataLoader: DataLoader\(dataset, batch_size=\.\.\.\)"):
         adapt(thing, segments=1, seed=0)
