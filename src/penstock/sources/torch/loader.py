@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from penstock.contracts import NO_JOINTS, Cursor, Ids, Joints, SourceBlock, Wanted
-from penstock.errors import SourceError
+from penstock.errors import BadSetting, SourceError
 from penstock.sources.order import Ordered, digest, planned
 from penstock.sources.plain import InOnePass, length
 from penstock.sources.seeds import data_seed, rows_seed, seed_process
@@ -23,13 +23,14 @@ from penstock.sources.torch.planned import LoadsIntoSlots, PlannedLoader, descri
 from penstock.sources.torch.sampling import (
     SamplerPasses,
     canonical,
-    check_no_policy,
-    check_whole,
     draw,
     draws_with_replacement,
     hardly_ends,
+    samplers_of,
     whole_batch_sampler,
 )
+
+_REPLICAS = ("num_replicas", "num_processes", "world_size", "_world_size", "data_parallel_size")
 
 
 class MapStyleSource(LoadsIntoSlots, Ordered):
@@ -183,8 +184,8 @@ def adapt_loader(
     Raises:
         BadSetting: the loader gives one rank's part of the data, or its sampler asks a policy.
     """
-    check_whole(loader)
-    check_no_policy(loader)
+    _check_whole(loader)
+    _check_no_policy(loader)
     if isinstance(loader.dataset, IterableDataset):
         return IterableDatasetSource(loader, seed=seed)
     if loader.batch_sampler is None:
@@ -202,6 +203,39 @@ def adapt_loader(
     if plain and loader.batch_size is not None:
         return MapStyleSource(loader, segments=segments, seed=seed, in_order=in_order)
     return SamplerSource(loader, seed=seed)
+
+
+def _check_whole(loader: DataLoader[Any]) -> None:
+    """Refuse a loader that gives one rank's part of the data.
+
+    Raises:
+        BadSetting: the loader does; the message names what divides the data, and the remedy.
+    """
+    for each in [*samplers_of(loader), loader.dataset]:
+        for name in _REPLICAS:
+            replicas = getattr(each, name, None)
+            if isinstance(replicas, int) and replicas > 1:
+                raise BadSetting(
+                    f"the loader's {type(each).__name__} ({name}={replicas}) gives one rank's part of the data: "
+                    "every rank would get that one part from this feed. Give a loader of all the data "
+                    "(shuffle=True instead of the sampler), and let each rank attach with "
+                    f"shard=(rank, {replicas})"
+                )
+
+
+def _check_no_policy(loader: DataLoader[Any]) -> None:
+    """Refuse a loader whose sampler asks a policy, which would hear nothing from the trainers in a feed.
+
+    Raises:
+        BadSetting: its sampler asks one.
+    """
+    for each in samplers_of(loader):
+        if policy := getattr(each, "policy_name", None):  # of a SelectionSampler
+            raise BadSetting(
+                f"the loader's {type(each).__name__} asks a policy ({policy}) what each epoch holds, and in a "
+                "feed that hears neither of the trainers' epochs nor of what they report. Give a loader without "
+                "the sampler (shuffle=True), and the policy to share or attach: select=policy"
+            )
 
 
 def _samples(batch_sampler: Any) -> int | None:

@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 from penstock.contracts import Cursor
-from penstock.errors import BadSetting, SourceError
+from penstock.errors import SourceError
 from penstock.sources.order import digest
 from penstock.sources.plain import length
 from penstock.sources.seeds import SamplersOwn, data_seed, order_seed, seed_process
@@ -38,7 +38,6 @@ _CONTAINERS = (list, tuple, set, frozenset, dict, range)
 _DATA_NAMES = ("data_source", "dataset")
 _PROBED = 8
 """Batches that are compared to tell whether two processes draw alike."""
-_REPLICAS = ("num_replicas", "num_processes", "world_size", "_world_size", "data_parallel_size")
 
 
 class SamplerPasses:
@@ -188,39 +187,6 @@ class SamplerPasses:
                 f"the sampler gave no index in cycle {cycle}: it is empty, or can be iterated only once"
             )
         self._next = cycle + 1
-
-
-def check_whole(loader: DataLoader[Any]) -> None:
-    """Refuse a loader that gives one rank's part of the data.
-
-    Raises:
-        BadSetting: the loader does; the message names what divides the data, and the remedy.
-    """
-    for each in [*samplers_of(loader), loader.dataset]:
-        for name in _REPLICAS:
-            replicas = getattr(each, name, None)
-            if isinstance(replicas, int) and replicas > 1:
-                raise BadSetting(
-                    f"the loader's {type(each).__name__} ({name}={replicas}) gives one rank's part of the data: "
-                    "every rank would get that one part from this feed. Give a loader of all the data "
-                    "(shuffle=True instead of the sampler), and let each rank attach with "
-                    f"shard=(rank, {replicas})"
-                )
-
-
-def check_no_policy(loader: DataLoader[Any]) -> None:
-    """Refuse a loader whose sampler asks a policy, which would hear nothing from the trainers in a feed.
-
-    Raises:
-        BadSetting: its sampler asks one.
-    """
-    for each in samplers_of(loader):
-        if policy := getattr(each, "policy_name", None):  # of a SelectionSampler
-            raise BadSetting(
-                f"the loader's {type(each).__name__} asks a policy ({policy}) what each epoch holds, and in a "
-                "feed that hears neither of the trainers' epochs nor of what they report. Give a loader without "
-                "the sampler (shuffle=True), and the policy to share or attach: select=policy"
-            )
 
 
 def whole_batch_sampler(loader: DataLoader[Any]) -> Any:
