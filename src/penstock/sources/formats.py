@@ -1,16 +1,17 @@
-"""The formats of data sets that are named in a text, each by a prefix, and what opens them.
+"""The formats of data sets that are named in a text, each by a prefix or a suffix, and what opens them.
 
-A new format is a file, and a line here by which ``share`` and ``penstock feed`` find it.
+A new format is a file, and a line here by which ``share``, ``penstock feed`` and ``ImageSource`` find it.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import Parameter, signature
-from typing import Any, NamedTuple, get_type_hints
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_type_hints
 
 from penstock.errors import BadSetting
 
@@ -21,6 +22,13 @@ SOURCES = {
 }
 """By prefix: a source that takes a path or a pattern, and keywords."""
 
+_RECORDS_BY_SUFFIX = {".tar": "penstock.sources.records.shards:ShardRecords"}
+"""What takes several files of records, and the endings of samples."""
+_RECORDS_BY_MARK = {
+    "://": "penstock.sources.records.files:BucketRecords",
+    "": "penstock.sources.records.files:FolderRecords",
+}
+"""By what stands in its path: what takes one folder of records, and the endings of samples."""
 _OF_THE_FEED = {"segments", "seed", "shard"}
 
 
@@ -80,5 +88,29 @@ def named_source(text: object) -> NamedSource | None:
     path = str(text).removeprefix(prefix)
     if not path:
         raise BadSetting(f"{text} names nothing: write {prefix}PATH")
-    module, _, name = SOURCES[prefix].partition(":")
-    return NamedSource(str(text), getattr(import_module(module), name), os.path.expanduser(path))
+    return NamedSource(str(text), _opener(SOURCES[prefix]), os.path.expanduser(path))
+
+
+def records_of(named: Any, suffixes: Sequence[str]) -> Any:
+    """Return the ``Records`` of a folder, of an object store's prefix, or of one or several files that hold them.
+
+    Args:
+        named: One path, URL or pattern, or a list of them.
+        suffixes: Endings of samples that are wanted, in small letters.
+
+    Raises:
+        BadSetting: they are no records of a known format.
+    """
+    several = cast("list[Any]", [*named] if isinstance(named, (list, tuple)) else [named])
+    for suffix, opener in _RECORDS_BY_SUFFIX.items():
+        if several and all(str(each).endswith(suffix) for each in several):
+            return _opener(opener)(several, suffixes)
+    if not isinstance(named, (str, Path)) or not str(named):
+        raise BadSetting(f"images={named!r}: give one folder, or tar files")
+    mark = next(mark for mark in _RECORDS_BY_MARK if mark in str(named))
+    return _opener(_RECORDS_BY_MARK[mark])(named, suffixes)
+
+
+def _opener(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -1,52 +1,31 @@
-"""Blocks of images that workers prepare: handed out in order, and written into slots in the ring or here."""
+"""Has workers prepare blocks of images, and writes their labels."""
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import partial
 from io import FileIO
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.basics.terminal import say
-from penstock.contracts import ByteArray, Records, SourceBlock, Tree
-from penstock.errors import BadSetting, SourceError, Untravelled
-from penstock.linux.files import opened
-from penstock.linux.fork import close_in_children
-from penstock.memory.room import aligned
-from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots, place
+from penstock.contracts import ByteArray, Ids, Records, Tree
 from penstock.sources.images.caching import ImageCaching
-from penstock.sources.images.worker import ImageRecipe, ImageTask, MemoryFile, Prepared
+from penstock.sources.images.worker import ImageRecipe, ImageTask, Prepared
 from penstock.sources.order import Planned
-from penstock.sources.pool import WorkerPool
-from penstock.sources.sharding import UNTRAVELLED
-from penstock.tree import describe
+from penstock.sources.workers.block_maker import BlockMaker, MemoryFile
+from penstock.sources.workers.pool import WorkerPool
 
 NO_LABEL = -100
 """The label in place of a skipped image's, which torch's cross_entropy leaves out."""
 _NAMED = 3
 """Skipped images that are named on stderr; all are counted."""
-_OWN, _RING = 0, 1
-_MOST_OWN_BYTES = 1 << 30
 
 
-class _Begun(NamedTuple):
-    """A block on its way; one without rows has no slot."""
-
-    plan: Planned
-    number: int
-    memory: int
-    slot: Slot | None
-    placement: Placement
-
-
-class ImageBlocks:
-    """Workers, and the memory in which they make blocks of images; labels are written here.
+class ImageBlocks(BlockMaker[ImageTask, Prepared]):
+    """Makes blocks of images.
 
     Args:
         records: Where the images lie.
@@ -58,7 +37,6 @@ class ImageBlocks:
         caching: What is kept of the images.
 
     Attributes:
-        block_bytes: Size of a full block.
         skipped: Bad images so far that came black.
     """
 
@@ -73,134 +51,20 @@ class ImageBlocks:
         caching: ImageCaching,
     ) -> None:
         self._records, self._labels, self._recipe, self._caching = records, labels, recipe, caching
-        self._workers = workers
         self.skipped = 0
-        self._layout, _, leaves = describe(example)
-        self._row_bytes = [leaf.nbytes for leaf in leaves]
-        self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
-        self._forget()
+        super().__init__(
+            records.root, example, rows, partial(WorkerPool[ImageTask, Prepared], workers, ImageRecipe.__module__)
+        )
 
-    def __getstate__(self) -> object:
-        if self._files:
-            raise Untravelled(UNTRAVELLED.format(self._records.root))
-        return object.__getstate__(self)
+    def setup(self, memories: Sequence[MemoryFile]) -> tuple[tuple[Any, ...], list[FileIO]]:
+        files = self._caching.open()
+        return (self._recipe, memories, self._caching.layouts), files
 
-    def use(self, slots: Slots) -> int:
-        """Make blocks in these slots from now on; return how many are of use at once."""
-        self.close()
-        self._slots = slots
-        return self._pool.capacity + 1
+    def task(self, plan: Planned, cycle: int, memory: int, offset: int) -> ImageTask:
+        places = self._records.places(plan.ids)
+        return ImageTask(memory, offset, cycle, plan.sample, plan.rows, places, plan.kept, *self._caching.plan())
 
-    def blocks(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
-        """Yield the blocks of a plan.
-
-        Raises:
-            BadSetting: another pass is open, or the source was closed amid this one.
-            SourceError: a sample is bad, a user's function failed, or workers cannot start.
-            ReadFailed: a file was replaced.
-        """
-        if self._pid != os.getpid():  # a forked child's copy, whose workers are its parent's
-            self._forget()
-        if self._is_open:
-            raise BadSetting(f"a pass over {self._records.root} is still open: close it before the next")
-        self._is_open = True
-        begun: deque[_Begun] = deque()
-        own = OwnSlots(0, 0)
-        try:
-            own = self._prepared()
-            plan, numbers, memories = next(plans, None), count(), self._memories
-            while plan is not None or begun:
-                while plan is not None and len(begun) <= self._pool.capacity:
-                    if (block := self._begin(plan, next(numbers), cycle, own, waits=bool(begun))) is None:
-                        break
-                    begun.append(block)
-                    plan = next(plans, None)
-                tree = self._given(begun[0], own)
-                yield begun.popleft().plan.block(tree)
-                if self._memories is not memories:
-                    raise BadSetting("the source was closed while a pass over it was open")
-        finally:
-            try:
-                self._pool.settle()
-            finally:
-                for block in begun:
-                    places = self._slots if block.memory == _RING else own
-                    if block.slot is not None and places is not None:  # else the source was closed amid the pass
-                        places.offer(block.slot)
-                self._is_open = False
-
-    def close(self) -> None:
-        """End the workers, and forget all memory; the next pass begins again."""
-        _release(self._pool, self._files, self._pid)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._pid = os.getpid()
-        self._is_open = False
-        self._slots: Slots | None = None
-        self._memories: list[ByteArray] = []
-        self._files: list[FileIO] = []
-        self._pool = WorkerPool[ImageTask, Prepared](self._workers, ImageRecipe.__module__)
-        weakref.finalize(self, _release, self._pool, self._files, self._pid)
-
-    def _prepared(self) -> OwnSlots:
-        """Return slots in memory of this process's own; workers learn of all memory before they start."""
-        most = max(2, _MOST_OWN_BYTES // self.block_bytes)
-        spare = 1 if self._slots is not None else min(self._pool.capacity + 1, most)
-        if not self._memories:
-            file = opened("r+", os.memfd_create, "penstock-blocks", os.MFD_CLOEXEC)
-            self._files.append(file)
-            file.truncate(spare * self.block_bytes)
-            files = [MemoryFile(file.fileno(), spare * self.block_bytes)]
-            memories = [files[0].map()]
-            if self._slots is not None:
-                files.append(MemoryFile(*self._slots.ring_file))
-                memories.append(self._slots.ring_memory)
-            others = self._caching.open()
-            self._files += others
-            for each in self._files:
-                close_in_children(each)
-            setup = self._recipe, files, self._caching.layouts
-            self._pool.prepare(setup, [*(each.fd for each in files), *(each.fileno() for each in others)])
-            self._memories = memories
-        return OwnSlots(spare, self.block_bytes)
-
-    def _begin(self, plan: Planned, number: int, cycle: int, own: OwnSlots, *, waits: bool) -> _Begun | None:
-        """Have a block made; None if that must wait for a slot, which comes free where some have begun."""
-        placement = place(self._layout, [nbytes * len(plan.ids) for nbytes in self._row_bytes])
-        if not len(plan.ids):
-            return _Begun(plan, number, _OWN, None, placement)
-        memory, slot = _RING, None if self._slots is None else self._slots.take()
-        if slot is None:
-            memory, slot = _OWN, None if self._slots is not None and waits else own.take()
-        if slot is None:
-            return None
-        places, planned = self._records.places(plan.ids), self._caching.plan()
-        task = ImageTask(memory, slot.offset, cycle, plan.sample, plan.rows, places, plan.kept, *planned)
-        self._pool.submit(number, task)
-        return _Begun(plan, number, memory, slot, placement)
-
-    def _given(self, block: _Begun, own: OwnSlots) -> Any:
-        """Wait until a block is made; return its tree."""
-        if block.slot is None:
-            return None
-        try:
-            result = self._pool.result(block.number)
-        except SourceError:
-            self._records.check_unchanged(block.plan.ids)  # a shard that was replaced explains a failure
-            raise
-        self._records.check_unchanged(block.plan.ids)
-        memory = self._memories[block.memory][block.slot.offset :]
-        self._finish(block.plan, result, block.placement.leaves_in(memory))
-        rows = len(block.plan.ids)
-        if block.memory == _RING:
-            return Filled(block.slot, rows, block.placement)
-        tree = block.placement.copied(memory, rows)
-        own.offer(block.slot)
-        return tree
-
-    def _finish(self, plan: Planned, result: Prepared, leaves: list[ByteArray]) -> None:
-        """Take in what became of a block, and write its labels."""
+    def finish(self, plan: Planned, result: Prepared, leaves: Sequence[ByteArray]) -> None:
         self._caching.learn(result)
         if self._labels is not None:
             labels = self._labels[plan.ids]
@@ -210,10 +74,5 @@ class ImageBlocks:
             say(f"{image.where} is skipped: {image.why}")
         self.skipped += len(result.bad)
 
-
-def _release(pool: WorkerPool[Any, Any], files: list[FileIO], pid: int) -> None:
-    if os.getpid() != pid:  # a forked child's copy
-        return
-    pool.close()
-    while files:
-        files.pop().close()
+    def check(self, ids: Ids) -> None:
+        self._records.check_unchanged(ids)  # a shard that was replaced explains a failure

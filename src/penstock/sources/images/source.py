@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from penstock.io.advice.caching import CacheChoice, ImageCosts
 from penstock.io.cache.cache import Cache
 from penstock.linux.cgroups import cores
 from penstock.memory.slots import Slots
+from penstock.sources.formats import records_of
 from penstock.sources.images.labels import LabelledRecords, labels_of
 from penstock.sources.order import digest, planned
-from penstock.sources.records.files import BucketRecords, FolderRecords, is_remote
-from penstock.sources.records.shards import ShardRecords
+from penstock.sources.records.files import is_remote
 from penstock.sources.sharding import Alone, rank_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -145,7 +145,7 @@ class ImageSource(Alone):
         endings = _endings(suffixes)
         if any(is_remote(str(each)) for each in (images if isinstance(images, (list, tuple)) else [images])):
             require("ImageSource of a URL", "s3", "obstore")
-        self._records = _records_of(images, endings)
+        self._records: LabelledRecords = records_of(images, endings)
         # While one waits for a store, another decodes.
         usual = max(1, int(cores())) * (2 if is_remote(self._records.root) else 1)
         workers = usual if workers is None else whole_number("workers", workers, 1, 1024)
@@ -200,20 +200,6 @@ class ImageSource(Alone):
 
     def close(self) -> None:
         self._blocks.close()
-
-
-def _records_of(named: Any, suffixes: Sequence[str]) -> LabelledRecords:
-    """Return the ``Records`` of a folder, of an object store's prefix, or of one or several files that hold them.
-
-    Raises:
-        BadSetting: they are no records of a known format.
-    """
-    several = cast("list[Any]", [*named] if isinstance(named, (list, tuple)) else [named])
-    if several and all(str(each).endswith(".tar") for each in several):
-        return ShardRecords(several, suffixes)
-    if not isinstance(named, (str, Path)) or not str(named):
-        raise BadSetting(f"images={named!r}: give one folder, or tar files")
-    return BucketRecords(str(named), suffixes) if is_remote(str(named)) else FolderRecords(named, suffixes)
 
 
 def _endings(suffixes: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from errno import ENOENT
@@ -20,24 +19,15 @@ from penstock.io.cache.tiers import Admitted, CacheLayout, Counts, Tiers
 from penstock.sources.images.cached import CachedBlock
 from penstock.sources.images.crops import Augmentation, Draws, draws_of, union
 from penstock.sources.images.decoders import JPEG_END, decoder, whole_image, whole_jpeg
-from penstock.sources.pool import Steps, serve
 from penstock.sources.records.files import is_remote
+from penstock.sources.workers import Steps
+from penstock.sources.workers.block_maker import MemoryFile
+from penstock.sources.workers.pool import serve
 
 _JPEG = b"\xff\xd8"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_PIXELS = 178_956_970
 """As for Pillow: an image that says that it has more is taken for a decompression bomb."""
-
-
-class MemoryFile(NamedTuple):
-    """A file in memory that blocks are written to, by its descriptor."""
-
-    fd: int
-    nbytes: int
-
-    def map(self) -> ByteArray:
-        """Return its bytes, to read and to write."""
-        return np.frombuffer(mmap.mmap(*self), np.uint8)
 
 
 class ImageTask(NamedTuple):

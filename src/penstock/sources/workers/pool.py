@@ -12,7 +12,7 @@ import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
@@ -23,11 +23,10 @@ from penstock.basics.packages import import_path
 from penstock.errors import BadSetting, ReadFailed, SourceError
 from penstock.linux.fork import close_in_children
 from penstock.linux.process import in_words
+from penstock.sources.workers import Steps
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Steps = Generator[None, None, Result]
-"""A task under way, of which each ``next`` does a step, and the last one returns its result."""
 
 _PROGRAM = """import sys
 sys.path[:] = sys.argv[3:]

@@ -1,0 +1,59 @@
+"""Workers that make blocks: the seam behind which they are processes here, or on other machines.
+
+``penstock.testing.workers`` ships its test suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol, TypeVar
+
+Task_contra = TypeVar("Task_contra", contravariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
+Steps = Generator[None, None, Result_co]
+"""A task under way, of which each ``next`` does a step, and the last one returns its result."""
+
+
+class Workers(Protocol[Task_contra, Result_co]):
+    """Workers that do tasks, each once in the end, whatever becomes of a worker.
+
+    A worker that dies is replaced, and its tasks are done again; a task is an error if it killed several.
+    All of them end with the process that they work for.
+    """
+
+    @property
+    def capacity(self) -> int:
+        """Tasks that can be under way without one waiting for a worker."""
+        ...
+
+    def prepare(self, setup: tuple[Any, ...], files: Sequence[int]) -> None:
+        """Set what workers that start from now on are given.
+
+        Args:
+            setup: Arguments of the function that makes a worker's function of a task.
+            files: Descriptors of files in memory, which are open under the same numbers where tasks are done.
+
+        Raises:
+            BadSetting: the arguments cannot travel.
+        """
+        ...
+
+    def submit(self, number: int, task: Task_contra) -> None:
+        """Have a task done, whose result is asked for by ``number``."""
+        ...
+
+    def result(self, number: int) -> Result_co:
+        """Wait for a task's result.
+
+        Raises:
+            SourceError: the task raised that, or killed several workers; or no worker can start.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Give up the tasks that have not begun, and wait for the others: after that nothing is written."""
+        ...
+
+    def close(self) -> None:
+        """End the workers, and forget their tasks; those that are submitted later begin with new workers."""
+        ...

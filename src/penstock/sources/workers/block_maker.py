@@ -1,0 +1,215 @@
+"""Blocks that workers make: handed out in order, written into slots of the ring or of this process, and given."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
+from itertools import count
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from penstock.contracts import ByteArray, Ids, SourceBlock, Tree
+from penstock.errors import BadSetting, SourceError, Untravelled
+from penstock.linux.files import opened
+from penstock.linux.fork import close_in_children
+from penstock.memory.room import aligned
+from penstock.memory.slots import Filled, OwnSlots, Placement, Slot, Slots, place
+from penstock.sources.order import Planned
+from penstock.sources.sharding import UNTRAVELLED
+from penstock.sources.workers import Workers
+from penstock.tree import describe
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_OWN, _RING = 0, 1
+_MOST_OWN_BYTES = 1 << 30
+
+
+class MemoryFile(NamedTuple):
+    """A file in memory that blocks are written to, by its descriptor."""
+
+    fd: int
+    nbytes: int
+
+    def map(self) -> ByteArray:
+        """Return its bytes, to read and to write."""
+        return np.frombuffer(mmap.mmap(*self), np.uint8)
+
+
+class _Begun(NamedTuple):
+    """A block on its way; one without rows has no slot."""
+
+    plan: Planned
+    number: int
+    memory: int
+    slot: Slot | None
+    placement: Placement
+
+
+class BlockMaker(ABC, Generic[Task, Result]):
+    """Workers, and the memory in which they make the blocks of one source.
+
+    Args:
+        name: What is read, for errors.
+        example: A block of one row.
+        rows: Rows of a full block.
+        workers: Makes the workers, which start with the first task.
+
+    Attributes:
+        block_bytes: Size of a full block.
+    """
+
+    def __init__(self, name: str, example: Tree, rows: int, workers: Callable[[], Workers[Task, Result]]) -> None:
+        self._name = name
+        self._workers = workers
+        self._layout, _, leaves = describe(example)
+        self._row_bytes = [leaf.nbytes for leaf in leaves]
+        self.block_bytes = sum(aligned(nbytes * rows) for nbytes in self._row_bytes)
+        self._forget()
+
+    @abstractmethod
+    def setup(self, memories: Sequence[MemoryFile]) -> tuple[tuple[Any, ...], list[FileIO]]:
+        """Return what workers are prepared with, and files that they need besides these memories."""
+
+    @abstractmethod
+    def task(self, plan: Planned, cycle: int, memory: int, offset: int) -> Task:
+        """Return the task of making a block, which begins at an offset of one of the memories."""
+
+    @abstractmethod
+    def finish(self, plan: Planned, result: Result, leaves: Sequence[ByteArray]) -> None:
+        """Take in what became of a block, and write those of its leaves that workers do not write."""
+
+    @abstractmethod
+    def check(self, ids: Ids) -> None:
+        """Raise what explains that a block failed, or forbids to give it."""
+
+    def __getstate__(self) -> object:
+        if self._files:
+            raise Untravelled(UNTRAVELLED.format(self._name))
+        return object.__getstate__(self)
+
+    def use(self, slots: Slots) -> int:
+        """Make blocks in these slots from now on; return how many are of use at once."""
+        self.close()
+        self._slots = slots
+        return self._pool.capacity + 1
+
+    def blocks(self, plans: Iterator[Planned], cycle: int) -> Iterator[SourceBlock]:
+        """Yield the blocks of a plan.
+
+        Raises:
+            BadSetting: another pass is open, or the source was closed amid this one.
+            SourceError: a sample is bad, a user's function failed, or workers cannot start.
+            ReadFailed: a file was replaced.
+        """
+        if self._pid != os.getpid():  # a forked child's copy, whose workers are its parent's
+            self._forget()
+        if self._is_open:
+            raise BadSetting(f"a pass over {self._name} is still open: close it before the next")
+        self._is_open = True
+        begun: deque[_Begun] = deque()
+        own = OwnSlots(0, 0)
+        try:
+            own = self._prepared()
+            plan, numbers, memories = next(plans, None), count(), self._memories
+            while plan is not None or begun:
+                while plan is not None and len(begun) <= self._pool.capacity:
+                    if (block := self._begin(plan, next(numbers), cycle, own, waits=bool(begun))) is None:
+                        break
+                    begun.append(block)
+                    plan = next(plans, None)
+                tree = self._given(begun[0], own)
+                yield begun.popleft().plan.block(tree)
+                if self._memories is not memories:
+                    raise BadSetting("the source was closed while a pass over it was open")
+        finally:
+            try:
+                self._pool.settle()
+            finally:
+                for block in begun:
+                    places = self._slots if block.memory == _RING else own
+                    if block.slot is not None and places is not None:  # else the source was closed amid the pass
+                        places.offer(block.slot)
+                self._is_open = False
+
+    def close(self) -> None:
+        """End the workers, and forget all memory; the next pass begins again."""
+        _release(self._pool, self._files, self._pid)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._is_open = False
+        self._slots: Slots | None = None
+        self._memories: list[ByteArray] = []
+        self._files: list[FileIO] = []
+        self._pool = self._workers()
+        weakref.finalize(self, _release, self._pool, self._files, self._pid)
+
+    def _prepared(self) -> OwnSlots:
+        """Return slots in memory of this process's own; workers learn of all memory before they start."""
+        most = max(2, _MOST_OWN_BYTES // self.block_bytes)
+        spare = 1 if self._slots is not None else min(self._pool.capacity + 1, most)
+        if not self._memories:
+            file = opened("r+", os.memfd_create, "penstock-blocks", os.MFD_CLOEXEC)
+            self._files.append(file)
+            file.truncate(spare * self.block_bytes)
+            files = [MemoryFile(file.fileno(), spare * self.block_bytes)]
+            memories = [files[0].map()]
+            if self._slots is not None:
+                files.append(MemoryFile(*self._slots.ring_file))
+                memories.append(self._slots.ring_memory)
+            setup, others = self.setup(files)
+            self._files += others
+            for each in self._files:
+                close_in_children(each)
+            self._pool.prepare(setup, [*(each.fd for each in files), *(each.fileno() for each in others)])
+            self._memories = memories
+        return OwnSlots(spare, self.block_bytes)
+
+    def _begin(self, plan: Planned, number: int, cycle: int, own: OwnSlots, *, waits: bool) -> _Begun | None:
+        """Have a block made; None if that must wait for a slot, which comes free where some have begun."""
+        placement = place(self._layout, [nbytes * len(plan.ids) for nbytes in self._row_bytes])
+        if not len(plan.ids):
+            return _Begun(plan, number, _OWN, None, placement)
+        memory, slot = _RING, None if self._slots is None else self._slots.take()
+        if slot is None:
+            memory, slot = _OWN, None if self._slots is not None and waits else own.take()
+        if slot is None:
+            return None
+        self._pool.submit(number, self.task(plan, cycle, memory, slot.offset))
+        return _Begun(plan, number, memory, slot, placement)
+
+    def _given(self, block: _Begun, own: OwnSlots) -> Any:
+        """Wait until a block is made; return its tree."""
+        if block.slot is None:
+            return None
+        try:
+            result = self._pool.result(block.number)
+        except SourceError:
+            self.check(block.plan.ids)
+            raise
+        self.check(block.plan.ids)
+        memory = self._memories[block.memory][block.slot.offset :]
+        self.finish(block.plan, result, block.placement.leaves_in(memory))
+        rows = len(block.plan.ids)
+        if block.memory == _RING:
+            return Filled(block.slot, rows, block.placement)
+        tree = block.placement.copied(memory, rows)
+        own.offer(block.slot)
+        return tree
+
+
+def _release(pool: Workers[Any, Any], files: list[FileIO], pid: int) -> None:
+    if os.getpid() != pid:  # a forked child's copy
+        return
+    pool.close()
+    while files:
+        files.pop().close()
