@@ -354,38 +354,21 @@ def plain_k_center(vectors: np.ndarray, take: int, first: int) -> set[int]:
     return set(taken)
 
 
-def plain_facility_location(vectors: np.ndarray, take: int) -> set[int]:
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    taken: list[int] = []
-    for _ in range(take):
-        gains = []
-        for i in range(len(unit)):
-            best = [max([float(v @ unit[t]) for t in [*taken, i]]) for v in unit]
-            gains.append(-np.inf if i in taken else round(sum(best), 5))  # two that are alone gain alike
-        taken.append(int(np.argmax(gains)))
-    return set(taken)
-
-
-def test_different_samples_are_those_of_the_plain_greedy_algorithms() -> None:
+def test_different_samples_are_those_of_the_plain_greedy_algorithm() -> None:
     vectors = np.random.default_rng(1).standard_normal((SAMPLES, 5)).astype("f4")
     first = int(np.random.default_rng(7).integers(SAMPLES))
     assert set(select.diverse(vectors, 0.3, seed=7).ids.tolist()) == plain_k_center(vectors, 15, first)
-    found = select.diverse(vectors, 0.3, by="facility-location")
-    assert set(found.ids.tolist()) == plain_facility_location(vectors, 15)
 
 
-@pytest.mark.parametrize("by", ["k-center", "facility-location"])
-def test_of_near_duplicates_one_is_taken(by: str) -> None:
+def test_of_near_duplicates_one_is_taken() -> None:
     draws = np.random.default_rng(0)
     originals = draws.standard_normal((30, 8))
     vectors = np.concatenate([originals, originals + 1e-3 * draws.standard_normal((30, 8))])
-    assert sorted(id % 30 for id in select.diverse(vectors, 0.5, by=by).ids.tolist()) == list(range(30))
-    assert len(select.diverse(np.zeros((10, 3)), 0.5, by=by)) == 5  # nothing differs
+    assert sorted(id % 30 for id in select.diverse(vectors, 0.5).ids.tolist()) == list(range(30))
+    assert len(select.diverse(np.zeros((10, 3)), 0.5)) == 5  # nothing differs
 
 
 def test_embeddings_that_are_none_are_refused() -> None:
-    with pytest.raises(BadSetting, match="by='best'"):
-        select.diverse(np.zeros((3, 2)), 0.5, by="best")
     with pytest.raises(BadSetting, match=r"embeddings: shape \(3,\)"):
         select.diverse(np.zeros(3), 0.5)
 
