@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.bench.demo.images import Crops, ImageFolder, find_images
+from penstock.bench.demo.images import Crops, find_images
 from penstock.bench.demo.synthetic import CLASSES, cached_images, draw, make_images
 from penstock.errors import BadSetting
 
@@ -140,23 +140,3 @@ def test_crops_have_the_models_shape(tmp_path):
     folder = find_images(small_set(tmp_path / "set"), None)
     pixels, label = Crops(folder.train, 64)[3]
     assert (pixels.shape, pixels.dtype, label) == ((3, 64, 64), np.uint8, folder.train[3][1])
-
-
-def test_links_keep_the_labels_of_classes_without_a_training_image(tmp_path: Path) -> None:
-    """As a draw of few images leaves some."""
-    from penstock.bench.demo.trainer import make_source
-
-    simplejpeg = pytest.importorskip("simplejpeg")
-    files = []
-    for i, label in enumerate([0, 2, 3, 3, 5]):
-        files.append((str(tmp_path / f"{i}.jpg"), label))
-        (tmp_path / f"{i}.jpg").write_bytes(simplejpeg.encode_jpeg(np.full((40, 40, 3), 40 * i, np.uint8)))
-    (tmp_path / "links").mkdir()
-    ImageFolder("some", files, 6, 32).link(tmp_path / "links")
-    source = make_source(str(tmp_path / "links"), 32, 5, 1)
-    found = sorted(
-        (int(image.mean()) // 30, int(label))
-        for images, labels in source
-        for image, label in zip(images, labels, strict=True)
-    )
-    assert [label for _, label in found] == [0, 2, 3, 3, 5]

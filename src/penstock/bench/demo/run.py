@@ -6,8 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from penstock.bench.demo.images import ImageFolder
 from penstock.bench.demo.job import TrainerJob, runs
-from penstock.bench.demo.report import EACH, FEED, SOURCE, ArmFigures, DemoReport, DemoSettings, ModelFigures
+from penstock.bench.demo.report import EACH, FEED, ArmFigures, DemoReport, DemoSettings, ModelFigures
 from penstock.bench.experiment import Tell
 from penstock.bench.measure.family import Family, family
 from penstock.bench.measure.pool import (
@@ -33,13 +32,10 @@ from penstock.runs.machine import describe
 _MEMORY_EVERY_S = 1.0
 
 
-def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell, *, with_source: bool) -> DemoReport:
-    """Train equal models on one set of images in all arms.
+def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell) -> DemoReport:
+    """Train equal models on one set of images in both arms.
 
-    All arms have equally many loader workers: one per core, and at least one per run.
-
-    Args:
-        with_source: Whether there is an arm with an ImageSource.
+    Both have equally many loader workers: one per core, and at least one per run.
 
     Raises:
         BadSetting: a file in the folder cannot be used.
@@ -57,23 +53,18 @@ def compare(folder: ImageFolder, trainers: int, epochs: int, tell: Tell, *, with
     each = max(len(os.sched_getaffinity(0)) // trainers, 1)
     jobs = [TrainerJob(run, folder.train, folder.classes, folder.crop_px, epochs, each) for run in runs(trainers)]
 
-    def on_a_feed(arm: str, images: str | None, _: int) -> ArmFigures:
+    def on_a_feed(_: int) -> ArmFigures:
         feed = f"demo/{folder.name}-{os.getpid()}-{os.urandom(3).hex()}"
-        shared = {"feed": feed, "workers": each * trainers, "folder": images}
-        return _figures(arm, [msgspec.structs.replace(job, **shared) for job in jobs], tell, 0)
+        shared = [msgspec.structs.replace(job, feed=feed, workers=each * trainers) for job in jobs]
+        return _figures(FEED, shared, tell)
 
     _read_once(folder)
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as links:
-        arms = {EACH: partial(_figures, EACH, jobs, tell), FEED: partial(on_a_feed, FEED, None)}
-        if with_source:
-            folder.link(Path(links))
-            arms[SOURCE] = partial(on_a_feed, SOURCE, links)
-        report.measure(arms, [0], tell)
+    report.measure({EACH: lambda _: _figures(EACH, jobs, tell), FEED: on_a_feed}, [0], tell)
     return report
 
 
 def _read_once(folder: ImageFolder) -> None:
-    """Read every training file, so that all arms find as many in the page cache as fit."""
+    """Read every training file, so that both arms find as many in the page cache as fit."""
     for path, _ in folder.train:
         with open(path, "rb") as file:
             while file.read(1 << 20):
@@ -92,7 +83,7 @@ class _Trainer:
 
     @property
     def trained(self) -> bool:
-        return bool(self.events) and "trained" in self.events[-1]
+        return bool(self.events) and "device" in self.events[-1]
 
     def images_since(self, start_s: float) -> float:
         """Return how many images it received after this moment."""
@@ -100,34 +91,26 @@ class _Trainer:
         images = [0, *(event["images"] for event in self.events)]
         return images[-1] - float(np.interp(start_s, times, images))
 
-    def figures(self, start_s: float, images: float) -> ModelFigures:
-        run, first, last = self.job.run, self.events[0], self.events[-1]
-        return ModelFigures(
-            name=run.name,
-            width=run.width,
-            learning_rate=run.learning_rate,
-            batch_size=run.batch_size,
-            images=last["images"],
-            images_per_s=images / (last["at_s"] - start_s),
-            waiting=(last["waited_s"] - first["waited_s"]) / (last["at_s"] - first["at_s"]),
-            final_loss=last["loss"],
-        )
 
-
-def _figures(arm: str, jobs: Sequence[TrainerJob], tell: Tell, _: int) -> ArmFigures:
+def _figures(arm: str, jobs: Sequence[TrainerJob], tell: Tell) -> ArmFigures:
     """Run these jobs side by side.
 
     Raises:
         BadSetting: one of the user's files cannot be used.
         PenstockError: a run failed.
     """
+
+    def tell_images() -> None:
+        done = sum(trainer.events[-1]["images"] for trainer in trainers if trainer.events)
+        tell(done, sum(job.epochs * len(job.train) for job in jobs), f"{arm}: {len(jobs)} runs")
+
     with family() as members, tempfile.TemporaryDirectory() as scratch, ProcessPool(Path(scratch)) as pool:
         began_s, machine_before_s = time.monotonic(), machine_cpu_s()
         # One thread: the trainers share the cores.
         command = [sys.executable, "-m", "penstock.bench.demo.trainer"]
         trainers = [_Trainer(job, *pool.start(command, 1, ONE_THREAD)) for job in jobs]
         try:
-            cpu_at_start_s = _follow(trainers, members, partial(_tell_rate, arm, trainers, tell))
+            cpu_at_start_s = _follow(trainers, members, tell_images)
         except MemberFailed as error:
             raise users_error(error, "a run failed", pool) from None
         wall_s = time.monotonic() - began_s
@@ -135,29 +118,33 @@ def _figures(arm: str, jobs: Sequence[TrainerJob], tell: Tell, _: int) -> ArmFig
         members.end()
         cpu_s = members.cpu_s()
         others_cpu_s = max(0.0, machine_cpu_s() - machine_before_s - cpu_s)
+    ends = [trainer.events[-1] for trainer in trainers]
     start_s = max(trainer.events[0]["at_s"] for trainer in trainers)
     counted = [trainer.images_since(start_s) for trainer in trainers]
     if not all(counted):  # such a short job that one had all its images before another had its first
         start_s, cpu_at_start_s = min(trainer.ready_s for trainer in trainers), 0.0
-        counted = [float(trainer.events[-1]["images"]) for trainer in trainers]
-    last = trainers[0].events[-1]
+        counted = [float(end["images"]) for end in ends]
     return ArmFigures(
-        sharing=last["sharing"],
-        device=last["device"],
+        device=ends[0]["device"],
         workers=jobs[0].workers * (1 if jobs[0].feed else len(jobs)),
-        images=sum(trainer.events[-1]["images"] for trainer in trainers),
-        images_per_s=sum(counted) / (max(trainer.events[-1]["at_s"] for trainer in trainers) - start_s),
+        images_per_s=sum(counted) / (max(end["at_s"] for end in ends) - start_s),
         wall_s=wall_s,
         cpu_s=cpu_s,
         cpu_s_per_1000_images=1000 * (cpu_s - cpu_at_start_s) / sum(counted),
         peak_pss_bytes=members.peak_pss_bytes,
-        peak_processes=members.peak_processes,
         others_cpu_s=others_cpu_s,
-        runs=[trainer.figures(start_s, images) for trainer, images in zip(trainers, counted, strict=True)],
+        runs=[
+            ModelFigures(
+                **msgspec.structs.asdict(job.run),
+                images=end["images"],
+                images_per_s=images / (end["at_s"] - start_s),
+            )
+            for job, end, images in zip(jobs, ends, counted, strict=True)
+        ],
     )
 
 
-def _follow(trainers: Sequence[_Trainer], members: Family, tell_rate: partial[None]) -> float:
+def _follow(trainers: Sequence[_Trainer], members: Family, tell_images: Callable[[], None]) -> float:
     """Start the trainers together, and read their reports to the last.
 
     Returns:
@@ -187,16 +174,7 @@ def _follow(trainers: Sequence[_Trainer], members: Family, tell_rate: partial[No
             cpu_at_start_s = members.cpu_s()
         if time.monotonic() - sampled_s >= _MEMORY_EVERY_S:
             members.sample_memory()
-            tell_rate()
+            tell_images()
             sampled_s = time.monotonic()
     assert cpu_at_start_s is not None
     return cpu_at_start_s
-
-
-def _tell_rate(arm: str, trainers: Sequence[_Trainer], tell: Tell) -> None:
-    """Show how far all have come, and how fast they are on average."""
-    done = sum(trainer.events[-1]["images"] for trainer in trainers if trainer.events)
-    in_all = sum(trainer.job.epochs * len(trainer.job.train) for trainer in trainers)
-    began_s = max(trainer.ready_s for trainer in trainers)
-    rate = f", {done / (time.monotonic() - began_s):,.0f} images/s" if done else ""
-    tell(done, in_all, f"{arm}: {len(trainers)} runs{rate}")

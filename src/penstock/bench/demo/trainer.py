@@ -21,11 +21,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from penstock.autosharing.share import share
-from penstock.bench.demo.images import CROP_AREA, CROP_RATIO, LABELS, BadImage, Crops, Labelled, prepare_worker
+from penstock.bench.demo.images import BadImage, Crops, Labelled, prepare_worker
 from penstock.bench.demo.job import TrainerJob
 from penstock.bench.measure.loop import failure, heard_lines, keep_output_for_answers, say
 from penstock.errors import BadSetting
-from penstock.sources.images.source import ImageSource
 
 _REPORT_EVERY_S = 0.25
 _LINGER_S = 1.0
@@ -70,20 +69,6 @@ def make_loader(images: list[Labelled], crop_px: int, batch_size: int, workers: 
     )
 
 
-def make_source(folder: str, crop_px: int, batch_size: int, workers: int) -> ImageSource:
-    """Make what reads and decodes for the feed in place of a ``DataLoader``."""
-    return ImageSource(
-        folder,
-        labels=f"{folder}/{LABELS}",
-        size=crop_px,
-        scale=CROP_AREA,
-        ratio=CROP_RATIO,
-        shrink="area",
-        batch_size=batch_size,
-        workers=workers,
-    )
-
-
 def open_loader(job: TrainerJob) -> Any:
     """Open this trainer's own ``DataLoader``, or the feed."""
     size = job.run.batch_size
@@ -91,8 +76,6 @@ def open_loader(job: TrainerJob) -> Any:
         return make_loader(job.train, job.crop_px, size, job.workers)
     feed_size = _FEED_BATCH_PIXELS // job.crop_px**2
     make = partial(make_loader, job.train, job.crop_px, feed_size, job.workers)
-    if job.folder is not None:
-        make = partial(make_source, job.folder, job.crop_px, feed_size, job.workers)
     return share(make, job.feed, batch_size=size, framework="torch", window=_WINDOW, linger=_LINGER_S)
 
 
@@ -101,34 +84,21 @@ def train(job: TrainerJob, device: str) -> None:
     torch.manual_seed(0)
     model = small_network(job.run.width, job.classes, job.crop_px).to(device)
     loader = open_loader(job)
-    device_name = torch.cuda.get_device_name() if device == "cuda" else device
-    sharing = "" if job.feed is None else loader.statistics().sharing
-    steps = job.epochs * -(-len(job.train) // job.run.batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), job.run.learning_rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, job.run.learning_rate, total_steps=steps)
-    seen = 0
-    waited_s = reported_s = 0.0
-    loss = torch.zeros(())
-
-    def report(now_s: float, **more: Any) -> None:
-        say({"at_s": now_s, "images": seen, "loss": loss.item(), "waited_s": waited_s, **more})
-
+    seen, reported_s = 0, 0.0
     for _ in range(job.epochs):
-        asked_s = time.monotonic()
         for images, labels in loader:
             now_s = time.monotonic()
-            waited_s += now_s - asked_s
             seen += len(labels)
             if now_s - reported_s >= _REPORT_EVERY_S:
                 reported_s = now_s
-                report(now_s)
+                say({"at_s": now_s, "images": seen})
             loss = nn.functional.cross_entropy(model(as_input(images, device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            schedule.step()
-            asked_s = time.monotonic()
-    report(time.monotonic(), trained=True, sharing=sharing, device=device_name)
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    say({"at_s": time.monotonic(), "images": seen, "device": name})
     if job.feed is not None:
         loader.close()
 
