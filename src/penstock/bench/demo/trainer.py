@@ -26,7 +26,7 @@ from penstock.bench.demo.job import TrainerJob
 from penstock.bench.measure.loop import failure, heard_lines, keep_output_for_answers, say
 from penstock.errors import BadSetting
 
-_REPORT_EVERY_S = 0.25
+_NOTE_EVERY_S = 0.25
 _LINGER_S = 1.0
 _WINDOW = "16MiB"
 _FEED_BATCH_PIXELS = 1 << 17  # pixels of a batch of the feed's loader, of which each trainer cuts its batches
@@ -80,33 +80,34 @@ def open_loader(job: TrainerJob) -> Any:
 
 
 def train(job: TrainerJob, device: str) -> None:
-    """Train the job's model for its epochs, reporting as it goes."""
+    """Train the job's model for its epochs; report the first batch, and at the end how many images came when."""
     torch.manual_seed(0)
     model = small_network(job.run.width, job.classes, job.crop_px).to(device)
     loader = open_loader(job)
     optimizer = torch.optim.AdamW(model.parameters(), job.run.learning_rate)
-    seen, reported_s = 0, 0.0
+    seen, times_s, images_then = 0, list[float](), list[int]()
     for _ in range(job.epochs):
         for images, labels in loader:
             now_s = time.monotonic()
             seen += len(labels)
-            if now_s - reported_s >= _REPORT_EVERY_S:
-                reported_s = now_s
-                say({"at_s": now_s, "images": seen})
+            if not times_s:
+                say({"first_s": now_s})
+            if not times_s or now_s - times_s[-1] >= _NOTE_EVERY_S:
+                times_s.append(now_s)
+                images_then.append(seen)
             loss = nn.functional.cross_entropy(model(as_input(images, device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     name = torch.cuda.get_device_name() if device == "cuda" else device
-    say({"at_s": time.monotonic(), "images": seen, "device": name})
+    times, then = [*times_s, time.monotonic()], [*images_then, seen]
+    say({"times_s": times, "images_then": then, "device": name})
     if job.feed is not None:
         loader.close()
 
 
 def as_input(images: torch.Tensor, device: str) -> torch.Tensor:
-    """Turn uint8 pixels, colours first or last, into floats in [-1, 1], colours first, on the device."""
-    if images.shape[-1] == 3:
-        images = images.permute(0, 3, 1, 2)
+    """Turn uint8 pixels into floats in [-1, 1], on the device."""
     return images.to(device, non_blocking=True).float().div_(127.5).sub_(1.0)
 
 
