@@ -43,7 +43,7 @@ def test_they_come_back_as_they_were_saved(tmp_path: Path) -> None:
     assert np.array_equal(again.values, scores.values) and np.array_equal(again.ids, scores.ids)
     assert again.header == scores.header
     assert again.header.settings == {"epochs": "1", "side": "128"} and again.header.seed == 4
-    assert pq.read_table(path).column_names == ["id", "weight", "score.a", "score.b", "class"]
+    assert pq.read_table(path).column_names == ["id", "score.a", "score.b", "class"]
     assert np.array_equal(again.classes, task.data.labels)
     assert [each.name for each in path.parent.iterdir()] == ["s.parquet"]
 
@@ -321,12 +321,10 @@ def test_less_than_one_of_each_class_is_refused() -> None:
         select.stratified(some(), 0.1, np.arange(SAMPLES) % 10)
 
 
-def test_ids_and_weights_of_scores_are_those_of_samples() -> None:
+def test_ids_of_scores_are_those_of_samples() -> None:
     for ids in ([3, 3], [2, 1], [-1, 0]):
         with pytest.raises(BadSetting, match="ids: they must rise, from 0 or more, each once"):
             Scores(np.array(ids), [1, 2], header())
-    with pytest.raises(BadSetting, match=r"weights of shape \(3,\), for 2 samples"):
-        Scores(np.arange(2), [1, 2], header(), weights=[1, 1, 1])
 
 
 def test_a_place_that_cannot_be_written_is_said_before_hours_of_work(tmp_path: Path) -> None:

@@ -169,12 +169,7 @@ def _selected(scores: Scores, rows: Rows) -> Selection:
             "fraction, labels) keeps a part of each",
             stacklevel=users_stacklevel(),
         )
-    weights = None if (scores.weights == 1).all() else scores.weights[rows]
-    if len(scores) < scores.header.data.samples:
-        return Selection(ids, weights)
-    mask = np.zeros(len(scores), np.bool_)
-    mask[ids] = True
-    return Selection(mask, None if weights is None else scores.weights[mask])
+    return Selection(ids) if len(scores) < scores.header.data.samples else pool_of(len(scores)).part(ids)
 
 
 def k_center(

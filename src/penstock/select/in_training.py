@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.basics.packages import initialized_distributed
 from penstock.basics.sizes import whole_number
 from penstock.basics.tracebacks import users_stacklevel
 from penstock.errors import BadSetting
@@ -19,7 +18,7 @@ from penstock.select.choices import stratified, top
 from penstock.select.identity import DataIdentity, Direction, ScoresHeader, identity_of
 from penstock.select.meter import Cost
 from penstock.select.scores import Scores
-from penstock.subsets.infobatch import InfoBatch
+from penstock.subsets.infobatch import InfoBatch, of_all_ranks
 from penstock.subsets.policy import Fixed, Policy, RandomSubsets, finite, ids_of_report
 
 _NOTE = "training-plan-asked"
@@ -188,7 +187,8 @@ class ReportedLosses:
         Raises:
             BadSetting: nothing was reported, or the data set has another size.
         """
-        sums, counts = _of_all_ranks(self._sums, self.counts)
+        ranks = of_all_ranks((self._sums, self.counts))
+        sums, counts = (np.sum(each, 0) for each in zip(*ranks, strict=True))
         ids = np.flatnonzero(counts)
         if not ids.size:
             raise BadSetting("no loss was reported: report(loader.ids, losses) after each batch")
@@ -215,14 +215,3 @@ class ReportedLosses:
                 stacklevel=users_stacklevel(),
             )
         return Scores(ids, sums[ids] / counts[ids], header)
-
-
-def _of_all_ranks(
-    sums: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    distributed = initialized_distributed()
-    if distributed is None:
-        return sums, counts
-    ranks: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(ranks, (sums, counts))
-    return np.sum([each for each, _ in ranks], 0), np.sum([each for _, each in ranks], 0)

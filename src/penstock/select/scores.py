@@ -40,13 +40,11 @@ class Scores:
         ids: Ids of the samples, rising, shape ``(n,)``.
         values: Their scores, shape ``(n,)``, or ``(n, targets)``.
         header: What they were computed from; ``ids_digest`` is filled in.
-        weights: A weight for each sample, shape ``(n,)``; 1 unless given.
         classes: The class of each sample, shape ``(n,)``, where there are some: a choice that loses one warns.
 
     Attributes:
         ids: As given, int64.
         values: As given, float32, shape ``(n, max(1, targets))``.
-        weights: As given, float32.
         classes: As given.
         header: As given, with the digest of the ids.
 
@@ -66,7 +64,6 @@ class Scores:
         ids: Ids,
         values: npt.ArrayLike,
         header: ScoresHeader,
-        weights: npt.ArrayLike | None = None,
         classes: Ids | None = None,
     ) -> None:
         self.ids = np.asarray(ids, np.int64)
@@ -87,10 +84,6 @@ class Scores:
                 f"number, the first is id {self.ids[rows[0]]:,}. Has the model diverged, or does a sample hold "
                 "what is no number?"
             )
-        ones = np.ones(len(self.ids), np.float32)
-        self.weights = ones if weights is None else np.asarray(weights, np.float32)
-        if self.weights.shape != ones.shape:
-            raise BadSetting(f"weights of shape {self.weights.shape}, for {len(self.ids):,} samples")
         self.classes = classes
         self.header = msgspec.structs.replace(header, ids_digest=_digest(self.ids))
 
@@ -144,7 +137,7 @@ class Scores:
         pyarrow, parquet = _parquet()
         path = path_of(where)
         room_for(path)
-        columns: dict[str, Any] = {"id": self.ids, "weight": self.weights}
+        columns: dict[str, Any] = {"id": self.ids}
         columns |= {name: self.values[:, i] for i, name in enumerate(_columns(self.header.targets))}
         if self.classes is not None:
             columns[_CLASS] = self.classes
@@ -179,7 +172,7 @@ class Scores:
         try:
             metadata: dict[bytes, bytes] = table.schema.metadata or {}
             header = msgspec.json.decode(metadata[_HEADER], type=ScoresHeader)
-            columns = {name: table[name].to_numpy() for name in ("id", "weight", *_columns(header.targets))}
+            columns = {name: table[name].to_numpy() for name in ("id", *_columns(header.targets))}
         except (KeyError, msgspec.DecodeError):
             raise BadSetting(f"{path} holds no scores: penstock select score writes such files") from None
         if header.format == 1 and not header.data.content:
@@ -189,13 +182,13 @@ class Scores:
             )
         if header.format not in (1, FORMAT):
             raise BadSetting(f"{path} has format {header.format}, and penstock {__version__} reads {FORMAT}")
-        ids, weights = columns.pop("id"), columns.pop("weight")
+        ids = columns.pop("id")
         if _digest(ids) != header.ids_digest:
             raise BadSetting(
                 f"{path}: its rows are not those that were scored: {len(ids):,} ids, or their order, differ"
             )
         classes = table[_CLASS].to_numpy() if _CLASS in table.column_names else None
-        scores = cls(ids, np.stack([*columns.values()], axis=1), header, weights, classes)
+        scores = cls(ids, np.stack([*columns.values()], axis=1), header, classes)
         if data is not None:
             scores.check(data)
         note_used(path.stem if path == Path(where) else os.fspath(where), header)

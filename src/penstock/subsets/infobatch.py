@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from penstock.errors import BadSetting
 from penstock.sources.order import digest, permutation
 from penstock.subsets.policy import Policy, finite, first_full_epoch, ids_of_report
 from penstock.subsets.selection import Selection
+
+Mine = TypeVar("Mine")
 
 
 class InfoBatch(Policy):
@@ -130,8 +132,9 @@ class InfoBatch(Policy):
         )
 
     def _take_reports(self) -> None:
-        for ids, losses in _of_all_ranks(self._reported):
-            self._losses[ids] = losses
+        for reported in of_all_ranks(self._reported):
+            for ids, losses in reported:
+                self._losses[ids] = losses
         self._reported = []
 
     def _decide(self, epoch: int) -> Selection:
@@ -155,13 +158,11 @@ def _rank() -> tuple[int, int]:
     return (distributed.get_rank(), distributed.get_world_size()) if distributed else (0, 1)
 
 
-def _of_all_ranks(
-    reported: list[tuple[Ids, npt.NDArray[np.float64]]],
-) -> list[tuple[Ids, npt.NDArray[np.float64]]]:
-    """Return what all ranks have reported, in one order on each of them."""
+def of_all_ranks(mine: Mine) -> list[Mine]:
+    """Return what each rank of ``torch.distributed`` has, in one order on all of them; all call this."""
     distributed = initialized_distributed()
     if distributed is None:
-        return reported
-    ranks: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(ranks, reported)
-    return [each for rank in ranks for each in rank]
+        return [mine]
+    ranks = [mine] * distributed.get_world_size()
+    distributed.all_gather_object(ranks, mine)
+    return ranks
