@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader
 
 from penstock import BadSetting
 from penstock.select.choices import diverse
-from penstock.select.embedding_methods import Rds, nearest, pooled
-from penstock.select.gradient_methods import Less, Sketch
+from penstock.select.embedding_methods import nearest, pooled
 from penstock.select.scoring import METHODS, score
 from penstock.select.task import Batch, Task
 from penstock.select.training import digest_of, train
@@ -118,8 +117,6 @@ def test_less(tmp_path: Any, make: Any, adam: bool) -> None:
 def of_target(task: Task, model: nn.Module, id: int, of: str = "") -> torch.Tensor:
     (batch,) = list(task.validation_batches(""))
     one = task.inputs(batch.content)[id : id + 1], task.labels(batch.content)[id : id + 1]
-    from penstock.select.task import Batch
-
     return torch.cat(
         [each.flatten() for each in plain_gradient(task, model, Batch(np.array([id]), one), of).values()]
     )
@@ -227,13 +224,6 @@ def test_samples_that_differ_in_their_last_bits_are_taken_by_their_ids() -> None
         assert np.array_equal(chosen.ids, diverse(np.concatenate([plain, [[-1, 0]]]), 3 / 21).ids)
 
 
-def test_one_embedding_that_is_no_number_names_its_sample() -> None:
-    given = np.ones((5, 2))
-    given[3, 1] = np.nan
-    with pytest.raises(BadSetting, match="embeddings: 1 of 5 are not finite, the first is id 3"):
-        diverse(given, 0.5)
-
-
 @pytest.mark.parametrize("method", ["rds", "diverse", "el2n"])
 def test_a_model_that_is_made_trained_is_not_trained_again(method: str) -> None:
     made: list[nn.Module] = []
@@ -244,14 +234,6 @@ def test_a_model_that_is_made_trained_is_not_trained_again(method: str) -> None:
 
     scores = score(images(make_model=make), method, epochs=0, **({"models": 1} if method == "el2n" else {}))
     assert scores.header.checkpoint == digest_of(made[-1]) and np.unique(scores.values).size > 1
-
-
-def test_nearest_takes_the_first_and_leaves_no_two_alike() -> None:
-    draws = np.random.default_rng(0)
-    embeddings = draws.standard_normal((SAMPLES, 6)).astype("f4")
-    embeddings[7] = [10, 0, 0, 0, 0, 0]
-    assert nearest(embeddings, np.array([[5, 0, 0, 0, 0, 0]], "f4")).argmax() == 7
-    assert np.unique(nearest(embeddings, embeddings[:1])).size == SAMPLES
 
 
 def test_several_targets_have_a_score_each() -> None:
@@ -294,18 +276,14 @@ def test_several_targets_have_a_score_each() -> None:
         (images(), "less", {"rank": "2"}, "less has no setting rank; it has warm_up, epochs, dimensions, adam"),
         (images(), "less", {"epochs": "many"}, "less: epochs: expected `int`, got `str`"),
         (images(checkpoints=["nowhere.pt"]), "el2n", {}, "checkpoints: there is no file nowhere.pt"),
-        (
-            images(make_model=lambda: nn.Sequential(nn.Flatten(), nn.ReLU())),
-            "rds",
-            {},
-            "has no parameter that could",
-        ),
-        (
-            images(make_model=lambda: nn.Sequential(nn.Conv2d(2, 3, 8), nn.Flatten())),
-            "rds",
-            {},
-            "has no linear layer",
-        ),
+        (images(make_model=nn.Flatten), "rds", {}, "has no parameter that could"),
+        (images(make_model=lambda: nn.Sequential(nn.Conv2d(2, 3, 8), nn.Flatten())), "rds", {}, "no linear layer"),
+        (images(inputs=lambda batch: batch["image"]), "el2n", {}, "inputs: a batch of list has none"),
+        (images(validation={1: Images(3)}), "rds", {}, "validation: the name 1 is a int, and no text"),
+        (images(), "less", {"epochs": 0}, "less: epochs: expected `int` >= 1"),
+        (images(), "rds", {"epochs": -1}, "rds: epochs: expected `int` >= 0"),
+        (images(), "diverse", {"fraction": 0}, "diverse: fraction: expected `float` > 0"),
+        (images(), "less", {"warm_up": 2}, "less: warm_up: expected `float` <= 1"),
     ],
 )
 def test_what_cannot_be_is_one_error_before_anything_is_kept(
@@ -386,16 +364,12 @@ def test_a_checkpoint_that_does_not_fit_says_where(tmp_path: Any) -> None:
     (tmp_path / "junk.pt").write_text("junk")
     for name, said in (
         ("numbers.pt", "does not fit"),
+        ("list.pt", "holds a list, and no state_dict"),
         ("junk.pt", "as plain tensors"),
         ("", "holds no adapter_model"),
     ):
         with pytest.raises(BadSetting, match=f"checkpoints: .*{tmp_path / name}.*{said}"):
             score(images(checkpoints=[str(tmp_path / name)]), "el2n")
-    with pytest.raises(BadSetting, match="holds a list, and no state_dict"):
-        score(images(checkpoints=[str(tmp_path / "list.pt")]), "el2n")
-    (tmp_path / "text.pt").write_text("no")
-    with pytest.raises(BadSetting, match=r"text\.pt cannot be read as plain tensors"):
-        score(images(checkpoints=[str(tmp_path / "text.pt")]), "el2n")
     torch.save(convolutional().state_dict(), tmp_path / "plain.pt")
     with pytest.raises(BadSetting, match=r"has no Adam state of 0\.weight"):
         score(images(checkpoints=[str(tmp_path / "plain.pt")]), "less")
@@ -592,34 +566,11 @@ def test_embeddings_that_are_no_numbers_are_refused() -> None:
             score(images(embed=lambda _, batch: batch[0].flatten(1) * torch.nan), method, epochs=0)
 
 
-def test_of_samples_that_one_round_takes_the_nearer_comes_first() -> None:
-    embeddings = np.array([[1, 0.5], [0.1, 1], [1, 0.1], [0.5, 1]], "f4")
-    near = nearest(embeddings, np.array([[1, 0], [0.4, 1]], "f4"), centred=False)
-    assert np.argsort(-near)[:2].tolist() == [3, 2]  # both in round 0; 3 is nearer to its target
-
-
 def test_the_rest_behind_a_diverse_part_is_in_order_too() -> None:
     part = score(images(), "diverse", epochs=0, fraction=0.1).values[:, 0]
     whole = score(images(), "diverse", epochs=0).values[:, 0]
     assert np.unique(part).size == SAMPLES
     assert np.array_equal(np.argsort(-part)[:5], np.argsort(-whole)[:5])
-
-
-@pytest.mark.parametrize(
-    ("task", "method", "settings", "said"),
-    [
-        (images(inputs=lambda batch: batch["image"]), "el2n", {}, "inputs: a batch of list has none"),
-        (images(validation={1: Images(3)}), "rds", {}, "validation: the name 1 is a int, and no text"),
-        (images(), "less", {"epochs": 0}, "less: epochs: expected `int` >= 1"),
-        (images(), "el2n", {"models": 0}, "el2n: models: expected `int` >= 1"),
-        (images(), "rds", {"epochs": -1}, "rds: epochs: expected `int` >= 0"),
-        (images(), "diverse", {"fraction": 0}, "diverse: fraction: expected `float` > 0"),
-        (images(), "less", {"warm_up": 2}, "less: warm_up: expected `float` <= 1"),
-    ],
-)
-def test_what_makes_no_sense_is_one_error(task: Task, method: str, settings: Any, said: str) -> None:
-    with pytest.raises(BadSetting, match=said):
-        score(task, method, **settings)
 
 
 def test_labels_that_are_no_classes_are_refused_by_el2n() -> None:
@@ -629,11 +580,6 @@ def test_labels_that_are_no_classes_are_refused_by_el2n() -> None:
     task = images(labels=lambda batch: batch[1][:, None], loss=loss)
     with pytest.raises(BadSetting, match=r"el2n: labels of shape \(50, 1\), torch.int64: it needs the number"):
         score(task, "el2n", models=1)
-
-
-class TestDiverse(ScorerContract):
-    def make(self) -> Any:
-        return METHODS["diverse"](), images()
 
 
 class Halves(Images):
@@ -655,21 +601,11 @@ def test_models_of_bfloat16_are_scored_too(method: str) -> None:
     assert np.unique(score(halves, method).values).size > 10
 
 
-class TestEl2n(ScorerContract):
+class TestEachMethod(ScorerContract):
+    @pytest.fixture(autouse=True, params=[*METHODS])
+    def method(self, request: Any) -> None:
+        settings = {"less": {"warm_up": 0.5, "epochs": 2}, "sketch": {"epochs": 1}}
+        self.scorer = METHODS[request.param](**settings.get(request.param, {}))
+
     def make(self) -> Any:
-        return METHODS["el2n"](), images()
-
-
-class TestRds(ScorerContract):
-    def make(self) -> Any:
-        return Rds(), images()
-
-
-class TestLess(ScorerContract):
-    def make(self) -> Any:
-        return Less(warm_up=0.5, epochs=2), images()
-
-
-class TestSketch(ScorerContract):
-    def make(self) -> Any:
-        return Sketch(epochs=1), images(make_proxy=small)
+        return self.scorer, images(make_proxy=small)

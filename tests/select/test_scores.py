@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tests.select.tasks import SAMPLES, Images, Texts, images, small
+from tests.select.tasks import SAMPLES, Images, images, small
 
 from penstock import BadSetting, select
 from penstock.runs.machine import describe
@@ -281,8 +281,8 @@ def test_choices_of_what_is_no_scores_or_no_class_are_refused() -> None:
     for fraction in ("0.5", None):
         with pytest.raises(BadSetting, match="must be a number above 0"):
             select.top(some(), fraction)  # type: ignore[arg-type]
-    with pytest.raises(BadSetting, match="groups: 1 of 50 are NaN or None"):
-        select.stratified(some(), 0.5, [np.nan, *range(49)])
+    with pytest.raises(BadSetting, match="keeps 5 samples, and there are 10 classes"):
+        select.stratified(some(), 0.1, np.arange(SAMPLES) % 10)
     with pytest.raises(BadSetting, match="groups: 2 of 50 are NaN or None"):
         select.stratified(some(), 0.5, np.array(["cat", None, np.nan, *"a" * 47], object))
     with pytest.raises(BadSetting, match="groups: a list: give the class of each sample"):
@@ -314,11 +314,6 @@ def test_labels_that_are_no_classes_are_none() -> None:
     task = images(data=plain, embed=lambda model, batch: batch[0].flatten(1))
     assert select.score(task, "diverse", epochs=0).classes is None
     assert select.score(images(data=[each for each, _ in plain]), "diverse", epochs=0).classes is None
-
-
-def test_less_than_one_of_each_class_is_refused() -> None:
-    with pytest.raises(BadSetting, match="keeps 5 samples, and there are 10 classes"):
-        select.stratified(some(), 0.1, np.arange(SAMPLES) % 10)
 
 
 def test_ids_of_scores_are_those_of_samples() -> None:
@@ -369,6 +364,8 @@ def test_of_near_duplicates_one_is_taken() -> None:
 def test_embeddings_that_are_none_are_refused() -> None:
     with pytest.raises(BadSetting, match=r"embeddings: shape \(3,\)"):
         select.diverse(np.zeros(3), 0.5)
+    with pytest.raises(BadSetting, match="embeddings: 1 of 5 are not finite, the first is id 3"):
+        select.diverse([[1, 1], [1, 1], [1, 1], [1, np.nan], [1, 1]], 0.5)
 
 
 def test_reported_losses_are_scores_that_cost_nothing(tmp_path: Path) -> None:
@@ -426,10 +423,6 @@ def test_a_counter_that_begins_anew_is_read_often_enough(monkeypatch: pytest.Mon
         while zone.total_j < 5:
             time.sleep(0.01)
     assert meter.cost.wh is not None and zone.total_j >= 6
-
-
-def test_text_is_scored_too(tmp_path: Path) -> None:
-    assert identity_of(Texts()).difference(identity_of(Texts(seed=1)))
 
 
 def test_scores_by_the_ids_that_images_in_a_feed_had_before_are_refused(tmp_path: Path) -> None:
