@@ -36,6 +36,8 @@ def settings(folder: Path, **changes: Any) -> LoadSettings:
 @pytest.mark.whole
 def test_loaders_that_are_installed_are_measured_and_shown(folder, command, tmp_path):
     words = [
+        "--loaders",
+        "simplejpeg,tf.data,dali",
         "--seconds",
         "0.2",
         "--repeats",
@@ -44,10 +46,8 @@ def test_loaders_that_are_installed_are_measured_and_shown(folder, command, tmp_
         "32",
         "--batch-size",
         "8",
-        "--json",
-        str(tmp_path / "x.json"),
     ]
-    ran = command("bench", "load", str(folder), "--loaders", "simplejpeg,tf.data,dali", *words)
+    ran = command("bench", "load", str(folder), *words, "--json", str(tmp_path / "x.json"))
     assert ran.returncode == 0, ran.stderr
     assert "Penstock ImageSource" in ran.stdout
     assert "tf.data, decode and crop in one: not installed (tensorflow)" in ran.stdout

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.bench.demo.images import Crops, find_images
-from penstock.bench.demo.synthetic import CLASSES, cached_images, draw, make_images
+from penstock.bench.demo.synthetic import CLASSES, cached_images, make_images
 from penstock.errors import BadSetting
 
 pytestmark = pytest.mark.whole
@@ -69,11 +69,6 @@ def test_the_first_of_two_makers_wins(tmp_path):
     small_set(tmp_path / "set", seed=2)
     assert fingerprint(tmp_path / "set") == before
     assert os.listdir(tmp_path) == ["set"]
-
-
-def test_its_pictures_have_the_size_of_photographs():
-    sizes = [draw(label, np.random.default_rng(label)).shape for label in range(len(CLASSES))]
-    assert all(400 <= side <= 500 for height, width, _ in sizes for side in (height, width))
 
 
 def test_class_folders_give_the_labels(tmp_path):
