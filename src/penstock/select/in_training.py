@@ -72,7 +72,7 @@ def plan_of_run(
     here = current_run()
     if here is None or f"{ASKED}method" not in here.parameters:
         return TrainingPlan(Fixed(np.ones(samples, np.bool_)), epochs, seed)
-    note_asked()
+    (here.folder / _NOTE).touch()
     asked = {name.removeprefix(ASKED): text for name, text in here.parameters.items() if name.startswith(ASKED)}
     method, fraction, seed = asked["method"], float(asked["fraction"]), int(here.parameters["seed"])
     if method in ("full", "infobatch"):
@@ -86,13 +86,6 @@ def plan_of_run(
     else:
         policy = _scored(asked, samples, fraction, seed, labels, data)
     return TrainingPlan(policy, epochs, seed, "choosing" in asked)
-
-
-def note_asked() -> None:
-    """Note in the files of the run that this process belongs to that it has asked what to train on."""
-    here = current_run()
-    if here is not None:
-        (here.folder / _NOTE).touch()
 
 
 def has_asked(files: Path) -> bool:
